@@ -524,7 +524,7 @@ class AgentTester:
 
     async def conversations(self) -> list[ConversationRecord]:
         """Return the records of the agent's newest conversations, at most 100, newest first."""
-        return [record.contract_record for record in await self.runners[self.jid].store.list_conversations()]
+        return [record.contract_record for record in await self.runners[self.jid].repository.list_conversations()]
 
     @property
     def client_features(self) -> Set[ClientFeature]:

@@ -28,9 +28,9 @@ class AccessRequests:
     Operators are asked only if `access.asks_operators` is True.
     """
 
-    def __init__(self, access: AccessPolicy, store: AgentRepository, agent_name: str, send: SendStanzas) -> None:
+    def __init__(self, access: AccessPolicy, repository: AgentRepository, agent_name: str, send: SendStanzas) -> None:
         self._access = access
-        self._store = store
+        self._repository = repository
         self._agent_name = agent_name
         self._send = send
         self._rejected: set[str] = set()
@@ -41,10 +41,10 @@ class AccessRequests:
 
     async def load(self) -> None:
         """Load the earlier decisions and refusals, before the agent goes online."""
-        decisions = await self._store.load_variable_by_holder(_SCOPE, _NAME)
+        decisions = await self._repository.load_variable_by_holder(_SCOPE, _NAME)
         self._access.approved |= {person for person, value in decisions.items() if value == "true"}
         self._rejected |= {person for person, value in decisions.items() if value != "true"}
-        self._refused = dict.fromkeys(await self._store.list_refused_people())
+        self._refused = dict.fromkeys(await self._repository.list_refused_people())
 
     def record_refusal(self, person: str) -> bool:
         """Record that a stranger (a bare JID) is refused.
@@ -56,7 +56,7 @@ class AccessRequests:
         if len(self._refused) >= _MAX_REFUSED:
             self._forget_refusal(next(iter(self._refused)))
         self._refused[person] = None
-        self._store.save_refusal(person).add_done_callback(self._log_failed_write)
+        self._repository.save_refusal(person).add_done_callback(self._log_failed_write)
         return False
 
     def ask_operators(self, person: str) -> bool:
@@ -69,10 +69,10 @@ class AccessRequests:
         if person in self._pending:
             return True
         if len(self._pending) >= _MAX_PENDING:
-            log.warning("%s: asks for nobody more: %d people wait for an operator", self._store.agent, _MAX_PENDING)
+            log.warning("%s: asks for nobody more: %d people wait for an operator", self._repository.agent, _MAX_PENDING)
             return False
         self._pending.add(person)
-        log.info("%s: asks its operators about %s", self._store.agent, person)
+        log.info("%s: asks its operators about %s", self._repository.agent, person)
         text = f"{person} wants to talk to {self._agent_name}.\nWrite /admit {person} or /reject {person}."
         choices = ((f"/admit {person}", "Admit"), (f"/reject {person}", "Reject"))
         self._send([encode_notice(operator, text, choices) for operator in sorted(self._access.operators)])
@@ -80,11 +80,11 @@ class AccessRequests:
 
     def _forget_refusal(self, person: str) -> None:
         del self._refused[person]
-        self._store.delete_refusal(person).add_done_callback(self._log_failed_write)
+        self._repository.delete_refusal(person).add_done_callback(self._log_failed_write)
 
     def _log_failed_write(self, stored: asyncio.Future[Any]) -> None:
         if not stored.cancelled() and (error := stored.exception()) is not None:
-            log.warning("%s: who was refused is not kept, and may be told so again: %s", self._store.agent, error)
+            log.warning("%s: who was refused is not kept, and may be told so again: %s", self._repository.agent, error)
 
     async def admit(self, operator: str, person: str) -> str:
         """Admit a person and tell them. Return the reply to the operator."""
@@ -100,14 +100,14 @@ class AccessRequests:
         except ValueError as error:
             return f"{error}"
         try:
-            await self._store.save_variable(_SCOPE, person, _NAME, "true" if is_admitted else "false")
+            await self._repository.save_variable(_SCOPE, person, _NAME, "true" if is_admitted else "false")
         except StoreError as error:
-            log.error("%s: what was decided about %s is not stored: %s", self._store.agent, person, error)
+            log.error("%s: what was decided about %s is not stored: %s", self._repository.agent, person, error)
             return "I could not store that. Please try again."
         self._pending.discard(person)
         (self._rejected.discard if is_admitted else self._rejected.add)(person)
         (self._access.approved.add if is_admitted else self._access.approved.discard)(person)
-        log.info("%s: %s is %s by %s", self._store.agent, person, "admitted" if is_admitted else "rejected", operator)
+        log.info("%s: %s is %s by %s", self._repository.agent, person, "admitted" if is_admitted else "rejected", operator)
         self.on_decided(person, is_admitted)
         if is_admitted and person in self._refused:
             self._forget_refusal(person)  # a later rejection is told again

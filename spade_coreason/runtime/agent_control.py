@@ -26,9 +26,9 @@ class AgentControl:
     """The operations on one agent. None waits for a turn, because an operator may call them within one."""
 
     def __init__(
-        self, store: AgentRepository, mailboxes: Mailboxes, expiry: ConversationExpiry, clock: Callable[[], datetime]
+        self, repository: AgentRepository, mailboxes: Mailboxes, expiry: ConversationExpiry, clock: Callable[[], datetime]
     ) -> None:
-        self._store = store
+        self._repository = repository
         self._mailboxes = mailboxes
         self._expiry = expiry
         self._clock = clock
@@ -39,7 +39,7 @@ class AgentControl:
 
     async def load(self) -> None:
         """Load the pause of an earlier run: a pause lasts over restarts."""
-        stored = await self._store.load_variables(_SCOPE, self._store.agent)
+        stored = await self._repository.load_variables(_SCOPE, self._repository.agent)
         self.is_paused = self.is_paused or stored.get(_NAME) == "true"
 
     def set_paused(self, is_paused: bool) -> bool:
@@ -50,7 +50,7 @@ class AgentControl:
         if is_paused is self.is_paused:
             return False
         self.is_paused = is_paused
-        stored = self._store.save_variable(_SCOPE, self._store.agent, _NAME, "true" if is_paused else "false")
+        stored = self._repository.save_variable(_SCOPE, self._repository.agent, _NAME, "true" if is_paused else "false")
         stored.add_done_callback(self._log_failed_write)
         self.on_pause()
         return True
@@ -94,7 +94,7 @@ class AgentControl:
         stored = (
             None
             if self._find_active(conversation_id)
-            else (await self._store.find_conversations([conversation_id])).get(conversation_id)
+            else (await self._repository.find_conversations([conversation_id])).get(conversation_id)
         )
         record = self._find_active(conversation_id) or stored
         if record is None or (status := change(record.status)) is record.status:
@@ -104,7 +104,7 @@ class AgentControl:
         if not status.is_active:
             record = self._expiry.prune(record, mailbox.active if mailbox is not None else None)
         self._update_active(conversation_id, change)
-        await self._store.save_conversation(record)
+        await self._repository.save_conversation(record)
         if stored is not None:
             self._update_active(conversation_id, change)  # a turn may have loaded the old record during the write
         return record
@@ -121,7 +121,7 @@ class AgentControl:
 
     def _log_failed_write(self, stored: asyncio.Future[bool]) -> None:
         if not stored.cancelled() and (error := stored.exception()) is not None:
-            log.error("%s: whether it is paused is not stored, and a restart undoes it: %s", self._store.agent, error)
+            log.error("%s: whether it is paused is not stored, and a restart undoes it: %s", self._repository.agent, error)
 
 
 def _end_if_active(status: ConversationStatus) -> ConversationStatus:

@@ -155,7 +155,7 @@ class Dispatcher:
         problem = Failed("Something went wrong on my side. Please try again later.", ErrorCode.INTERNAL, False)
         stanzas = services.outbox.encode(queued.incoming, queued.key, problem)
         try:
-            await services.store.inbox.finish(queued.inbox_row, active.record, None, to_json(stanzas).decode())
+            await services.repository.inbox.finish(queued.inbox_row, active.record, None, to_json(stanzas).decode())
         except StoreError as error:
             log.error("%s: %s", services.jid, error)
         else:

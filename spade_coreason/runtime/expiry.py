@@ -37,7 +37,7 @@ class ConversationExpiry:
 
     def __init__(
         self,
-        store: AgentRepository,
+        repository: AgentRepository,
         mailboxes: Mailboxes,
         lifecycle: AgentLifecycle,
         rules: Rules,
@@ -46,7 +46,7 @@ class ConversationExpiry:
         prune: Callable[[StoredConversation, ActiveConversation | None], StoredConversation],
         timings: RunnerTimings,
     ) -> None:
-        self._store = store
+        self._repository = repository
         self._mailboxes = mailboxes
         self._lifecycle = lifecycle
         self._rules = rules
@@ -63,8 +63,8 @@ class ConversationExpiry:
 
     async def open(self) -> None:
         """Load the active conversations, and begin to watch for idle ones."""
-        await self._store.inbox.purge(self._clock())
-        for conversation_id, last_activity in (await self._store.list_active()).items():
+        await self._repository.inbox.purge(self._clock())
+        for conversation_id, last_activity in (await self._repository.list_active()).items():
             self.on_activity(conversation_id, last_activity)
         self._is_closing = False
         self._task = asyncio.create_task(self._watch_idle())
@@ -110,14 +110,14 @@ class ConversationExpiry:
                 if inspect.isawaitable(result):
                     await result
             except (Exception, SystemExit, asyncio.CancelledError):  # sys.exit() would end the whole process
-                log.exception("%s: on_conversation_end of %s failed", self._store.agent, conversation_id)
+                log.exception("%s: on_conversation_end of %s failed", self._repository.agent, conversation_id)
 
         task = asyncio.create_task(call())
         timeout_s = self._timings.conversation_end_s
         _, late = await asyncio.wait({task}, timeout=timeout_s)
         if late:
             task.cancel()
-            log.error("%s: on_conversation_end of %s took longer than %g s", self._store.agent, conversation_id, timeout_s)
+            log.error("%s: on_conversation_end of %s took longer than %g s", self._repository.agent, conversation_id, timeout_s)
 
     async def expire_idle(self) -> None:
         """End the conversations that have been idle for the idle timeout."""
@@ -127,7 +127,7 @@ class ConversationExpiry:
         idle = [conversation_id for conversation_id in candidates if not self._is_busy(conversation_id)]
         for first in range(0, len(idle), _BATCH_SIZE):
             batch = idle[first : first + _BATCH_SIZE]
-            records = await self._store.find_conversations(batch)
+            records = await self._repository.find_conversations(batch)
             for conversation_id in batch:
                 if self._is_busy(conversation_id) or self._active.get(conversation_id, now) > idle_since:
                     continue  # it went on or ended after its record was read
@@ -156,7 +156,7 @@ class ConversationExpiry:
         if active is not None:
             active.record = record
         try:
-            await self._store.save_conversation(record)
+            await self._repository.save_conversation(record)
         except StoreError:
             if active is not None and active.record is record:
                 active.record = previous
@@ -184,9 +184,9 @@ class ConversationExpiry:
                     await self.expire_idle()
                 if self._clock() - purged_at >= _DAY:
                     purged_at = self._clock()
-                    await self._store.inbox.purge(purged_at)
+                    await self._repository.inbox.purge(purged_at)
             except StoreError as error:
-                log.error("%s: idle conversations cannot be ended at the moment: %s", self._store.agent, error)
+                log.error("%s: idle conversations cannot be ended at the moment: %s", self._repository.agent, error)
                 await self._wait(self._timings.retry_s)
 
     async def _wait(self, delay_s: float | None) -> bool:

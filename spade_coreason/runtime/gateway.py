@@ -50,12 +50,12 @@ class InboundGateway:
         self._open_requests = requests
         self.access = access
         self._send = send
-        self.access_requests = AccessRequests(access, runner.store, runner.agent.manifest.metadata.name, send)
+        self.access_requests = AccessRequests(access, runner.repository, runner.agent.manifest.metadata.name, send)
         runner.access_requests = self.access_requests
         self._rate_limiter = RateLimiter(_MAX_REPLIES_PER_MINUTE)
         self.dropped: Counter[str] = Counter()
 
-    def admits(self, jid: str) -> bool:
+    def is_allowed(self, jid: str) -> bool:
         """Return True if the configuration or an operator allows `jid` to talk to the agent."""
         return self.access.is_allowed(jid)
 

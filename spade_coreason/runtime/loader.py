@@ -28,7 +28,7 @@ class ConversationLoader:
         services = self._services
         sender, thread = mailbox.key
         candidates = candidate_conversation_ids(thread, sender, services.jid)
-        stored = await services.store.load(candidates, sender, max_cached_turns(services.policy.memory))
+        stored = await services.repository.load(candidates, sender, max_cached_turns(services.policy.memory))
         owners = {conversation_id: record.owner for conversation_id, record in stored.conversations.items()}
         conversation_id = choose_conversation_id(candidates, sender, owners | services.mailboxes.find_owners(candidates))
         if conversation_id is None:
@@ -60,10 +60,10 @@ class ConversationLoader:
         status = conversation.new_status(services.clock())
         limit = services.policy.rules.max_interactions
         record = StoredConversation(
-            services.store.next_conversation_row_id(), conversation_id, owner, session_id, status, limit
+            services.repository.next_conversation_row_id(), conversation_id, owner, session_id, status, limit
         )
         # Before the turn, so that variables stored under this id belong to the owner even if the turn never ends.
-        await services.store.save_conversation(record)
+        await services.repository.save_conversation(record)
         services.expiry.on_activity(conversation_id, status.last_interaction)
         return record
 
@@ -77,10 +77,10 @@ class ConversationLoader:
         person = self._persons.get(owner)
         if person is not None:
             return person.preferences
-        return Preferences.from_stored(await self._services.store.load_variables(PREFERENCES_SCOPE, owner))
+        return Preferences.from_stored(await self._services.repository.load_variables(PREFERENCES_SCOPE, owner))
 
     async def set_preferences(self, owner: str, preferences: Preferences) -> None:
         """Store the preferences of a person (a bare JID), for the next turn on."""
-        await self._services.store.save_variable(PREFERENCES_SCOPE, owner, PREFERENCES_SCOPE, preferences.to_json())
+        await self._services.repository.save_variable(PREFERENCES_SCOPE, owner, PREFERENCES_SCOPE, preferences.to_json())
         if (person := self._persons.get(owner)) is not None:
             person.preferences = preferences

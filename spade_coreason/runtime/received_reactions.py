@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 class ReceivedReactions:
     """The reactions to the replies of one agent. Exceptions of its `feedback` method are logged only."""
 
-    def __init__(self, agent: AgentInterface, store: AgentRepository, mailboxes: Mailboxes, timeout_s: float) -> None:
+    def __init__(self, agent: AgentInterface, repository: AgentRepository, mailboxes: Mailboxes, timeout_s: float) -> None:
         self._agent = agent
-        self._store = store
+        self._repository = repository
         self._mailboxes = mailboxes
         self._timeout_s = timeout_s
         self._tasks: set[asyncio.Task[None]] = set()
@@ -45,9 +45,9 @@ class ReceivedReactions:
 
     async def _record_reaction(self, sender: str, turn_id: UUID, emojis: tuple[str, ...], nickname: str) -> None:
         try:
-            stored = await self._store.save_feedback(str(turn_id), sender, emojis, nickname)
+            stored = await self._repository.save_feedback(str(turn_id), sender, emojis, nickname)
         except StoreError as error:
-            log.error("%s: a reaction of %s is not stored: %s", self._store.agent, sender, error)
+            log.error("%s: a reaction of %s is not stored: %s", self._repository.agent, sender, error)
             return
         if stored is None:
             return
@@ -63,4 +63,4 @@ class ReceivedReactions:
                     async with asyncio.timeout(self._timeout_s or None):
                         await result
             except (Exception, SystemExit, asyncio.CancelledError):  # sys.exit() would end the whole process
-                log.exception("%s: feedback failed", self._store.agent)
+                log.exception("%s: feedback failed", self._repository.agent)

@@ -35,7 +35,7 @@ class Response:
         encoder: ReplyEncoder,
         send: SendStanzas,
         queued: QueuedRequest,
-        store: AgentRepository,
+        repository: AgentRepository,
         timers: ReplyTimers,
         long_answers: LongAnswers | None = None,
     ) -> None:
@@ -43,7 +43,7 @@ class Response:
         self.long_answers = long_answers if encoder.shows_files else None
         self._queued = queued
         self._send_now = send
-        self._store = store
+        self._repository = repository
         self.timers = timers
         self._buffered: list[str] = []
         if encoder.shows_typing:
@@ -133,9 +133,9 @@ class Response:
     async def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
         """Write a line to the log `spade_coreason.agent`, and record it in the `Interaction` as a `CloudEvent`."""
         number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
-        agent_log.log(number, "%s: %s", self._store.agent, message)
+        agent_log.log(number, "%s: %s", self._repository.agent, message)
         data = {"level": level, "message": message, "metadata": metadata or {}}
-        await self.emit(CloudEvent(type="ai.coreason.log", source=f"xmpp:{self._store.agent}", data=data))
+        await self.emit(CloudEvent(type="ai.coreason.log", source=f"xmpp:{self._repository.agent}", data=data))
 
     async def audit(self, actor: str, action: str, resource: str, success: bool) -> None:
         """Add an entry to the audit trail of the agent and to the `Interaction`. It is durable in the trail on return.
@@ -152,8 +152,8 @@ class Response:
             resource=replace_lone_surrogates(resource),
             outcome="success" if success else "failure",
         )
-        sealed = await self._store.audit_trail.append(entry, conversation_owner(self._queued.incoming))
-        await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._store.agent}", data=sealed.dump()))
+        sealed = await self._repository.audit_trail.append(entry, conversation_owner(self._queued.incoming))
+        await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._repository.agent}", data=sealed.dump()))
 
     # Called by the streams
 

@@ -34,7 +34,7 @@ class RetentionJob:
 
     def __init__(
         self,
-        store: AgentRepository,
+        repository: AgentRepository,
         interaction_memory: Callable[[], AgentInteractionMemory | None],
         mailboxes: Mailboxes,
         expiry: ConversationExpiry,
@@ -42,7 +42,7 @@ class RetentionJob:
         clock: Callable[[], datetime],
         cancel_compaction: Callable[[str], Awaitable[None]],
     ) -> None:
-        self._store = store
+        self._repository = repository
         self._interaction_memory = interaction_memory
         self._mailboxes = mailboxes
         self._expiry = expiry
@@ -70,10 +70,10 @@ class RetentionJob:
             try:
                 purged = await self.run()
             except StoreError as error:
-                log.error("%s: what is too old is not deleted today: %s", self._store.agent, error)
+                log.error("%s: what is too old is not deleted today: %s", self._repository.agent, error)
             else:
                 if purged != Purged():
-                    log.info("%s: deleted for good: %d conversations, %d turns", self._store.agent, *purged)
+                    log.info("%s: deleted for good: %d conversations, %d turns", self._repository.agent, *purged)
             try:
                 async with asyncio.timeout(self._retention.interval.total_seconds()):
                     await self._is_closing.wait()
@@ -92,13 +92,13 @@ class RetentionJob:
             if keep != Keep():
                 turns += await self._delete_old_turns(state, now, keep)
         if self._retention.default.age is not None:
-            await self._store.retention.delete_orphaned_variables(now - self._retention.default.age)
+            await self._repository.retention.delete_orphaned_variables(now - self._retention.default.age)
         return Purged(conversations, turns)
 
     async def _delete_idle(self, state: ConversationState, before: datetime) -> Purged:
         """Delete the conversations in a state that have been idle since `before`."""
         conversations = turns = after_id = 0
-        while records := await self._store.retention.find_idle(state, before, after_id, self._retention.batch_rows):
+        while records := await self._repository.retention.find_idle(state, before, after_id, self._retention.batch_rows):
             after_id = records[-1].id
             for record in records:
                 if self._is_closing.is_set():
@@ -108,7 +108,7 @@ class RetentionJob:
                     if self._is_closing.is_set():
                         return Purged(conversations, turns)
                     self._expiry.on_deleted(record.conversation_id)  # before a request can load it again
-                    await erase_conversation(self._store, self._interaction_memory(), record, with_copies=False)
+                    await erase_conversation(self._repository, self._interaction_memory(), record, with_copies=False)
                     conversations += 1
         return Purged(conversations, turns)
 
@@ -116,7 +116,7 @@ class RetentionJob:
         """Delete the oldest turns of conversations in a state that themselves stay."""
         before = now - keep.age if keep.age is not None else None
         deleted = after_id = 0
-        while records := await self._store.retention.find_with_expired_turns(
+        while records := await self._repository.retention.find_with_expired_turns(
             state, before, keep.turns, after_id, self._retention.batch_rows
         ):
             after_id = records[-1].id
@@ -131,7 +131,7 @@ class RetentionJob:
     async def _delete_turns(self, record: StoredConversation, before: datetime | None, through: int) -> int:
         deleted = 0
         while not self._is_closing.is_set():
-            count = await self._store.retention.delete_oldest(record.id, before, through, self._retention.batch_rows)
+            count = await self._repository.retention.delete_oldest(record.id, before, through, self._retention.batch_rows)
             deleted += count
             if count < self._retention.batch_rows:
                 break
@@ -153,16 +153,16 @@ class RetentionJob:
 class EphemeralOwners:
     """The owners of one agent's conversations who may leave for good, such as occupants of rooms."""
 
-    def __init__(self, store: AgentRepository, mailboxes: Mailboxes, history_windows: HistoryWindows) -> None:
-        self._store = store
+    def __init__(self, repository: AgentRepository, mailboxes: Mailboxes, history_windows: HistoryWindows) -> None:
+        self._repository = repository
         self._mailboxes = mailboxes
         self._history_window = history_windows
 
     async def erase_where(self, has_left: Callable[[str], bool]) -> None:
         """Erase all owners for whom `has_left` returns True, before the runner opens."""
-        for owner in await self._store.list_people():
+        for owner in await self._repository.list_people():
             if has_left(owner):
-                await self._store.erase_person(owner)
+                await self._repository.erase_person(owner)
 
     async def erase(self, owner: str) -> None:
         """Erase an owner, once their running turns have ended."""
@@ -173,4 +173,4 @@ class EphemeralOwners:
             mailbox.clear()  # requests that wait for the end of a pause
             mailbox.active = None
             self._mailboxes.evict_if_idle(mailbox)
-        await self._store.erase_person(owner)
+        await self._repository.erase_person(owner)

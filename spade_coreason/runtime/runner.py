@@ -77,7 +77,7 @@ class Runner:
         self,
         agent: AgentInterface,
         jid: str,
-        store: AgentRepository,
+        repository: AgentRepository,
         policy: Policy | None = None,
         *,
         clock: Callable[[], datetime] = utc_now,
@@ -91,11 +91,11 @@ class Runner:
     ) -> None:
         self.agent = agent
         self.jid = bare_jid(jid)
-        self.store = store
+        self.repository = repository
         self.policy = policy or Policy()
         self.knowledge = knowledge
         self.history_windows = HistoryWindows(
-            store, self.policy.memory, count_tokens=count_tokens, summariser=summariser, knowledge=knowledge
+            repository, self.policy.memory, count_tokens=count_tokens, summariser=summariser, knowledge=knowledge
         )
         self.files = files
         self.metrics = Metrics()
@@ -111,7 +111,7 @@ class Runner:
         agent_callback = getattr(agent, "on_conversation_end", None)
         end_callbacks = (*on_conversation_end, agent_callback) if callable(agent_callback) else on_conversation_end
         self._expiry = ConversationExpiry(
-            store,
+            repository,
             self._mailboxes,
             lifecycle,
             self.policy.rules,
@@ -120,11 +120,11 @@ class Runner:
             self.history_windows.with_current_window,
             timings,
         )
-        self._outbox = Outbox(self.jid, store.inbox, self.policy.stanza_bytes)
+        self._outbox = Outbox(self.jid, repository.inbox, self.policy.stanza_bytes)
         self._services = TurnServices(
             agent=agent,
             jid=self.jid,
-            store=store,
+            repository=repository,
             policy=self.policy,
             clock=clock,
             mailboxes=self._mailboxes,
@@ -137,19 +137,19 @@ class Runner:
             client_features=UnknownClientFeatures(),
             reply_timers=ReplyTimers(timings),
             assist_timers=TimerGroup(self.policy.assist_timeout_s, self.jid, timings.blocked_s),
-            usage=usage or Usage(store, clock),
+            usage=usage or Usage(repository, clock),
             metrics=self.metrics,
         )
         self._loader = ConversationLoader(self._services)
         self._dispatcher = Dispatcher(self._services, self._run_turn, self._may_start)
-        self._thread_resolver = ThreadResolver(store, self._dispatcher.dispatch, self.policy.remembered_turns)
-        self._admission = AdmissionControl(self._mailboxes, self._thread_resolver, store.inbox, self.policy.queue)
+        self._thread_resolver = ThreadResolver(repository, self._dispatcher.dispatch, self.policy.remembered_turns)
+        self._admission = AdmissionControl(self._mailboxes, self._thread_resolver, repository.inbox, self.policy.queue)
         self._command_executor = CommandExecutor(
             self._services, self._loader, self.commands, self, self._admission, self._dispatcher.schedule
         )
-        self._control = AgentControl(store, self._mailboxes, self._expiry, clock)
+        self._control = AgentControl(repository, self._mailboxes, self._expiry, clock)
         self._retention_job = RetentionJob(
-            store,
+            repository,
             lambda: self.interaction_memory,
             self._mailboxes,
             self._expiry,
@@ -157,8 +157,8 @@ class Runner:
             clock,
             self.history_windows.cancel_for_conversation,
         )
-        self.ephemeral_owners = EphemeralOwners(store, self._mailboxes, self.history_windows)
-        self._feedback = ReceivedReactions(agent, store, self._mailboxes, self.policy.assist_timeout_s)
+        self.ephemeral_owners = EphemeralOwners(repository, self._mailboxes, self.history_windows)
+        self._feedback = ReceivedReactions(agent, repository, self._mailboxes, self.policy.assist_timeout_s)
         self._received_early: list[QueuedRequest] = []
         self._is_accepting = False
 
@@ -176,7 +176,7 @@ class Runner:
         await self._expiry.open()
         self._retention_job.open()
         await self._services.lifecycle.open()
-        pending = await self.store.inbox.load_pending()
+        pending = await self.repository.inbox.load_pending()
         # Requests that arrived during this call may be among the pending ones.
         early, self._received_early = self._received_early, []
         early_rows = {queued.inbox_row for queued in early}
@@ -249,7 +249,7 @@ class Runner:
             self.cancel_request(sender, incoming.replaces)
         key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
         request = incoming.to_json if incoming.is_text_only else incoming.to_json()
-        inbox_row, stored, may_start_early = self.store.inbox.receive(key.bytes, sender, request, self._clock(), on_stored)
+        inbox_row, stored, may_start_early = self.repository.inbox.receive(key.bytes, sender, request, self._clock(), on_stored)
         mailbox = self._mailboxes.get(sender, incoming.thread)
         if mailbox is not None and mailbox.worker is None:
             mailbox.has_cancelled_turn = False
@@ -300,7 +300,7 @@ class Runner:
             active.echo_count = 0
         else:
             response.abandon()
-        await self.store.inbox.finish(
+        await self.repository.inbox.finish(
             queued.inbox_row, active.record, None, to_json(final_stanzas).decode() if final_stanzas else None
         )
         await queued.stored

@@ -26,8 +26,8 @@ class ThreadResolver:
     memory; the database is searched for older ones.
     """
 
-    def __init__(self, store: AgentRepository, enqueue: Callable[[QueuedRequest, str], None], remembered: int) -> None:
-        self._store = store
+    def __init__(self, repository: AgentRepository, enqueue: Callable[[QueuedRequest, str], None], remembered: int) -> None:
+        self._repository = repository
         self._remembered = remembered
         self._enqueue = enqueue
         self._recent_threads: OrderedDict[int, tuple[str, str | None]] = OrderedDict()
@@ -104,11 +104,11 @@ class ThreadResolver:
 
     async def _find_thread(self, sender: str, incoming: InboundRequest) -> str | None:
         try:
-            conversation_id = await self._store.find_conversation_id(str(_replied_turn(incoming)), sender)
+            conversation_id = await self._repository.find_conversation_id(str(_replied_turn(incoming)), sender)
         except StoreError as error:
-            log.error("%s: what %s replies to is not found: %s", self._store.agent, sender, error)
+            log.error("%s: what %s replies to is not found: %s", self._repository.agent, sender, error)
             return None
-        return recover_thread(conversation_id, sender, self._store.agent) if conversation_id is not None else None
+        return recover_thread(conversation_id, sender, self._repository.agent) if conversation_id is not None else None
 
 
 def _replied_turn(incoming: InboundRequest) -> UUID | None:

@@ -67,10 +67,10 @@ class Turn:
         final_event = await self.run(self._assist)
         if self.is_deleted:
             self.response.cancel()
-            services.store.inbox.close(self.queued.inbox_row)
+            services.repository.inbox.close(self.queued.inbox_row)
         elif final_event is None:
             usage_variables = await self._count_usage(sum_usage(self.response.events))
-            await services.store.inbox.finish(self.queued.inbox_row, self.conversation.record, None, None, usage_variables)
+            await services.repository.inbox.finish(self.queued.inbox_row, self.conversation.record, None, None, usage_variables)
         else:
             await self._finish(final_event)
 
@@ -238,7 +238,7 @@ class Turn:
         reply = to_json(stanzas).decode() if stanzas else None
         variables = [*self.session.close(), *usage]
         on_stored = partial(self._send_final, final_stanzas)
-        return self.services.store.inbox.finish(
+        return self.services.repository.inbox.finish(
             self.queued.inbox_row, self.conversation.record, turn, reply, variables, on_stored
         )
 
@@ -324,7 +324,7 @@ def _make_session(services: TurnServices, active: ActiveConversation, queued: Qu
         active.record,
         active.turns,
         active.identity_for(queued.incoming.channel, queued.incoming.nickname),
-        services.store,
+        services.repository,
         active.variables,
         active.person.variables,
         compaction=services.history_windows.compaction_state(active.variables),

@@ -30,7 +30,7 @@ class TurnServices:
 
     agent: AgentInterface
     jid: str
-    store: AgentRepository
+    repository: AgentRepository
     policy: Policy
     clock: Callable[[], datetime]
     mailboxes: Mailboxes
@@ -71,4 +71,4 @@ class TurnServices:
             client_features.has_replies(incoming.sender),
         )
         encoder = encoder_for(incoming, queued.key, self.jid, self.policy.stanza_bytes, presentation)
-        return Response(encoder, self.outbox.send, queued, self.store, self.reply_timers, self.long_answers)
+        return Response(encoder, self.outbox.send, queued, self.repository, self.reply_timers, self.long_answers)

@@ -155,7 +155,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._claims: dict[str, bool] = {}
         self._is_stopping = False
         self.peer_features = PeerFeatures(
-            self.connection.client, lambda jid: self._gateway is not None and self._gateway.admits(jid)
+            self.connection.client, lambda jid: self._gateway is not None and self._gateway.is_allowed(jid)
         )
 
     def send(self, stanzas: list[str]) -> None:
@@ -190,7 +190,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self._hook_plugin_after_connection()
             if self.rooms.may_join_any:
                 await self._runner.ephemeral_owners.erase_where(is_ephemeral_owner)
-            await self._restore_invited_rooms(self._runner.store)
+            await self._restore_invited_rooms(self._runner.repository)
             await self._runner.open(self.send, self.peer_features)
             await self.setup()
         except BaseException:
@@ -272,9 +272,9 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         stored_count: int | None = 0
         failure = None
         if runner is not None:
-            failure = runner.store.failure
+            failure = runner.repository.failure
             try:
-                active_count, stored_count = await runner.store.count_conversations()
+                active_count, stored_count = await runner.repository.count_conversations()
             except StoreError as error:
                 active_count, stored_count, failure = None, None, error
         return AgentStatus(
@@ -300,7 +300,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         """
         own_jid = self.connection.client.boundjid.bare
         is_known = "@" not in bare_jid(requester) or bare_jid(requester) == own_jid or bare_jid(requester) in self.rooms.states
-        return is_known or (self._gateway is not None and self._gateway.admits(requester))
+        return is_known or (self._gateway is not None and self._gateway.is_allowed(requester))
 
     def _may_run_commands(self, jid: str) -> bool:
         """Return True if a sender may run ad-hoc commands.
@@ -308,7 +308,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         Occupants of a room may not: a command would act on the data of the room itself.
         """
         is_eligible = bare_jid(jid) not in self.rooms.states and bare_jid(jid) != self.connection.client.boundjid.bare
-        return is_eligible and self._gateway is not None and self._gateway.admits(jid)
+        return is_eligible and self._gateway is not None and self._gateway.is_allowed(jid)
 
     def _on_presence(self, presence: Presence) -> bool:
         for show in presence.xml.findall(SHOW):
@@ -353,7 +353,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
 
     def _catch_up(self) -> None:
         if self._runner is not None and self.client.is_full_server:
-            self.archive.start(self._runner.store)
+            self.archive.start(self._runner.repository)
             self.offline_messages.start()
 
     async def _receive_archived(self, stanza: Element) -> asyncio.Future[bool] | None:

@@ -207,7 +207,7 @@ async def test_it_says_of_agents_that_they_cannot_store_anything(
 
         async def cannot_store(conversations: int | None, problem: str) -> None:
             with pytest.raises(StoreError):
-                await runner.store.save_agent_value("any", "x" * 10_000)
+                await runner.repository.save_agent_value("any", "x" * 10_000)
             said = await _said(data)
             [agent] = said.agents
             assert (agent.state, agent.conversations, said.is_healthy) == ("online", conversations, False)
@@ -224,6 +224,6 @@ async def test_it_says_of_agents_that_they_cannot_store_anything(
         file.rename(data / "aside")
         await cannot_store(None, "is gone")
         (data / "aside").rename(file)
-        await runner.store.save_agent_value("any", 1)
+        await runner.repository.save_agent_value("any", 1)
         assert (await _said(data)).is_healthy
         await platform.__aexit__(None, None, None)

@@ -219,7 +219,7 @@ async def test_preferences_that_cannot_be_read_are_as_if_there_were_none(
 ) -> None:
     expected_errors("preferences that cannot be read are left aside")
     async with thinking() as t:
-        await t.runners[AGENT].store.save_variable(PREFERENCES_SCOPE, ALICE, PREFERENCES_SCOPE, stored)
+        await t.runners[AGENT].repository.save_variable(PREFERENCES_SCOPE, ALICE, PREFERENCES_SCOPE, stored)
         with caplog.at_level(logging.ERROR):
             assert await t.say("?") == SILENT
         assert "preferences that cannot be read are left aside" in caplog.text

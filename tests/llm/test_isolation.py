@@ -63,10 +63,10 @@ async def test_two_people_and_two_threads_are_strangers_to_each_other() -> None:
             ("bob@localhost", "ada@localhost_agent@localhost"),
         ]:
             assert await seen(user, thread) == [False] * 4
-        rows = await t.runners[t.jid].store.list_conversations()
+        rows = await t.runners[t.jid].repository.list_conversations()
         used = []
         for row in rows:
-            turns = [json.loads(turn) for turn in await t.runners[t.jid].store.load_history(row.id, 10)]
+            turns = [json.loads(turn) for turn in await t.runners[t.jid].repository.load_history(row.id, 10)]
             usage = [event["data"] for turn in turns for event in turn["events"] if event["type"] == "ai.coreason.llm.usage"]
             used.append([one["requests"] for one in usage])
         assert sorted(used) == [[2], [2], [2], [2], [2], [2, 2]]

@@ -253,7 +253,7 @@ async def test_what_is_forgotten_while_it_is_summarised_stays_forgotten(tester: 
         summaries.release.set()
         await t.settled()
         assert summaries.taken == []
-        store = t.runners[t.jid].store
+        store = t.runners[t.jid].repository
         assert await store.list_people() == []
         assert (await see(t, "new"))["window"] == []
 
@@ -282,8 +282,8 @@ async def test_a_summary_that_is_being_made_while_its_turns_are_deleted_is_not_k
         for text in "abc":
             await t.ask({"query": text}, user=ALICE)
         await t.runners[t.jid].purge()  # after its own, at the start, which may have come late
-        [kept_one] = await t.runners[t.jid].store.list_conversations()
-        assert len(await t.runners[t.jid].store.load_history(kept_one.id, 9)) == 1
+        [kept_one] = await t.runners[t.jid].repository.list_conversations()
+        assert len(await t.runners[t.jid].repository.load_history(kept_one.id, 9)) == 1
         summaries.release.set()
         await t.settled()
         assert summaries.taken == []

@@ -66,7 +66,7 @@ async def record(t: AgentTester) -> tuple[str, int]:
 
 
 async def unfinished(t: AgentTester) -> list[str | None]:
-    return [row.request for row in await t.runners[AGENT].store.inbox.load_pending() if row.reply is None]
+    return [row.request for row in await t.runners[AGENT].repository.inbox.load_pending() if row.reply is None]
 
 
 def send(t: AgentTester, text: str, user: str = ALICE, id: str = "") -> None:
@@ -254,4 +254,4 @@ async def test_of_whoever_leaves_a_room_in_a_pause_nothing_runs_when_it_ends() -
         runner.resume()
         await t.settled()
         assert counter(t).asked == ["x"]
-        assert await runner.store.list_people() == []
+        assert await runner.repository.list_people() == []

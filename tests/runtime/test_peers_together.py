@@ -240,7 +240,7 @@ async def test_who_cancels_stops_the_work_of_every_agent_that_was_asked_for_it()
         await asyncio.wait_for(stopped.wait(), PATIENCE_S)
         await t.settled()
         assert await t.say("and now?") == ["done"]
-        kept = [await t.runners[jid].store.list_conversations() for jid in (OTHER, PEER)]
+        kept = [await t.runners[jid].repository.list_conversations() for jid in (OTHER, PEER)]
     assert [[row.turns for row in rows] for rows in kept] == [[1], [1]]  # of what was cancelled nothing
 
 

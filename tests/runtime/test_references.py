@@ -153,8 +153,8 @@ async def answered(t: AgentTester, slow: Slow, user: str = ALICE) -> str:
 
 
 async def history(t: AgentTester, user: str) -> list[Interaction]:
-    [row] = [row for row in await t.runners[AGENT].store.list_conversations() if row.owner == user]
-    return [Interaction.model_validate_json(text) for text in await t.runners[AGENT].store.load_history(row.id, 10)]
+    [row] = [row for row in await t.runners[AGENT].repository.list_conversations() if row.owner == user]
+    return [Interaction.model_validate_json(text) for text in await t.runners[AGENT].repository.load_history(row.id, 10)]
 
 
 async def test_a_reaction_is_recorded_with_its_turn_and_given_to_the_agent() -> None:

@@ -109,7 +109,7 @@ async def test_a_reply_to_what_was_said_to_somebody_else_is_one_to_an_unknown_id
         for number, target in enumerate((answer.id, f"{uuid4()}-0-00000000", "no id of ours", "")):
             await told(t, "/forget me yes", BOB)
             got = await told(t, "what?", BOB, reply_to=target)
-            rows = [row for row in await t.runners[AGENT].store.list_conversations(owner=BOB) if row.turns]
+            rows = [row for row in await t.runners[AGENT].repository.list_conversations(owner=BOB) if row.turns]
             outcomes.append((text_of(got), [row.conversation_id for row in rows]))
             assert outcomes[number] == ((("what?", None)), [f"{BOB}_{AGENT}"])
         assert text_of(await told(t, "again", thread="tea"))[0] == "again after my secret"

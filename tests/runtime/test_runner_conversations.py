@@ -309,7 +309,7 @@ async def keeper(request: AgentRequest, session: SessionHandle, response: Respon
 
 async def clear(t: AgentTester, conversation_id: str) -> None:
     """As `sessions clear` does: the platform is stopped for it."""
-    store = t.runners[AGENT].store
+    store = t.runners[AGENT].repository
     (row,) = [row for row in await store.list_conversations() if row.conversation_id == conversation_id]
     await store.delete_conversation(row)
     await t.restart()

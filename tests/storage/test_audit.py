@@ -170,7 +170,7 @@ async def test_what_an_agent_audits_is_in_its_trail_however_its_turn_ends(
         retract = "<retract xmlns='urn:xmpp:message-retract:1' id='wait'/>"
         t.send_stanza(f"<message to='{t.jid}' id='r' type='chat'>{retract}</message>", user=ALICE)
         await t.settled()
-        trail = t.runners[t.jid].store.audit_trail
+        trail = t.runners[t.jid].repository.audit_trail
         entries = [AuditEntry.model_validate(row.entry) for row in await trail.load_newest(9)]
         assert [(one.resource, one.actor, one.outcome) for one in entries] == [
             (query, "me?", "failure") for query in ("be well", "fail", "wait")
@@ -182,7 +182,7 @@ async def test_what_an_agent_audits_is_in_its_trail_however_its_turn_ends(
 
 
 async def _turns(t: AgentTester) -> list[str]:
-    store = t.runners[t.jid].store
+    store = t.runners[t.jid].repository
     [row] = await store.list_conversations()
     return await store.load_history(row.id, 9)
 
@@ -199,7 +199,7 @@ async def test_an_agent_that_cannot_audit_does_not_go_on(database_url: str, expe
     async with AgentTester(auditing, database=database_url) as t:
         execute(database_url, "DROP TABLE audit")
         with pytest.raises(StoreError, match="audit"):
-            await t.runners[t.jid].store.audit_trail.append(entry(), ALICE)
+            await t.runners[t.jid].repository.audit_trail.append(entry(), ALICE)
         with pytest.raises(PeerFailedError, match="My memory cannot be read or written"):
             await t.ask("x")
         assert went_on == []

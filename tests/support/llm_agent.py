@@ -48,7 +48,7 @@ async def run_llm_agent(
 
 async def stored_turns(t: AgentTester, user: str = "tester@localhost") -> list[dict[str, Any]]:
     """Return the stored turns of a person's conversation."""
-    store = t.runners[t.jid].store
+    store = t.runners[t.jid].repository
     [conversation] = [conversation for conversation in await store.list_conversations() if conversation.owner == user]
     return [json.loads(body) for body in await store.load_history(conversation.id, 100)]
 

@@ -65,15 +65,19 @@ async def _new(invocation: Invocation) -> CommandResult:
 
 
 async def _conversations(invocation: Invocation) -> CommandResult:
-    records = [record for record in await invocation.context.store.list_conversations(owner=invocation.owner) if record.turns]
-    lines = [format_conversation(record, invocation.context.store.agent, is_own=True) for record in records]
+    records = [
+        record for record in await invocation.context.repository.list_conversations(owner=invocation.owner) if record.turns
+    ]
+    lines = [format_conversation(record, invocation.context.repository.agent, is_own=True) for record in records]
     return CommandResult("\n".join(lines) or "There are none.")
 
 
 async def _history(invocation: Invocation) -> CommandResult:
     if invocation.record is None:
         return CommandResult("We said nothing yet.")
-    turns = parse_interactions(await invocation.context.store.load_history(invocation.record.id, invocation.values["turns"]))
+    turns = parse_interactions(
+        await invocation.context.repository.load_history(invocation.record.id, invocation.values["turns"])
+    )
     return CommandResult("\n\n".join(format_turn(turn) for turn in turns) or "We said nothing yet.")
 
 
@@ -87,8 +91,8 @@ async def _memory(invocation: Invocation) -> CommandResult:
             if context.interaction_memory is not None
             else []
         )
-        conversation_variables = await context.store.load_variables("conversation", record.conversation_id)
-    person_variables = await context.store.load_variables("person", invocation.owner)
+        conversation_variables = await context.repository.load_variables("conversation", record.conversation_id)
+    person_variables = await context.repository.load_variables("person", invocation.owner)
     lines = [f"- {text}" for text in facts]
     values = {**person_variables, **conversation_variables}
     values.pop(TOKENS_VARIABLE, None)
@@ -112,9 +116,9 @@ async def _forget_me(invocation: Invocation) -> CommandResult:
 
 async def _export(invocation: Invocation) -> CommandResult:
     context = invocation.context
-    everything = await export_person(context.store, context.interaction_memory, invocation.owner, clock=context.now)
+    everything = await export_person(context.repository, context.interaction_memory, invocation.owner, clock=context.now)
     text = json.dumps(everything, indent=2, ensure_ascii=False)
-    agent = local_part(context.store.agent)
+    agent = local_part(context.repository.agent)
     name = f"{agent}-{context.now():%Y-%m-%d}.json"
     size = len(text.encode())
     reason = "there is no way to a server that keeps files"
@@ -177,8 +181,10 @@ def _apply_preferences(before: Preferences, values: Any) -> Preferences:
 
 
 async def _all(invocation: Invocation) -> CommandResult:
-    records = await invocation.context.store.list_conversations(limit=invocation.values["number"])
-    lines = [format_conversation(record, invocation.context.store.agent, is_own=False) for record in records if record.turns]
+    records = await invocation.context.repository.list_conversations(limit=invocation.values["number"])
+    lines = [
+        format_conversation(record, invocation.context.repository.agent, is_own=False) for record in records if record.turns
+    ]
     return CommandResult("\n".join(lines) or "There are none.")
 
 
@@ -197,7 +203,7 @@ async def _reset(invocation: Invocation) -> CommandResult:
 
 
 async def _not_changed(invocation: Invocation, name: str, reason: str) -> CommandResult:
-    if await invocation.context.store.find_conversations([name]):
+    if await invocation.context.repository.find_conversations([name]):
         return CommandResult(f"{name} {reason}.")
     return CommandResult(f"There is no conversation {name}. /all shows them.", is_error=True)
 

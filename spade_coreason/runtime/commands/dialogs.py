@@ -148,9 +148,9 @@ class AdHocSessions:
         records: list[StoredConversation] = []
         if command.subject != "the person":
             record_owner = None if command.subject == "any conversation" else owner
-            found = await self._runner.store.list_conversations(owner=record_owner, limit=_MAX_CHOICES)
+            found = await self._runner.repository.list_conversations(owner=record_owner, limit=_MAX_CHOICES)
             records = [record for record in found if record.turns]
-        steps = steps_of(command, records, self._runner.store.agent)
+        steps = steps_of(command, records, self._runner.repository.agent)
         values = await self._runner.commands.get_initial_values(command, self._runner, owner)
         session = _AdHocSession(
             call.sender, command, steps, values, asyncio.get_running_loop().time() + self._session_timeout_s

@@ -81,10 +81,10 @@ class CommandExecutor:
         self, owner: str, command: Command, values: Mapping[str, Any], conversation_id: str | None
     ) -> CommandResult:
         """Run a command that a person (a bare JID) sends outside of a conversation; see `Runner.run_command`."""
-        store = self._services.store
-        records = await store.list_conversations(owner=owner, limit=1)
+        repository = self._services.repository
+        records = await repository.list_conversations(owner=owner, limit=1)
         if conversation_id is not None:
-            found = await store.find_conversations([conversation_id])
+            found = await repository.find_conversations([conversation_id])
             records = [record for record in found.values() if record.owner == owner] or records
         record = self._loader.current_record(records[0]) if records else None
         if command.is_immediate or not self._commands.may_run(owner, command):
@@ -119,7 +119,7 @@ class CommandExecutor:
         result = await self._commands.run(command, values, self._context, mailbox.sender, active.record)
         result = await self._apply_result(mailbox, active, result, before_row + 1)
         if mailbox.active is not None:
-            await self._services.store.save_conversation(active.record)
+            await self._services.repository.save_conversation(active.record)
         return result
 
     # In a conversation, instead of a turn
@@ -128,7 +128,7 @@ class CommandExecutor:
         self, mailbox: Mailbox, active: ActiveConversation, queued: QueuedRequest, parsed: ParsedCommand | str
     ) -> None:
         """Reply to a command in a message; a `parsed` text is an unknown command. StoreError if the reply is not stored."""
-        store = self._services.store
+        repository = self._services.repository
         agent_command = self._commands.agent_commands.get(parsed.command.name) if isinstance(parsed, ParsedCommand) else None
         if isinstance(parsed, ParsedCommand) and agent_command is not None and parsed.values is not None:
             turn = self._make_turn(mailbox, active, queued, self._services.outbox.send)
@@ -149,9 +149,9 @@ class CommandExecutor:
         stanzas = self._encode_result(queued.incoming, queued.key, result, active.record.conversation_id)
         answer = to_json(stanzas).decode()
         if mailbox.active is None:  # it was deleted, and must not be created again
-            await store.inbox.store_reply(queued.inbox_row, answer)
+            await repository.inbox.store_reply(queued.inbox_row, answer)
         else:
-            await store.inbox.finish(queued.inbox_row, active.record, None, answer)
+            await repository.inbox.finish(queued.inbox_row, active.record, None, answer)
         await queued.stored
         self._services.outbox.send_final(queued.inbox_row, stanzas)
 
@@ -172,14 +172,14 @@ class CommandExecutor:
     def _make_turn(self, mailbox: Mailbox, active: ActiveConversation, queued: QueuedRequest, send: SendStanzas) -> Turn:
         services = self._services
         encoder = encoder_for(queued.incoming, queued.key, services.jid, services.policy.stanza_bytes)
-        response = Response(encoder, send, queued, services.store, services.reply_timers)
+        response = Response(encoder, send, queued, services.repository, services.reply_timers)
         return Turn(services, mailbox, active, queued, response, services.clock())
 
     async def _run_agent_command(
         self, turn: Turn, agent_command: AgentCommand, values: Mapping[str, Any], *, sends_reply: bool
     ) -> CommandResult:
         """Run a command of the agent like a turn. Return its texts, for a caller that did not send them."""
-        store, active, response, session = self._services.store, turn.conversation, turn.response, turn.session
+        repository, active, response, session = self._services.repository, turn.conversation, turn.response, turn.session
 
         async def work() -> None:
             text = await agent_command.run(session, **{field.name: values[field.name] for field in agent_command.fields})
@@ -190,11 +190,11 @@ class CommandExecutor:
         if turn.is_deleted:
             if sends_reply:
                 response.cancel()
-                store.inbox.close(turn.queued.inbox_row)
+                repository.inbox.close(turn.queued.inbox_row)
             return CommandResult("This is not done: what it was about is gone.", is_error=True)
         if last_event is None:
             if sends_reply:
-                await store.inbox.finish(turn.queued.inbox_row, active.record, None, None)
+                await repository.inbox.finish(turn.queued.inbox_row, active.record, None, None)
             return CommandResult("Stopped.")
         final = response.finish(last_event)
         if session.is_ended:
@@ -204,8 +204,8 @@ class CommandExecutor:
             await turn.queued.stored  # as after a turn
         else:
             variables = session.close()
-            await store.save_conversation(active.record)
-            await asyncio.gather(*(store.save_variable(*variable) for variable in variables))
+            await repository.save_conversation(active.record)
+            await asyncio.gather(*(repository.save_variable(*variable) for variable in variables))
         session.publish_variables()
         self._services.metrics.record_reply(turn.queued.received_at_s)
         error = response.reported_error
@@ -235,7 +235,7 @@ class CommandExecutor:
             if isinstance(item, MailboxTask):
                 item.future.cancel()
             elif item.inbox_row < before_row:
-                self._services.store.inbox.close(item.inbox_row)
+                self._services.repository.inbox.close(item.inbox_row)
             else:
                 continue
             mailbox.remove(item)
@@ -253,12 +253,12 @@ class CommandExecutor:
             await asyncio.wait(workers, timeout=services.policy.timings.cancel_grace_s)
         await services.history_windows.cancel_for_owner(owner)
         if everything:
-            report = await erase_person(services.store, self._context.interaction_memory, owner)
+            report = await erase_person(services.repository, self._context.interaction_memory, owner)
             active.person.variables.values.clear()
             active.person.preferences = DEFAULT_PREFERENCES
         else:
-            report = await erase_conversation(services.store, self._context.interaction_memory, active.record)
-            remaining = await services.store.load_variables("person", owner)
+            report = await erase_conversation(services.repository, self._context.interaction_memory, active.record)
+            remaining = await services.repository.load_variables("person", owner)
             person_values = active.person.variables.values
             for name, text in active.variables.values.items():
                 if name not in remaining and person_values.get(name) == text:

@@ -28,7 +28,7 @@ class CommandContext(Protocol):
     """The agent and its runner, as commands see them."""
 
     agent: AgentInterface
-    store: AgentRepository
+    repository: AgentRepository
     access_requests: AccessRequests | None
     """The requests for access that operators decide; None if there is no operator to ask."""
 

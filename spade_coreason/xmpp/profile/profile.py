@@ -58,7 +58,7 @@ class AgentProfile:
             lambda: runner.turns_in_flight,
             concurrency,
             lambda: runner.is_paused,
-            lambda: runner.store.is_failing,
+            lambda: runner.repository.is_failing,
             interval_s=timings.presence_interval_s,
         )
         runner.on_pause(self._presence.update_now)
@@ -82,7 +82,7 @@ class AgentProfile:
                 self._connection,
                 self._access,
                 self._access_requests,
-                self._runner.store,
+                self._runner.repository,
                 self._introduction,
                 self._spawn,
             )

@@ -104,7 +104,7 @@ async def test_what_a_turn_adds_is_synced_once_and_before_its_answer_is_stored(t
             await asyncio.to_thread(memory.add_information, "c", str(number + 3))
 
     async with AgentTester(Agent(work)) as t:
-        store = t.runners[t.jid].store
+        store = t.runners[t.jid].repository
         disk.spins.clear()
         asking = asyncio.create_task(t.say("work", user=ALICE))
         await eventually(lambda: memory.get_information("c") == wanted)

@@ -243,7 +243,7 @@ async def test_forget_me_deletes_everything_and_what_runs_elsewhere_is_dropped()
         for thread in (None, "t", "u"):
             assert await said(t, "/memory", thread=thread) == "Nothing."
         assert "told: bobs" in await said(t, "/memory", user=BOB)
-        store = t.runners[AGENT].store
+        store = t.runners[AGENT].repository
         assert {row.owner for row in await store.list_conversations() if row.turns} == {BOB}
         await t.restart()
         await t.settled()

@@ -197,7 +197,7 @@ async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too() -> Non
         t.agent.may_go_on.set()  # type: ignore[attr-defined]  # of this test's own agent
         await t.settled()
         assert [record.conversation_id for record in await t.conversations()] == []
-        assert await t.runners[AGENT].store.load_variables("conversation", "a") == {}
+        assert await t.runners[AGENT].repository.load_variables("conversation", "a") == {}
         assert t.unread() == []
 
 
