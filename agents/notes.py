@@ -5,14 +5,8 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from spade_coreason import (
-    AgentDefinition,
-    AgentInteractionMemory,
-    AgentRequest,
-    MemoryFullError,
-    ResponseHandler,
-    SessionHandle,
-)
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason.exceptions import MemoryFullError
 
 _QUESTION = re.compile(
     r"(when|what|where|who|whom|whose|which|why|how)('s)?\b"

@@ -49,7 +49,7 @@ FULL_RECALL, QUICK_RECALL = (10_000, 300), (500, 20)
 QUICK = (Load(rounds=2, messages=200, pings=20), 10, 0.5)
 
 SERVERS: dict[str, tuple[Callable[[], bool], Callable[..., XmppServer]]] = {
-    "prosody": (prosody.installed, partial(prosody.prosody, unasked=50)),  # asks as seldom as that of `up`
+    "prosody": (prosody.installed, partial(prosody.prosody, max_unacked=50)),  # asks as seldom as that of `up`
     "ejabberd": (ejabberd.installed, ejabberd.ejabberd),
 }
 FOOTPRINT = "further"

@@ -108,16 +108,18 @@ async def hosted(environment: Environment, durability: Literal["full", "normal"]
 
     All share one endpoint and one database.
     """
-    from spade_coreason import AgentDefinition, Policy, Runner
+    from spade_coreason import AgentDefinition
     from spade_coreason.agents.echo import EchoAgent
     from spade_coreason.app.gc import tune_gc
     from spade_coreason.domain.access import AccessPolicy
     from spade_coreason.domain.conversation import Rules
+    from spade_coreason.runtime import Policy, Runner
     from spade_coreason.runtime.gateway import InboundGateway
     from spade_coreason.runtime.peers import OpenRequests
     from spade_coreason.storage.repository import AgentRepository
     from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
     from spade_coreason.xmpp.host import HostedAgent
+    from spade_coreason.xmpp.transport import XmppTransport
 
     endpoint = ServerEndpoint(environment.host, environment.port, ca_file=environment.ca_file)
     database = await open_database(f"sqlite+aiosqlite:///{environment.directory}/platform.db", durability)
@@ -126,8 +128,9 @@ async def hosted(environment: Environment, durability: Literal["full", "normal"]
     async def start(jid: str, password: str) -> None:
         agent = HostedAgent(jid, password, endpoint)
         policy = Policy(rules=Rules(max_interactions=0))
-        runner = Runner(EchoAgent(AgentDefinition.simple("echo")), jid, AgentRepository(database, jid), policy)
-        agent.serve(runner, InboundGateway(runner, OpenRequests(), AccessPolicy(jid), agent.send))
+        transport = XmppTransport(jid, agent.send, policy.stanza_bytes, agent.peer_features)
+        runner = Runner(EchoAgent(AgentDefinition.simple("echo")), jid, AgentRepository(database, jid), transport, policy)
+        agent.serve(runner, InboundGateway(runner, OpenRequests(), AccessPolicy(jid), transport))
         await agent.start()
         agents.append(agent)
         tune_gc()  # as `up` does

@@ -14,20 +14,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from spade_coreason import AgentDefinition, Policy, Runner
+from spade_coreason import AgentDefinition
 from spade_coreason.agents.echo import EchoAgent
 from spade_coreason.app.gc import tune_gc
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.conversation import Rules
+from spade_coreason.runtime import OutboundMessage, Policy, Runner
 from spade_coreason.runtime.gateway import InboundGateway
-from spade_coreason.runtime.outbound_stanza import OutboundStanza
 from spade_coreason.runtime.peers import OpenRequests
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.xmpp.connection.stream_parser import StreamReader
+from spade_coreason.xmpp.transport import XmppTransport, receive_stanza
 
 from .speed import IN_FLIGHT, THREADS
 
@@ -46,15 +48,14 @@ class _Client:
         self._reader = StreamReader()
         self._reader.read(b"<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams'>")
         self._slots = asyncio.Semaphore(IN_FLIGHT)
-        self._unacknowledged: list[OutboundStanza] = []
+        self._unacknowledged: list[OutboundMessage] = []
         self._message_count = 0
 
-    def receive(self, stanzas: list[str]) -> None:
-        """Receive stanzas of the agent."""
-        for stanza in stanzas:
+    def receive(self, messages: Sequence[OutboundMessage]) -> None:
+        """Receive messages of the agent."""
+        for message in messages:
             self._slots.release()
-            if isinstance(stanza, OutboundStanza):
-                self._unacknowledged.append(stanza)
+            self._unacknowledged.append(message)
         if len(self._unacknowledged) >= _ACKNOWLEDGED_AT_ONCE:
             for reply in self._unacknowledged:
                 reply.acknowledge()
@@ -66,7 +67,7 @@ class _Client:
             for _ in range(AT_ONCE):
                 await self._slots.acquire()
             for stanza in self._messages():
-                gateway.receive_stanza(stanza)
+                receive_stanza(gateway, AGENT, stanza)
             await asyncio.sleep(0)
         for _ in range(IN_FLIGHT):
             await self._slots.acquire()
@@ -89,10 +90,11 @@ async def _main(messages: int) -> None:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
         database = await open_database(f"sqlite+aiosqlite:///{directory}/platform.db")
         policy = Policy(rules=Rules(max_interactions=0))
-        runner = Runner(EchoAgent(AgentDefinition.simple("echo")), AGENT, AgentRepository(database, AGENT), policy)
         client = _Client()
-        gateway = InboundGateway(runner, OpenRequests(), AccessPolicy(AGENT), client.receive)
-        await runner.open(client.receive)
+        transport = XmppTransport(AGENT, client.receive)
+        runner = Runner(EchoAgent(AgentDefinition.simple("echo")), AGENT, AgentRepository(database, AGENT), transport, policy)
+        gateway = InboundGateway(runner, OpenRequests(), AccessPolicy(AGENT), transport)
+        await runner.open()
         await client.talk(gateway, WARM_UP)
         tune_gc()
         _control("--instr=on")

@@ -15,6 +15,7 @@ import openai
 from aiohttp import ClientSession
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, Identity, Interaction
+from spade_coreason.contracts.authoring import VariableScope
 from spade_coreason.llm.agent import LLMAgent
 
 from .agent_process import resident_kib
@@ -51,10 +52,11 @@ class LLMOverhead:
 
 
 class _Session:
-    """A conversation of ten turns with a remembered fact. Its storage is measured elsewhere."""
+    """A `Session` of ten turns with a remembered fact. Its storage is measured elsewhere."""
 
     session_id = str(uuid4())
     identity = Identity(id="alice@localhost", name="alice", role="user")
+    summary = ""
 
     def __init__(self) -> None:
         question = {"payload": {"query": "What is the weather?"}}
@@ -62,6 +64,16 @@ class _Session:
 
     async def window(self) -> list[Interaction]:
         return self._window
+
+    async def history(self, limit: int = 10, offset: int = 0) -> list[Interaction]:
+        return self._window[-limit:]
+
+    async def store(self, key: str, value: object, *, scope: VariableScope | None = None) -> None: ...
+
+    async def get(self, key: str, default: object = None) -> object:
+        return default
+
+    def end(self) -> None: ...
 
     async def recall(self, query: str, limit: int = 5, threshold: float = 0.7) -> list[str]:
         return []

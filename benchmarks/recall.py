@@ -13,11 +13,12 @@ from uuid import uuid4
 
 import numpy as np
 
-from spade_coreason import ConversationState, Identity, Knowledge
+from spade_coreason import Identity, Knowledge
+from spade_coreason.contracts import ConversationState
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.memory.conversation import Variables
-from spade_coreason.memory.session import Session
+from spade_coreason.memory.session import TurnSession
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.knowledge import KnowledgeRepository, MissingVectors, NewDocument, Shelf, VectorRecord
@@ -78,7 +79,7 @@ async def recall(documents: int, rounds: int) -> Recall:
     )
 
 
-async def _measure_recalls(session: Session, questions: list[str]) -> list[float]:
+async def _measure_recalls(session: TurnSession, questions: list[str]) -> list[float]:
     durations = []
     for question in questions:
         begin = time.perf_counter()
@@ -87,14 +88,14 @@ async def _measure_recalls(session: Session, questions: list[str]) -> list[float
     return durations
 
 
-def _session(database: Database, knowledge: Knowledge) -> Session:
+def _session(database: Database, knowledge: Knowledge) -> TurnSession:
     now = utc_now()
     conversation = StoredConversation(
         1, "one", PERSON, str(uuid4()), ConversationStatus(ConversationState.ACTIVE, 0, now, now), 0
     )
     identity = Identity(id=PERSON, name="alice", role="user")
     variables = Variables("conversation", "one", {}), Variables("person", PERSON, {})
-    return Session(conversation, (), identity, AgentRepository(database, AGENT), *variables, knowledge=knowledge)
+    return TurnSession(conversation, (), identity, AgentRepository(database, AGENT), *variables, knowledge=knowledge)
 
 
 async def _fill(database: Database, documents: int, chance: random.Random) -> None:

@@ -11,18 +11,18 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
-from spade_coreason import AgentDefinition, ConversationState
+from spade_coreason import AgentDefinition
+from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus, Rules
 from spade_coreason.domain.identifiers import candidate_conversation_ids, derive_session_id
 from spade_coreason.domain.messages import InboundRequest
-from spade_coreason.domain.value import replace
-from spade_coreason.runtime.policy import Policy
+from spade_coreason.runtime import Policy
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database
@@ -30,6 +30,7 @@ from spade_coreason.storage.records import StoredConversation, TurnRecord
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.schema import to_micros
 from spade_coreason.storage.statements import ADD_INTERACTION, ANSWER, RECEIVE, SAVE_CONVERSATION, sqlite_sql
+from spade_coreason.xmpp.transport import XmppTransport
 
 from .report import Target
 
@@ -150,8 +151,9 @@ class _Session:
     async def open(cls, path: Path, size: int) -> _Session:
         database = await open_database(f"sqlite+aiosqlite:///{path}", "full")
         store = AgentRepository(database, AGENT)
-        runner = Runner(_Echo(), AGENT, store, Policy(rules=Rules(max_interactions=0)))
-        await runner.open(lambda stanzas: None)
+        transport = XmppTransport(AGENT, lambda messages: None)
+        runner = Runner(_Echo(), AGENT, store, transport, Policy(rules=Rules(max_interactions=0)))
+        await runner.open()
         return cls(database, store, runner, size)
 
     def operations(self, number: int) -> dict[str, Callable[[], Awaitable[object]]]:

@@ -1,4 +1,4 @@
-"""Tools for asyncio: shared timers, deadlines, threads, a rate limiter and a semaphore."""
+"""Tools for asyncio: shared timers, deadlines, threads, a rate limiter, a semaphore and a lock."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from contextvars import copy_context
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, ParamSpec, TypeVar, cast
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -27,8 +29,8 @@ BLOCKED_S = 1.0
 class TimerGroup:
     """Many callbacks after the same delay, on one timer of the event loop.
 
-    Waits of one length end in the order in which they began, so one timer serves all of them. Nearly every turn ends long
-    before its timers: to schedule and cancel a callback here costs a tenth of `loop.call_later`.
+    Waits of one length end in the order in which they began, so one timer serves all of them. `loop.call_later` makes a handle
+    for each callback and sorts it into a heap. That costs much more, and nearly every turn ends long before its timers.
     """
 
     def __init__(self, delay_s: float, work_name: str = "", blocked_s: float = BLOCKED_S) -> None:
@@ -78,8 +80,11 @@ class TimerGroup:
 class Deadline:
     """The time limit of one piece of work: `await Deadline(timers).run(work)` takes at most `timers.delay_s`; 0 is no limit.
 
-    It works like `asyncio.timeout`, except that work which swallows its cancellation delays no other code. Such work is
-    abandoned if it has not ended after another `cancel_grace_s` seconds. `task` is the running task, if the caller knows it.
+    It works like `asyncio.wait_for`, which would wait for work that swallows its cancellation. Such work is abandoned here if
+    it has not ended after another `cancel_grace_s` seconds. It runs in the task of the caller: one of its own, as in
+    `run_with_timeout`, would cost much more. A block under `async with` cannot be abandoned, so the work is an argument.
+
+    `task` is the running task, if the caller knows it.
     """
 
     __slots__ = ("_cancel_count", "_cancel_grace_s", "_second_cancel", "_task", "_timers")
@@ -168,24 +173,25 @@ _MAX_THREADS = 32
 
 
 class DaemonThreads:
-    """Daemon threads, a new one for each call.
+    """Daemon threads, a new one for each call: `await threads.run(function, *args, **kwargs)`.
 
-    The threads of `asyncio.to_thread` are few, and the process waits for them when it ends.
+    It works like `asyncio.to_thread`, except that a function which never returns delays no other code: the threads of asyncio
+    are few, and the process waits for them when it ends.
     """
 
     def __init__(self, max_threads: int = _MAX_THREADS) -> None:
         self._free = max_threads
 
-    async def run(self, call: Callable[[], Any]) -> Any:
-        """Run `call` in a thread, and return its result or raise its error.
+    async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function` in a thread, and return its result or raise its error.
 
         If the caller is cancelled, the call continues and its result is dropped. Raise RuntimeError if too many calls run.
         """
         if not self._free:
             raise RuntimeError("too many functions that were called before have not returned")
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[Any] = loop.create_future()
-        context = copy_context()
+        done: asyncio.Future[T] = loop.create_future()
+        call = partial(copy_context().run, function, *args, **kwargs)
         self._free -= 1
 
         def settle(result: Any, error: BaseException | None) -> None:
@@ -202,7 +208,7 @@ class DaemonThreads:
         def work() -> None:
             result, problem = None, None
             try:
-                result = context.run(call)
+                result = call()
             except BaseException as error:  # noqa: BLE001 - the awaiting caller gets it
                 problem = error
             with suppress(RuntimeError):  # the loop is closed, so no caller waits any more
@@ -218,16 +224,18 @@ _abandoned_tasks: set[asyncio.Task[Any]] = set()
 """Tasks that did not end when they were cancelled. A task without a reference may be garbage-collected."""
 
 
-class DeadlineExceededError(Exception):
-    """The work did not return in time."""
+class DeadlineExceededError(TimeoutError):
+    """The work did not return in time. A TimeoutError that the work itself raises is another one."""
 
 
-async def run_with_timeout(timeout_s: float, work: Awaitable[Any]) -> Any:
-    """Await `work`, and return its result or raise its error. Raise DeadlineExceededError after `timeout_s` seconds.
+async def run_with_timeout(work: Awaitable[T], timeout_s: float) -> T:
+    """Await `work` in a task of its own, and return its result or raise its error.
 
-    If the time is up or the caller is cancelled, `work` is cancelled. Work that does not end then is abandoned after a
-    second. A BaseException that is not an Exception becomes a RuntimeError with its name: a SystemExit of `work` would end
-    the process, and a CancelledError of `work` is not a cancellation of the caller.
+    It works like `asyncio.wait_for`, which would wait for work that swallows its cancellation: if the time is up or the caller
+    is cancelled, `work` is cancelled, and abandoned if it has not ended a second later.
+
+    Raises DeadlineExceededError after `timeout_s` seconds, and RuntimeError for a BaseException of `work` that is not an
+    Exception: a SystemExit would end the process, and a CancelledError would look like a cancellation of the caller.
     """
     task = asyncio.create_task(_capture_outcome(work))
     try:
@@ -240,13 +248,14 @@ async def run_with_timeout(timeout_s: float, work: Awaitable[Any]) -> Any:
         raise DeadlineExceededError
     result, error = task.result()
     if error is None:
-        return result
+        return cast(T, result)
     if isinstance(error, Exception):
         raise error
     raise RuntimeError(repr(error)) from error
 
 
-async def _capture_outcome(work: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+async def _capture_outcome(work: Awaitable[T]) -> tuple[T | None, BaseException | None]:
+    # As a value, because asyncio logs an error of abandoned work that nobody retrieves.
     try:
         return await work, None
     except KeyboardInterrupt:
@@ -268,7 +277,10 @@ _MAX_RATE_KEYS = 10_000
 
 
 class RateLimiter:
-    """A limit of `per_interval` actions a minute for each key. It remembers the most recent 10,000 keys."""
+    """A limit of `per_interval` actions a minute for each key. It remembers the most recent 10,000 keys.
+
+    Asyncio has none. Its semaphore would delay an action above the limit, which is dropped here.
+    """
 
     def __init__(self, per_interval: int = 1) -> None:
         self._per_interval = per_interval
@@ -287,10 +299,10 @@ class RateLimiter:
 
 
 class Semaphore:
-    """A semaphore that serves waiting callers in their order: `if not slots.acquire_nowait(): await slots.acquire()`.
+    """A semaphore that serves waiting callers in their order: `async with semaphore:`.
 
-    Every slot must be given back with `release`. A slot of a semaphore with a `parent` also takes a slot of the parent.
-    `acquire_nowait` creates no coroutine, and nearly always a slot is free.
+    A slot of a semaphore with a `parent` also takes a slot of the parent. Two semaphores of asyncio, one inside the other,
+    would do the same; they cost much more where a slot is free, which is nearly always.
     """
 
     __slots__ = ("_free", "_parent", "_waiters")
@@ -300,6 +312,13 @@ class Semaphore:
         self._parent = parent
         self._waiters: deque[asyncio.Future[None]] = deque()
 
+    async def __aenter__(self) -> None:
+        if not self.acquire_nowait():
+            await self.acquire()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.release()
+
     def acquire_nowait(self) -> bool:
         """Take a slot if one is free, and return True if so."""
         if not self._free or (self._parent is not None and not self._parent.acquire_nowait()):
@@ -308,7 +327,7 @@ class Semaphore:
         return True
 
     async def acquire(self) -> None:
-        """Wait for a free slot and take it."""
+        """Wait for a free slot and take it. Every slot must be given back with `release`."""
         if self._free:
             self._free -= 1
         else:
@@ -346,3 +365,29 @@ class Semaphore:
                 waiter.set_result(None)
                 return
         self._free += 1
+
+
+class LoopLock:
+    """A lock for tasks of any event loop: `async with lock:`. It serves them in their order, and each loop for itself.
+
+    A lock of asyncio belongs to the first loop in which a task waits for it. An object that outlives `asyncio.run`, or that
+    loops in several threads share, could not be used again.
+    """
+
+    __slots__ = ("_locks",)
+
+    def __init__(self) -> None:
+        self._locks: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+
+    async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        lock = self._locks.get(loop)
+        if lock is None:
+            for other in list(self._locks):
+                if other.is_closed():
+                    self._locks.pop(other, None)
+            lock = self._locks[loop] = asyncio.Lock()
+        await lock.acquire()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._locks[asyncio.get_running_loop()].release()

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -37,26 +37,10 @@ from urllib.parse import quote
 from uuid import uuid4
 from xml.etree.ElementTree import Element, fromstring
 
-from .codec import (
-    BODY,
-    CHAT_STATES,
-    CORRECTION_NAMESPACE,
-    DISPLAYED,
-    OOB,
-    OOB_URL,
-    REACTIONS_NAMESPACE,
-    REPLACE,
-    REPLY,
-    REPLY_NAMESPACE,
-    RETRACT_NAMESPACE,
-    THREAD,
-    decode,
-    escape,
-    escape_attribute,
-)
-from .contracts import AgentInterface, AgentRequest, ConversationRecord
+from .contracts import Agent, AgentRequest, ConversationRecord
 from .contracts.base import utc_now
 from .domain.access import AccessPolicy
+from .domain.conversation import Rules
 from .domain.jid import bare_jid
 from .domain.messages import Bounce, ReplyEvent
 from .memory import AgentInteractionMemory, Embedder, Knowledge, Summariser, TokenCounter, Usage
@@ -65,24 +49,47 @@ from .runtime import (
     Files,
     InboundGateway,
     Injectables,
+    Keep,
     OnConversationEnd,
     OpenRequests,
-    OutboundStanza,
+    OutboundMessage,
     PeerAnswer,
     PeerEvent,
     Peers,
     Policy,
     Progress,
+    Retention,
     Runner,
+    RunnerTimings,
+    SendMessages,
     UnknownClientFeatures,
     UploadFile,
     build_agent,
     collect_answer,
-    encode_request,
     fetch,
     to_request,
 )
 from .storage import AgentRepository, Database, KnowledgeRepository, open_database
+from .xmpp import (
+    BODY,
+    CHAT_STATES,
+    CORRECTION_NAMESPACE,
+    DISPLAYED,
+    MAX_REQUEST_BYTES,
+    OOB,
+    OOB_URL,
+    REACTIONS_NAMESPACE,
+    REPLACE,
+    REPLY,
+    REPLY_NAMESPACE,
+    RETRACT_NAMESPACE,
+    THREAD,
+    XmppTransport,
+    decode,
+    escape,
+    escape_attribute,
+    receive_stanza,
+)
 
 
 class LocalNetwork:
@@ -108,15 +115,14 @@ class LocalNetwork:
         self._receivers.pop(jid, None)
         self._undelivered.setdefault(jid, [])
 
-    def build_sender(self, jid: str) -> Callable[[list[str]], None]:
+    def build_sender(self, jid: str) -> SendMessages:
         """Return the function through which a full JID sends stanzas."""
 
-        def send(stanzas: list[str]) -> None:
-            for stanza in stanzas:
+        def send(messages: Sequence[OutboundMessage]) -> None:
+            for message in messages:
                 self.in_flight_count += 1
-                asyncio.get_running_loop().call_soon(self._deliver, jid, str(stanza))
-                if isinstance(stanza, OutboundStanza):
-                    stanza.acknowledge()
+                asyncio.get_running_loop().call_soon(self._deliver, jid, message.content)
+                message.acknowledge()
 
         return send
 
@@ -129,7 +135,7 @@ class LocalNetwork:
 
     def _deliver(self, sender: str, stanza: str) -> None:
         self.in_flight_count -= 1
-        message = fromstring(stanza.replace("<message ", "<message xmlns='jabber:client' ", 1))
+        [message] = fromstring(f"<stream xmlns='jabber:client'>{stanza}</stream>")  # a stanza has the namespace of its stream
         message.set("from", sender)
         to = bare_jid(message.get("to", ""))
         if (receive := self._receivers.get(to)) is not None:
@@ -218,7 +224,7 @@ class LocalUser:
     def __init__(self, jid: str, network: LocalNetwork) -> None:
         self.jid = jid
         self.requests = OpenRequests()
-        self.send = network.build_sender(f"{jid}/test")
+        self.transport = XmppTransport(jid, network.build_sender(f"{jid}/test"), MAX_REQUEST_BYTES)
         self.messages: list[ReceivedMessage] = []
         """All received messages, oldest first."""
         self._unread: list[ReceivedMessage] = []
@@ -270,7 +276,22 @@ class LocalFiles:
         return self.files[url] if url in self.files else await fetch(url, **limits)
 
 
-__all__ = ["AgentTester", "ClientFeature", "ReceivedMessage"]
+__all__ = [
+    "AgentTester",
+    "ClientFeature",
+    "Embedder",
+    "FetchedFile",
+    "Keep",
+    "OnConversationEnd",
+    "Policy",
+    "ReceivedMessage",
+    "Retention",
+    "Rules",
+    "RunnerTimings",
+    "Summariser",
+    "TokenCounter",
+    "UploadFile",
+]
 
 _AGENT_RESOURCE = "agent"
 
@@ -349,7 +370,7 @@ class AgentTester:
         self._memories: dict[str, AgentInteractionMemory] = {}
         self.runners: dict[str, Runner] = {}
         self.gateways: dict[str, InboundGateway] = {}
-        self.built_agents: dict[str, AgentInterface] = {}
+        self.built_agents: dict[str, Agent] = {}
 
     async def __aenter__(self) -> AgentTester:
         self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-tester-")))
@@ -369,7 +390,7 @@ class AgentTester:
             await self._stack.aclose()
 
     @property
-    def agent(self) -> AgentInterface:
+    def agent(self) -> Agent:
         """The agent under test, as it was built."""
         return self.built_agents[self.jid]
 
@@ -409,9 +430,9 @@ class AgentTester:
         """
         sender = self._local_user(user)
         agent_request = to_request(request)
-        stanza = encode_request(sender.jid, to or self.jid, agent_request, thread)
-        request_id = str(agent_request.request_id)
-        async for event in sender.requests.events(to or self.jid, request_id, timeout, lambda: sender.send([stanza])):
+        message = sender.transport.encode_request(to or self.jid, agent_request, thread)
+        request_id, send = str(agent_request.request_id), sender.transport.send
+        async for event in sender.requests.events(to or self.jid, request_id, timeout, lambda: send([message])):
             yield event
 
     async def say(
@@ -486,7 +507,7 @@ class AgentTester:
 
     def send_stanza(self, stanza: str, *, user: str | None = None) -> None:
         """Send any `<message/>`, unchanged, from a user."""
-        self._local_user(user).send([stanza])
+        self._local_user(user).transport.send([OutboundMessage("", stanza)])
 
     def unread(self, user: str | None = None) -> list[str]:
         """Return the texts that a person received and that no call has returned yet, in the order of their arrival."""
@@ -558,16 +579,17 @@ class AgentTester:
             self._build_runner(jid, agent_spec, self._database)
         for jid, runner in self.runners.items():
             await self.gateways[jid].access_requests.load()
-            await runner.open(self._network.build_sender(f"{jid}/{_AGENT_RESOURCE}"), self._devices)
+            await runner.open()
         for jid, runner in self.runners.items():
-            self._network.attach(jid, self.gateways[jid].receive_stanza)
+            self._network.attach(jid, partial(receive_stanza, self.gateways[jid], jid))
             runner.send_unsent()
 
     def _build_runner(self, jid: str, agent_spec: Any, database: Database) -> None:
         send = self._network.build_sender(f"{jid}/{_AGENT_RESOURCE}")
         requests = OpenRequests()
         files = Files(self._upload, self._files.fetch)
-        peers = Peers(jid, requests, send, self._policy.stanza_bytes)
+        transport = XmppTransport(jid, send, self._policy.stanza_bytes, self._devices)
+        peers = Peers(requests, transport)
         knowledge = Knowledge(KnowledgeRepository(database, jid), self._embedder, clock=self._clock)
         store = AgentRepository(database, jid)
         usage = Usage(store, self._clock)
@@ -585,6 +607,7 @@ class AgentTester:
             agent,
             jid,
             store,
+            transport,
             policy,
             clock=self._clock,
             on_conversation_end=callbacks,
@@ -596,7 +619,7 @@ class AgentTester:
             usage=usage,
         )
         access = AccessPolicy(jid, self._allow, operators=policy.operators)
-        self.gateways[jid] = InboundGateway(self.runners[jid], requests, access, send)
+        self.gateways[jid] = InboundGateway(self.runners[jid], requests, access, transport)
         self._network.detach(jid)
 
     def _get_memory(self, jid: str) -> AgentInteractionMemory:

@@ -118,8 +118,8 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def store(database: Database) -> AgentRepository:
-    """What is stored of one agent, on both databases."""
+def repository(database: Database) -> AgentRepository:
+    """The repository of one agent; the test runs on both databases."""
     return AgentRepository(database, AGENT)
 
 
@@ -132,7 +132,7 @@ def real_server(request: pytest.FixtureRequest) -> XmppServer:
 
 
 @pytest.fixture(params=["prosody", "embedded"])
-def our_server(request: pytest.FixtureRequest) -> XmppServer:
+def local_server(request: pytest.FixtureRequest) -> XmppServer:
     """A server; the test runs on Prosody and on the embedded server."""
     server = request.getfixturevalue(request.param)
     assert isinstance(server, XmppServer)
@@ -149,7 +149,7 @@ def any_server(request: pytest.FixtureRequest) -> XmppServer:
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[Callable[[XmppServer], XmppServer]]:
-    """Start servers for this test alone, to stop, kill and restart: `start_server(prosody(tmp_path / "a", queue=5))`."""
+    """Start servers for this test alone, to stop, kill and restart: `start_server(prosody(tmp_path, resumption_queue=5))`."""
     with ExitStack() as stack:
         yield stack.enter_context
 

@@ -1,4 +1,4 @@
-"""The measurements run; what they measure is for `make bench`."""
+"""The benchmarks run without errors; `make bench` shows their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be said about docker/ without an engine: every file it names is there, and Prosody runs with its configuration."""
+"""docker/, tested without an engine: every file that it names exists, and Prosody runs with its configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spade_coreason.config.runfile import RunFile, write_run_file
 from spade_coreason.storage.lock import lock_directory
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.servers.requirements import require
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 ROOT = Path(__file__).parents[1]
 DOCKER = ROOT / "docker"
@@ -51,7 +51,7 @@ def test_nothing_runs_as_root(path: Path) -> None:
     assert users[-1] != "root"
 
 
-def test_the_platforms_image_is_slim_and_says_whether_it_is_well(tmp_path: Path) -> None:
+def test_the_platforms_image_is_slim_and_has_a_health_check(tmp_path: Path) -> None:
     found = instructions(DOCKER / "Dockerfile")
     assert all("-slim" in rest.split()[0] for name, rest in found if name == "FROM")
     [check] = [rest for name, rest in found if name == "HEALTHCHECK"]
@@ -104,7 +104,7 @@ async def test_the_platform_of_compose_runs_on_the_prosody_of_compose(tmp_path: 
     )
     assert server.stdout is not None
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while b"Activated service 'c2s'" not in (line := await server.stdout.readline()):
                 assert line, "Prosody ended"
         text = (DOCKER / "platform.yaml").read_text()

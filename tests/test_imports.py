@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / ROOT
 LAYERS = [
     {"_version", "exceptions", "concurrency", "contracts"},
     {"domain"},
-    {"codec", "config", "storage"},
+    {"config", "storage"},
     {"memory"},
     {"runtime"},
     {"llm", "xmpp"},
@@ -26,7 +26,7 @@ LAYERS = [
     {"cli"},
     {"__main__"},
 ]
-LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
+LAYER_NUMBERS = {name: number for number, names in enumerate(LAYERS) for name in names}
 VOCABULARY = {"contracts", "domain"}
 """Their modules may be imported past the front."""
 PUBLIC_FRONTS = {"", "llm", "contracts"}
@@ -38,7 +38,7 @@ def modules() -> list[Path]:
 
 
 def package_of(path: Path) -> str:
-    """The package, or the module, directly under the root that a module belongs to."""
+    """Return the package, or the module, directly under the root that a module belongs to."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -48,7 +48,7 @@ def name_of(path: Path) -> str:
 
 @cache
 def imports(path: Path) -> frozenset[tuple[str, str]]:
-    """Pairs of module and name that a module imports; the name is empty for `import module`."""
+    """Return the pairs of module and name that a module imports; the name is empty for `import module`."""
     package = (ROOT, *path.relative_to(PACKAGE).parts[:-1])
     found: set[tuple[str, str]] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -63,18 +63,18 @@ def imports(path: Path) -> frozenset[tuple[str, str]]:
 
 @cache
 def exports(package: str) -> dict[str, str]:
-    """Names that the front of a package exports, and the module that defines each."""
+    """Return the names that the front of a package exports, and the module that defines each."""
     stub = PACKAGE / package / "__init__.pyi"
     if not stub.exists():
         return {}
     tree = ast.parse(stub.read_text(encoding="utf-8"))
     base = f"{ROOT}.{package}".rstrip(".")
-    froms = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: f"{base}.{node.module}" for node in froms for alias in node.names}
+    import_nodes = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: f"{base}.{node.module}" for node in import_nodes for alias in node.names}
 
 
-def ours(path: Path) -> list[tuple[str, str, str]]:
-    """What a module imports from other packages of ours: the package, the module, the name."""
+def internal_imports(path: Path) -> list[tuple[str, str, str]]:
+    """Return a module's imports from other packages of ours: the package, the module, the name."""
     found = []
     for module, name in imports(path):
         parts = f"{module}.{name}".split(".")
@@ -90,23 +90,23 @@ def test_there_are_at_most_eleven_packages_and_six_modules() -> None:
     assert len(LAYERS) <= 9
 
 
-def test_every_package_is_on_the_map() -> None:
-    assert {package_of(path) for path in modules()} - {"__init__"} == set(LAYER)
+def test_every_package_has_a_layer() -> None:
+    assert {package_of(path) for path in modules()} - {"__init__"} == set(LAYER_NUMBERS)
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_package_imports_from_lower_layers_only(path: Path) -> None:
     package = package_of(path)
     if package == "__init__":
-        assert all(found == "_version" for found, *_ in ours(path))
+        assert all(found == "_version" for found, *_ in internal_imports(path))
         return
-    for found, module, name in ours(path):
-        assert LAYER.get(found, len(LAYERS)) < LAYER[package], f"{package} imports {module}.{name}"
+    for found, module, name in internal_imports(path):
+        assert LAYER_NUMBERS.get(found, len(LAYERS)) < LAYER_NUMBERS[package], f"{package} imports {module}.{name}"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_package_imports_only_from_the_fronts_of_others(path: Path) -> None:
-    for package, module, name in ours(path):
+    for package, module, name in internal_imports(path):
         if package not in VOCABULARY and (PACKAGE / package).is_dir():
             assert module == f"{ROOT}.{package}", f"{module}.{name} is imported past the front"
             assert package == "cli" or name in exports(package)
@@ -116,9 +116,10 @@ def test_a_package_imports_only_from_the_fronts_of_others(path: Path) -> None:
 def test_a_front_exports_what_exists_and_others_use(package: str) -> None:
     front = importlib.import_module(f"{ROOT}.{package}".rstrip("."))
     assert exports(package)
+    assert set(front.__all__) == set(exports(package))
     assert all(hasattr(front, name) for name in exports(package))
     if package not in PUBLIC_FRONTS:
-        used = {name for path in modules() for found, _, name in ours(path) if found == package}
+        used = {name for path in modules() for found, _, name in internal_imports(path) if found == package}
         public = {name for name, module in exports("").items() if module == f"{ROOT}.{package}"}
         assert set(exports(package)) <= used | public
 
@@ -155,7 +156,7 @@ def test_a_library_is_known_in_one_package(libraries: set[str], packages: set[st
 
 
 @pytest.mark.parametrize(
-    ("module", "is_not_needed"),
+    ("module", "unneeded"),
     [
         ("spade_coreason", {"spade", "slixmpp", "sqlalchemy", "jsonschema", "aiohttp", "pydantic"}),
         ("spade_coreason.xmpp.client", {"spade", "sqlalchemy", "jsonschema", "aiohttp"}),  # `ask`, `chat`, AgentClient
@@ -164,8 +165,8 @@ def test_a_library_is_known_in_one_package(libraries: set[str], packages: set[st
         ("spade_coreason.cli.app", {"spade", "slixmpp", "sqlalchemy", "jsonschema", "aiohttp"}),  # `--help`
     ],
 )
-def test_modules_that_are_not_needed_are_not_imported(module: str, is_not_needed: set[str]) -> None:
-    program = f"import {module}, sys; print(*{is_not_needed} & set(sys.modules))"
+def test_modules_that_are_not_needed_are_not_imported(module: str, unneeded: set[str]) -> None:
+    program = f"import {module}, sys; print(*{unneeded} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 

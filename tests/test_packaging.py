@@ -1,4 +1,4 @@
-"""What somebody installs: the wheel, also the one that is built from the source distribution."""
+"""The wheel that people install, also the one that is built from the source distribution."""
 
 from __future__ import annotations
 
@@ -56,28 +56,30 @@ def test_types_and_migrations_are_in_the_wheel(wheels: dict[str, Path], way: str
     assert "spade_coreason-0.1.0.dist-info/licenses/LICENSE" in names
 
 
-def test_what_is_required_has_no_copyleft_licence() -> None:
+def test_no_requirement_has_a_copyleft_licence() -> None:
     seen: set[str] = set()
-    waiting = ["spade-coreason"]
-    while waiting:
-        name = waiting.pop()
+    pending = ["spade-coreason"]
+    while pending:
+        name = pending.pop()
         if name in seen:
             continue
         seen.add(name)
         for text in requires(name) or ():
             requirement = Requirement(text)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                waiting.append(requirement.name.lower())
+                pending.append(requirement.name.lower())
         metadata = distribution(name).metadata
         stated = [*(metadata.get_all("License-Expression") or ()), *(text[:80] for text in metadata.get_all("License") or ())]
-        said = " ".join([*stated, *(c for c in metadata.get_all("Classifier") or () if c.startswith("License"))])
-        assert "AGPL" not in said, name
-        assert "GPL" not in said.replace("LGPL", ""), name
+        licences = " ".join([*stated, *(c for c in metadata.get_all("Classifier") or () if c.startswith("License"))])
+        assert "AGPL" not in licences, name
+        assert "GPL" not in licences.replace("LGPL", ""), name
     assert "spade" in seen
     assert "slixmpp" not in seen  # SPADE brings its own build; both in one environment break each other
 
 
-def test_make_lists_what_there_is() -> None:
+def test_make_lists_its_targets() -> None:
     [phony] = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith(".PHONY:")]
-    said = subprocess.run(["make", "--no-print-directory", "-C", str(ROOT)], capture_output=True, text=True, check=True).stdout
-    assert sorted(line.split()[1] for line in said.splitlines()) == sorted({*phony.split()[1:]} - {"help"})
+    output = subprocess.run(
+        ["make", "--no-print-directory", "-C", str(ROOT)], capture_output=True, text=True, check=True
+    ).stdout
+    assert sorted(line.split()[1] for line in output.splitlines()) == sorted({*phony.split()[1:]} - {"help"})

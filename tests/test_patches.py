@@ -1,4 +1,4 @@
-"""No test patches what is ours: what a test has to set is a parameter."""
+"""No test patches the package: everything that a test has to set is a parameter."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ TESTS = Path(__file__).parent
 FILES = sorted(TESTS.rglob("*.py"))
 
 
-def ours(tree: ast.Module) -> set[str]:
-    """The names under which a test knows modules, classes and functions of the package."""
+def package_names(tree: ast.Module) -> set[str]:
+    """Return the names under which a test knows modules, classes and functions of the package."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "spade_coreason":
@@ -27,16 +27,16 @@ def is_private(name: str) -> bool:
 
 
 def is_patch(node: ast.AST, names: set[str]) -> bool:
-    """Whether a node sets a name of ours by `setattr` or `patch`, or a private one of any other object by `=`."""
+    """Return True if a node sets a name of ours by `setattr` or `patch`, or a private one of any other object by `=`."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
-        if called not in ("setattr", "delattr", "patch", "object") or not node.args:
+        function = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+        if function not in ("setattr", "delattr", "patch", "object") or not node.args:
             return False
-        of, *rest = node.args
-        if isinstance(of, ast.Constant):
-            return str(of.value).startswith("spade_coreason")
+        target, *rest = node.args
+        if isinstance(target, ast.Constant):
+            return str(target.value).startswith("spade_coreason")
         is_private_name = any(isinstance(name, ast.Constant) and is_private(str(name.value)) for name in rest[:1])
-        return is_private_name or ast.unparse(of).partition(".")[0] in names
+        return is_private_name or ast.unparse(target).partition(".")[0] in names
     if not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load):
         return False
     is_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
@@ -46,7 +46,7 @@ def is_patch(node: ast.AST, names: set[str]) -> bool:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TESTS)))
 def test_no_test_sets_a_constant_a_function_or_a_private_attribute_of_ours(path: Path) -> None:
     tree = ast.parse(path.read_text())
-    names = ours(tree)
+    names = package_names(tree)
     assert not [f"{node.lineno}: {ast.unparse(node)}" for node in ast.walk(tree) if is_patch(node, names)]  # type: ignore[attr-defined]
 
 
@@ -64,4 +64,4 @@ def test_no_test_sets_a_constant_a_function_or_a_private_attribute_of_ours(path:
 )
 def test_a_patch_is_found(patch: str) -> None:
     tree = ast.parse(f"from spade_coreason import ends\n{patch}")
-    assert any(is_patch(node, ours(tree)) for node in ast.walk(tree))
+    assert any(is_patch(node, package_names(tree)) for node in ast.walk(tree))

@@ -24,7 +24,7 @@ from tests.support.records import AGENT, new_conversation, store_turn
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [str(Path(sys.executable).with_name("spade-coreason"))]
@@ -50,7 +50,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-def test_every_kind_of_block_is_known_here() -> None:
+def test_every_kind_of_block_is_tested_here() -> None:
     assert {kind for kind, _ in BLOCKS} == {"sh", "python", "console", "yaml"}
 
 
@@ -70,19 +70,19 @@ def test_every_make_target_is_there() -> None:
     ],
     ids=["without venv", "without Python"],
 )
-def test_what_the_set_up_needs_is_named_in_one_line(tmp_path: Path, python: str | None, remedy: str) -> None:
+def test_a_missing_program_of_the_set_up_is_named_in_one_line(tmp_path: Path, python: str | None, remedy: str) -> None:
     program = tmp_path / "python"
     if python is not None:
         program.write_text(python)
         program.chmod(0o755)
     arguments = ["make", "--no-print-directory", "demo", f"PYTHON={program}", f"VENV={tmp_path}/venv"]
-    given = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
-    done = subprocess.run(arguments, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
+    done = subprocess.run(arguments, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert done.stdout.splitlines() == [remedy.replace("PYTHON", str(program))]
 
 
-def test_every_other_command_is_run_below() -> None:
+def test_every_other_command_is_tested_here() -> None:
     commands = [line for text in blocks("sh") for line in text.splitlines() if not line.startswith("make ")]
     others = {line for line in commands if not line.startswith("spade-coreason storage ")}
     own = {"spade-coreason check -c platform.yaml", "spade-coreason up -c platform.yaml"}
@@ -92,8 +92,8 @@ def test_every_other_command_is_run_below() -> None:
 def test_the_commands_for_the_storage_work_one_after_the_other(tmp_path: Path) -> None:
     async def fill() -> None:
         database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/data/platform.db")
-        store = AgentRepository(database, AGENT)
-        await store_turn(store, new_conversation(store))
+        repository = AgentRepository(database, AGENT)
+        await store_turn(repository, new_conversation(repository))
         await database.close()
 
     asyncio.run(fill())
@@ -119,10 +119,10 @@ async def test_the_class_of_the_first_page_greets(project: Path) -> None:
 
 
 async def test_the_forecast_is_a_command(project: Path) -> None:
-    said = re.search(r"`(/forecast .*?)` answers \"(.*?)\"", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert said is not None
+    example = re.search(r"`(/forecast .*?)` answers \"(.*?)\"", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert example is not None
     async with AgentTester(import_module("forecast").Forecast) as t:
-        assert await t.say(said[1]) == [said[2]]
+        assert await t.say(example[1]) == [example[2]]
         assert "- /forecast Berlin" in (await t.ask("?")).text
 
 
@@ -146,44 +146,44 @@ async def test_the_configuration_runs_on_a_server_of_ones_own(project: Path, tmp
     require("Prosody", prosody_server.installed())
     text, _ = blocks("yaml")
     (project / "platform.yaml").write_text(text)
-    with prosody_server.prosody(tmp_path / "server", other="example.org") as server:
-        given = {
+    with prosody_server.prosody(tmp_path / "server", other_domain="example.org") as server:
+        env = {
             **os.environ,
             "SPADE_COREASON_SERVER__HOST": server.host,
             "SPADE_COREASON_SERVER__PORT": str(server.port),
             "SPADE_COREASON_SERVER__TLS__CA_FILE": str(server.ca_file),
         }
         for name in ("echo", "weather"):
-            _, given[f"{name.upper()}_PASSWORD"] = await server.account(name, domain="example.org")
+            _, env[f"{name.upper()}_PASSWORD"] = await server.account(name, domain="example.org")
         check, up = [line for text in blocks("sh") for line in text.splitlines() if line.endswith(" -c platform.yaml")]
         arguments = [*COMMAND, *check.split()[1:]]
         checked = await asyncio.to_thread(
-            subprocess.run, arguments, cwd=project, env=given, capture_output=True, text=True, check=False
+            subprocess.run, arguments, cwd=project, env=env, capture_output=True, text=True, check=False
         )
         assert checked.returncode == 0, checked.stdout + checked.stderr
-        you = await server.account(domain="example.org")
-        with running(project, up, given):
-            async with StockClient(*you, server) as client:
+        account = await server.account(domain="example.org")
+        with run_command_line(project, up, env):
+            async with StockClient(*account, server) as client:
                 assert await client.ask("Berlin", "weather@example.org") == "It is sunny in *Berlin*."
                 assert await client.ask("hello", "echo@example.org") == "hello"
 
 
 @contextmanager
-def running(project: Path, line: str = "", given: Mapping[str, str] = os.environ) -> Iterator[None]:
+def run_command_line(project: Path, line: str = "", env: Mapping[str, str] = os.environ) -> Iterator[None]:
     """`spade-coreason run weather:weather`, as the README has it, or another line of it."""
     line = line or next(text.strip() for text in blocks("sh") if "run weather" in text)
-    environment = {**given, "PYTHONUNBUFFERED": "1"}
+    environment = {**env, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen([*COMMAND, *line.split()[1:]], cwd=project, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     try:
-        said = [""]
-        while not re.search("is online|Ready", said[-1]):
-            said.append(process.stdout.readline())
-            assert said[-1], said
+        lines = [""]
+        while not re.search("is online|Ready", lines[-1]):
+            lines.append(process.stdout.readline())
+            assert lines[-1], lines
         yield
     finally:
         process.terminate()
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0
 
 
@@ -193,7 +193,7 @@ def test_two_agents_talk_on_one_local_server(project: Path) -> None:
     console = next(text for text in blocks("console") if "newsroom" in text)
     start, ask, *answer = console.splitlines()
     question = ask.partition('"')[2].rstrip('"')
-    with running(project, start.removeprefix("$ ").removesuffix(" &")):
+    with run_command_line(project, start.removeprefix("$ ").removesuffix(" &")):
         done = subprocess.run(
             [*COMMAND, "ask", "news@localhost", question], cwd=project, capture_output=True, text=True, check=False
         )
@@ -205,7 +205,7 @@ def test_the_first_agent_answers_from_another_terminal(project: Path) -> None:
     command, _, answer = console.partition("\n")
     question = command.rpartition(" ")[2].strip('"')
     assert command == f'$ spade-coreason ask weather@localhost "{question}"'
-    with running(project):
+    with run_command_line(project):
         done = subprocess.run(
             [*COMMAND, "ask", "weather@localhost", question], cwd=project, capture_output=True, text=True, check=False
         )
@@ -214,7 +214,7 @@ def test_the_first_agent_answers_from_another_terminal(project: Path) -> None:
 
 def test_the_agent_with_a_language_model_answers_as_it_says(project: Path, unused_tcp_port: int) -> None:
     console = next(text for text in blocks("console") if "scripted" in text).replace("8017", str(unused_tcp_port))
-    script, run, *asked = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", console, re.M)
+    script, run, *questions = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", console, re.M)
     command = shlex.split(run[0].removesuffix(" &"))
     *variables, program, verb, name = command
     with subprocess.Popen([sys.executable, *script[0].split()[1:-1]], cwd=project, stdout=subprocess.PIPE, text=True) as model:
@@ -222,8 +222,8 @@ def test_the_agent_with_a_language_model_answers_as_it_says(project: Path, unuse
             assert model.stdout is not None
             assert model.stdout.readline().split() == ["export", *variables]
             environment = {**os.environ, **dict(one.split("=", 1) for one in variables)}
-            with running(project, f"{program} {verb} {name}", environment):
-                for line, answer in asked:
+            with run_command_line(project, f"{program} {verb} {name}", environment):
+                for line, answer in questions:
                     done = subprocess.run(
                         [*COMMAND, *shlex.split(line)[1:]], cwd=project, capture_output=True, text=True, check=False
                     )
@@ -233,7 +233,7 @@ def test_the_agent_with_a_language_model_answers_as_it_says(project: Path, unuse
 
 
 def test_any_program_can_ask(project: Path) -> None:
-    with running(project):
+    with run_command_line(project):
         done = subprocess.run([sys.executable, "ask.py"], cwd=project, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [
         "It is sunny in **Berlin**.",

@@ -21,20 +21,16 @@ from spade_coreason import (
     Files,
     MemoryConfig,
     MemoryStrategy,
-    PeerFailedError,
-    PeerRefusedError,
     Peers,
-    PeerTimeoutError,
-    PeerUnavailableError,
-    Policy,
     ResponseHandler,
     SessionHandle,
-    UploadError,
     agent,
 )
+from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError, UploadError
+from spade_coreason.testing import Policy
 from tests.support.clock import Clock, LoopClock
 from tests.support.errors import ExpectedErrors
-from tests.support.work import count_calls
+from tests.support.profiling import count_calls
 
 
 @agent(description="Knows the weather")
@@ -54,7 +50,7 @@ async def echo(request: AgentRequest, session: SessionHandle, response: Response
     await response.markdown(request.payload["query"])
 
 
-class Counting:
+class CountingAgent:
     """Counts, in the agent object and in the session."""
 
     def __init__(self) -> None:
@@ -64,18 +60,18 @@ class Counting:
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         self.turns += 1
-        told = await session.get("told", 0) + 1
-        await session.store("told", told)
-        await response.markdown(f"{self.turns} {told}")
+        count = await session.get("told", 0) + 1
+        await session.store("told", count)
+        await response.markdown(f"{self.turns} {count}")
 
 
 # The decorator
 
 
-def test_what_the_decorator_makes_is_an_agent() -> None:
-    for made in (weather, echo):
-        assert isinstance(made, AgentInterface)
-        assert not isinstance(made, type)
+def test_the_decorator_makes_an_agent() -> None:
+    for candidate in (weather, echo):
+        assert isinstance(candidate, AgentInterface)
+        assert not isinstance(candidate, type)
 
 
 def test_name_description_and_version_come_from_the_function_unless_given() -> None:
@@ -105,7 +101,7 @@ async def manifested(request: AgentRequest, session: SessionHandle, response: Re
     ("wrong", "line"),
     [
         (lambda request, session, response: None, "<lambda> must be a function written with `async def`"),
-        (Counting, "Counting is a class; one with `manifest` and `assist` is an agent without it"),
+        (CountingAgent, "CountingAgent is a class; one with `manifest` and `assist` is an agent without it"),
         ("weather", "'weather' must be a function written with `async def`"),
         (asyncio.sleep, "sleep must take (request, session, response) first"),
         (generator, "generator is a generator; answer with `await response.markdown(...)`, not with `yield`"),
@@ -114,17 +110,17 @@ async def manifested(request: AgentRequest, session: SessionHandle, response: Re
         (manifested, "manifested takes a manifest, and has one of its own; say it with name, version, description"),
     ],
 )
-def test_what_is_no_coroutine_of_three_is_refused_in_one_line(wrong: Any, line: str) -> None:
+def test_anything_but_a_coroutine_of_three_parameters_is_refused_in_one_line(wrong: Any, line: str) -> None:
     with pytest.raises(TypeError) as error:
         agent(wrong)
     assert str(error.value) == f"@agent: {line}"
 
 
 async def test_a_partial_of_a_coroutine_will_do() -> None:
-    async def say(request: AgentRequest, session: SessionHandle, response: ResponseHandler, *, what: str) -> None:
+    async def answer_what(request: AgentRequest, session: SessionHandle, response: ResponseHandler, *, what: str) -> None:
         await response.markdown(what)
 
-    async with AgentTester(agent(name="partial")(partial(say, what="hello"))) as t:
+    async with AgentTester(agent(name="partial")(partial(answer_what, what="hello"))) as t:
         assert (await t.ask("")).text == "hello"
 
 
@@ -182,7 +178,7 @@ async def test_a_coroutine_may_take_any_option() -> None:
 # The tester
 
 
-async def test_it_remembers_the_city() -> None:
+async def test_the_tester_keeps_variables_between_questions() -> None:
     async with AgentTester(weather) as t:
         await t.ask("Berlin")
         assert "Berlin" in (await t.ask("")).text
@@ -210,14 +206,14 @@ async def test_an_answer_has_text_data_and_events() -> None:
 
 
 async def test_a_class_a_factory_and_an_instance_are_agents() -> None:
-    for made in (Counting, Counting(), lambda: Counting()):
-        async with AgentTester(made) as t:
+    for candidate in (CountingAgent, CountingAgent(), lambda: CountingAgent()):
+        async with AgentTester(candidate) as t:
             assert (await t.ask("")).text == "1 1"
 
 
 async def test_a_restart_makes_a_new_agent_of_a_class_and_keeps_an_instance() -> None:
-    for made, after in ((Counting, "1 2"), (Counting(), "2 2")):
-        async with AgentTester(made) as t:
+    for candidate, after in ((CountingAgent, "1 2"), (CountingAgent(), "2 2")):
+        async with AgentTester(candidate) as t:
             await t.ask("")
             await t.restart()
             assert (await t.ask("")).text == after
@@ -237,13 +233,13 @@ async def test_users_and_threads_are_conversations_of_their_own() -> None:
 
 
 async def test_a_stream_is_given_as_it_comes() -> None:
-    more = asyncio.Event()
+    resume = asyncio.Event()
 
     @agent
     async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         stream = await response.create_stream()
         await stream.write("one ")
-        await more.wait()
+        await resume.wait()
         await stream.write("two")
 
     async with AgentTester(slow) as t:
@@ -251,11 +247,11 @@ async def test_a_stream_is_given_as_it_comes() -> None:
         async for event in t.stream("go"):
             if event.type == "stream.chunk":
                 chunks.append(event.data["chunk"])
-                more.set()
+                resume.set()
         assert chunks == ["one ", "two"]
 
 
-async def test_what_goes_wrong_is_raised(expected_errors: ExpectedErrors) -> None:
+async def test_ask_raises_the_errors_of_an_agent(expected_errors: ExpectedErrors) -> None:
     expected_errors("ZeroDivisionError: a secret")
 
     @agent
@@ -304,7 +300,7 @@ async def test_a_person_reads_all_texts_of_an_answer_and_only_their_own() -> Non
         assert t.unread() == []
 
 
-async def test_what_nobody_waited_for_is_unread() -> None:
+async def test_replies_that_no_call_waited_for_are_unread() -> None:
     async with AgentTester(echo) as t:
         t.send_stanza("<message to='agent@localhost' type='chat'><body>hi</body></message>")
         await t.settled()
@@ -312,8 +308,8 @@ async def test_what_nobody_waited_for_is_unread() -> None:
         assert t.unread() == []
 
 
-async def test_what_is_said_while_the_agents_restart_is_answered_after_it() -> None:
-    class Closing(Counting):
+async def test_messages_during_a_restart_are_answered_after_it() -> None:
+    class Closing(CountingAgent):
         async def shutdown(self) -> None:
             if not t.unread():
                 t.send_stanza("<message to='agent@localhost' type='chat'><body>hi</body></message>")
@@ -367,7 +363,7 @@ async def test_an_agents_memory_is_complete_in_its_file_after_a_stop() -> None:
 async def test_an_agent_that_cannot_start_leaves_nothing_behind() -> None:
     directories: list[Path] = []
 
-    class Broken(Counting):
+    class Broken(CountingAgent):
         def __init__(self, memory: AgentInteractionMemory) -> None:
             directories.append(memory.path.parent.parent)
 
@@ -381,11 +377,11 @@ async def test_an_agent_that_cannot_start_leaves_nothing_behind() -> None:
 
 
 async def test_a_lone_tester_starts_quickly() -> None:
-    with LoopClock(), count_calls() as made:  # it waits for no time to pass
+    with LoopClock(), count_calls() as calls:  # it waits for no time to pass
         async with AgentTester(echo):
             pass
-    assert made.total() < 100_000  # some 12,000, and 20,000 the first time; with migrations more than a million
-    assert made["fsync"] == made["fdatasync"] == 0
+    assert calls.total() < 100_000  # some 12,000, and 20,000 the first time; with migrations more than a million
+    assert calls["fsync"] == calls["fdatasync"] == 0
 
 
 def test_tests_of_agents_import_no_xmpp() -> None:
@@ -395,7 +391,7 @@ def test_tests_of_agents_import_no_xmpp() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
-async def test_what_is_settled_has_arrived_whenever_it_is_asked() -> None:
+async def test_settled_returns_after_every_reply_has_arrived() -> None:
     read: list[str] = []
     async with AgentTester(echo) as t:
 
@@ -409,12 +405,12 @@ async def test_what_is_settled_has_arrived_whenever_it_is_asked() -> None:
         while not read:  # one begins to wait in every step of the loop until the answer is there
             looks.append(asyncio.create_task(look()))
             await asyncio.sleep(0)
-        assert all(seen == ["hello"] for seen in await asyncio.gather(*looks))
+        assert all(texts == ["hello"] for texts in await asyncio.gather(*looks))
 
 
 @pytest.mark.parametrize("thoughts", [False, True], ids=["unheard", "heard"])
 @pytest.mark.parametrize("thought", [(7,), ("seven", "DONE")])
-async def test_a_thought_that_is_none_is_an_error_whoever_reads_it(
+async def test_a_thought_that_is_no_text_is_an_error_shown_or_not(
     thoughts: bool, thought: tuple[Any, ...], expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("thought")
@@ -425,8 +421,8 @@ async def test_a_thought_that_is_none_is_an_error_whoever_reads_it(
         await response.markdown("seven")
 
     async with AgentTester(counts, policy=Policy(thoughts=thoughts)) as t:
-        [said] = await t.say("think")
-        assert said.startswith("Something went wrong on my side (incident ")
+        [text] = await t.say("think")
+        assert text.startswith("Something went wrong on my side (incident ")
 
 
 # What a person's client can do
@@ -446,7 +442,7 @@ async def test_a_person_sends_without_waiting_and_reads_what_comes() -> None:
             await t.message(timeout=0.01)
 
 
-async def test_what_came_before_a_restart_can_still_be_read_after_it() -> None:
+async def test_messages_from_before_a_restart_can_be_read_after_it() -> None:
     async with AgentTester(echo) as t:
         await t.say("one")
         await t.restart()
@@ -454,20 +450,20 @@ async def test_what_came_before_a_restart_can_still_be_read_after_it() -> None:
         assert [message.text for message in t.messages()] == ["one", "two"]
 
 
-async def test_where_clients_show_corrections_and_replies_answers_grow_and_refer() -> None:
-    more = asyncio.Event()
+async def test_clients_with_corrections_and_replies_get_answers_that_grow_and_refer() -> None:
+    resume = asyncio.Event()
 
     @agent
     async def slow(request: Any, session: Any, response: Any) -> None:
         stream = await response.create_stream()
         await stream.write("one ")
-        await more.wait()
+        await resume.wait()
         await stream.write("two")
 
     async with AgentTester(slow, client_features={"corrections", "replies"}) as t:
         question = t.send("go", extra="<active xmlns='http://jabber.org/protocol/chatstates'/>")
         growing = await t.message()
-        more.set()
+        resume.set()
         await t.settled()
         whole = t.messages()[-1]
         assert (growing.text, growing.reply_to, growing.corrects) == ("one", question, None)

@@ -34,7 +34,7 @@ from ..runtime import (
     load_agent,
 )
 from ..storage import AgentRepository, Database, KnowledgeRepository, lock_database, lock_directory, open_database
-from ..xmpp import AddressInUseError, HostedAgent, LocalServer, ServerEndpoint, run_local_server, select_server
+from ..xmpp import AddressInUseError, HostedAgent, LocalServer, ServerEndpoint, XmppTransport, run_local_server, select_server
 from .factories import (
     build_access_policy,
     build_embedder,
@@ -243,7 +243,8 @@ class Platform:
         avatar, rooms = load_avatar(settings, place), build_room_configs(settings)
         host = HostedAgent(settings.jid, password, self.endpoint, register=needs_registration, avatar=avatar, rooms=rooms)
         requests = OpenRequests()
-        peers = Peers(jid, requests, host.send, self.settings.limits.stanza_bytes)
+        transport = XmppTransport(jid, host.send, self.settings.limits.stanza_bytes, host.peer_features)
+        peers = Peers(requests, transport)
         files = Files(host.uploads.upload)
         knowledge = self._knowledge[jid] = Knowledge(KnowledgeRepository(self.database, jid), self._embedder)
         store = AgentRepository(self.database, jid)
@@ -264,6 +265,7 @@ class Platform:
             agent,
             jid,
             store,
+            transport,
             build_policy(self.settings, settings, agent.manifest.config.memory),
             on_conversation_end=self._on_conversation_end,
             interaction_memory=partial(self._get_memory, jid),
@@ -274,7 +276,7 @@ class Platform:
             usage=usage,
         )
         access = build_access_policy(self.settings, settings)
-        host.serve(runner, InboundGateway(runner, requests, access, host.send))
+        host.serve(runner, InboundGateway(runner, requests, access, transport))
         self.agents[jid] = host
         self.runners[jid] = runner
         self.agent_descriptions.append((jid, agent.manifest.capabilities[0].description or agent.manifest.metadata.name))

@@ -151,7 +151,7 @@ def _strip_choices(text: str, event: PeerEvent) -> str:
 
 
 def _render_data(data: dict[str, Any]) -> str:
-    from ..codec import render_block
+    from ..xmpp import render_block
 
     try:
         return render_block(DataBlock.model_validate(data))

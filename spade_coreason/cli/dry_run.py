@@ -10,7 +10,7 @@ from ..exceptions import CoReasonError
 
 if TYPE_CHECKING:
     from ..config import Settings
-    from ..contracts import AgentInterface
+    from ..contracts import Agent
     from ..llm import Offer
     from ..memory import Knowledge, Usage
     from ..runtime import Files, Peers
@@ -31,7 +31,7 @@ class HasModels(Protocol):
     async def examine_models(self) -> Sequence[CoReasonError]: ...
 
 
-def build_unstarted_agent(settings: Settings, number: int) -> AgentInterface:
+def build_unstarted_agent(settings: Settings, number: int) -> Agent:
     """Build a configured agent without starting it. Raise ConfigError as `load_agent` does."""
     from ..memory import AgentInteractionMemory
     from ..runtime import Injectables, load_agent
@@ -52,12 +52,13 @@ def build_unstarted_agent(settings: Settings, number: int) -> AgentInterface:
 
 def _offline_peers(jid: str) -> Peers:
     """Build the access to other agents, for an agent that is never started."""
-    from ..runtime import OpenRequests, Peers
+    from ..runtime import OpenRequests, OutboundMessage, Peers
+    from ..xmpp import XmppTransport
 
-    def send(stanzas: list[str]) -> None:
+    def send(messages: Sequence[OutboundMessage]) -> None:
         raise CoReasonError(f"{jid} is only checked: it is not online and cannot ask anybody")
 
-    return Peers(jid, OpenRequests(), send)
+    return Peers(OpenRequests(), XmppTransport(jid, send))
 
 
 def _offline_knowledge(jid: str) -> Knowledge:

@@ -7,11 +7,11 @@ from string import Template
 AGENT = Template('''\
 """An agent that knows the weather, and remembers where you are."""
 
-from spade_coreason import agent
+from spade_coreason import AgentRequest, Response, Session, agent
 
 
 @agent(description="Knows the weather")
-async def $name(request, session, response):
+async def $name(request: AgentRequest, session: Session, response: Response) -> None:
     city = request.payload["query"] or await session.get("city", "Valencia")
     await session.store("city", city)
     await response.thought("Looking out of the window…")
@@ -44,14 +44,14 @@ MODEL_TEST = Template("""\
 from $name import $class_name, forecast
 
 from spade_coreason import AgentTester
-from spade_coreason.llm.scripted import ScriptedModel
+from spade_coreason.llm import ScriptedModel
 
 
-def test_the_forecast_names_the_city():
+def test_the_forecast_names_the_city() -> None:
     assert forecast("Berlin") == "It is sunny in Berlin."
 
 
-async def test_it_remembers_where_you_live():
+async def test_it_remembers_where_you_live() -> None:
     # A script plays the model: it remembers by a tool, and answers from what was remembered.
     async with ScriptedModel() as model:
         options = {"model": "script", "endpoint": {"url": model.url}}
@@ -66,12 +66,12 @@ from $name import $name
 from spade_coreason import AgentTester
 
 
-async def test_it_knows_the_weather():
+async def test_it_knows_the_weather() -> None:
     async with AgentTester($name) as t:
         assert (await t.ask("Berlin")).text == "It is sunny in **Berlin**."
 
 
-async def test_it_remembers_the_city():
+async def test_it_remembers_the_city() -> None:
     async with AgentTester($name) as t:
         await t.ask("Berlin")
         assert "Berlin" in (await t.ask("")).text

@@ -1,6 +1,7 @@
-"""The vocabulary of CoReason: frozen values and structural Protocols. It imports no other package of the project."""
+"""The vocabulary of CoReason: frozen values and structural Protocols, those for authors too. It imports no other package."""
 
 from .audit import GENESIS_HASH, AuditEntry
+from .authoring import Agent, Response, Session, Stream
 from .base import CoReasonBaseModel
 from .blocks import AnyBlock, Block, DataBlock, MarkdownBlock, ThinkingBlock, UserErrorBlock
 from .errors import ErrorCode, ErrorDomain
@@ -53,6 +54,7 @@ from .session import (
 
 __all__ = [
     "GENESIS_HASH",
+    "Agent",
     "AgentCapability",
     "AgentDefinition",
     "AgentDependencies",
@@ -98,10 +100,13 @@ __all__ = [
     "NodeStream",
     "ObservabilityConfig",
     "PolicyConfig",
+    "Response",
     "ResponseHandler",
     "RiskLevel",
+    "Session",
     "SessionHandle",
     "SessionState",
+    "Stream",
     "StreamAbort",
     "StreamChunkData",
     "StreamEnd",

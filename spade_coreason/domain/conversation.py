@@ -7,12 +7,12 @@ Lifecycle).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
 from ..contracts import ConversationState as State
-from .value import replace, value
+from .value import value
 
 
 class Trigger(Enum):

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+FENCE = "```"
+"""The line before and after a block of code, in Markdown and in Message Styling (XEP-0393)."""
+
 
 def replace_lone_surrogates(value: Any) -> Any:
     """Replace lone surrogates in the texts of a JSON value, because UTF-8 cannot encode them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar, cast, dataclass_transform
+from typing import TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -12,12 +12,7 @@ T = TypeVar("T")
 def value(cls: type[T]) -> type[T]:
     """Make a dataclass whose fields must not be set again. The type checker reports code that sets one.
 
-    Nothing prevents it at run time, because that would cost time: a frozen dataclass pays a call for every field of every
-    object, and a NamedTuple pays one for every access to a field.
+    A frozen dataclass would also prevent it at run time, at the cost of a call for every field of every new object. A
+    NamedTuple costs more for every access to a field. `dataclasses.replace` makes a copy with other fields.
     """
     return dataclasses.dataclass(slots=True)(cls)
-
-
-def replace(instance: T, **changes: Any) -> T:
-    """Return a copy of a value with these fields changed. Raise TypeError for a field that it does not have."""
-    return cast(T, dataclasses.replace(cast(Any, instance), **changes))

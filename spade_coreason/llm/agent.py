@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..concurrency import DaemonThreads
-from ..contracts import AgentDefinition, AgentRequest, InlineToolDefinition, Interaction, ResponseHandler, SessionHandle
+from ..contracts import AgentDefinition, AgentRequest, InlineToolDefinition, ResponseHandler, SessionHandle
 from ..domain.history import turn_text
 from ..exceptions import ConfigError, CoReasonError, ModelError
 from ..memory import AgentInteractionMemory, TokenCounter, Usage, counter_for
@@ -19,6 +19,7 @@ from .context import Context, ContextTooLongError
 from .guardrails.checks import GuardrailChecks
 from .guardrails.declaration import GuardrailSpec
 from .guardrails.guard import AgentGuardrails, TurnGuard, check_input
+from .handlers import end_episode, load_window
 from .loop import AgentLoop, ModelCaller
 from .mcp.offers import Offer
 from .mcp.servers import MCPServers
@@ -227,8 +228,8 @@ class LLMAgent:
         try:
             await loop.run(capability)
         finally:
-            if streamer.has_termination_marker and callable(end := getattr(session, "end", None)):
-                end()
+            if streamer.has_termination_marker:
+                end_episode(session)
 
     async def _build_context(
         self, request: AgentRequest, session: SessionHandle, guard: TurnGuard, schema_instruction: str
@@ -240,7 +241,7 @@ class LLMAgent:
         remembered: Sequence[Mapping[str, Any]] = ()
         if self._memory is not None:
             remembered = await self._memory.aget_context_messages(_conversation_id(request, session))
-        window = await _load_window(session)
+        window = await load_window(session)
         context = Context(system_messages, remembered, window, self._count_tokens, self._limits.context_tokens)
         query = request.payload.get("query")
         if self._limits.passages and isinstance(query, str):
@@ -274,13 +275,6 @@ def _manifest_fields(manifest: AgentDefinition) -> dict[str, Any]:
     if config is None or "temperature" not in config.model_fields_set:  # some models only accept their own
         return {}
     return {"temperature": config.temperature}
-
-
-async def _load_window(session: SessionHandle) -> list[Interaction]:
-    """Load the turns that the memory strategy selects, or the newest turns of another platform's session."""
-    window = getattr(session, "window", None)
-    turns: list[Interaction] = await window() if callable(window) else await session.history(20)
-    return turns
 
 
 def _conversation_id(request: AgentRequest, session: SessionHandle) -> str:

@@ -9,6 +9,7 @@ from ..contracts import ResponseHandler, StreamHandle
 from .guardrails.decisions import WITHHELD, WithheldError
 from .guardrails.filters import FilterChain
 from .guardrails.guard import TurnGuard
+from .handlers import replace_stream
 from .structured import unescape_json
 
 _MAX_THOUGHT_CHARACTERS = 400
@@ -149,16 +150,12 @@ class ReplyStreamer:
         """Withhold the completion, with the part that was already shown."""
         self.has_termination_marker = self.has_termination_marker or self._markers.has_found
         stream, self._stream = self._stream, None
-        replace = getattr(stream, "replace", None)
         if self._is_silent:
             await self._response.error(error.text)
         elif stream is None:
             await self._response.markdown(error.text)
-        elif callable(replace):
-            await replace(error.text, WITHHELD)
-        else:  # another platform's stream
-            await stream.abort(WITHHELD)
-            await self._response.markdown(error.text)
+        else:
+            await replace_stream(self._response, stream, error.text, WITHHELD)
 
     def _join_data(self, rest: str) -> str:
         """Join all pieces of data: JSON may write a character in several ways, and guardrails look for one."""

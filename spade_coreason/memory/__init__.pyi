@@ -45,7 +45,7 @@ from .openai_api import (
     OpenAIApi as OpenAIApi,
 )
 from .session import (
-    Session as Session,
+    TurnSession as TurnSession,
 )
 from .summaries import (
     ExtractiveSummariser as ExtractiveSummariser,

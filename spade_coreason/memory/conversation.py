@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 from uuid import UUID
 
 from ..contracts import Identity
+from ..contracts.authoring import VariableScope
 from ..domain.conversation import ConversationStatus
 from ..domain.history import RecentTurns
 from ..domain.jid import local_part
 from ..domain.preferences import Preferences
 from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, CompactionState, StoredConversation
-
-Scope: TypeAlias = Literal["conversation", "person"]
 
 
 class Variables:
@@ -22,7 +20,7 @@ class Variables:
     A process has one object for each holder, so that no session reads an old value.
     """
 
-    def __init__(self, scope: Scope, holder: str, values: dict[str, str]) -> None:
+    def __init__(self, scope: VariableScope, holder: str, values: dict[str, str]) -> None:
         self.scope = scope
         self.holder = holder
         self.values = values

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..contracts import Identity, Interaction, MemoryStrategy
+from ..contracts.authoring import VariableScope
 from ..domain.history import StoredTurn, parse_interactions, parse_turns, turn_text
 from ..domain.text import extract_keywords, keyword_coverage, split_words
 from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, AgentRepository, CompactionState, StoredConversation, Variable
-from .conversation import Scope, Variables
+from .conversation import Variables
 from .knowledge.knowledge import Knowledge
 from .usage import TOKENS_VARIABLE
 
@@ -21,8 +22,8 @@ _MAX_RECALL_TURNS = 1000
 _RECALL_PAGE = 25
 
 
-class Session:
-    """The SessionHandle of one turn.
+class TurnSession:
+    """The `Session` of one turn. `contracts.authoring` documents the methods for agents.
 
     Variables that the turn stores become durable together with the turn, in one transaction.
     """
@@ -63,11 +64,7 @@ class Session:
         return self._identity
 
     async def history(self, limit: int = 10, offset: int = 0) -> list[Interaction]:
-        """Return `limit` turns, oldest first. The last of them is `offset` turns before the newest.
-
-        It reaches all stored turns, also those before the window of the memory policy. A limit below 1 or a negative offset
-        gives an empty list.
-        """
+        """Return `limit` turns, oldest first. The last of them is `offset` turns before the newest."""
         if limit <= 0 or offset < 0:
             return []
         recent = self._recent_turns
@@ -82,11 +79,7 @@ class Session:
         return self._compaction.summary
 
     async def window(self) -> list[Interaction]:
-        """Return the turns that the memory policy selects for a language model, oldest first.
-
-        A summary comes first, as a turn with `meta` {"summary": true}. Its input is None, and the text of its output is the
-        summary. If a turn is larger than a TOKEN_BUFFER, its meta["over_limit"] is its number of tokens.
-        """
+        """Return the summary, as a turn, and the turns that the memory policy selects for a language model, oldest first."""
         self._on_window_read()
         count = self._record.turns - max(self._record.window_start - 1, self._compaction.through)
         window = self._recent_turns[-count:] if count > 0 else ()
@@ -100,15 +93,7 @@ class Session:
         return [summary_turn, *turns]
 
     async def recall(self, query: str, limit: int = 5, threshold: float = 0.7) -> list[str]:
-        """Search for texts about `query`: passages of documents and turns of this conversation, best first.
-
-        The search covers the knowledge of the agent, of this person and of this conversation. It also covers the newest
-        1,000 turns that are not in the knowledge.
-
-        `limit` is the maximum number of texts. Texts with a score below `threshold` (0 to 1) are left out. The score of a
-        turn is the share of the query's words that it contains. Forms of a word count as the word; stop words do not count.
-        `Knowledge.search` defines the score of a passage.
-        """
+        """Search for texts about `query`: passages of documents and turns of this conversation, best first."""
         if limit <= 0 or not query.strip():
             return []
         scored: list[tuple[float, str]] = []
@@ -133,15 +118,8 @@ class Session:
             await asyncio.sleep(0)  # lets other tasks run, since turns may be long
         return scored
 
-    async def store(self, key: str, value: Any, *, scope: Scope | None = None) -> None:
-        """Store a JSON value under a key.
-
-        Without a `scope` it is stored twice: for this conversation and for this person with the agent. A `scope`
-        ("conversation" or "person") names one of them.
-
-        Raises ValueError, which names the key, for a value that is no JSON or a key that is reserved or no text; nothing is
-        changed then. Raises RuntimeError after the turn.
-        """
+    async def store(self, key: str, value: Any, *, scope: VariableScope | None = None) -> None:
+        """Store a JSON value under a key, for the conversation and the person or for the one that `scope` names."""
         if self._is_closed:
             raise RuntimeError("nothing may be stored after assist has returned")
         if not isinstance(key, str) or not key:
@@ -213,7 +191,7 @@ def _require_text_keys(value: object) -> None:
             _require_text_keys(inner)
 
 
-def _resolve_scopes(scope: Scope | None) -> tuple[Scope, ...]:
+def _resolve_scopes(scope: VariableScope | None) -> tuple[VariableScope, ...]:
     if scope is None:
         return ("conversation", "person")
     if scope not in ("conversation", "person"):

@@ -1,4 +1,4 @@
-"""The way of a request through one agent: gateway, admission, mailboxes, dispatcher, turn, response, outbox, commands."""
+"""The way of a request through one agent: gateway, mailboxes, turn, response, outbox, commands; and the port to a network."""
 
 import lazy_loader
 
@@ -8,7 +8,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "access_requests": ["AccessRequests"],
         "agent_factory": ["Injectables", "build_agent", "find_agents", "load_agent"],
-        "client_features": ["UnknownClientFeatures"],
         "commands.decorator": ["command"],
         "commands.dialogs": ["AdHocSessions"],
         "commands.model": ["CommandResult"],
@@ -17,20 +16,25 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "function_agent": ["agent"],
         "gateway": ["InboundGateway"],
         "metrics": ["MetricsSnapshot"],
-        "outbound_stanza": ["OutboundStanza"],
         "peers": [
-            "MAX_REQUEST_BYTES",
             "OpenRequests",
             "PeerAnswer",
             "PeerEvent",
             "Peers",
             "collect_answer",
             "command_request",
-            "encode_request",
             "to_request",
         ],
-        "policy": ["Keep", "Policy", "Retention"],
+        "policy": ["Keep", "Policy", "Retention", "RunnerTimings"],
         "runner": ["Runner"],
+        "transport": [
+            "PLAIN_PRESENTATION",
+            "ClientFeatures",
+            "OutboundMessage",
+            "PresentationOptions",
+            "SendMessages",
+            "UnknownClientFeatures",
+        ],
         "status": ["AgentCondition", "AgentStatus", "PlatformStatus"],
     },
 )

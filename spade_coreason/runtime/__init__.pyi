@@ -7,9 +7,6 @@ from .agent_factory import (
     find_agents as find_agents,
     load_agent as load_agent,
 )
-from .client_features import (
-    UnknownClientFeatures as UnknownClientFeatures,
-)
 from .commands.decorator import (
     command as command,
 )
@@ -40,24 +37,20 @@ from .gateway import (
 from .metrics import (
     MetricsSnapshot as MetricsSnapshot,
 )
-from .outbound_stanza import (
-    OutboundStanza as OutboundStanza,
-)
 from .peers import (
-    MAX_REQUEST_BYTES as MAX_REQUEST_BYTES,
     OpenRequests as OpenRequests,
     PeerAnswer as PeerAnswer,
     PeerEvent as PeerEvent,
     Peers as Peers,
     collect_answer as collect_answer,
     command_request as command_request,
-    encode_request as encode_request,
     to_request as to_request,
 )
 from .policy import (
     Keep as Keep,
     Policy as Policy,
     Retention as Retention,
+    RunnerTimings as RunnerTimings,
 )
 from .runner import (
     Runner as Runner,
@@ -66,4 +59,12 @@ from .status import (
     AgentCondition as AgentCondition,
     AgentStatus as AgentStatus,
     PlatformStatus as PlatformStatus,
+)
+from .transport import (
+    PLAIN_PRESENTATION as PLAIN_PRESENTATION,
+    ClientFeatures as ClientFeatures,
+    OutboundMessage as OutboundMessage,
+    PresentationOptions as PresentationOptions,
+    SendMessages as SendMessages,
+    UnknownClientFeatures as UnknownClientFeatures,
 )

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
 
-from ..codec import encode_notice
 from ..domain.access import AccessPolicy
 from ..domain.jid import bare_jid, parse_jid
 from ..exceptions import StoreError
 from ..storage import AgentRepository
-from .outbound_stanza import SendStanzas
+from .transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +25,11 @@ class AccessRequests:
     Operators are asked only if `access.asks_operators` is True.
     """
 
-    def __init__(self, access: AccessPolicy, repository: AgentRepository, agent_name: str, send: SendStanzas) -> None:
+    def __init__(self, access: AccessPolicy, repository: AgentRepository, agent_name: str, transport: Transport) -> None:
         self._access = access
         self._repository = repository
         self._agent_name = agent_name
-        self._send = send
+        self._transport = transport
         self._rejected: set[str] = set()
         self._pending: set[str] = set()
         self._refused: dict[str, None] = {}
@@ -56,7 +53,7 @@ class AccessRequests:
         if len(self._refused) >= _MAX_REFUSED:
             self._forget_refusal(next(iter(self._refused)))
         self._refused[person] = None
-        self._repository.save_refusal(person).add_done_callback(self._log_failed_write)
+        self._repository.save_refusal(person).on_failed(self._log_failed_write)
         return False
 
     def ask_operators(self, person: str) -> bool:
@@ -75,16 +72,16 @@ class AccessRequests:
         log.info("%s: asks its operators about %s", self._repository.agent, person)
         text = f"{person} wants to talk to {self._agent_name}.\nWrite /admit {person} or /reject {person}."
         choices = ((f"/admit {person}", "Admit"), (f"/reject {person}", "Reject"))
-        self._send([encode_notice(operator, text, choices) for operator in sorted(self._access.operators)])
+        notices = [self._transport.encode_notice(operator, text, choices) for operator in sorted(self._access.operators)]
+        self._transport.send(notices)
         return True
 
     def _forget_refusal(self, person: str) -> None:
         del self._refused[person]
-        self._repository.delete_refusal(person).add_done_callback(self._log_failed_write)
+        self._repository.delete_refusal(person).on_failed(self._log_failed_write)
 
-    def _log_failed_write(self, stored: asyncio.Future[Any]) -> None:
-        if not stored.cancelled() and (error := stored.exception()) is not None:
-            log.warning("%s: who was refused is not kept, and may be told so again: %s", self._repository.agent, error)
+    def _log_failed_write(self, error: BaseException) -> None:
+        log.warning("%s: who was refused is not kept, and may be told so again: %s", self._repository.agent, error)
 
     async def admit(self, operator: str, person: str) -> str:
         """Admit a person and tell them. Return the reply to the operator."""
@@ -112,7 +109,7 @@ class AccessRequests:
         if is_admitted and person in self._refused:
             self._forget_refusal(person)  # a later rejection is told again
         if is_admitted:
-            self._send([encode_notice(person, f"You may talk to {self._agent_name} now.")])
+            self._transport.send([self._transport.encode_notice(person, f"You may talk to {self._agent_name} now.")])
             return f"{person} may talk to me."
         if self._access.is_allowed(person):
             return f"{person} may talk to me all the same: the configuration says so (access)."

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 from ..concurrency import RateLimiter
 from ..domain import conversation
 from ..domain.conversation import ConversationStatus
-from ..domain.value import replace
 from ..storage import AgentRepository, StoredConversation
 from .expiry import ConversationExpiry
-from .mailbox import Mailboxes
+from .mailboxes import Mailboxes
 
 log = logging.getLogger(__name__)
 
@@ -33,25 +32,28 @@ class AgentControl:
         self._expiry = expiry
         self._clock = clock
         self._rate_limiter = RateLimiter()
-        self.is_paused = False
         self.on_pause: Callable[[], None] = lambda: None
         """Called when the agent is paused or resumed."""
 
     async def load(self) -> None:
         """Load the pause of an earlier run: a pause lasts over restarts."""
         stored = await self._repository.load_variables(_SCOPE, self._repository.agent)
-        self.is_paused = self.is_paused or stored.get(_NAME) == "true"
+        if stored.get(_NAME) == "true":
+            self._mailboxes.pause()
 
     def set_paused(self, is_paused: bool) -> bool:
         """Pause or resume the agent. Return False if that changed nothing.
 
         The change has effect at once; the write to the store follows.
         """
-        if is_paused is self.is_paused:
+        if is_paused is self._mailboxes.is_paused:
             return False
-        self.is_paused = is_paused
+        if is_paused:
+            self._mailboxes.pause()
+        else:
+            self._mailboxes.resume()
         stored = self._repository.save_variable(_SCOPE, self._repository.agent, _NAME, "true" if is_paused else "false")
-        stored.add_done_callback(self._log_failed_write)
+        stored.on_failed(self._log_failed_write)
         self.on_pause()
         return True
 
@@ -119,9 +121,8 @@ class AgentControl:
             active.record = replace(active.record, status=change(active.record.status))
             active.echo_count = 0
 
-    def _log_failed_write(self, stored: asyncio.Future[bool]) -> None:
-        if not stored.cancelled() and (error := stored.exception()) is not None:
-            log.error("%s: whether it is paused is not stored, and a restart undoes it: %s", self._repository.agent, error)
+    def _log_failed_write(self, error: BaseException) -> None:
+        log.error("%s: whether it is paused is not stored, and a restart undoes it: %s", self._repository.agent, error)
 
 
 def _end_if_active(status: ConversationStatus) -> ConversationStatus:

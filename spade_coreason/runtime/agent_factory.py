@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import describe_error, find_closest_name, load_attribute, load_manifest, suggest_agent_name
-from ..contracts import AgentDefinition, AgentInterface
+from ..contracts import Agent, AgentDefinition
 from ..exceptions import ConfigError
 from .function_agent import FunctionAgent
 
@@ -36,9 +36,7 @@ class Injectables:
 INJECTABLE_NAMES = ("manifest", "peers", "memory", "knowledge", "files", "usage")
 
 
-def load_agent(
-    spec: str, *, place: str, project: Path, injectables: Injectables, options: Mapping[str, object]
-) -> AgentInterface:
+def load_agent(spec: str, *, place: str, project: Path, injectables: Injectables, options: Mapping[str, object]) -> Agent:
     """Import `spec` (`module:attribute`), from the directory `project` first, and return its agent.
 
     A class or a factory is called with the injectables that its parameters name, and with `options`. An instance is
@@ -68,7 +66,7 @@ def find_agents(specs: Iterable[tuple[str, str]], project: Path) -> None:
         raise ConfigError.combine(errors)
 
 
-def build_agent(target: object, *, injectables: Injectables, options: Mapping[str, object]) -> AgentInterface:
+def build_agent(target: object, *, injectables: Injectables, options: Mapping[str, object]) -> Agent:
     """Return the agent of a class, a factory or an instance. `ConfigError` as for `load_agent`."""
     name = getattr(target, "__name__", type(target).__name__)
     return _AgentSpec(str(name), "", Path.cwd(), injectables, options).build(target)
@@ -107,7 +105,7 @@ class _AgentSpec:
 
     # Construction
 
-    def build(self, target: Any) -> AgentInterface:
+    def build(self, target: Any) -> Agent:
         if isinstance(target, FunctionAgent) and target.extra_parameters:
             target = target.as_factory
         if not _is_instance(target):
@@ -202,7 +200,7 @@ class _AgentSpec:
             problem = f"{self.spec} is an agent already, with a manifest of its own; leave it out"
             raise self.make_error(problem, "manifest")
 
-    def check(self, agent: Any) -> AgentInterface:
+    def check(self, agent: Any) -> Agent:
         try:
             missing = [name for name in ("manifest", "assist") if getattr(agent, name, None) is None]
         except Exception as error:  # a property is code of the user
@@ -211,7 +209,7 @@ class _AgentSpec:
             ) from error
         if missing:
             raise self.no_agent_error(f'it is {_describe_type(agent)} without "{missing[0]}"; {AGENT_REQUIREMENTS}')
-        if not isinstance(agent, AgentInterface):
+        if not isinstance(agent, Agent):
             raise self.no_agent_error(f"it is {_describe_type(agent)} whose __getattr__ has them only; {AGENT_REQUIREMENTS}")
         assist: Any = agent.assist
         if inspect.isasyncgenfunction(assist):

@@ -6,18 +6,18 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from ..contracts import ConversationState
 from ..domain import conversation
 from ..domain.conversation import Rules
-from ..domain.value import replace
 from ..exceptions import StoreError
 from ..memory import ActiveConversation
 from ..storage import AgentRepository, StoredConversation
 from .agent_lifecycle import AgentLifecycle
-from .mailbox import Mailboxes
+from .mailboxes import Mailboxes
 from .policy import RunnerTimings
 
 log = logging.getLogger(__name__)

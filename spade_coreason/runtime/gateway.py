@@ -1,35 +1,41 @@
-"""The entry of an agent: every stanza for it is received here, live or from the archive.
+"""The entry of an agent: every message for it is received here, live or from the archive.
 
 The way of a message, by module:
 
-1. `gateway` decodes the stanza and checks the access of the sender.
-2. `runner` (`Runner.receive`) asks `admission` for capacity and stores the request in the inbox.
-3. `thread_resolver` finds the thread of a reply; `dispatcher` puts the request into its `mailbox` and starts a worker.
-4. The worker calls `Runner._run_turn`: `loader` loads the conversation; a command goes to `commands.executor`.
-5. `turn` runs the agent with a `response`; the blocks and streams of the reply leave as stanzas.
-6. `turn` stores the turn with its reply. Then `outbox` sends the last stanzas, and closes the request when the server has them.
+1. `gateway` routes the decoded message and checks the access of the sender.
+2. `runner` (`Runner.receive`) asks `mailboxes` for capacity and stores the request in the inbox.
+3. `mailboxes` puts the request into its mailbox and starts a worker; `thread_resolver` finds the thread of a reply.
+4. The worker calls `Runner.handle`: `loader` loads the conversation; a command goes to `commands.executor`.
+5. `turn` runs the agent with a `response`; the `transport` makes messages of the blocks and streams of the reply.
+6. `turn` stores the turn with its reply. Then `outbox` sends the last messages, and closes the request when they have arrived.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from functools import partial
 from uuid import uuid4
-from xml.etree.ElementTree import Element
 
-from ..codec import archive_id, decode, encode_malformed_reply, encode_receipt, encoder_for
 from ..concurrency import RateLimiter
 from ..contracts import ErrorCode
 from ..domain.access import AccessPolicy
 from ..domain.jid import bare_jid
-from ..domain.messages import Bounce, InboundRequest, MalformedRequest, Reaction, Refused, ReplyEvent, Retraction
-from ..domain.value import replace
+from ..domain.messages import (
+    Bounce,
+    InboundMessage,
+    InboundRequest,
+    MalformedRequest,
+    Reaction,
+    Refused,
+    ReplyEvent,
+    Retraction,
+)
+from ..storage import Commit
 from .access_requests import AccessRequests
-from .outbound_stanza import SendStanzas
 from .peers import OpenRequests
 from .runner import Runner
+from .transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +43,7 @@ _MAX_REPLIES_PER_MINUTE = 30  # replies to one sender whose JSON is no event
 
 
 class InboundGateway:
-    """The gateway of one agent: it routes each stanza by its meaning.
+    """The gateway of one agent: it routes each message by its meaning.
 
     - Requests go to the runner.
     - Events and bounces go to the open request that they answer.
@@ -45,12 +51,12 @@ class InboundGateway:
     - The rest is dropped, and counted in `dropped`.
     """
 
-    def __init__(self, runner: Runner, requests: OpenRequests, access: AccessPolicy, send: SendStanzas) -> None:
+    def __init__(self, runner: Runner, requests: OpenRequests, access: AccessPolicy, transport: Transport) -> None:
         self._runner = runner
         self._open_requests = requests
         self.access = access
-        self._send = send
-        self.access_requests = AccessRequests(access, runner.repository, runner.agent.manifest.metadata.name, send)
+        self._transport = transport
+        self.access_requests = AccessRequests(access, runner.repository, runner.agent.manifest.metadata.name, transport)
         runner.access_requests = self.access_requests
         self._rate_limiter = RateLimiter(_MAX_REPLIES_PER_MINUTE)
         self.dropped: Counter[str] = Counter()
@@ -59,11 +65,10 @@ class InboundGateway:
         """Return True if the configuration or an operator allows `jid` to talk to the agent."""
         return self.access.is_allowed(jid)
 
-    def receive_stanza(self, stanza: Element) -> asyncio.Future[bool] | None:
-        """Receive a `<message/>`. The returned future, if any, is done when the message may be acknowledged (XEP-0198)."""
-        message = decode(stanza)
+    def receive(self, message: InboundMessage) -> Commit[bool] | None:
+        """Receive a message. Once the returned commit, if any, is done, the message may be acknowledged to the network."""
         if isinstance(message, InboundRequest):
-            return self.receive(self._with_archive_id(message, stanza))
+            return self.receive_request(message)
         if isinstance(message, ReplyEvent):
             self._open_requests.receive(message)
         elif isinstance(message, Bounce):
@@ -84,29 +89,22 @@ class InboundGateway:
         else:
             self._runner.record_reaction(owner, reference.stanza_id, reference.emojis, reference.nickname)
 
-    async def receive_archived(self, stanza: Element) -> asyncio.Future[bool] | None:
-        """Receive a `<message/>` from the archive (XEP-0313), once the queues have room for it.
+    async def receive_archived(self, message: InboundMessage) -> Commit[bool] | None:
+        """Receive a message from the archive of the network, once the queues have room for it.
 
         Strangers and malformed messages get no reply: their senders no longer wait for one. A duplicate gets no second
         receipt.
         """
-        message = decode(stanza)
         if isinstance(message, InboundRequest) and self.access.is_allowed(message.sender):
             await self._runner.wait_for_capacity(message)
-            return self.receive(self._with_archive_id(message, stanza), is_archived=True)
+            return self.receive_request(message, is_archived=True)
         if isinstance(message, ReplyEvent | Retraction | Reaction):
-            return self.receive_stanza(stanza)
+            return self.receive(message)
         self.dropped["no request"] += 1
         return None
 
-    def _with_archive_id(self, incoming: InboundRequest, stanza: Element) -> InboundRequest:
-        """Add the id that the archive gave the message, if its stanza has no id of its own."""
-        if incoming.stanza_id:
-            return incoming
-        return replace(incoming, archive_id=archive_id(stanza, self._runner.jid))
-
-    def receive(self, incoming: InboundRequest, *, is_archived: bool = False) -> asyncio.Future[bool] | None:
-        """Receive a request, and return what `receive_stanza` returns.
+    def receive_request(self, incoming: InboundRequest, *, is_archived: bool = False) -> Commit[bool] | None:
+        """Receive a request, and return what `receive` returns.
 
         `is_archived` is True for a request from the archive. For a request from a room (it has an `owner`), the room has
         checked the access.
@@ -117,13 +115,14 @@ class InboundGateway:
         if not incoming.owner and not self.access.is_allowed(incoming.sender):
             self._refuse(incoming)
             return None
-        if incoming.wants_receipt and incoming.stanza_id:
-            return self._runner.receive(incoming, partial(self._send_receipt, incoming, is_archived=is_archived))
-        return self._runner.receive(incoming)
+        stored = self._runner.receive(incoming)
+        if stored is not None and incoming.wants_receipt and incoming.stanza_id:
+            stored.on_stored(partial(self._send_receipt, incoming, is_archived=is_archived))
+        return stored
 
     def _send_receipt(self, incoming: InboundRequest, is_new: bool, *, is_archived: bool) -> None:
         if is_new or not is_archived:
-            self._send([encode_receipt(incoming)])
+            self._transport.send([self._transport.encode_receipt(incoming)])
 
     def _refuse(self, incoming: InboundRequest) -> None:
         stranger = bare_jid(incoming.sender)
@@ -136,8 +135,7 @@ class InboundGateway:
         if is_asked:
             text = "I may not talk with you yet. I have asked whoever runs me, and tell you when I may."
         refusal = Refused(text, ErrorCode.FORBIDDEN)
-        encoder = encoder_for(incoming, uuid4(), self._runner.jid, self._runner.policy.stanza_bytes)
-        self._send(encoder.encode(refusal))
+        self._transport.send(self._transport.open_reply(incoming, uuid4()).encode(refusal))
 
     def _reply_to_malformed(self, message: MalformedRequest) -> None:
         self.dropped["malformed"] += 1
@@ -146,4 +144,4 @@ class InboundGateway:
         if message.request_id is None and not self._rate_limiter.allow(bare_jid(message.sender)):
             # No request waits for this reply, and a program may answer each of ours with malformed JSON again, without end.
             return
-        self._send(encode_malformed_reply(message, self._runner.jid, self._runner.policy.stanza_bytes))
+        self._transport.send(self._transport.encode_malformed_reply(message))

@@ -12,7 +12,7 @@ from ..domain.preferences import PREFERENCES_SCOPE, Preferences
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, ActivePerson, Variables
 from ..storage import StoredConversation
-from .mailbox import Mailbox
+from .mailboxes import Mailbox
 from .turn_services import TurnServices
 
 

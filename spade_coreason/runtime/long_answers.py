@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..codec import preview, render_block, style_markdown
 from ..contracts import DataBlock
 from ..exceptions import UploadError
 from .files import Files
+from .transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +36,9 @@ class LongAnswers:
     If the server stores no files, a long text is sent as several messages.
     """
 
-    def __init__(self, agent: str, files: Files | None = None, over_bytes: int = 0) -> None:
+    def __init__(self, agent: str, transport: Transport, files: Files | None = None, over_bytes: int = 0) -> None:
         self._agent = agent
+        self._transport = transport
         self._files = files
         self._over_bytes = over_bytes
         self._next_attempt_s = 0.0
@@ -49,15 +49,15 @@ class LongAnswers:
             return UNCHANGED
         if self._files.has_uploaded(link := content.strip()):
             return RenderedAnswer(None, (link,))
-        return await self._upload_and_preview(content, "answer.md", style_markdown) if self._is_long(content) else UNCHANGED
+        return await self._upload_and_preview(content, "answer.md", is_markdown=True) if self._is_long(content) else UNCHANGED
 
     async def render_data(self, block: DataBlock) -> RenderedAnswer:
         """Upload a data block if it is too long, and find the links to uploads among its values."""
         if self._files is None:
             return UNCHANGED
-        text = render_block(block) if self._over_bytes else ""
+        text = self._transport.render_block(block) if self._over_bytes else ""
         if self._is_long(text):
-            return await self._upload_and_preview(text, "answer.txt", lambda text: text)
+            return await self._upload_and_preview(text, "answer.txt", is_markdown=False)
         links = dict.fromkeys(text for text in _texts_in(block.data) if self._files.has_uploaded(text))
         return RenderedAnswer(None, tuple(links)[:_MAX_LINKS])
 
@@ -65,7 +65,7 @@ class LongAnswers:
         limit = self._over_bytes
         return 0 < limit < len(text) * 4 and limit < len(text.encode("utf-8", "replace"))
 
-    async def _upload_and_preview(self, text: str, name: str, render: Callable[[str], str]) -> RenderedAnswer:
+    async def _upload_and_preview(self, text: str, name: str, *, is_markdown: bool) -> RenderedAnswer:
         if self._files is None or time.monotonic() < self._next_attempt_s:
             return UNCHANGED
         data = text.encode("utf-8", "replace")
@@ -76,9 +76,8 @@ class LongAnswers:
             self._next_attempt_s = time.monotonic() + _RETRY_AFTER_S
             log.info("%s: an answer of %d bytes goes in several messages: %s", self._agent, len(data), error)
             return UNCHANGED
-        return RenderedAnswer(
-            f"{render(preview(text))}\n\nThe whole answer ({len(data) / 1000:,.0f} kB) is in this file:", (link,)
-        )
+        preview = self._transport.preview(text, is_markdown=is_markdown)
+        return RenderedAnswer(f"{preview}\n\nThe whole answer ({len(data) / 1000:,.0f} kB) is in this file:", (link,))
 
 
 def _texts_in(value: Any) -> list[str]:

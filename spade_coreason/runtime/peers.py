@@ -15,7 +15,6 @@ from uuid import uuid4
 
 from pydantic_core import from_json
 
-from ..codec import request_stanza, retraction_stanza
 from ..contracts import AgentRequest
 from ..domain.identifiers import derive_thread
 from ..domain.jid import bare_jid
@@ -26,15 +25,11 @@ from ..exceptions import (
     PeerRefusedError,
     PeerTimeoutError,
     PeerUnavailableError,
-    RequestTooLongError,
 )
-from .outbound_stanza import SendStanzas
+from .transport import OutboundMessage, Transport
 
 CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request", default=None)
 """The request whose turn runs in this task."""
-
-MAX_REQUEST_BYTES = 250_000
-"""Largest size of a request on the wire, in bytes. Servers accept stanzas of 262,144 bytes by default."""
 
 # The last event of a request.
 _FINAL_EVENTS = frozenset({"request.completed", "request.failed", "request.refused"})
@@ -114,7 +109,7 @@ class OpenRequests:
         finally:
             del self._open[key]
 
-    async def events(self, jid: str, request_id: str, timeout_s: float, send: Callable[[], None]) -> AsyncIterator[PeerEvent]:
+    async def events(self, jid: str, request_id: str, timeout_s: float, send: Callable[[], object]) -> AsyncIterator[PeerEvent]:
         """Call `send`, and yield the events of the reply as they arrive, including the last one.
 
         Raises `PeerTimeoutError` after `timeout_s` without a complete reply, `PeerUnavailableError`, `PeerRefusedError` or
@@ -215,11 +210,9 @@ class Peers:
     calling conversation and the peer. So two people who use one agent have two conversations with its peer.
     """
 
-    def __init__(self, jid: str, requests: OpenRequests, send: SendStanzas, stanza_bytes: int = MAX_REQUEST_BYTES) -> None:
-        self._jid = jid
+    def __init__(self, requests: OpenRequests, transport: Transport) -> None:
         self._requests = requests
-        self._send = send
-        self._stanza_bytes = stanza_bytes
+        self._transport = transport
 
     async def ask(self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0) -> PeerAnswer:
         """Ask the agent `jid` and wait for its whole reply, at most `timeout` seconds.
@@ -240,23 +233,23 @@ class Peers:
         Parameters, errors and retraction are those of `ask`.
         """
         child = to_request(request)
-        stanza = self._stanza(jid, child)
+        message, send = self._encode(jid, child), self._transport.send
         try:
-            async for event in self._requests.events(jid, str(child.request_id), timeout, lambda: self._send([stanza])):
+            async for event in self._requests.events(jid, str(child.request_id), timeout, lambda: send([message])):
                 yield event
         except (asyncio.CancelledError, PeerTimeoutError):
-            self._send([retraction_stanza(jid, str(child.request_id))])  # so that the peer stops its turn
+            send([self._transport.encode_retraction(jid, str(child.request_id))])  # so that the peer stops its turn
             raise
 
     async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
         """Send a request without waiting. Its reply is dropped. `RequestTooLongError` as for `ask`."""
-        self._send([self._stanza(jid, to_request(request))])
+        self._transport.send([self._encode(jid, to_request(request))])
 
-    def _stanza(self, jid: str, request: AgentRequest) -> str:
+    def _encode(self, jid: str, request: AgentRequest) -> OutboundMessage:
         thread = derive_thread(request.session_id, _normalise_jid(jid))
         current = CURRENT_REQUEST.get()
         hops = current.metadata.get("hops", 0) + 1 if current is not None else 1
-        return encode_request(self._jid, jid, request, thread, self._stanza_bytes, hops)
+        return self._transport.encode_request(jid, request, thread, hops)
 
 
 def to_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
@@ -271,17 +264,3 @@ def to_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
 def command_request(command: str) -> AgentRequest:
     """Make a request of a command of an agent or its platform, written as people do: `/history 50`."""
     return AgentRequest(session_id=uuid4(), payload={"query": command}, metadata={COMMAND_METADATA: True})
-
-
-def encode_request(
-    source: str, to: str, request: AgentRequest, thread: str | None, stanza_bytes: int = MAX_REQUEST_BYTES, hops: int = 0
-) -> str:
-    """Encode a request as a stanza. The stanza has the id of the request, so that a bounce names it.
-
-    The id of the session is not sent. `RequestTooLongError` if the stanza has more than `stanza_bytes`.
-    """
-    dumped = request.dump(exclude={"session_id"})
-    stanza = request_stanza(to, dumped, source=f"xmpp:{source}", thread=thread, stanza_id=str(request.request_id), hops=hops)
-    if len(stanza) * 4 > stanza_bytes and (size := len(stanza.encode())) > stanza_bytes:
-        raise RequestTooLongError(bare_jid(to), size, stanza_bytes)
-    return stanza

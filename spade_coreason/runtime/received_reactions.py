@@ -7,10 +7,10 @@ import inspect
 import logging
 from uuid import UUID
 
-from ..contracts import AgentInterface, Interaction
+from ..contracts import Agent, Interaction
 from ..exceptions import StoreError
 from ..storage import AgentRepository
-from .mailbox import Mailboxes
+from .mailboxes import Mailboxes
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class ReceivedReactions:
     """The reactions to the replies of one agent. Exceptions of its `feedback` method are logged only."""
 
-    def __init__(self, agent: AgentInterface, repository: AgentRepository, mailboxes: Mailboxes, timeout_s: float) -> None:
+    def __init__(self, agent: Agent, repository: AgentRepository, mailboxes: Mailboxes, timeout_s: float) -> None:
         self._agent = agent
         self._repository = repository
         self._mailboxes = mailboxes

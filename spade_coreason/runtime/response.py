@@ -1,4 +1,4 @@
-"""The response of one turn: each call of the agent becomes an event, and the encoder makes stanzas of the event."""
+"""The response of one turn: each call of the agent becomes an event, and the channel makes messages of the event."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, cast, get_args
 from uuid import UUID
 
-from ..codec import ReplyEncoder
 from ..contracts import AgentRequest, AuditEntry, CloudEvent, DataBlock, GraphEventBase, ThinkingBlock, UserErrorBlock
 from ..contracts.blocks import STEP_TITLE
 from ..domain.messages import BlockEmitted, StreamStarted, TextEmitted, TurnEvent, conversation_owner, derive_part_id
 from ..domain.text import replace_lone_surrogates
 from ..storage import AgentRepository
 from .long_answers import UNCHANGED, LongAnswers
-from .mailbox import QueuedRequest
-from .outbound_stanza import OutboundStanza, SendStanzas
-from .stream import ReplyTimers, Stream
+from .mailboxes import QueuedRequest
+from .stream import ReplyTimers, TurnStream
+from .transport import OutboundMessage, ReplyChannel, SendMessages
 
 _MAX_CHOICES = 20
 
@@ -27,36 +26,36 @@ _ViewHint: TypeAlias = Literal["TABLE", "JSON", "LIST", "KEY_VALUE"]
 agent_log = logging.getLogger("spade_coreason.agent")
 
 
-class Response:
+class TurnResponse:
     """The `ResponseHandler` of one turn, which sends its reply. Each call after the turn raises `RuntimeError`."""
 
     def __init__(
         self,
-        encoder: ReplyEncoder,
-        send: SendStanzas,
+        channel: ReplyChannel,
+        send: SendMessages,
         queued: QueuedRequest,
         repository: AgentRepository,
         timers: ReplyTimers,
         long_answers: LongAnswers | None = None,
     ) -> None:
-        self.encoder = encoder
-        self.long_answers = long_answers if encoder.shows_files else None
+        self.channel = channel
+        self.long_answers = long_answers if channel.shows_files else None
         self._queued = queued
         self._send_now = send
         self._repository = repository
         self.timers = timers
-        self._buffered: list[str] = []
-        if encoder.shows_typing:
+        self._buffered: list[OutboundMessage] = []
+        if channel.shows_typing:
             timers.typing.schedule(self._show_typing)
         self._last_number = 0
         self._thought_count = 0
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, TurnStream] = {}
         self._is_closed = False
         self.request: AgentRequest | None = None
         """The request of the turn; set when the session is loaded."""
-        self.stanzas: list[str] = []
-        """The stanzas of the reply, sent or not, for the outbox. Thoughts and typing are not part of it."""
-        self.last_sent: OutboundStanza | None = None
+        self.messages: list[OutboundMessage] = []
+        """The messages of the reply, sent or not, for the outbox. Thoughts and typing are not part of it."""
+        self.last_sent: OutboundMessage | None = None
         self.texts: list[str] = []
         self.data_blocks: list[dict[str, Any]] = []
         self.reported_error: UserErrorBlock | None = None
@@ -116,12 +115,12 @@ class Response:
         block_id = self.part_id(self._next_number())
         self.report_error(UserErrorBlock(id=block_id, user_message=message, technical_details=details, recoverable=recoverable))
 
-    async def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> Stream:
+    async def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> TurnStream:
         """Open a stream: a text that is sent in pieces."""
         self._require_open()
         number = self._next_number()
-        stream = Stream(self, number)
-        if self.encoder.follows_streams:
+        stream = TurnStream(self, number)
+        if self.channel.follows_streams:
             self.emit_now(StreamStarted(stream.stream_id, title))
         self.streams[number] = stream
         return stream
@@ -163,24 +162,24 @@ class Response:
 
     def emit_now(self, event: TurnEvent) -> None:
         """Send an event at once, after all events before it."""
-        if stanzas := self._encode(event):
-            self.send(self._drain_buffer() + stanzas)
+        if messages := self._encode(event):
+            self.send(self._drain_buffer() + messages)
 
     def emit_soon(self, event: TurnEvent) -> None:
         """Buffer an event. It is sent with the next event, with the end of the turn, or after `RunnerTimings.buffer_s`."""
-        if stanzas := self._encode(event):
-            buffered, self._buffered = self._drain_buffer(), stanzas
+        if messages := self._encode(event):
+            buffered, self._buffered = self._drain_buffer(), messages
             self.timers.buffering.schedule(self._flush)
             if buffered:
                 self.send(buffered)
 
     def send_stream_update(self, stream_id: str) -> bool:
         """Send the new text of a stream, after all events before it. Return False if there is none."""
-        stanzas = self.encoder.encode_update(stream_id)
-        if stanzas:
+        messages = self.channel.encode_update(stream_id)
+        if messages:
             self.send(self._drain_buffer())
-            self._send_now(stanzas)
-        return bool(stanzas)
+            self._send_now(messages)
+        return bool(messages)
 
     # Called by the turn and the runner
 
@@ -204,32 +203,31 @@ class Response:
         """Hold the buffered block back until the turn is stored. The agent is done by now."""
         self.timers.buffering.cancel(self._flush)
 
-    def finish(self, event: TurnEvent) -> list[str]:
-        """End the turn with its last event. Return the stanzas to send once the turn is stored."""
+    def finish(self, event: TurnEvent) -> list[OutboundMessage]:
+        """End the turn with its last event. Return the messages to send once the turn is stored."""
         self._close()
-        final_stanzas = self.encoder.encode(event)
-        self.stanzas += final_stanzas
-        buffered = self._drain_buffer()
-        return buffered + final_stanzas
+        final_messages = self.channel.encode(event)
+        self.messages += final_messages
+        return self._drain_buffer() + final_messages
 
     def cancel(self) -> None:
         """End the turn without a reply, because its request was cancelled."""
         self.abandon()
-        self._send_now(self.encoder.encode_cancelled())
+        self._send_now(self.channel.encode_cancelled())
 
     def abandon(self) -> None:
         """End the turn without a reply: the request runs again later, or is refused in silence."""
         self._close()
         self._drain_buffer()
-        if (stanza := self.encoder.encode_paused()) is not None:
-            self._send_now([stanza])
+        if messages := self.channel.encode_paused():
+            self._send_now(messages)
 
-    def send(self, stanzas: list[str]) -> None:
-        """Send stanzas. The last one becomes `last_sent`, so that the outbox can wait for its acknowledgement."""
-        if stanzas:
-            self.last_sent = OutboundStanza(stanzas[-1])
-            self._send_now([*stanzas[:-1], self.last_sent])
-            if self.encoder.shows_typing and not self._is_closed:
+    def send(self, messages: list[OutboundMessage]) -> None:
+        """Send messages. The last one becomes `last_sent`, so that the outbox can wait for its acknowledgement."""
+        if messages:
+            self.last_sent = messages[-1]
+            self._send_now(messages)
+            if self.channel.shows_typing and not self._is_closed:
                 self._restart_typing()
 
     def _emit_thought(self, content: str, status: str, title: str | None = None) -> None:
@@ -238,7 +236,7 @@ class Response:
             raise TypeError(f"a thought is text, not {type(content).__name__}")
         if status not in _STATUSES:
             raise ValueError(f"the status of a thought is {' or '.join(_STATUSES)}, not {status!r}")
-        if not self.encoder.reads_thoughts(title):
+        if not self.channel.reads_thoughts(title):
             return
         self._thought_count += 1
         block = ThinkingBlock(
@@ -247,22 +245,22 @@ class Response:
             content=content,
             status=cast(_Status, status),
         )
-        if stanzas := self.encoder.encode(BlockEmitted(block)):  # not part of the reply, so it is not stored
-            self.send(self._drain_buffer() + stanzas)
+        if messages := self.channel.encode(BlockEmitted(block)):  # not part of the reply, so it is not stored
+            self.send(self._drain_buffer() + messages)
 
     def _next_number(self) -> int:
         """Return the number of the next block or stream."""
         self._last_number += 1
         return self._last_number
 
-    def _encode(self, event: TurnEvent) -> list[str]:
-        """Add an event to the reply. Return its stanzas, which the caller sends."""
+    def _encode(self, event: TurnEvent) -> list[OutboundMessage]:
+        """Add an event to the reply. Return its messages, which the caller sends."""
         self._require_open()
-        stanzas = self.encoder.encode(event)
-        self.stanzas += stanzas
-        return stanzas
+        messages = self.channel.encode(event)
+        self.messages += messages
+        return messages
 
-    def _drain_buffer(self) -> list[str]:
+    def _drain_buffer(self) -> list[OutboundMessage]:
         buffered, self._buffered = self._buffered, []
         if buffered:
             self.timers.buffering.cancel(self._flush)
@@ -274,7 +272,7 @@ class Response:
     def _close(self) -> None:
         self._is_closed = True
         timers = self.timers
-        if self.encoder.shows_typing:
+        if self.channel.shows_typing:
             timers.typing.cancel(self._show_typing)
             timers.typing_repeat.cancel(self._show_typing)
         for stream in self.streams.values():
@@ -282,12 +280,12 @@ class Response:
         self.streams.clear()
 
     def _show_typing(self) -> None:
-        if (stanza := self.encoder.encode_composing()) is not None:
-            self._send_now([stanza])
+        if messages := self.channel.encode_composing():
+            self._send_now(messages)
             self.timers.typing_repeat.schedule(self._show_typing)
 
     def _restart_typing(self) -> None:
-        """Show typing again after a stanza of the reply, if the work goes on."""
+        """Show typing again after a message of the reply, if the work goes on."""
         self.timers.typing.cancel(self._show_typing)
         self.timers.typing_repeat.cancel(self._show_typing)
         self.timers.typing.schedule(self._show_typing)

@@ -13,7 +13,7 @@ from ..exceptions import StoreError
 from ..memory import AgentInteractionMemory, HistoryWindows, erase_conversation
 from ..storage import AgentRepository, StoredConversation
 from .expiry import ConversationExpiry
-from .mailbox import Mailboxes
+from .mailboxes import Mailboxes
 from .policy import Keep, Retention
 
 log = logging.getLogger(__name__)

@@ -1,57 +1,51 @@
 """The runner of one agent. It takes each request through five steps: load, execute, update, prune, save.
 
 The seed describes these steps under Session Management and Runtime Behavior. The runner needs no network: requests come in
-by `Runner.receive`, and stanzas go out by the `send` given to `Runner.open`. `gateway` lists the way of a message.
+by `Runner.receive`, and messages go out by its `Transport`. `gateway` lists the way of a message.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
-from pydantic_core import to_json
-
 from ..concurrency import TimerGroup
-from ..contracts import AgentInterface, ErrorCode
+from ..contracts import Agent, ErrorCode
 from ..contracts.base import utc_now
 from ..domain.conversation import RUN, Outcome, Rules
 from ..domain.identifiers import derive_inbox_key
 from ..domain.jid import bare_jid
 from ..domain.messages import Failed, InboundRequest, TextEmitted, conversation_owner
 from ..domain.preferences import Preferences
-from ..domain.value import replace
+from ..exceptions import StoreError
 from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
-from ..storage import AgentRepository, OnCommit
+from ..storage import AgentRepository, Commit
 from .access_requests import AccessRequests
-from .admission import MAX_HOPS, AdmissionControl, decide_for_conversation, refusal_notice
+from .admission import MAX_HOPS, decide_for_conversation, refusal_notice, refuse_hops
 from .agent_control import PAUSED_NOTICE, AgentControl
 from .agent_lifecycle import AgentLifecycle
-from .client_features import ClientFeatures, UnknownClientFeatures
 from .commands.executor import CommandExecutor
 from .commands.model import Command, CommandResult
 from .commands.parser import ParsedCommand
 from .commands.registry import Commands
-from .dispatcher import Dispatcher
 from .expiry import ConversationExpiry, OnConversationEnd
 from .files import Files
 from .loader import ConversationLoader
 from .long_answers import LongAnswers
-from .mailbox import Mailbox, Mailboxes, MailboxTask, QueuedRequest
+from .mailboxes import Mailbox, Mailboxes, QueuedRequest
 from .metrics import Metrics
-from .outbound_stanza import SendStanzas
-from .outbox import Outbox
+from .outbox import Outbox, dump_reply
 from .policy import Policy
 from .received_reactions import ReceivedReactions
-from .response import Response
+from .response import TurnResponse
 from .retention_job import EphemeralOwners, Purged, RetentionJob
 from .stream import ReplyTimers
-from .thread_resolver import ThreadResolver
+from .transport import OutboundMessage, Transport
 from .turn import Turn
 from .turn_services import TurnServices
 
@@ -63,8 +57,8 @@ log = logging.getLogger(__name__)
 class Runner:
     """The runner of one agent: one turn at a time within a conversation, many conversations at once.
 
-    `agent`: an object with `manifest` and `assist`. `jid`: its address, of which the bare JID counts. `store`: the database
-    rows of this agent. `policy`: limits and timeouts. `clock`: the time of conversations, with a timezone.
+    `agent`: an object with `manifest` and `assist`. `jid`: its address, of which the bare JID counts. `repository`: the
+    database rows of this agent. `transport`: its network. `policy`: limits and timeouts. `clock`: the time of conversations.
     `on_conversation_end`: functions called with the conversation id and the final state when an episode ends; a method of
     the agent of this name is called last. `interaction_memory`: returns the agent's own memory. `files`: uploads, for
     replies too long for a chat. `knowledge`, `summariser`, `count_tokens`: parts of the memory strategy. `usage`: the
@@ -75,9 +69,10 @@ class Runner:
 
     def __init__(
         self,
-        agent: AgentInterface,
+        agent: Agent,
         jid: str,
         repository: AgentRepository,
+        transport: Transport,
         policy: Policy | None = None,
         *,
         clock: Callable[[], datetime] = utc_now,
@@ -105,8 +100,7 @@ class Runner:
         self._clock = clock
         self._interaction_memory = interaction_memory
         timings = self.policy.timings
-        # One person gets a share only, so that many threads of theirs leave room for others.
-        self._mailboxes = Mailboxes(self.policy.concurrency, max(1, self.policy.concurrency // _QUOTA_DIVISOR))
+        self._mailboxes = Mailboxes(repository, self.policy.concurrency, self.policy.queue, self.policy.remembered_turns)
         lifecycle = AgentLifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s, timings.shutdown_s)
         agent_callback = getattr(agent, "on_conversation_end", None)
         end_callbacks = (*on_conversation_end, agent_callback) if callable(agent_callback) else on_conversation_end
@@ -120,7 +114,7 @@ class Runner:
             self.history_windows.with_current_window,
             timings,
         )
-        self._outbox = Outbox(self.jid, repository.inbox, self.policy.stanza_bytes)
+        self._outbox = Outbox(transport, repository.inbox)
         self._services = TurnServices(
             agent=agent,
             jid=self.jid,
@@ -132,21 +126,16 @@ class Runner:
             expiry=self._expiry,
             history_windows=self.history_windows,
             knowledge=knowledge,
-            long_answers=LongAnswers(self.jid, files, self.policy.file_over_bytes),
+            long_answers=LongAnswers(self.jid, transport, files, self.policy.file_over_bytes),
             outbox=self._outbox,
-            client_features=UnknownClientFeatures(),
+            transport=transport,
             reply_timers=ReplyTimers(timings),
             assist_timers=TimerGroup(self.policy.assist_timeout_s, self.jid, timings.blocked_s),
             usage=usage or Usage(repository, clock),
             metrics=self.metrics,
         )
         self._loader = ConversationLoader(self._services)
-        self._dispatcher = Dispatcher(self._services, self._run_turn, self._may_start)
-        self._thread_resolver = ThreadResolver(repository, self._dispatcher.dispatch, self.policy.remembered_turns)
-        self._admission = AdmissionControl(self._mailboxes, self._thread_resolver, repository.inbox, self.policy.queue)
-        self._command_executor = CommandExecutor(
-            self._services, self._loader, self.commands, self, self._admission, self._dispatcher.schedule
-        )
+        self._command_executor = CommandExecutor(self._services, self._loader, self.commands, self)
         self._control = AgentControl(repository, self._mailboxes, self._expiry, clock)
         self._retention_job = RetentionJob(
             repository,
@@ -164,14 +153,11 @@ class Runner:
 
     # Opening and closing
 
-    async def open(self, send: SendStanzas, client_features: ClientFeatures | None = None) -> None:
+    async def open(self) -> None:
         """Load what the last run left unfinished, and begin to accept requests.
 
-        `send` gets stanzas in order and must not fail. `client_features` tells what the clients of people can show; None
-        if that is unknown. Requests that were received before this call are queued behind the recovered ones.
+        Requests that were received before this call are queued behind the recovered ones.
         """
-        self._outbox.send = send
-        self._services.client_features = client_features or UnknownClientFeatures()
         await self._control.load()
         await self._expiry.open()
         self._retention_job.open()
@@ -181,12 +167,12 @@ class Runner:
         early, self._received_early = self._received_early, []
         early_rows = {queued.inbox_row for queued in early}
         self._is_accepting = True
-        self._dispatcher.start()
+        self._mailboxes.start(self)
         for pending_request in pending:
             if pending_request.inbox_row in early_rows:
                 continue
             if pending_request.reply is not None:
-                self._outbox.add_unsent(pending_request.inbox_row, json.loads(pending_request.reply))
+                self._outbox.add_unsent(pending_request.inbox_row, pending_request.reply)
             elif pending_request.request is not None:
                 self._recover_request(
                     InboundRequest.from_json(pending_request.request),
@@ -194,18 +180,19 @@ class Runner:
                     pending_request.inbox_row,
                 )
         for queued in early:
-            self._thread_resolver.resolve_and_enqueue(queued, conversation_owner(queued.incoming))
+            self._mailboxes.put(queued, conversation_owner(queued.incoming))
 
     def _recover_request(self, incoming: InboundRequest, key: UUID, inbox_row: int) -> None:
         """Queue or refuse a request that was received and not finished before the restart (`Policy.on_restart`)."""
-        stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        stored.set_result(True)
+        stored = Commit.completed(True)
         if self.policy.on_restart == "rerun" or self.is_paused:  # during a pause its turn had not begun
-            queued = QueuedRequest(incoming, key, inbox_row, stored, self.metrics.now(), is_redelivered=True)
-            self._thread_resolver.resolve_and_enqueue(queued, conversation_owner(incoming))
+            queued = self._make_queued(incoming, key, inbox_row, stored, is_redelivered=True)
+            self._mailboxes.put(queued, conversation_owner(incoming))
             return
         text = "I was interrupted before I could answer this. Please ask again."
-        self._outbox.add_unsent(inbox_row, self._outbox.encode(incoming, key, Failed(text, ErrorCode.UNAVAILABLE, True)))
+        self._outbox.add_unsent(
+            inbox_row, dump_reply(self._outbox.encode(incoming, key, Failed(text, ErrorCode.UNAVAILABLE, True)))
+        )
 
     def send_unsent(self) -> None:
         """Send the final replies that the last run stored and the server did not acknowledge, with the same ids."""
@@ -217,8 +204,7 @@ class Runner:
         Requests whose turn was cancelled or had not begun stay in the inbox, and run after the next start.
         """
         self._is_accepting = False
-        self._thread_resolver.stop()
-        return await self._dispatcher.drain(grace_s)
+        return await self._mailboxes.drain(grace_s)
 
     async def close(self) -> None:
         """Close the agent, after `drain`: end the background tasks and run `shutdown()`."""
@@ -226,58 +212,88 @@ class Runner:
         self._services.assist_timers.cancel_all()
         await self._retention_job.close()
         await self._expiry.close()
-        await self._thread_resolver.wait_until_idle()
+        await self._mailboxes.wait_until_idle()
         await self._feedback.wait_until_idle()
         await self.history_windows.close()
         await self._services.lifecycle.close()
 
     # The way of a request
 
-    def receive(self, incoming: InboundRequest, on_stored: OnCommit | None = None) -> asyncio.Future[bool] | None:
-        """Receive a request. The future is done when the request is durable: True if it is new, False for a duplicate.
+    def receive(self, incoming: InboundRequest) -> Commit[bool] | None:
+        """Receive a request, and return its commit: True if it is new, False for a duplicate, which is not run.
 
-        A duplicate is not run. Returns None if the request is refused and not stored: the queue is full, or the request
-        came through too many agents. The sender is told. `on_stored` is called with the result of the future, before the
-        reply is sent.
+        Returns None if the request is refused and not stored: the queue is full, or the request came through too many
+        agents. The sender is told.
         """
         sender = conversation_owner(incoming)
-        incoming = self._thread_resolver.resolve_now(incoming, sender)
-        if (refusal := self._admission.refusal(incoming, sender)) is not None:
+        incoming = self._mailboxes.resolve_thread(incoming, sender)
+        if (refusal := self._mailboxes.refusal(incoming, sender) or refuse_hops(incoming)) is not None:
             self._outbox.send_problem(incoming, uuid4(), refusal)
             return None
         if incoming.replaces is not None:
-            self.cancel_request(sender, incoming.replaces)
+            self._mailboxes.withdraw(sender, incoming.replaces)
         key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
         request = incoming.to_json if incoming.is_text_only else incoming.to_json()
-        inbox_row, stored, may_start_early = self.repository.inbox.receive(key.bytes, sender, request, self._clock(), on_stored)
-        mailbox = self._mailboxes.get(sender, incoming.thread)
-        if mailbox is not None and mailbox.worker is None:
-            mailbox.has_cancelled_turn = False
-        elif mailbox is not None:
-            self._command_executor.cancel_if_requested(mailbox, incoming, stored, may_start_early)
-        queued = QueuedRequest(incoming, key, inbox_row, stored, self.metrics.now(), may_start_early)
-        if self._control.is_paused:
-            stored.add_done_callback(partial(self._notify_of_pause, queued))
+        inbox_row, stored, may_start_early = self.repository.inbox.receive(key.bytes, sender, request, self._clock())
+        queued = self._make_queued(incoming, key, inbox_row, stored, may_start_early)
+        if queued.command is not None:
+            self._command_executor.cancel_if_requested(queued, sender)
+        if self.is_paused:
+            stored.on_stored(partial(self._notify_of_pause, queued))
         if self._is_accepting:
-            self._thread_resolver.resolve_and_enqueue(queued, sender)
+            self._mailboxes.put(queued, sender)
         else:
             self._received_early.append(queued)
         return stored
 
-    async def _run_turn(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
-        """Answer one request in a worker: load its conversation, then run a command, run the agent or refuse."""
-        incoming = queued.incoming
-        active = mailbox.active or await self._loader.load(mailbox)
-        now = self._clock()
+    def _make_queued(
+        self,
+        incoming: InboundRequest,
+        key: UUID,
+        inbox_row: int,
+        stored: Commit[bool],
+        may_start_early: bool = False,
+        *,
+        is_redelivered: bool = False,
+    ) -> QueuedRequest:
+        """Make the item for the queue, and parse the command that the request may be."""
+        queued = QueuedRequest(incoming, key, inbox_row, stored, self.metrics.now(), may_start_early, is_redelivered)
         if incoming.may_be_command:
             text = str(incoming.payload.get("query", ""))
             parsed = self.commands.parse(text)
-            if isinstance(parsed, ParsedCommand) or incoming.channel == "program":
-                await self._command_executor.reply_to_command(mailbox, active, queued, parsed)
-                return
+            if isinstance(parsed, ParsedCommand):
+                is_for_agent = parsed.command.name in self.commands.agent_commands
+                return replace(queued, command=parsed, is_for_agent=is_for_agent)
+            if incoming.channel == "program":
+                return replace(queued, command=parsed)
             if parsed is not text:
-                incoming = replace(incoming, payload={**incoming.payload, "query": parsed})
-                queued = replace(queued, incoming=incoming)
+                return replace(queued, incoming=replace(incoming, payload={**incoming.payload, "query": parsed}))
+        return queued
+
+    async def handle(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
+        """Answer one request in the worker of its mailbox. A failure is logged, and the sender is told."""
+        try:
+            if queued.may_start_early or await queued.stored:
+                await self._answer(mailbox, queued)
+        except StoreError as error:
+            log.error("%s: a request of %s is not stored: %s", self.jid, mailbox.sender, error)
+            self.metrics.record_failure(str(error))
+            await self._report_storage_failure(mailbox, queued)
+        except Exception:
+            # `Turn.run` catches what `assist` raises, so this is a fault of the platform. One request must not hold up the
+            # others of its conversation.
+            log.exception("%s: a request of %s failed", self.jid, mailbox.sender)
+            self.metrics.record_failure("a fault of the platform; the log has it")
+            await self._fail_request(mailbox, queued)
+
+    async def _answer(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
+        """Answer one request: load its conversation, then run a command, run the agent or refuse."""
+        incoming = queued.incoming
+        active = mailbox.active or await self._loader.load(mailbox)
+        now = self._clock()
+        if queued.command is not None:
+            await self._command_executor.reply_to_command(mailbox, active, queued, queued.command)
+            return
         decision = decide_for_conversation(active, incoming, now, self.policy.rules)
         active.status = decision.status
         if decision.ended_state is not None:
@@ -289,46 +305,72 @@ class Runner:
             await self._refuse(active, queued, response, decision.outcome, now)
 
     async def _refuse(
-        self, active: ActiveConversation, queued: QueuedRequest, response: Response, outcome: Outcome, now: datetime
+        self, active: ActiveConversation, queued: QueuedRequest, response: TurnResponse, outcome: Outcome, now: datetime
     ) -> None:
         """Finish a request without a turn: with a notice, or in silence to people who have had one."""
-        final_stanzas: list[str] = []
+        final_messages: list[OutboundMessage] = []
         incoming = queued.incoming
         if outcome is Outcome.NOTICE or incoming.channel == "program":
             notice = refusal_notice(active, incoming, now, self.policy.rules, has_commands=self.policy.commands)
-            final_stanzas = response.finish(notice)
+            final_messages = response.finish(notice)
             active.echo_count = 0
         else:
             response.abandon()
         await self.repository.inbox.finish(
-            queued.inbox_row, active.record, None, to_json(final_stanzas).decode() if final_stanzas else None
+            queued.inbox_row, active.record, None, dump_reply(final_messages) if final_messages else None
         )
         await queued.stored
-        if final_stanzas:
-            self._outbox.send_final(queued.inbox_row, final_stanzas)
+        if final_messages:
+            self._outbox.send_final(queued.inbox_row, final_messages)
 
-    def _may_start(self, item: QueuedRequest | MailboxTask) -> bool:
-        """Return True unless the agent is paused and the item is for it. So a command of the platform can end a pause."""
-        return not self._control.is_paused or not self._command_executor.is_for_agent(item)
+    async def _report_storage_failure(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
+        """Tell the sender that nothing can be stored, and run the request again later if it is in the inbox.
 
-    def _notify_of_pause(self, queued: QueuedRequest, stored: asyncio.Future[bool]) -> None:
+        The request is not finished, so the sender must not believe that it is. A request that is not in the inbox was not
+        acknowledged, so the server delivers it again.
+        """
+        mailbox.active = None
+        text = (
+            "I cannot store anything at the moment, so what you just said is not remembered yet."
+            " I answer as soon as I can; if you hear nothing, please ask again."
+        )
+        if await queued.stored.wait():
+            self._mailboxes.put_later(replace(queued, is_redelivered=True), mailbox.sender, self.policy.timings.retry_s)
+        self._outbox.send_problem(queued.incoming, queued.key, Failed(text, ErrorCode.UNAVAILABLE, True))
+
+    async def _fail_request(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
+        """Finish a request with an error reply. Unfinished, it would run and fail again after every start."""
+        active = mailbox.active
+        if active is None:
+            await self._report_storage_failure(mailbox, queued)
+            return
+        mailbox.active = None
+        problem = Failed("Something went wrong on my side. Please try again later.", ErrorCode.INTERNAL, False)
+        messages = self._outbox.encode(queued.incoming, queued.key, problem)
+        try:
+            await self.repository.inbox.finish(queued.inbox_row, active.record, None, dump_reply(messages))
+        except StoreError as error:
+            log.error("%s: %s", self.jid, error)
+        else:
+            self._outbox.send_final(queued.inbox_row, messages)
+
+    def _notify_of_pause(self, queued: QueuedRequest, is_new: bool) -> None:
         """Tell a person that their message is stored until the pause ends. Programs get no notice: they wait for a reply."""
         incoming = queued.incoming
-        is_new = not stored.cancelled() and stored.exception() is None and stored.result()
         if not is_new or not self.is_paused or incoming.channel not in ("person", "room"):
             return
-        if self._command_executor.is_for_agent(queued) and self._control.allow_notice(conversation_owner(incoming)):
+        if queued.is_for_agent and self._control.allow_notice(conversation_owner(incoming)):
             self._outbox.send(self._outbox.encode(incoming, uuid4(), TextEmitted(PAUSED_NOTICE, 1)))
 
     # Beside the requests
 
     async def wait_for_capacity(self, incoming: InboundRequest) -> None:
         """Wait until the queues have room for a request, so that `receive` does not refuse it for their length."""
-        await self._admission.wait_for_capacity(incoming)
+        await self._mailboxes.wait_for_capacity(conversation_owner(incoming), incoming.thread)
 
     def cancel_request(self, sender: str, message_id: str) -> bool:
         """Cancel an unanswered request of `sender` (a bare JID). Return True if there was one."""
-        return self._admission.cancel(sender, message_id)
+        return self._mailboxes.withdraw(sender, message_id)
 
     def record_reaction(self, sender: str, message_id: str, emojis: tuple[str, ...], nickname: str = "") -> None:
         """Record a reaction with the turn that it is about, and call the agent's `feedback`.
@@ -341,11 +383,11 @@ class Runner:
     @property
     def turns_in_flight(self) -> int:
         """Number of conversations with a turn that runs or waits."""
-        return len(self._dispatcher) + len(self._thread_resolver)
+        return self._mailboxes.busy_count
 
     def count_queued(self, sender: str) -> int:
         """Count the requests of a sender (a bare JID) that wait for their turn."""
-        return self._mailboxes.count_queued(sender) + self._thread_resolver.count_queued(sender)
+        return self._mailboxes.count_queued(sender)
 
     def has_mailbox(self, conversation_id: str) -> bool:
         """Return True if a conversation has a mailbox in memory."""
@@ -356,8 +398,7 @@ class Runner:
 
         `mailbox_key` limits that to one mailbox: its sender (a bare JID) and its thread.
         """
-        await self._thread_resolver.wait_until_idle()
-        await self._dispatcher.wait_until_idle(*mailbox_key)
+        await self._mailboxes.wait_until_idle(*mailbox_key)
 
     async def purge(self) -> Purged:
         """Delete permanently what `Policy.retention` does not keep. The runner does so at the start and once a day."""
@@ -391,7 +432,7 @@ class Runner:
         answering = [
             mailbox
             for mailbox in self._mailboxes.of_sender(owner)
-            if mailbox.current is not None and self._command_executor.is_for_agent(mailbox.current)
+            if mailbox.current is not None and mailbox.current.is_for_agent
         ]
         return sum(mailbox.cancel_current() for mailbox in answering)
 
@@ -430,7 +471,7 @@ class Runner:
     @property
     def is_paused(self) -> bool:
         """True while the agent is paused: it starts no turns."""
-        return self._control.is_paused
+        return self._mailboxes.is_paused
 
     def pause(self) -> None:
         """Start no further turns, until `resume`. Running turns finish, and new requests are stored.
@@ -441,12 +482,8 @@ class Runner:
 
     def resume(self) -> None:
         """End a pause: answer the stored requests in their order."""
-        if self._control.set_paused(False):
-            self._dispatcher.resume()
+        self._control.set_paused(False)
 
     def on_pause(self, callback: Callable[[], None]) -> None:
         """Set the function that is called when the agent is paused or resumed."""
         self._control.on_pause = callback
-
-
-_QUOTA_DIVISOR = 4  # one person gets a quarter of an agent's concurrency at most

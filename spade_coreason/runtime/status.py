@@ -21,9 +21,9 @@ class AgentStatus:
     state: AgentCondition
     since: datetime | None = None
     """The start of the current session; None while the agent is not connected."""
-    why: str | None = None
+    connection_problem: str | None = None
     """The reason why the agent is not connected to its server; None if there is none."""
-    cannot_store: str | None = None
+    storage_problem: str | None = None
     """The reason why the agent cannot store anything; None if there is none."""
     resumed: int = 0
     """The number of lost connections after which a session was resumed."""
@@ -31,7 +31,7 @@ class AgentStatus:
     """The number of sessions since the platform started."""
     conversations: int | None = 0
     """The number of active conversations; None if the database does not answer."""
-    conversations_kept: int | None = 0
+    conversations_stored: int | None = 0
     """The number of all conversations; None if the database does not answer."""
     in_flight: int = 0
     """The number of conversations with a running or waiting turn."""
@@ -45,7 +45,7 @@ class AgentStatus:
     @property
     def is_healthy(self) -> bool:
         """True if the agent is online and can store requests."""
-        return self.state == "online" and self.cannot_store is None
+        return self.state == "online" and self.storage_problem is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import asyncio
 from typing import Protocol
 from uuid import UUID
 
-from ..codec import ReplyEncoder
 from ..concurrency import TimerGroup
 from ..domain.messages import StreamAborted, StreamChunk, StreamEnded, StreamStarted, TextEmitted, TurnEvent
 from .long_answers import UNCHANGED, LongAnswers, RenderedAnswer
 from .policy import RunnerTimings
+from .transport import ReplyChannel
 
 
 class ReplyTimers:
@@ -35,10 +35,10 @@ _CHUNKS_UNTIL_YIELD = 64
 class StreamingReply(Protocol):
     """The response that a stream is a part of."""
 
-    encoder: ReplyEncoder
+    channel: ReplyChannel
     long_answers: LongAnswers | None
     timers: ReplyTimers
-    streams: dict[int, Stream]
+    streams: dict[int, TurnStream]
     """The open streams, by number."""
     texts: list[str]
 
@@ -59,7 +59,7 @@ class StreamingReply(Protocol):
         ...
 
 
-class Stream:
+class TurnStream:
     """A stream of one reply, as `StreamHandle`: active, then closed or aborted."""
 
     __slots__ = ("_chunks", "_is_closing", "_is_updating", "_number", "_reply", "_stream_id")
@@ -91,11 +91,11 @@ class Stream:
         reply = self._reply
         if self._is_closing or self._number not in reply.streams:
             raise RuntimeError("this stream is closed")
-        encoder = reply.encoder
-        if encoder.follows_streams:
+        channel = reply.channel
+        if channel.follows_streams:
             reply.emit_now(StreamChunk(self.stream_id, len(self._chunks), chunk))
         self._chunks.append(chunk)
-        if encoder.has_live_messages:
+        if channel.has_live_messages:
             self._schedule_update()
         if len(self._chunks) % _CHUNKS_UNTIL_YIELD == 0:
             await asyncio.sleep(0)  # a long reply without an await must not block the event loop
@@ -126,7 +126,7 @@ class Stream:
         """End the stream as complete. Senders who do not follow streams get its text as one block."""
         if self._mark_closed():
             reply, text = self._reply, "".join(self._chunks)
-            if reply.encoder.follows_streams:
+            if reply.channel.follows_streams:
                 reply.emit_soon(StreamEnded(self.stream_id, *rendered))
             else:
                 reply.emit_soon(TextEmitted(text, self._number, *rendered))
@@ -137,7 +137,7 @@ class Stream:
         """End the stream as incomplete, without awaiting."""
         if self._mark_closed():
             reply, text = self._reply, "".join(self._chunks)
-            if not reply.encoder.follows_streams:
+            if not reply.channel.follows_streams:
                 reply.emit_now(StreamStarted(self.stream_id))
                 reply.emit_now(StreamChunk(self.stream_id, 0, text))
             reply.emit_soon(StreamAborted(self.stream_id, reason, replacement))

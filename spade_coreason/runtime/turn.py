@@ -15,7 +15,6 @@ from typing import Any
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from ..codec import encode_displayed
 from ..concurrency import Deadline
 from ..contracts import AgentRequest, ErrorCode, UserErrorBlock
 from ..contracts.base import construct_valid
@@ -24,11 +23,13 @@ from ..domain.history import StoredTurn
 from ..domain.messages import Completed, Failed, TurnEvent
 from ..domain.text import replace_lone_surrogates
 from ..exceptions import StoreError, describe_for_log
-from ..memory import ActiveConversation, DeferredSyncs, Session, sum_usage
-from ..storage import TurnRecord, Variable
-from .mailbox import Mailbox, QueuedRequest
+from ..memory import ActiveConversation, DeferredSyncs, TurnSession, sum_usage
+from ..storage import Commit, TurnRecord, Variable
+from .mailboxes import Mailbox, QueuedRequest
+from .outbox import dump_reply
 from .peers import CURRENT_REQUEST
-from .response import Response
+from .response import TurnResponse
+from .transport import OutboundMessage
 from .turn_services import TurnServices
 
 log = logging.getLogger(__name__)
@@ -42,10 +43,10 @@ class Turn:
     mailbox: Mailbox
     conversation: ActiveConversation
     queued: QueuedRequest
-    response: Response
+    response: TurnResponse
     started_at: datetime
     request: AgentRequest = field(init=False)
-    session: Session = field(init=False)
+    session: TurnSession = field(init=False)
     has_failed: bool = False
     """True if the turn counts as failed in the status of the conversation."""
 
@@ -63,7 +64,7 @@ class Turn:
         if self.conversation.record.status.interaction_count == 1:
             services.usage.reset_conversation(self.conversation.record.conversation_id)
         if incoming.wants_displayed_marker and incoming.stanza_id:
-            services.outbox.send([encode_displayed(incoming)])
+            services.outbox.send([services.transport.encode_displayed(incoming)])
         final_event = await self.run(self._assist)
         if self.is_deleted:
             self.response.cancel()
@@ -118,7 +119,7 @@ class Turn:
                 await self._clear_cancellation()
         except BaseException as error:
             # Also sys.exit(), which would end the whole process, and an agent that cancels its own task.
-            is_stopping = isinstance(error, asyncio.CancelledError) and services.is_cancelling_turns
+            is_stopping = isinstance(error, asyncio.CancelledError) and services.mailboxes.is_cancelling_turns
             if isinstance(error, KeyboardInterrupt) or is_stopping:
                 response.abandon()
                 raise
@@ -178,7 +179,7 @@ class Turn:
     async def _clear_cancellation(self) -> None:
         """Clear a cancellation by the agent itself: it ends the turn, and not the work after the turn."""
         task = self.mailbox.worker
-        if task is None or not task.cancelling() or self.services.is_cancelling_turns:
+        if task is None or not task.cancelling() or self.services.mailboxes.is_cancelling_turns:
             return
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)  # a cancellation that is not delivered yet
@@ -194,7 +195,7 @@ class Turn:
             status = conversation.record_failure(status, rules) if self.has_failed else conversation.record_success(status)
         if session.is_ended:
             status = conversation.complete(status)
-        final_stanzas = response.finish(final_event)
+        final_messages = response.finish(final_event)
         usage = sum_usage(response.events)
         stored_turn = services.history_windows.mark_over_limit(StoredTurn(_encode_turn(self._interaction_fields(usage))))
         record = active.record
@@ -204,7 +205,7 @@ class Turn:
         active.record = record  # a change during this write is stored after it
         usage_variables = await self._count_usage(usage) if usage else ()
         await self.store_reply(
-            final_stanzas, TurnRecord(response.encoder.key, self.started_at, stored_turn.text), usage_variables
+            final_messages, TurnRecord(response.channel.key, self.started_at, stored_turn.text), usage_variables
         )
         await self.queued.stored  # if this raises, the sender is told, and the server keeps the request
         session.publish_variables()
@@ -227,30 +228,28 @@ class Turn:
         )
 
     def store_reply(
-        self, final_stanzas: list[str], turn: TurnRecord | None, usage: Sequence[Variable] = ()
-    ) -> asyncio.Future[bool]:
+        self, final_messages: list[OutboundMessage], turn: TurnRecord | None, usage: Sequence[Variable] = ()
+    ) -> Commit[bool]:
         """Store the conversation, the turn, the reply and the variables in one transaction. A command has no turn.
 
-        `final_stanzas`, the rest of the reply from `Response.finish`, leave as soon as the transaction is durable. Then the
-        future is done. The request itself may have failed to be stored: `queued.stored` tells.
+        `final_messages`, the rest of the reply from `TurnResponse.finish`, leave in the moment in which that is durable.
+        The request itself may have failed to be stored: `queued.stored` tells.
         """
-        stanzas = self.response.stanzas
-        reply = to_json(stanzas).decode() if stanzas else None
+        reply = dump_reply(self.response.messages) if self.response.messages else None
         variables = [*self.session.close(), *usage]
-        on_stored = partial(self._send_final, final_stanzas)
-        return self.services.repository.inbox.finish(
-            self.queued.inbox_row, self.conversation.record, turn, reply, variables, on_stored
-        )
+        commit = self.services.repository.inbox.finish(self.queued.inbox_row, self.conversation.record, turn, reply, variables)
+        commit.on_stored(partial(self._send_final, final_messages))
+        return commit
 
-    def _send_final(self, final_stanzas: list[str], _: bool) -> None:
+    def _send_final(self, final_messages: list[OutboundMessage], _: bool) -> None:
         """Send the rest of the reply. The request is closed when the server has all of it."""
-        stored, outbox = self.queued.stored, self.services.outbox
-        if stored.cancelled() or stored.exception() is not None:
+        outbox = self.services.outbox
+        if not self.queued.stored.is_stored:
             return
         try:
-            if final_stanzas:
-                outbox.send_final(self.queued.inbox_row, final_stanzas)
-            elif self.response.stanzas:
+            if final_messages:
+                outbox.send_final(self.queued.inbox_row, final_messages)
+            elif self.response.messages:
                 outbox.close_when_acknowledged(self.queued.inbox_row, self.response.last_sent)
         except Exception:
             # A fault of the platform. The reply is stored, and is sent after the next start.
@@ -260,7 +259,7 @@ class Turn:
     def _interaction_fields(self, usage: dict[str, Any]) -> dict[str, Any]:
         """Build the fields of the `Interaction`. `usage` is the turn's use of language models."""
         request, response, incoming = self.request, self.response, self.queued.incoming
-        key = response.encoder.key
+        key = response.channel.key
         request_id = incoming.request_id or key
         output: dict[str, Any] = {"text": response.text}
         if response.data_blocks:
@@ -319,8 +318,8 @@ def _make_request(active: ActiveConversation, queued: QueuedRequest, now: dateti
     )
 
 
-def _make_session(services: TurnServices, active: ActiveConversation, queued: QueuedRequest) -> Session:
-    return Session(
+def _make_session(services: TurnServices, active: ActiveConversation, queued: QueuedRequest) -> TurnSession:
+    return TurnSession(
         active.record,
         active.turns,
         active.identity_for(queued.incoming.channel, queued.incoming.nickname),

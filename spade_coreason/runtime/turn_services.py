@@ -7,28 +7,27 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from ..codec import PLAIN_PRESENTATION, PresentationOptions, encoder_for
 from ..concurrency import TimerGroup
-from ..contracts import AgentInterface
+from ..contracts import Agent
 from ..memory import ActiveConversation, HistoryWindows, Knowledge, Usage
 from ..storage import AgentRepository
 from .agent_lifecycle import AgentLifecycle
-from .client_features import ClientFeatures
 from .expiry import ConversationExpiry
 from .long_answers import LongAnswers
-from .mailbox import Mailboxes, QueuedRequest
+from .mailboxes import Mailboxes, QueuedRequest
 from .metrics import Metrics
 from .outbox import Outbox
 from .policy import Policy
-from .response import Response
+from .response import TurnResponse
 from .stream import ReplyTimers
+from .transport import PLAIN_PRESENTATION, PresentationOptions, Transport
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class TurnServices:
     """The services for all turns of one agent. The runner creates them, opens them and closes them."""
 
-    agent: AgentInterface
+    agent: Agent
     jid: str
     repository: AgentRepository
     policy: Policy
@@ -40,19 +39,17 @@ class TurnServices:
     knowledge: Knowledge | None
     long_answers: LongAnswers
     outbox: Outbox
-    client_features: ClientFeatures
+    transport: Transport
     reply_timers: ReplyTimers
     assist_timers: TimerGroup
     usage: Usage
     metrics: Metrics
     has_warned_of_return: bool = False
     """True once the log has warned that the return value of `assist` is not sent."""
-    is_cancelling_turns: bool = False
-    """True while a stop cancels the running turns. Their requests run again after the next start."""
 
-    def make_response(self, queued: QueuedRequest, active: ActiveConversation) -> Response:
+    def make_response(self, queued: QueuedRequest, active: ActiveConversation) -> TurnResponse:
         """Create the response for a request, by the preferences of the person and the features of their clients."""
-        incoming, client_features, person = queued.incoming, self.client_features, active.record.owner
+        incoming, client_features, person = queued.incoming, self.transport.client_features, active.record.owner
         preferences = active.person.preferences
         thoughts = self.policy.thoughts if preferences.thoughts is None else preferences.thoughts
         has_live_messages = preferences.streaming is not False and client_features.has_corrections(person)
@@ -70,5 +67,5 @@ class TurnServices:
             shows_steps,
             client_features.has_replies(incoming.sender),
         )
-        encoder = encoder_for(incoming, queued.key, self.jid, self.policy.stanza_bytes, presentation)
-        return Response(encoder, self.outbox.send, queued, self.repository, self.reply_timers, self.long_answers)
+        channel = self.transport.open_reply(incoming, queued.key, presentation)
+        return TurnResponse(channel, self.outbox.send, queued, self.repository, self.reply_timers, self.long_answers)

@@ -9,7 +9,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "audit": ["AuditRecord", "AuditVerification"],
         "backup": ["BackupInfo", "ProgressCallback", "back_up", "restore"],
         "compaction": ["COMPACTION_VARIABLE", "CompactionState", "NO_COMPACTION"],
-        "database": ["Database", "OnCommit"],
+        "database": ["Commit", "Database"],
         "dedup": ["DUPLICATE_DAYS"],
         "factory": ["open_database"],
         "health": ["check_health"],

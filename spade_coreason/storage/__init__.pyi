@@ -14,8 +14,8 @@ from .compaction import (
     CompactionState as CompactionState,
 )
 from .database import (
+    Commit as Commit,
     Database as Database,
-    OnCommit as OnCommit,
 )
 from .dedup import (
     DUPLICATE_DAYS as DUPLICATE_DAYS,

@@ -1,7 +1,7 @@
 """One SQL database with group commit: a single writer commits writes in batches, and reads run beside it.
 
-Turns that end at the same time share one commit. Callers enqueue writes and await a future; the writer takes all pending
-writes in one transaction. A durable turn then costs a tenth of what a transaction per turn would cost.
+Turns that end at the same time share one transaction. Callers enqueue writes and await the `Commit` of each; the writer takes
+all pending writes in one transaction. A durable turn then costs a tenth of what a transaction per turn would cost.
 
 A batch starts when the writer is idle and a round of the event loop has added no write. A longer wait would leave both idle;
 a shorter one would need a second transaction. If only one turn is running, its batch starts as soon as it ends. `sqlite.py`
@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from sqlalchemy import URL, Connection, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -29,32 +29,6 @@ from .statements import ANSWER, RECEIVE, RECEIVE_ANSWERED, STATEMENTS
 
 log = logging.getLogger(__name__)
 
-OnCommit: TypeAlias = Callable[[Any], None]
-"""A function that receives the result of a write when it is durable, before the task that awaits the write continues.
-
-It is not called if the write failed, or if that task was cancelled.
-"""
-WriteResults: TypeAlias = "list[tuple[asyncio.Future[Any] | None, Any, OnCommit | None]]"
-"""Futures of a batch, each with its result (a value or an exception) and the function that receives a value."""
-
-
-def resolve_futures(results: WriteResults) -> None:
-    """Resolve the futures of a batch. Empty `results`, because the writer may still refer to it."""
-    for future, result, on_commit in results:
-        if future is None or future.done():  # no task waits for it, or the task was cancelled
-            continue
-        if isinstance(result, BaseException):
-            future.set_exception(result)
-            continue
-        future.set_result(result)
-        if on_commit is not None:
-            try:
-                on_commit(result)
-            except (Exception, asyncio.CancelledError):  # a fault in the callback must not block the other futures
-                log.exception("what is stored cannot be told")
-    results.clear()
-
-
 T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]
 Rows: TypeAlias = Sequence[tuple[int, Row]]
@@ -62,13 +36,97 @@ Rows: TypeAlias = Sequence[tuple[int, Row]]
 Durability: TypeAlias = Literal["full", "normal", "off"]
 QueryGenerator: TypeAlias = Generator[tuple[int, Row], list[Any], T]
 """A generator that yields prepared queries with their parameters, receives the rows of each, and returns a result."""
-PendingWrite: TypeAlias = "tuple[Rows, Callable[[Connection], Any] | None, asyncio.Future[Any] | None, OnCommit | None]"
-"""One write: rows of the prepared statements or a function, the future of the caller, and its `OnCommit`."""
 Intercept: TypeAlias = Callable[[list[Any], Callable[[list[Any]], None]], None]
 """A function that receives each batch and the writer. It passes the batch on: at once, later, or changed.
 
-A batch is a list of `PendingWrite`; on SQLite it contains lookups too.
+A batch is a list of `Commit`; on SQLite it contains lookups too.
 """
+
+
+class Commit(Generic[T]):
+    """One write, from its submission until it is durable: `await commit` returns its result, or raises its error.
+
+    A write goes on when a task that awaits it is cancelled. The error is `StoreError` if the database accepts no writes.
+    """
+
+    __slots__ = ("_on_failed", "_on_stored", "_result", "_waiters", "error", "is_done", "is_stored", "rows", "work")
+
+    def __init__(self, rows: Rows = (), work: Callable[[Connection], T] | None = None) -> None:
+        self.rows = rows
+        """The rows to write, until they are written."""
+        self.work = work
+        """The function to run in the transaction; its return value is the result. Without one the result is True."""
+        self.is_done = False
+        """True once the write is durable, or has failed."""
+        self.is_stored = False
+        """True once the write is durable."""
+        self.error: BaseException | None = None
+        """The reason why the write failed."""
+        self._on_stored: tuple[Callable[[T], object], ...] = ()
+        self._on_failed: tuple[Callable[[BaseException], object], ...] = ()
+        self._waiters: tuple[asyncio.Future[None], ...] = ()  # one for each task, because its cancellation cancels the future
+
+    @classmethod
+    def completed(cls, result: T) -> Commit[T]:
+        """Return the commit of a write that is durable already."""
+        commit = cls()
+        commit.resolve(result)
+        return commit
+
+    def on_stored(self, callback: Callable[[T], object]) -> None:
+        """Call `callback` with the result in the moment in which it is durable, before any task that awaits it continues."""
+        if self.is_stored:
+            callback(self._result)
+        elif not self.is_done:
+            self._on_stored = (*self._on_stored, callback)
+
+    def on_failed(self, callback: Callable[[BaseException], object]) -> None:
+        """Call `callback` with the error in the moment in which the write fails."""
+        if self.error is not None:
+            callback(self.error)
+        elif not self.is_done:
+            self._on_failed = (*self._on_failed, callback)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self.is_done:
+            yield from self._add_waiter()
+        if self.error is not None:
+            raise self.error
+        return self._result
+
+    async def wait(self) -> bool:
+        """Wait until the write is durable or has failed. Return True if it is durable."""
+        if not self.is_done:
+            await self._add_waiter()
+        return self.is_stored
+
+    def _add_waiter(self) -> asyncio.Future[None]:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters = (*self._waiters, waiter)
+        return waiter
+
+    def resolve(self, outcome: T | BaseException) -> None:
+        """Set the result of the write, or its error; call the callbacks, and wake the tasks that wait."""
+        self.is_done = True
+        self.rows, self.work = (), None  # the finished turn can be freed
+        callbacks: tuple[Callable[[Any], object], ...]
+        if isinstance(outcome, BaseException):
+            self.error, callbacks = outcome, self._on_failed
+        else:
+            self._result, self.is_stored, callbacks = outcome, True, self._on_stored
+        self._on_stored = self._on_failed = ()
+        for callback in callbacks:
+            try:
+                callback(outcome)
+            except (Exception, asyncio.CancelledError):  # a fault in a callback must not block the other commits
+                log.exception("what is stored cannot be told")
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+Outcomes: TypeAlias = list[tuple[Commit[Any], Any]]
+"""The commits of a batch, each with its result or its error."""
 _DEFERRED_WRITE_S = 0.2
 _MAX_GATHER_ROUNDS = 8
 """The most rounds of the event loop, after the first, in which a batch gathers writes."""
@@ -141,17 +199,16 @@ class Database(ABC):
         self._next_ids[table] += 1
         return self._next_ids[table]
 
-    def submit(self, rows: Rows, on_commit: OnCommit | None = None, *, is_turn_end: bool = False) -> asyncio.Future[bool]:
-        """Write rows of the prepared statements in one transaction. The future is done (True) when they are durable.
+    def submit(self, rows: Rows, *, is_turn_end: bool = False) -> Commit[bool]:
+        """Write rows of the prepared statements in one transaction. The result is True.
 
-        `on_commit` receives the result. `is_turn_end` says that the rows are the end of a request: if no other request is
-        running, the batch starts at once.
+        `is_turn_end` says that the rows are the end of a request: if no other request is running, the batch starts at once.
         """
-        durable: asyncio.Future[bool] = self._loop.create_future()
-        self._enqueue((rows, None, durable, on_commit))
+        commit: Commit[bool] = Commit(rows)
+        self._enqueue(commit)
         if is_turn_end and self._was_batch_small and not self._is_writing and len(self._pending) <= _LONE_TURN_WRITES:
             self._start_batch()
-        return durable
+        return commit
 
     def submit_deferred(self, rows: Rows) -> None:
         """Write rows with the next transaction, or after a short delay. No task waits for them."""
@@ -159,14 +216,11 @@ class Database(ABC):
         if self._deferred_timer is None:
             self._deferred_timer = self._loop.call_later(_DEFERRED_WRITE_S, self._enqueue_deferred)
 
-    def run(self, work: Callable[[Connection], T], on_commit: OnCommit | None = None) -> asyncio.Future[T]:
-        """Run `work` in the writer's transaction. The future has its result as soon as that is durable.
-
-        `on_commit` receives the result. Use it for rare operations: prepared statements are faster.
-        """
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._enqueue(((), work, future, on_commit))
-        return future
+    def run(self, work: Callable[[Connection], T]) -> Commit[T]:
+        """Run `work` in the writer's transaction. Use it for rare operations: prepared statements are faster."""
+        commit = Commit(work=work)
+        self._enqueue(commit)
+        return commit
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in the writer's transaction and wait for its result."""
@@ -175,7 +229,7 @@ class Database(ABC):
     async def erase(self, work: Callable[[Connection], T]) -> T:
         """Run `work`, which deletes rows, in the writer's transaction. Remove the deleted data from the log soon after."""
         erased = self.run(work)
-        erased.add_done_callback(lambda _: self._schedule_log_truncation())  # also if the caller was cancelled
+        erased.on_stored(lambda _: self._schedule_log_truncation())  # also if the caller was cancelled
         return await erased
 
     async def read(self, work: Callable[[Connection], T]) -> T:
@@ -200,7 +254,7 @@ class Database(ABC):
     def _enqueue_deferred(self) -> None:
         self._deferred_timer = None
         if not self._is_closed:
-            self._enqueue((self._drain_deferred(), None, None, None))
+            self._enqueue(Commit(self._drain_deferred()))
 
     def _drain_deferred(self) -> list[tuple[int, Row]]:
         rows, self._deferred_rows = self._deferred_rows, []
@@ -231,7 +285,7 @@ class Database(ABC):
             self._deferred_timer.cancel()
             self._deferred_timer = None
         if self._deferred_rows:
-            self._pending.append((self._drain_deferred(), None, None, None))
+            self._pending.append(Commit(self._drain_deferred()))
         if self._pending:
             batch, self._pending = self._pending, []
             self._is_writing = True
@@ -246,8 +300,8 @@ class Database(ABC):
         if self._pending and self._gather_handle is None:
             self._start_gathering()
 
-    def _resolve(self, results: WriteResults, failure: StoreError | None) -> None:
-        """Resolve the futures of a batch. `failure` is the reason why the database accepts no writes at all, if it is so."""
+    def _resolve(self, outcomes: Outcomes, failure: StoreError | None) -> None:
+        """Resolve the commits of a batch. `failure` is the reason why the database accepts no writes at all, if it is so."""
         if failure is not None and not self.is_failing:
             log.error("%s; it is tried again every %g s", failure, self._timings.retry_s)
         elif failure is None and self.is_failing:
@@ -256,12 +310,14 @@ class Database(ABC):
         if self.is_failing and self._retry_timer is None and not self._is_closed:
             self._retry_timer = self._loop.call_later(self._timings.retry_s, self._retry_write)
         self._on_writer_idle()
-        resolve_futures(results)
+        for commit, outcome in outcomes:
+            commit.resolve(outcome)
+        outcomes.clear()  # the writer may still refer to the list
 
     def _retry_write(self) -> None:
         self._retry_timer = None
         if self.is_failing:
-            self._enqueue(((), _probe_write, None, None))
+            self._enqueue(Commit(work=_probe_write))
 
     @abstractmethod
     def _write_batch(self, batch: list[Any]) -> None:
@@ -358,15 +414,15 @@ def display_name(url: URL) -> str:
     return f"postgresql://{host}{f':{url.port}' if url.port else ''}/{url.database or ''}"
 
 
-def group_rows(batch: Sequence[PendingWrite]) -> list[list[Row]]:
+def group_rows(batch: Sequence[Commit[Any]]) -> list[list[Row]]:
     """Return the rows of a batch by statement, in the order in which the statements run.
 
     A request that is answered in the same batch is written once, as answered. The functions of the other requests build
     their JSON now.
     """
     groups: list[list[Row]] = [[] for _ in STATEMENTS]
-    for rows, *_ in batch:
-        for statement, row in rows:
+    for write in batch:
+        for statement, row in write.rows:
             groups[statement].append(row)
     if groups[RECEIVE]:
         received, groups[RECEIVE_ANSWERED], groups[ANSWER] = _merge_answered(groups[RECEIVE], groups[ANSWER])

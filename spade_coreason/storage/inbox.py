@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, delete, func, select
 
-from .database import Database, OnCommit
+from .database import Commit, Database
 from .dedup import DUPLICATE_DAYS, insert_unless_duplicate
 from .records import InboxRecord, PendingRequest, StoredConversation, TurnRecord, Variable, conversation_columns
 from .schema import ANSWERED, CLOSED, RECEIVED, from_micros, inbox, to_micros
@@ -29,15 +27,15 @@ class Inbox:
         return self._database.open_inbox_rows[self._agent]
 
     def receive(
-        self, key: bytes, sender: str, request: str | Callable[[], str], now: datetime, on_commit: OnCommit | None = None
-    ) -> tuple[int, asyncio.Future[bool], bool]:
-        """Store a request. Return its row id, a future and a flag.
+        self, key: bytes, sender: str, request: str | Callable[[], str], now: datetime
+    ) -> tuple[int, Commit[bool], bool]:
+        """Store a request. Return its row id, its commit and a flag.
 
-        The future is done when the request is durable; its result is False for a duplicate. The flag is True if the request is
-        certainly no duplicate and no failure of the database is known: its turn may begin at once.
+        The result of the commit is False for a duplicate. The flag is True if the request is certainly no duplicate and no
+        failure of the database is known: its turn may begin at once.
 
         `request` is JSON, or a function that returns it. The function may run in the writer's thread, and only if the request
-        is written. `on_commit` receives the result of the future.
+        is written.
         """
         database = self._database
         row = database.next_id("inbox")
@@ -47,16 +45,11 @@ class Inbox:
             if not isinstance(request, str):
                 values = (*values[:-1], request())
             self._open_rows.add(row)
-            return (
-                row,
-                database.run(
-                    lambda connection: insert_unless_duplicate(connection, values, key, database.inbox_keys), on_commit
-                ),
-                False,
-            )
+            commit = database.run(lambda connection: insert_unless_duplicate(connection, values, key, database.inbox_keys))
+            return row, commit, False
         database.inbox_keys.add(key, row)
         self._open_rows.add(row)
-        return row, database.submit([(RECEIVE, values)], on_commit), database.failure is None
+        return row, database.submit([(RECEIVE, values)]), database.failure is None
 
     def finish(
         self,
@@ -65,12 +58,10 @@ class Inbox:
         turn: TurnRecord | None,
         answer: str | None,
         variables: Sequence[Variable] = (),
-        on_commit: OnCommit | None = None,
-    ) -> asyncio.Future[bool]:
+    ) -> Commit[bool]:
         """Store the end of a request in one transaction: its turn, conversation, variables and reply.
 
-        Without a reply (`answer`) the request is closed at once. `on_commit` is called when everything is durable, before the
-        task that awaits the future continues.
+        Without a reply (`answer`) the request is closed at once.
         """
         rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, conversation_columns(self._agent, conversation))]
         if turn is not None:
@@ -87,16 +78,12 @@ class Inbox:
             now = to_micros(conversation.status.last_interaction)
             rows += [(SAVE_VARIABLE, (self._agent, v.scope, v.holder, v.name, v.value, now)) for v in variables]
         rows.append((ANSWER, (inbox_row, CLOSED if answer is None else ANSWERED, answer)))
-        stored = self._database.submit(rows, on_commit, is_turn_end=True)
+        stored = self._database.submit(rows, is_turn_end=True)
         if answer is None:
-            stored.add_done_callback(partial(self._on_closed, inbox_row))
+            stored.on_stored(lambda _: self._open_rows.discard(inbox_row))
         return stored
 
-    def _on_closed(self, inbox_row: int, stored: asyncio.Future[bool]) -> None:
-        if not stored.cancelled() and stored.exception() is None:
-            self._open_rows.discard(inbox_row)
-
-    def store_reply(self, inbox_row: int, answer: str) -> asyncio.Future[bool]:
+    def store_reply(self, inbox_row: int, answer: str) -> Commit[bool]:
         """Store the reply to a request that does not belong to a conversation any more."""
         return self._database.submit([(ANSWER, (inbox_row, ANSWERED, answer))])
 

@@ -14,15 +14,15 @@ from sqlalchemy.pool import NullPool
 
 from ..exceptions import StoreError
 from .database import (
+    Commit,
     Database,
     Durability,
     Intercept,
-    PendingWrite,
+    Outcomes,
     QueryGenerator,
     Row,
     StoreTimings,
     T,
-    WriteResults,
     group_rows,
 )
 from .statements import ADD_INTERACTION, CLOSE, KEY_COLUMNS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
@@ -74,7 +74,7 @@ class PostgresDatabase(Database):
             connect_args=arguments,
         )
         self._connection: AsyncConnection | None = None
-        self._next_batch: list[PendingWrite] = []
+        self._next_batch: list[Commit[Any]] = []
         self._wake_event = asyncio.Event()
         self._writer_task: asyncio.Task[None] | None = None
 
@@ -125,7 +125,7 @@ class PostgresDatabase(Database):
 
     # The writer
 
-    def _write_batch(self, batch: list[PendingWrite]) -> None:
+    def _write_batch(self, batch: list[Commit[Any]]) -> None:
         self._next_batch += batch
         self._wake_event.set()
 
@@ -141,7 +141,7 @@ class PostgresDatabase(Database):
                 if self._next_batch:
                     self._wake_event.set()
 
-    async def _commit(self, batch: list[PendingWrite]) -> tuple[WriteResults, StoreError | None]:
+    async def _commit(self, batch: list[Commit[Any]]) -> tuple[Outcomes, StoreError | None]:
         """Commit a batch. Return the result of each write, and the failure if the server accepts no writes at all."""
         try:
             results = await self._run_transaction(batch)
@@ -149,13 +149,13 @@ class PostgresDatabase(Database):
             problem = self.problem(error) if isinstance(error, _DRIVER_ERRORS) else error
             failure = problem if isinstance(problem, StoreError) and _is_server_failure(error) else None
             if failure is not None or len(batch) == 1:
-                return [(future, problem, None) for _, _, future, _ in batch], failure
+                return [(write, problem) for write in batch], failure
             # Repeat the writes one by one, so that only the faulty one fails.
             outcomes = [await self._commit([write]) for write in batch]
             return list(chain.from_iterable(results for results, _ in outcomes)), outcomes[-1][1]
         return results, None
 
-    async def _run_transaction(self, batch: list[PendingWrite]) -> WriteResults:
+    async def _run_transaction(self, batch: list[Commit[Any]]) -> Outcomes:
         groups = group_rows(batch)
         driver = await self._ensure_connection()
         transaction = driver.transaction()
@@ -179,16 +179,16 @@ class PostgresDatabase(Database):
                 raise
         return results
 
-    async def _run_batch(self, driver: Any, groups: list[list[Row]], batch: list[PendingWrite]) -> WriteResults:
+    async def _run_batch(self, driver: Any, groups: list[list[Row]], batch: list[Commit[Any]]) -> Outcomes:
         *other_groups, closed = groups
         for statement, rows in enumerate(other_groups):
             await _write_rows(driver, statement, rows)
-        results: WriteResults = []
-        for _, work, future, on_commit in batch:
-            if work is not None and self._connection is not None:
-                results.append((future, await self._connection.run_sync(work), on_commit))
+        results: Outcomes = []
+        for write in batch:
+            if write.work is not None and self._connection is not None:
+                results.append((write, await self._connection.run_sync(write.work)))
             else:
-                results.append((future, True, on_commit))
+                results.append((write, True))
         await _write_rows(driver, CLOSE, closed)  # also requests that a function of this batch has just stored
         return results
 

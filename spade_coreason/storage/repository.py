@@ -16,7 +16,7 @@ from ..domain.identifiers import choose_conversation_id
 from ..domain.preferences import PREFERENCES_SCOPE
 from ..exceptions import StoreError
 from .audit import AuditTrail
-from .database import Database, QueryGenerator
+from .database import Commit, Database, QueryGenerator
 from .erasure import PERSON_SCOPES, REFUSED_SCOPE, delete_everything, delete_person_copies, delete_refusal
 from .inbox import Inbox
 from .knowledge import KnowledgeRepository
@@ -76,7 +76,7 @@ class AgentRepository:
         """Return an unused row id for a new conversation."""
         return self._database.next_id("conversations")
 
-    def save_conversation(self, record: StoredConversation) -> asyncio.Future[bool]:
+    def save_conversation(self, record: StoredConversation) -> Commit[bool]:
         """Store a conversation. The future is done when it is durable."""
         return self._database.submit([(SAVE_CONVERSATION, conversation_columns(self.agent, record))])
 
@@ -289,7 +289,7 @@ class AgentRepository:
         )
         return {row.holder: row.value for row in await self._fetch_rows(query)}
 
-    def save_variable(self, scope: str, holder: str, name: str, value: str) -> asyncio.Future[bool]:
+    def save_variable(self, scope: str, holder: str, name: str, value: str) -> Commit[bool]:
         """Store one variable (JSON) outside of a turn. The future is done when it is durable."""
         return self._database.submit([(SAVE_VARIABLE, (self.agent, scope, holder, name, value, to_micros(utc_now())))])
 
@@ -300,11 +300,11 @@ class AgentRepository:
         query = select(variables.c.holder).where(variables.c.agent == self.agent, variables.c.scope == REFUSED_SCOPE)
         return list(await self._fetch_scalars(query.order_by(variables.c.updated_at)))
 
-    def save_refusal(self, person: str) -> asyncio.Future[bool]:
+    def save_refusal(self, person: str) -> Commit[bool]:
         """Store that the agent has told a person so. The future is done when it is durable."""
         return self.save_variable(REFUSED_SCOPE, person, REFUSED_SCOPE, "true")
 
-    def delete_refusal(self, person: str) -> asyncio.Future[None]:
+    def delete_refusal(self, person: str) -> Commit[None]:
         """Delete the mark of `save_refusal`. The future is done when that is durable."""
         return self._database.run(lambda connection: delete_refusal(connection, self.agent, person))
 
@@ -315,7 +315,7 @@ class AgentRepository:
         values = await self.load_variables(_AGENT_SCOPE, self.agent)
         return json.loads(values[name]) if name in values else None
 
-    def save_agent_value(self, name: str, value: Any) -> asyncio.Future[bool]:
+    def save_agent_value(self, name: str, value: Any) -> Commit[bool]:
         """Store a value for this agent. The future is done when it is durable."""
         return self.save_variable(_AGENT_SCOPE, self.agent, name, json.dumps(value))
 

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
@@ -22,17 +22,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from ..exceptions import DatabaseEmptyError, StoreError
 from .database import (
+    Commit,
     Database,
     Durability,
     Intercept,
-    PendingWrite,
+    Outcomes,
     QueryGenerator,
     Row,
     StoreTimings,
     T,
-    WriteResults,
     group_rows,
-    resolve_futures,
 )
 from .statements import CLOSE, MAX_ROWS, SQLITE_QUERIES, STATEMENTS, sqlite_sql
 
@@ -61,6 +60,10 @@ class _Lookup:
 
     queries: QueryGenerator[Any]
     future: asyncio.Future[Any]
+
+
+_LookupResults: TypeAlias = list[tuple[asyncio.Future[Any], Any]]
+"""The futures of lookups, each with its result or an exception."""
 
 
 class SqliteDatabase(Database):
@@ -196,29 +199,36 @@ class SqliteDatabase(Database):
                     writes.clear()
                     self._loop.call_soon_threadsafe(self._resolve, *resolved)
 
-    def _on_looked_up(self, results: WriteResults, is_writing: bool) -> None:
+    def _on_looked_up(self, results: _LookupResults, is_writing: bool) -> None:
         if not is_writing:
             self._on_writer_idle()
-        resolve_futures(results)
+        for future, outcome in results:
+            if future.done():  # the caller was cancelled
+                continue
+            if isinstance(outcome, BaseException):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+        results.clear()
 
-    def _run_lookups(self, driver: sqlite3.Connection, lookups: list[_Lookup]) -> WriteResults:
-        results: WriteResults = []
+    def _run_lookups(self, driver: sqlite3.Connection, lookups: list[_Lookup]) -> _LookupResults:
+        results: _LookupResults = []
         for lookup in lookups:
             try:
-                results.append((lookup.future, _run_query_generator(driver, lookup.queries), None))
+                results.append((lookup.future, _run_query_generator(driver, lookup.queries)))
             except Exception as error:  # noqa: BLE001 - as in `_commit`
-                results.append((lookup.future, self.problem(error) if isinstance(error, sqlite3.Error) else error, None))
+                results.append((lookup.future, self.problem(error) if isinstance(error, sqlite3.Error) else error))
         return results
 
     def _commit(
-        self, connection: Connection, cursor: sqlite3.Cursor, batch: list[PendingWrite]
-    ) -> tuple[WriteResults, StoreError | None]:
+        self, connection: Connection, cursor: sqlite3.Cursor, batch: list[Commit[Any]]
+    ) -> tuple[Outcomes, StoreError | None]:
         """Commit a batch. Return the result of each write, and the failure if the file accepts no writes at all."""
         try:
             self._require_file()
             # Prepared statements alone go directly to the driver, because SQLAlchemy would cost more time than SQLite itself. A
             # function needs SQLAlchemy's connection and transaction.
-            if any(work is not None for _, work, _, _ in batch):
+            if any(write.work is not None for write in batch):
                 with connection.begin():
                     results = self._run_batch(connection, cursor, batch)
             else:
@@ -227,7 +237,7 @@ class SqliteDatabase(Database):
             problem = self.problem(error) if isinstance(error, SQLAlchemyError | sqlite3.Error) else error
             failure = problem if isinstance(problem, StoreError) and _is_file_failure(error) else None
             if failure is not None or len(batch) == 1:
-                return [(future, problem, None) for _, _, future, _ in batch], failure
+                return [(write, problem) for write in batch], failure
             # Repeat the writes one by one, so that only the faulty one fails.
             outcomes = [self._commit(connection, cursor, [write]) for write in batch]
             return list(chain.from_iterable(results for results, _ in outcomes)), outcomes[-1][1]
@@ -243,7 +253,7 @@ class SqliteDatabase(Database):
             problem = f"is gone ({error.strerror})"
         raise StoreError(f"{self.name}: {problem}; put it back, or stop the platform and restore a backup")
 
-    def _run_prepared(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[PendingWrite]) -> WriteResults:
+    def _run_prepared(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[Commit[Any]]) -> Outcomes:
         cursor.execute("BEGIN IMMEDIATE")
         try:
             results = self._run_batch(connection, cursor, batch)
@@ -253,14 +263,12 @@ class SqliteDatabase(Database):
             raise
         return results
 
-    def _run_batch(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[PendingWrite]) -> WriteResults:
+    def _run_batch(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[Commit[Any]]) -> Outcomes:
         *groups, closed = group_rows(batch)
         for statement, rows in enumerate(groups):
             if rows:
                 _write_rows(cursor, statement, rows)
-        results: WriteResults = [
-            (future, True if work is None else work(connection), on_commit) for _, work, future, on_commit in batch
-        ]
+        results: Outcomes = [(write, True if write.work is None else write.work(connection)) for write in batch]
         if closed:
             _write_rows(cursor, CLOSE, closed)  # also requests that a function of this batch has just stored
         return results

@@ -1,6 +1,30 @@
 from .client import (
     AgentClient as AgentClient,
 )
+from .codec.decode import (
+    decode as decode,
+)
+from .codec.encoders.text import (
+    render_block as render_block,
+)
+from .codec.namespaces import (
+    BODY as BODY,
+    CHAT_STATES as CHAT_STATES,
+    CORRECTION_NAMESPACE as CORRECTION_NAMESPACE,
+    DISPLAYED as DISPLAYED,
+    OOB as OOB,
+    OOB_URL as OOB_URL,
+    REACTIONS_NAMESPACE as REACTIONS_NAMESPACE,
+    REPLACE as REPLACE,
+    REPLY as REPLY,
+    REPLY_NAMESPACE as REPLY_NAMESPACE,
+    RETRACT_NAMESPACE as RETRACT_NAMESPACE,
+    THREAD as THREAD,
+)
+from .codec.xml import (
+    escape as escape,
+    escape_attribute as escape_attribute,
+)
 from .connection.endpoint import (
     ServerEndpoint as ServerEndpoint,
 )
@@ -23,4 +47,9 @@ from .servers.selection import (
 from .servers.server import (
     LocalServer as LocalServer,
     require_free_port as require_free_port,
+)
+from .transport import (
+    MAX_REQUEST_BYTES as MAX_REQUEST_BYTES,
+    XmppTransport as XmppTransport,
+    receive_stanza as receive_stanza,
 )

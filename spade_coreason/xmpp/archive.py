@@ -18,7 +18,11 @@ from xml.etree.ElementTree import Element
 
 from slixmpp.exceptions import IqError, XMPPError
 
-from ..codec import (
+from ..contracts.base import utc_now
+from ..domain.jid import bare_jid
+from ..exceptions import StoreError
+from ..storage import DUPLICATE_DAYS, AgentRepository, Commit
+from .codec import (
     ArchivedMessage,
     ArchivePage,
     archive_id,
@@ -28,16 +32,12 @@ from ..codec import (
     read_archived,
     read_page,
 )
-from ..contracts.base import utc_now
-from ..domain.jid import bare_jid
-from ..exceptions import StoreError
-from ..storage import DUPLICATE_DAYS, AgentRepository
 from .connection.connection import Connection
 from .timings import ConnectionTimings
 
 log = logging.getLogger(__name__)
 
-ReceiveArchived: TypeAlias = Callable[[Element], Awaitable[asyncio.Future[bool] | None]]
+ReceiveArchived: TypeAlias = Callable[[Element], Awaitable[Commit[bool] | None]]
 """A function that receives a message. The future that it returns, if any, is done when the message is durable."""
 
 POSITION_KEY = "archive"
@@ -73,7 +73,7 @@ class Archive:
         self._query_id = ""
         self._page: list[ArchivedMessage] = []
         self._is_caught_up = False
-        self._received: deque[tuple[str, asyncio.Future[Any] | None]] = deque()
+        self._received: deque[tuple[str, Commit[Any] | None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.page_size = _PAGE_SIZE
         self.received_count = 0
@@ -110,8 +110,8 @@ class Archive:
             self._page.append(archived)
         return archived is not None
 
-    def record_received(self, message: Element, stored: asyncio.Future[Any] | None) -> None:
-        """Record a message that came directly. `stored` is done when it need not be delivered again (None: at once)."""
+    def record_received(self, message: Element, stored: Commit[Any] | None) -> None:
+        """Record a message that came directly. It need not be delivered again when it is `stored` (None: at once)."""
         if not self._is_caught_up:
             return
         message_id = archive_id(message, self._own_jid)
@@ -125,8 +125,8 @@ class Archive:
     def _store_reached_position(self) -> None:
         self._timer = None
         last_id = ""
-        while self._received and ((stored := self._received[0][1]) is None or stored.done()):
-            if stored is not None and (stored.cancelled() or stored.exception() is not None):
+        while self._received and ((stored := self._received[0][1]) is None or stored.is_done):
+            if stored is not None and not stored.is_stored:
                 self._is_caught_up = False  # the message comes again in a new session, or from the archive
                 self._received.clear()
                 break
@@ -139,15 +139,11 @@ class Archive:
     def _store_position(self, position: ArchivePosition) -> None:
         self._position = position
         if self._repository is not None:
-            self._repository.save_agent_value(
-                POSITION_KEY, [position.archive_id, position.read_at.isoformat()]
-            ).add_done_callback(self._on_position_stored)
+            stored = self._repository.save_agent_value(POSITION_KEY, [position.archive_id, position.read_at.isoformat()])
+            stored.on_failed(self._log_failed_write)
 
-    def _on_position_stored(self, done: asyncio.Future[bool]) -> None:
-        if not done.cancelled() and (error := done.exception()) is not None:
-            log.warning(
-                "%s: its place in the archive is not stored, and it will read some of it again: %s", self._own_jid, error
-            )
+    def _log_failed_write(self, error: BaseException) -> None:
+        log.warning("%s: its place in the archive is not stored, and it will read some of it again: %s", self._own_jid, error)
 
     def _stop(self) -> None:
         self._is_caught_up = False
@@ -225,10 +221,8 @@ class Archive:
                 if (stored := await self._receive(archived.message)) is not None:
                     pending.append(stored)
         page.clear()
-        if pending:
-            await asyncio.wait(pending)  # a cancelled `gather` would cancel the futures that the turns wait for
         for stored in pending:
-            stored.result()
+            await stored
 
     async def _request_page(self, build_query: Callable[..., Element], **arguments: Any) -> ArchivePage:
         self._query_id = secrets.token_hex(8)

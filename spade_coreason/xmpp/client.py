@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element
 
-from ..codec import decode, retraction_stanza
 from ..config import read_run_file
 from ..contracts import AgentRequest
-from ..domain.jid import bare_jid
 from ..domain.messages import Bounce, ReplyEvent
 from ..exceptions import ServerError
 from ..runtime import (
-    MAX_REQUEST_BYTES,
     OpenRequests,
     PeerAnswer,
     PeerEvent,
     collect_answer,
     command_request,
-    encode_request,
     to_request,
 )
+from .codec import decode
 from .connection.connection import Connection
 from .connection.endpoint import ServerEndpoint
+from .transport import MAX_REQUEST_BYTES, XmppTransport
+
+if TYPE_CHECKING:
+    from ..storage import Commit
 
 
 class AgentClient:
@@ -156,16 +156,17 @@ class AgentClient:
         if connection is None:
             raise RuntimeError("use the client in `async with`")
         agent_request = to_request(request)
-        stanza = encode_request(bare_jid(self.jid), jid, agent_request, thread, self._stanza_bytes)
-        request_id = str(agent_request.request_id)
-        async for event in self._requests.events(jid, request_id, timeout, lambda: connection.send([stanza])):
+        transport = XmppTransport(self.jid, connection.send, self._stanza_bytes)
+        message, request_id = transport.encode_request(jid, agent_request, thread), str(agent_request.request_id)
+        async for event in self._requests.events(jid, request_id, timeout, lambda: connection.send([message])):
             yield event
 
     def cancel(self, jid: str, request: AgentRequest) -> None:
         """Retract a request (XEP-0424). The agent drops it if it still waits or runs, and stores nothing of it."""
         if self._connection is None:
             raise RuntimeError("use the client in `async with`")
-        self._connection.send([retraction_stanza(jid, str(request.request_id))])
+        transport = XmppTransport(self.jid, self._connection.send)
+        transport.send([transport.encode_retraction(jid, str(request.request_id))])
 
     def run_command(self, jid: str, command: str, *, timeout: float = 30.0) -> AsyncIterator[PeerEvent]:
         """Run a command of an agent or its platform, in the form that people type: `/history 50`.
@@ -178,7 +179,7 @@ class AgentClient:
         if is_new and self._connection is not None:
             self._connection.client.send_presence()  # the server delivers stored messages after the first presence
 
-    def _on_message(self, stanza: Element) -> asyncio.Future[Any] | None:
+    def _on_message(self, stanza: Element) -> Commit[Any] | None:
         message = decode(stanza)
         if isinstance(message, ReplyEvent):
             self._requests.receive(message)

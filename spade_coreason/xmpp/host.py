@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -18,14 +18,14 @@ from spade.container import Container
 from spade.message import Message as SpadeMessage
 from spade.presence import PresenceManager
 
-from ..codec import SHOW, SHOWS, archive_id
 from ..domain.avatar import Avatar
 from ..domain.jid import bare_jid
 from ..domain.messages import InboundRequest
 from ..exceptions import StoreError
-from ..runtime import AgentCondition, AgentStatus, InboundGateway, MetricsSnapshot, Runner
-from ..storage import AgentRepository
+from ..runtime import AgentCondition, AgentStatus, InboundGateway, MetricsSnapshot, OutboundMessage, Runner
+from ..storage import AgentRepository, Commit
 from .archive import Archive
+from .codec import SHOW, SHOWS, archive_id
 from .connection.connection import Connection
 from .connection.endpoint import ServerEndpoint
 from .muc.room import RoomConfig, is_ephemeral_owner
@@ -34,6 +34,7 @@ from .offline import OfflineMessages
 from .peer_features import PeerFeatures
 from .profile.profile import AgentProfile
 from .timings import DEFAULT_TIMINGS, ConnectionTimings
+from .transport import receive_archived_stanza, receive_stanza
 from .uploads import Uploads
 
 log = logging.getLogger(__name__)
@@ -128,6 +129,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.container.unregister(jid)
         self.traces = NoTraces()
         self._endpoint = endpoint
+        self._own_jid = bare_jid(jid)
         self._register = register
         self._avatar = avatar
         self._timings = timings
@@ -158,7 +160,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             self.connection.client, lambda jid: self._gateway is not None and self._gateway.is_allowed(jid)
         )
 
-    def send(self, stanzas: list[str]) -> None:
+    def send(self, stanzas: Sequence[OutboundMessage]) -> None:
         """Send stanzas in order. They wait while the connection is lost, or while the agent is not in the room."""
         self.connection.send(self.rooms.route(stanzas))
 
@@ -191,7 +193,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             if self.rooms.may_join_any:
                 await self._runner.ephemeral_owners.erase_where(is_ephemeral_owner)
             await self._restore_invited_rooms(self._runner.repository)
-            await self._runner.open(self.send, self.peer_features)
+            await self._runner.open()
             await self.setup()
         except BaseException:
             await self._profile.close()
@@ -249,13 +251,12 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         return bool(self._alive.is_set() and self.connection.state == "online")
 
     async def _restore_invited_rooms(self, repository: AgentRepository) -> None:
-        def on_stored(done: asyncio.Future[bool]) -> None:
-            if not done.cancelled() and (error := done.exception()) is not None:
-                log.warning("%s: the rooms it was invited to are not stored: %s", self.jid, error)
+        def log_failed_write(error: BaseException) -> None:
+            log.warning("%s: the rooms it was invited to are not stored: %s", self.jid, error)
 
         self.rooms.restore_invited(
             await repository.load_agent_value(INVITED_ROOMS_KEY) or [],
-            lambda rooms: repository.save_agent_value(INVITED_ROOMS_KEY, rooms).add_done_callback(on_stored),
+            lambda rooms: repository.save_agent_value(INVITED_ROOMS_KEY, rooms).on_failed(log_failed_write),
         )
 
     async def status(self) -> AgentStatus:
@@ -281,12 +282,12 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             jid=bare_jid(connection.jid),
             state=state,
             since=connection.online_at if connection.state == "online" else None,
-            why=connection.last_problem or None,
-            cannot_store=str(failure) if failure is not None else None,
+            connection_problem=connection.last_problem or None,
+            storage_problem=str(failure) if failure is not None else None,
             resumed=connection.resumption_count,
             sessions=connection.session_count,
             conversations=active_count,
-            conversations_kept=stored_count,
+            conversations_stored=stored_count,
             in_flight=runner.turns_in_flight if runner is not None else 0,
             is_paused=runner is not None and runner.is_paused,
             rooms={jid: str(room) for jid, room in self.rooms.states.items()},
@@ -335,18 +336,18 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             self._profile.announce_new_session(self._catch_up)
             self.rooms.join_all()
 
-    def _on_message(self, stanza: Any) -> asyncio.Future[bool] | None:
+    def _on_message(self, stanza: Any) -> Commit[bool] | None:
         if self._gateway is None or self._profile is None:
             return None
         self._profile.on_activity()
         if self.rooms.is_room_message(stanza):
             message = self.rooms.read_message(stanza)
             if isinstance(message, InboundRequest):
-                return self._gateway.receive(message)
+                return self._gateway.receive_request(message)
             if message is not None:
                 self._gateway.receive_reference(message.sender, message)
             return None
-        stored = self._gateway.receive_stanza(stanza)
+        stored = receive_stanza(self._gateway, self._own_jid, stanza)
         self.archive.record_received(stanza, stored)
         self.offline_messages.record_received(stored)
         return stored
@@ -356,7 +357,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             self.archive.start(self._runner.repository)
             self.offline_messages.start()
 
-    async def _receive_archived(self, stanza: Element) -> asyncio.Future[bool] | None:
+    async def _receive_archived(self, stanza: Element) -> Commit[bool] | None:
         """Receive a message from the archive.
 
         Messages of a room are ignored: public ones are not in this archive, and the senders of private ones may have left.
@@ -366,7 +367,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         is_claimed = self._claims.get(archive_id(stanza, bare_jid(self.connection.jid)))
         if is_claimed is None:
             is_claimed = self._offer_to_behaviours(stanza)
-        return None if is_claimed else await self._gateway.receive_archived(stanza)
+        return None if is_claimed else await receive_archived_stanza(self._gateway, self._own_jid, stanza)
 
     def _intercept(self, stanza: Element) -> bool:
         if self.archive.collect(stanza):

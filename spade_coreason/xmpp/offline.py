@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import SubElement
 
 from slixmpp.exceptions import IqError, IqTimeout
 
 from ..domain.jid import bare_jid
 from .connection.connection import Connection
+
+if TYPE_CHECKING:
+    from ..storage import Commit
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +37,7 @@ class OfflineMessages:
         self._connection = connection
         self._own_jid = bare_jid(connection.jid)
         self._task: asyncio.Task[None] | None = None
-        self._arriving: list[asyncio.Future[Any]] | None = None
+        self._arriving: list[Commit[Any]] | None = None
         self.batch_size = _BATCH_SIZE
 
     def start(self) -> None:
@@ -49,8 +52,8 @@ class OfflineMessages:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def record_received(self, stored: asyncio.Future[Any] | None) -> None:
-        """Record a received message. `stored` is done when the server may delete it (None: at once)."""
+    def record_received(self, stored: Commit[Any] | None) -> None:
+        """Record a received message. The server may delete it when it is `stored` (None: at once)."""
         if self._arriving is not None and stored is not None:
             self._arriving.append(stored)
 
@@ -61,15 +64,13 @@ class OfflineMessages:
         """
         seen: set[str] = set()
         while nodes := [node for node in await self._list_nodes() if node not in seen][: self.batch_size]:
-            arriving: list[asyncio.Future[Any]] = []
+            arriving: list[Commit[Any]] = []
             self._arriving = arriving
             try:
                 await self._send_request("get", "view", nodes)  # the messages come before the reply
             finally:
                 self._arriving = None
-            if arriving:
-                await asyncio.wait(arriving)
-            if any(stored.cancelled() or stored.exception() is not None for stored in arriving):
+            if not all([await stored.wait() for stored in arriving]):
                 break  # messages that could not be stored stay on the server
             await self._send_request("set", "remove", nodes)
             seen.update(nodes)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from slixmpp import Presence
 from slixmpp.exceptions import IqError, IqTimeout, XMPPError
 
-from ..codec import CORRECTION_NAMESPACE, REPLY_NAMESPACE
 from ..domain.jid import bare_jid
+from .codec import CORRECTION_NAMESPACE, REPLY_NAMESPACE
 
 log = logging.getLogger(__name__)
 

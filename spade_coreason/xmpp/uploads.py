@@ -10,9 +10,9 @@ from xml.etree.ElementTree import Element
 
 from slixmpp.exceptions import IqError, IqTimeout
 
-from ..codec import FORM_FIELD, FORM_VALUE, is_link
 from ..exceptions import UploadError
 from ..runtime import Progress, describe_connection_error, format_status
+from .codec import FORM_FIELD, FORM_VALUE, is_link
 
 _NAMESPACE = "urn:xmpp:http:upload:0"
 _TAG = f"{{{_NAMESPACE}}}"

@@ -21,13 +21,13 @@ BOB = "bob@localhost"
 PLANE = "my plane leaves on Friday at 7"
 
 
-def notes(**options: Any) -> AgentTester:
+def notes_tester(**options: Any) -> AgentTester:
     return AgentTester(NotesAgent, jid="notes@localhost", user=ALICE, **options)
 
 
-def relay(peers: Mapping[str, Any], allow: tuple[str, ...] | None = None, **options: Any) -> AgentTester:
-    ask = {"ask": list(peers), **options}
-    return AgentTester(RelayAgent, jid="relay@localhost", peers=peers, options=ask, user=ALICE, allow=allow)
+def relay_tester(peers: Mapping[str, Any], allow: tuple[str, ...] | None = None, **options: Any) -> AgentTester:
+    agent_options = {"ask": list(peers), **options}
+    return AgentTester(RelayAgent, jid="relay@localhost", peers=peers, options=agent_options, user=ALICE, allow=allow)
 
 
 async def test_echo_thinks_and_then_streams_word_by_word() -> None:
@@ -43,11 +43,11 @@ async def test_echo_thinks_and_then_streams_word_by_word() -> None:
         assert answer.text == "one two  three"
 
 
-class Nobody:
-    """Takes whatever an agent says, and never waits."""
+class DiscardingHandler:
+    """A response handler that discards everything and never waits."""
 
     async def thought(self, content: str) -> None: ...
-    async def create_stream(self, title: str) -> Nobody:
+    async def create_stream(self, title: str) -> DiscardingHandler:
         return self
 
     async def write(self, chunk: str) -> None: ...
@@ -57,14 +57,14 @@ class Nobody:
 @pytest.mark.parametrize("delay_s", [0.0, 60.0])
 async def test_echo_waits_between_words_only_where_it_is_told_to(delay_s: float) -> None:
     request = AgentRequest(session_id=uuid4(), payload={"query": "one two"})
-    nobody: Any = Nobody()
-    assisting: Any = EchoAgent(AgentDefinition.simple("echo"), delay_s=delay_s).assist(request, nobody, nobody)
+    handler: Any = DiscardingHandler()
+    coroutine: Any = EchoAgent(AgentDefinition.simple("echo"), delay_s=delay_s).assist(request, handler, handler)
     if delay_s:
-        assert assisting.send(None) is not None  # it waits
-        assisting.close()
+        assert coroutine.send(None) is not None  # it waits
+        coroutine.close()
     else:
         with pytest.raises(StopIteration):
-            assisting.send(None)
+            coroutine.send(None)
 
 
 @pytest.mark.parametrize("delay_s", ["abc", -1, None])
@@ -85,14 +85,14 @@ async def test_echo_says_to_a_person_what_they_said() -> None:
 
 
 @pytest.mark.parametrize("payload", [{}, {"query": None}, {"query": 7}, {"text": "x"}])
-@pytest.mark.parametrize("kind", [EchoAgent, NotesAgent])
-async def test_a_payload_without_a_question_is_answered(kind: Any, payload: dict[str, Any]) -> None:
-    async with AgentTester(kind) as t:
+@pytest.mark.parametrize("agent_class", [EchoAgent, NotesAgent])
+async def test_a_payload_without_a_question_is_answered(agent_class: Any, payload: dict[str, Any]) -> None:
+    async with AgentTester(agent_class) as t:
         assert (await t.ask(payload)).events[-1].type == "request.completed"
 
 
 async def test_notes_say_what_they_cannot_remember() -> None:
-    async with notes() as t:
+    async with notes_tester() as t:
         [said] = await t.say("x" * 65_537)
         assert said.startswith("I cannot remember this: information has 65,537 bytes, and 65,536 are the most; keep the text")
         assert await t.say("list") == ["I know nothing from you yet."]
@@ -100,17 +100,17 @@ async def test_notes_say_what_they_cannot_remember() -> None:
 
 async def test_notes_confirm_what_they_remember_and_answer_after_a_restart() -> None:
     clock = Clock()
-    async with notes(clock=clock) as t:
+    async with notes_tester(clock=clock) as t:
         assert await t.say(PLANE) == [f'✓ I\'ll remember: "{PLANE}".']
         assert await t.say("my train leaves at noon") != []
-        clock.move(days=1)
+        clock.advance(days=1)
         await t.restart()
         assert await t.say("when does my plane leave?") == [f'You told me on 20 November: "{PLANE}".']
 
 
 @pytest.mark.parametrize("question", ["When does my plane leave", "is my plane late", "plane, friday?", "what about planes"])
-async def test_notes_know_a_question(question: str) -> None:
-    async with notes(clock=Clock()) as t:
+async def test_notes_recognise_questions(question: str) -> None:
+    async with notes_tester(clock=Clock()) as t:
         await t.say(PLANE)
         assert await t.say(question) == [f'You told me on 20 November: "{PLANE}".']
 
@@ -118,35 +118,35 @@ async def test_notes_know_a_question(question: str) -> None:
 @pytest.mark.parametrize(
     "statement", ["do the dishes", "Will arrives at 5", "can opener: drawer", "whatever it is", "forgetful"]
 )
-async def test_notes_know_what_is_no_question(statement: str) -> None:
-    async with notes() as t:
+async def test_notes_store_statements_that_resemble_questions(statement: str) -> None:
+    async with notes_tester() as t:
         assert await t.say(statement) == [f'✓ I\'ll remember: "{statement}".']
 
 
 async def test_notes_say_that_they_do_not_know() -> None:
-    async with notes() as t:
+    async with notes_tester() as t:
         assert await t.say("when does my plane leave?") == ["I don't know; you did not tell me."]
         await t.say("the milk is in the fridge")
         assert await t.say("when does my plane leave?") == ["I don't know; you did not tell me."]
 
 
-@pytest.mark.parametrize("wish", ["list", "What do you know?", "show"])
-async def test_notes_list_what_they_know(wish: str) -> None:
-    async with notes() as t:
-        assert await t.say(wish) == ["I know nothing from you yet."]
+@pytest.mark.parametrize("command", ["list", "What do you know?", "show"])
+async def test_notes_list_what_they_know(command: str) -> None:
+    async with notes_tester() as t:
+        assert await t.say(command) == ["I know nothing from you yet."]
         await t.say("one thing")
         await t.say("another")
-        assert await t.say(wish) == ["- one thing\n- another"]
+        assert await t.say(command) == ["- one thing\n- another"]
 
 
-async def test_what_is_told_twice_is_remembered_once() -> None:
-    async with notes() as t:
+async def test_a_fact_sent_twice_is_remembered_once() -> None:
+    async with notes_tester() as t:
         assert await t.say("one thing") == await t.say("one thing")
         assert await t.say("list") == ["- one thing"]
 
 
 async def test_notes_forget_one_thing_or_everything() -> None:
-    async with notes() as t:
+    async with notes_tester() as t:
         for text in (PLANE, "my train leaves at noon", "milk"):
             await t.say(text)
         assert await t.say("forget plane") == [f"Forgotten:\n- {PLANE}"]
@@ -157,21 +157,21 @@ async def test_notes_forget_one_thing_or_everything() -> None:
         assert await t.say("list") == ["I know nothing from you yet."]
 
 
-@pytest.mark.parametrize("wish", ["help", "HELP"])
-async def test_notes_help(wish: str) -> None:
-    async with notes() as t:
-        assert "forget everything" in (await t.say(wish))[0]
+@pytest.mark.parametrize("command", ["help", "HELP"])
+async def test_notes_help(command: str) -> None:
+    async with notes_tester() as t:
+        assert "forget everything" in (await t.say(command))[0]
 
 
-async def test_notes_do_not_take_one_thing_for_another() -> None:
-    async with notes() as t:
+async def test_notes_do_not_confuse_similar_facts() -> None:
+    async with notes_tester() as t:
         await t.say("my cat is called Miez")
         assert await t.say("what is my dog called?") == ["I don't know; you did not tell me."]
         assert '"my cat is called Miez"' in (await t.say("what is my cat called?"))[0]
 
 
-async def test_nothing_of_notes_is_left_when_their_conversation_is_forgotten() -> None:
-    async with notes(clock=Clock()) as t:
+async def test_notes_keep_nothing_of_a_forgotten_conversation() -> None:
+    async with notes_tester(clock=Clock()) as t:
         await t.say(PLANE)
         assert f"- {PLANE}\n- dates:\n  - {PLANE}: " in (await t.say("/memory"))[0]
         await t.say("elsewhere", thread="t")
@@ -182,8 +182,8 @@ async def test_nothing_of_notes_is_left_when_their_conversation_is_forgotten() -
         assert await t.say("/memory") == ["Nothing."]
 
 
-async def test_notes_of_one_person_or_thread_are_not_anothers() -> None:
-    async with notes() as t:
+async def test_notes_of_people_and_threads_are_separate() -> None:
+    async with notes_tester() as t:
         await t.say(PLANE)
         assert await t.say("when does my plane leave?", user=BOB) == ["I don't know; you did not tell me."]
         assert await t.say("when does my plane leave?", thread="work") == ["I don't know; you did not tell me."]
@@ -191,12 +191,12 @@ async def test_notes_of_one_person_or_thread_are_not_anothers() -> None:
 
 
 async def test_relay_asks_all_and_names_each() -> None:
-    async with relay({"echo@localhost": EchoAgent, "notes@localhost": NotesAgent}) as t:
+    async with relay_tester({"echo@localhost": EchoAgent, "notes@localhost": NotesAgent}) as t:
         assert await t.say("milk") == ['echo: milk\n\nnotes: ✓ I\'ll remember: "milk".']
 
 
 async def test_two_people_behind_relay_never_see_each_others_notes() -> None:
-    async with relay({"echo@localhost": EchoAgent, "notes@localhost": NotesAgent}) as t:
+    async with relay_tester({"echo@localhost": EchoAgent, "notes@localhost": NotesAgent}) as t:
         await t.say(PLANE, user=ALICE)
         assert (await t.say("when does my plane leave?", user=BOB))[0].endswith("notes: I don't know; you did not tell me.")
         assert PLANE in (await t.say("when does my plane leave?", user=ALICE))[0]
@@ -205,7 +205,7 @@ async def test_two_people_behind_relay_never_see_each_others_notes() -> None:
         assert "nothing" in (await t.ask("list", user=BOB, to="notes@localhost")).text
 
 
-async def test_a_peer_of_relay_that_is_away_refuses_or_fails_is_one_line() -> None:
+async def test_relay_reports_a_peer_that_is_away_refuses_or_fails_in_one_line() -> None:
     forever = asyncio.Event()
 
     @agent
@@ -222,7 +222,7 @@ async def test_a_peer_of_relay_that_is_away_refuses_or_fails_is_one_line() -> No
         "hanging@localhost": hanging,
         "strict@elsewhere": EchoAgent,
     }
-    async with relay(peers, ask=[*peers, "away@localhost"], timeout_s=2) as t:
+    async with relay_tester(peers, ask=[*peers, "away@localhost"], timeout_s=2) as t:
         text = (await t.ask("hi")).text
         forever.set()
     assert text.split("\n\n") == [
@@ -235,32 +235,32 @@ async def test_a_peer_of_relay_that_is_away_refuses_or_fails_is_one_line() -> No
 
 
 async def test_two_peers_of_relay_with_one_name_are_told_apart() -> None:
-    async with relay({"echo@localhost": EchoAgent, "echo@elsewhere": EchoAgent}, allow=("*",)) as t:
+    async with relay_tester({"echo@localhost": EchoAgent, "echo@elsewhere": EchoAgent}, allow=("*",)) as t:
         assert (await t.ask("hi")).text == "echo@localhost: hi\n\necho@elsewhere: hi"
 
 
 @pytest.mark.parametrize("ask", ["echo@localhost", []])
-async def test_relay_without_a_list_of_agents_is_a_mistake_in_the_configuration(ask: Any) -> None:
+async def test_relay_without_a_list_of_agents_is_a_configuration_error(ask: Any) -> None:
     with pytest.raises(ConfigError, match='the option "ask" is a list of agents'):
-        await relay({}, ask=ask).__aenter__()
+        await relay_tester({}, ask=ask).__aenter__()
 
 
 # The round table
 
 
-def round_table(peers: Mapping[str, Any], **options: Any) -> AgentTester:
-    ask = {"ask": list(peers), **options}
-    return AgentTester(RoundTableAgent, jid="table@localhost", peers=peers, options=ask, user=ALICE)
+def round_table_tester(peers: Mapping[str, Any], **options: Any) -> AgentTester:
+    agent_options = {"ask": list(peers), **options}
+    return AgentTester(RoundTableAgent, jid="table@localhost", peers=peers, options=agent_options, user=ALICE)
 
 
 @agent
-async def counts(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-    """Says how many paragraphs it has heard."""
+async def count_paragraphs(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    """Reply with the number of paragraphs in the query."""
     await response.markdown(f"{len(request.payload['query'].split(chr(10) * 2))} heard")
 
 
-async def test_at_the_round_table_each_in_turn_hears_what_was_said() -> None:
-    async with round_table({"poet@localhost": counts, "critic@localhost": counts}, turns=3) as t:
+async def test_the_round_table_asks_its_agents_in_turn_with_all_contributions() -> None:
+    async with round_table_tester({"poet@localhost": count_paragraphs, "critic@localhost": count_paragraphs}, turns=3) as t:
         assert (await t.ask("spring")).text.split("\n\n") == [
             "**poet**: 1 heard",
             "**critic**: 2 heard",
@@ -269,11 +269,11 @@ async def test_at_the_round_table_each_in_turn_hears_what_was_said() -> None:
         ]
 
 
-async def test_the_round_table_goes_on_without_who_is_away() -> None:
+async def test_the_round_table_continues_without_absent_agents() -> None:
     async with AgentTester(
         RoundTableAgent,
         jid="table@localhost",
-        peers={"poet@localhost": counts},
+        peers={"poet@localhost": count_paragraphs},
         options={"ask": ["nobody@localhost", "poet@localhost"], "turns": 3, "timeout_s": 30},
     ) as t:
         text = (await t.ask("spring")).text
@@ -281,13 +281,13 @@ async def test_the_round_table_goes_on_without_who_is_away() -> None:
 
 
 async def test_the_round_table_asks_for_a_topic() -> None:
-    async with round_table({"poet@localhost": counts, "critic@localhost": counts}) as t:
+    async with round_table_tester({"poet@localhost": count_paragraphs, "critic@localhost": count_paragraphs}) as t:
         assert await t.say("hello")  # anything is a topic
         assert (await t.ask({})).text == "What shall we talk about?"
 
 
 @pytest.mark.parametrize("options", [{"ask": "poet@localhost"}, {"ask": ["poet@localhost"]}, {"turns": 0}])
-async def test_a_round_table_without_a_round_is_a_mistake(options: dict[str, Any]) -> None:
+async def test_a_round_table_with_wrong_options_is_a_configuration_error(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        async with round_table({"poet@localhost": counts, "critic@localhost": counts}, **options):
+        async with round_table_tester({"poet@localhost": count_paragraphs, "critic@localhost": count_paragraphs}, **options):
             pass

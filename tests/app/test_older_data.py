@@ -1,4 +1,4 @@
-"""A data directory that an older version left: what is open is answered, and what was kept is there.
+"""A data directory of an older version: open requests are answered, and stored data is still there.
 
 tests/fixtures/data_9d7501a/README.md says what is in it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,23 +17,17 @@ from xml.etree.ElementTree import Element, fromstring
 
 import pytest
 
-from spade_coreason import (
-    AgentDefinition,
-    AgentInteractionMemory,
-    Knowledge,
-    MemoryConfig,
-    Platform,
-    Policy,
-    Runner,
-    load_settings,
-)
-from spade_coreason.codec.decode import decode
+from spade_coreason import AgentDefinition, AgentInteractionMemory, Knowledge, MemoryConfig, Platform, load_settings
 from spade_coreason.domain.identifiers import candidate_conversation_ids, derive_inbox_key, derive_session_id, derive_thread
+from spade_coreason.runtime import OutboundMessage, Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.audit import AuditVerification
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.knowledge import KnowledgeRepository
 from spade_coreason.storage.repository import AgentRepository
+from spade_coreason.testing import Policy
+from spade_coreason.xmpp.codec.decode import decode
+from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.servers.clients import StockClient
 from tests.support.servers.prosody import installed
 from tests.support.servers.requirements import require
@@ -45,52 +39,52 @@ NOW = datetime(2026, 11, 22, 23, 50, tzinfo=UTC)
 KEEPER, SLIDER, COUNTER, SHELVER = (f"{name}@localhost" for name in ("keeper", "slider", "counter", "shelver"))
 ALICE, BOB, CAROL = "alice@localhost", "bob@localhost", "carol@localhost"
 PASSWORD = "the password of alice"
-THINGS = [
+FACTS = [
     "The rake is in the shed.",
     "The roses are red.",
     "The gate squeaks.",
     "The pond has six frogs.",
     "The hedge is high.",
 ]
-OF_THE_GARDEN = [*THINGS, "Learn these.", "The bench is new."]
-WAITING = ["Wait with this: waiting", "This waits behind it.", "Wait with this of a program: waiting3"]
-HELD_ID = "fe978512-7579-5ded-b6d3-f98d3dbea246-0-f2d6d26c"
-HELD_OF_A_PROGRAM_IDS = [
+GARDEN_QUERIES = [*FACTS, "Learn these.", "The bench is new."]
+PENDING_QUERIES = ["Wait with this: waiting", "This waits behind it.", "Wait with this of a program: waiting3"]
+UNSENT_ANSWER_ID = "fe978512-7579-5ded-b6d3-f98d3dbea246-0-f2d6d26c"
+UNSENT_EVENT_IDS = [
     "91455a26-e784-5fbb-b76e-8952e693070e-0-28953efe",
     "91455a26-e784-5fbb-b76e-8952e693070e-1-11badad6",
 ]
-WAITING_IDS = [
+PENDING_ANSWER_IDS = [
     "6dc7b849-4b70-5f6c-8378-32eaaea79a1d-0-65922d60",
     "247ebfd0-95c2-5440-a4f9-9546db5562bd-0-59d9e8a0",
     "6481e129-8137-5236-af28-fea60d2b541d-0-2df2996f",
 ]
-"""Of the answers to these, by `Reader`."""
-HEADS = {
+"""The ids of the answers of `Reader` to these requests."""
+AUDIT_HEADS = {
     KEEPER: (15, "6bf93b3b0cb0945c696c428e62461ce23f95fc03e8009a4a07fa6ddac0bd381a"),
     SLIDER: (5, "0b2f0068d5a293eeaadf6df8dc290c9580c5714d4f224d093727bd7a1a8268ca"),
     COUNTER: (5, "d122ec90664f264f862ba1e7552914e31dcd156125eafb4957bc22bcf5f36ab6"),
     SHELVER: (5, "2665b2016d012e2828c8c9a29e674a7a2a54139c0185b4a59937de1c7bbef15d"),
 }
-POLICIES = {
+MEMORY_CONFIGS = {
     KEEPER: MemoryConfig.model_validate({"strategy": "summary", "limit": 2, "summary_prompt": "Summarise."}),
     SLIDER: MemoryConfig.model_validate({"strategy": "sliding_window", "limit": 2}),
     COUNTER: MemoryConfig.model_validate({"strategy": "token_buffer", "limit": 40}),
     SHELVER: MemoryConfig.model_validate({"strategy": "vector_store", "limit": 2}),
 }
-SUMMARY = "\n".join(f"User: {thing}\nAgent: Kept: {thing}" for thing in THINGS)
-REMEMBERED = {
-    "garden": OF_THE_GARDEN,
+SUMMARY = "\n".join(f"User: {fact}\nAgent: Kept: {fact}" for fact in FACTS)
+MEMORIES = {
+    "garden": GARDEN_QUERIES,
     f"garden_{BOB}": ["I am Bob.", "Goodbye."],
     f"{ALICE}_{KEEPER}": ["Without a thread."],
     "program": ["A program asks.", "Hold this of a program: held2"],
     "shed": ["Hold this: held"],
 }
-SENT: list[tuple[str, str]] = [(sender, stanza) for sender, stanza in json.loads((FIXTURE / "sent.json").read_text())]
-"""All that was sent to the agents, and who sent it, in its order."""
+SENT_STANZAS: list[tuple[str, str]] = [(sender, stanza) for sender, stanza in json.loads((FIXTURE / "sent.json").read_text())]
+"""The senders and stanzas of all that was sent to the agents, in order."""
 
 
 class Reader:
-    """Looks at everything that there is; answers a question with it, as JSON, and anything else with a word."""
+    """Reads all the data that an agent can see. Answers a question with it, as JSON, and anything else with a short text."""
 
     def __init__(self, memory: AgentInteractionMemory | None = None) -> None:
         self.manifest = AgentDefinition.simple("reader")
@@ -131,20 +125,20 @@ async def database(data: Path) -> AsyncIterator[Database]:
 
 
 @asynccontextmanager
-async def running(database: Database, jid: str = KEEPER) -> AsyncIterator[tuple[Runner, Reader, list[Element]]]:
-    """An agent without a network that took up what was left, and the stanzas that it sent; the server has them all."""
+async def run_reader(database: Database, jid: str = KEEPER) -> AsyncIterator[tuple[Runner, Reader, list[Element]]]:
+    """Run an agent without a network that resumes the stored work. Yield its runner, itself and its acknowledged stanzas."""
     reader, sent = Reader(), list[Element]()
 
-    def send(stanzas: list[str]) -> None:
-        for stanza in stanzas:
-            sent.append(fromstring(stanza))
-            if (acknowledge := getattr(stanza, "acknowledge", None)) is not None:
-                acknowledge()
+    def send(messages: Sequence[OutboundMessage]) -> None:
+        for message in messages:
+            sent.append(fromstring(message.content))
+            message.acknowledge()
 
     knowledge = Knowledge(KnowledgeRepository(database, jid))
-    policy = Policy(memory=POLICIES[jid])
-    runner = Runner(reader, jid, AgentRepository(database, jid), policy, clock=lambda: NOW, knowledge=knowledge)
-    await runner.open(send)
+    policy = Policy(memory=MEMORY_CONFIGS[jid])
+    transport = XmppTransport(jid, send)
+    runner = Runner(reader, jid, AgentRepository(database, jid), transport, policy, clock=lambda: NOW, knowledge=knowledge)
+    await runner.open()
     runner.send_unsent()
     await runner.wait_until_idle()
     try:
@@ -154,8 +148,8 @@ async def running(database: Database, jid: str = KEEPER) -> AsyncIterator[tuple[
         await runner.close()
 
 
-async def receives(runner: Runner, sender: str, stanza: str) -> bool:
-    """Whether what a client sends is new to the agent; when this returns it is answered."""
+async def receive(runner: Runner, sender: str, stanza: str) -> bool:
+    """Receive a stanza from a client and wait for its answer. Return True if it was new to the agent."""
     message = fromstring(stanza)
     message.set("from", f"{sender}/phone")
     received: Any = decode(message)
@@ -165,10 +159,10 @@ async def receives(runner: Runner, sender: str, stanza: str) -> bool:
     return await is_new
 
 
-def said(text: str, thread: str) -> str:
-    """What a person's client sends; on no thread where `thread` is empty."""
-    on = f"<thread>{thread}</thread>" if thread else ""
-    return f"<message xmlns='jabber:client' type='chat' id='new'><body>{text}</body>{on}</message>"
+def chat_message(text: str, thread: str) -> str:
+    """Build a message as a person's client sends it; an empty `thread` means no thread."""
+    thread_element = f"<thread>{thread}</thread>" if thread else ""
+    return f"<message xmlns='jabber:client' type='chat' id='new'><body>{text}</body>{thread_element}</message>"
 
 
 def body(message: Element) -> str | None:
@@ -176,7 +170,7 @@ def body(message: Element) -> str | None:
 
 
 def event(message: Element) -> dict[str, Any]:
-    """What a program is told."""
+    """Parse the CloudEvent in a message to a program."""
     found: dict[str, Any] = json.loads(message.findtext("{urn:xmpp:json:0}json") or "{}")
     return found
 
@@ -185,46 +179,52 @@ def event(message: Element) -> dict[str, Any]:
 
 
 async def test_a_received_request_is_run_and_answered_marked_as_redelivered(database: Database) -> None:
-    async with running(database) as (_, reader, sent):
-        assert sorted(one["query"] for one in reader.seen) == sorted(WAITING)
+    async with run_reader(database) as (_, reader, sent):
+        assert sorted(one["query"] for one in reader.seen) == sorted(PENDING_QUERIES)
         assert all(one["redelivered"] for one in reader.seen)
-        of_the_lane = [(one["query"], one["history"], one["session"]) for one in reader.seen if one["conversation"] == "waits"]
-        assert of_the_lane == [
-            (WAITING[0], [], "6e613e7c-5e7b-5186-8576-87b04c7c7936"),
-            (WAITING[1], [(WAITING[0], f"Seen: {WAITING[0]}")], "6e613e7c-5e7b-5186-8576-87b04c7c7936"),
+        turns = [(one["query"], one["history"], one["session"]) for one in reader.seen if one["conversation"] == "waits"]
+        assert turns == [
+            (PENDING_QUERIES[0], [], "6e613e7c-5e7b-5186-8576-87b04c7c7936"),
+            (PENDING_QUERIES[1], [(PENDING_QUERIES[0], f"Seen: {PENDING_QUERIES[0]}")], "6e613e7c-5e7b-5186-8576-87b04c7c7936"),
         ]
         answers = [(message.get("id"), body(message)) for message in sent if body(message)][1:]
-        assert answers == [(ident, f"Seen: {query}") for ident, query in zip(WAITING_IDS[:2], WAITING[:2], strict=True)]
-        asked = "00000000-0000-4000-8000-000000000003"
-        types = [event(message)["type"] for message in sent if event(message).get("requestid") == asked]
+        assert answers == [
+            (ident, f"Seen: {query}") for ident, query in zip(PENDING_ANSWER_IDS[:2], PENDING_QUERIES[:2], strict=True)
+        ]
+        request_id = "00000000-0000-4000-8000-000000000003"
+        types = [event(message)["type"] for message in sent if event(message).get("requestid") == request_id]
         assert types == ["ai.coreason.block.markdown", "ai.coreason.request.completed"]
 
 
 async def test_an_answered_request_is_answered_again_with_the_same_id_and_is_not_run(database: Database) -> None:
-    async with running(database) as (_, reader, sent):
-        assert [message.get("id") for message in sent[:3]] == [HELD_ID, *HELD_OF_A_PROGRAM_IDS]
+    async with run_reader(database) as (_, reader, sent):
+        assert [message.get("id") for message in sent[:3]] == [UNSENT_ANSWER_ID, *UNSENT_EVENT_IDS]
         assert body(sent[0]) == "Kept: Hold this: held"
         assert event(sent[1])["data"]["content"] == "Kept: Hold this of a program: held2"
         assert event(sent[2])["type"] == "ai.coreason.request.completed"
         assert not [one for one in reader.seen if one["query"].startswith("Hold")]
-    async with running(database) as (_, reader, sent):  # it was acknowledged
+    async with run_reader(database) as (_, reader, sent):  # it was acknowledged
         assert (reader.seen, sent) == ([], [])
 
 
 async def test_everything_that_was_sent_is_a_duplicate_when_it_comes_again(database: Database) -> None:
-    for jid in POLICIES:
-        async with running(database, jid) as (runner, reader, sent):
+    for jid in MEMORY_CONFIGS:
+        async with run_reader(database, jid) as (runner, reader, sent):
             before = len(reader.seen), len(sent)
-            again = [await receives(runner, *one) for one in SENT if f"to='{jid}'" in one[1]]
+            again = [await receive(runner, *one) for one in SENT_STANZAS if f"to='{jid}'" in one[1]]
             assert again == [False] * (16 if jid == KEEPER else 5)
             assert (len(reader.seen), len(sent)) == before
 
 
 async def test_new_conversations_and_answers_get_the_ids_that_they_got_before(database: Database) -> None:
-    asked = [(ALICE, said("Hello.", "fresh")), (BOB, said("Hello.", "fresh")), (CAROL, said("Hello.", "garden"))]
-    async with running(database) as (runner, reader, sent):
+    requests = [
+        (ALICE, chat_message("Hello.", "fresh")),
+        (BOB, chat_message("Hello.", "fresh")),
+        (CAROL, chat_message("Hello.", "garden")),
+    ]
+    async with run_reader(database) as (runner, reader, sent):
         del reader.seen[:], sent[:]
-        assert [await receives(runner, *one) for one in asked] == [True, True, True]
+        assert [await receive(runner, *one) for one in requests] == [True, True, True]
         assert [(one["conversation"], one["session"]) for one in reader.seen] == [
             ("fresh", "ae3dd8b8-962e-5f32-a382-40b633e306af"),
             (f"fresh_{BOB}", "8f236a01-6daf-52ad-9cdb-80e9cf7e31d9"),
@@ -237,7 +237,7 @@ async def test_new_conversations_and_answers_get_the_ids_that_they_got_before(da
         ]
 
 
-def test_names_that_are_made_of_others_are_the_same_as_before() -> None:
+def test_derived_ids_are_the_same_as_before() -> None:
     session = derive_session_id(KEEPER, ALICE, "garden")
     assert str(session) == "cef958ba-be79-5d54-af71-a1a3ceb2fc0f"
     assert str(derive_thread(session, SLIDER)) == "4fc6029b-0284-585f-b3c7-bcc142faf3bd"
@@ -252,50 +252,53 @@ def test_names_that_are_made_of_others_are_the_same_as_before() -> None:
 @pytest.mark.parametrize(
     ("jid", "session", "window"),
     [
-        (KEEPER, "cef958ba-be79-5d54-af71-a1a3ceb2fc0f", [None, *OF_THE_GARDEN[-2:]]),  # the summary has no question
-        (SLIDER, "86f87517-9ee7-5c9e-8591-fb94ede27c97", THINGS[-2:]),
-        (COUNTER, "fae17ed5-4ed7-55ed-bf79-bfb3cf34f267", THINGS[-3:]),
-        (SHELVER, "4d5c88ee-73ef-5ee3-9616-dca5f22e8874", THINGS[-2:]),
+        (KEEPER, "cef958ba-be79-5d54-af71-a1a3ceb2fc0f", [None, *GARDEN_QUERIES[-2:]]),  # the summary has no question
+        (SLIDER, "86f87517-9ee7-5c9e-8591-fb94ede27c97", FACTS[-2:]),
+        (COUNTER, "fae17ed5-4ed7-55ed-bf79-bfb3cf34f267", FACTS[-3:]),
+        (SHELVER, "4d5c88ee-73ef-5ee3-9616-dca5f22e8874", FACTS[-2:]),
     ],
     ids=["summary", "sliding_window", "token_buffer", "vector_store"],
 )
-async def test_a_conversation_goes_on_with_its_history_window_and_variables(
+async def test_a_conversation_continues_with_its_history_window_and_variables(
     database: Database, jid: str, session: str, window: list[str | None]
 ) -> None:
-    told = OF_THE_GARDEN if jid == KEEPER else THINGS
-    async with running(database, jid) as (runner, reader, _):
-        assert await receives(runner, ALICE, said("And now?", "garden"))
+    queries = GARDEN_QUERIES if jid == KEEPER else FACTS
+    async with run_reader(database, jid) as (runner, reader, _):
+        assert await receive(runner, ALICE, chat_message("And now?", "garden"))
         assert reader.seen[-1] == {
             "query": "And now?",
             "redelivered": False,
             "conversation": "garden",
             "session": session,
-            "history": [(thing, f"Kept: {thing}") for thing in told],
+            "history": [(fact, f"Kept: {fact}") for fact in queries],
             "summary": SUMMARY if jid == KEEPER else "",
             "window": window,
-            "told": len(told),
+            "told": len(queries),
             "newest": {"text": "Hold this: held", "thread": "shed"}
             if jid == KEEPER
-            else {"text": THINGS[-1], "thread": "garden"},
+            else {"text": FACTS[-1], "thread": "garden"},
             "recalled": ["The roses are red.\nKept: The roses are red."],
             "remembered": [],
         }
 
 
-async def test_others_go_on_with_what_is_theirs(database: Database) -> None:
-    async with running(database) as (runner, reader, _):
+async def test_other_conversations_continue_with_their_own_history_and_variables(database: Database) -> None:
+    async with run_reader(database) as (runner, reader, _):
         del reader.seen[:]
-        assert await receives(runner, BOB, said("Hello again.", "garden"))
-        assert await receives(runner, ALICE, said("Still here.", ""))
-        bob, alone = reader.seen
+        assert await receive(runner, BOB, chat_message("Hello again.", "garden"))
+        assert await receive(runner, ALICE, chat_message("Still here.", ""))
+        bob, unthreaded = reader.seen
         assert (bob["conversation"], bob["session"]) == (f"garden_{BOB}", "f7788f66-c3f5-570f-a24d-1511b39180d5")
         assert [query for query, _ in bob["history"]] == ["I am Bob.", "Goodbye."]  # with which he ended it
         assert (bob["told"], bob["newest"]) == (2, {"text": "Goodbye.", "thread": "garden"})
-        assert (alone["conversation"], alone["session"]) == (f"{ALICE}_{KEEPER}", "b418b8f6-84b6-5148-9743-13127ba7dba4")
-        assert [query for query, _ in alone["history"]] == ["Without a thread."]
+        assert (unthreaded["conversation"], unthreaded["session"]) == (
+            f"{ALICE}_{KEEPER}",
+            "b418b8f6-84b6-5148-9743-13127ba7dba4",
+        )
+        assert [query for query, _ in unthreaded["history"]] == ["Without a thread."]
 
 
-async def test_documents_are_found_by_those_whose_they_are(database: Database) -> None:
+async def test_documents_are_found_only_by_their_owners(database: Database) -> None:
     knowledge = Knowledge(KnowledgeRepository(database, KEEPER))
 
     async def found(query: str, person: str | None = None, conversation: str | None = None) -> list[tuple[str, str]]:
@@ -318,37 +321,37 @@ async def test_documents_are_found_by_those_whose_they_are(database: Database) -
     assert [document.name for document in turns] == ["turn 1", "turn 2", "turn 3"]
 
 
-async def test_audit_trails_are_whole_and_go_on(database: Database) -> None:
-    for jid, (entries, head) in HEADS.items():
+async def test_audit_trails_are_complete_and_continue(database: Database) -> None:
+    for jid, (entries, head) in AUDIT_HEADS.items():
         trail = AgentRepository(database, jid).audit_trail
         assert await trail.verify(head) == AuditVerification(entries, 0, head, ())
-        async with running(database, jid) as (runner, reader, _):
-            assert await receives(runner, ALICE, said("And now?", "garden"))
+        async with run_reader(database, jid) as (runner, reader, _):
+            assert await receive(runner, ALICE, chat_message("And now?", "garden"))
         verdict = await trail.verify(head)
         assert (verdict.entries, verdict.problems) == (entries + len(reader.seen), ())
 
 
-def test_a_memory_is_what_its_file_and_its_journal_hold(data: Path) -> None:
+def test_an_interaction_memory_combines_its_file_and_its_journal(data: Path) -> None:
     memory = AgentInteractionMemory(KEEPER, data / "memory")
     assert memory.path.exists()
     assert memory.journal_path.exists()
     remembered = memory.get_entries()
-    assert {name: [text for text, _ in entries] for name, entries in remembered.items()} == REMEMBERED
-    assert remembered["garden"][0] == (THINGS[0], "2026-11-22T23:45:55.565Z")
+    assert {name: [text for text, _ in entries] for name, entries in remembered.items()} == MEMORIES
+    assert remembered["garden"][0] == (FACTS[0], "2026-11-22T23:45:55.565Z")
     assert remembered["shed"] == [("Hold this: held", "2026-11-22T23:46:33.191Z")]
     memory.add_information("shed", "Now it is empty.")
     memory.close()
     assert not memory.journal_path.exists()
     remembered["shed"] += memory.get_entries()["shed"][1:]
     assert AgentInteractionMemory(KEEPER, data / "memory").get_entries() == remembered
-    assert AgentInteractionMemory(SLIDER, data / "memory").get_information("garden") == THINGS
+    assert AgentInteractionMemory(SLIDER, data / "memory").get_information("garden") == FACTS
 
 
 # Over a server
 
 
-async def test_a_platform_that_was_killed_goes_on(data: Path, tmp_path: Path) -> None:
-    """By the clock of today, by which everything is too old to be a duplicate."""
+async def test_a_platform_that_was_killed_resumes(data: Path, tmp_path: Path) -> None:
+    """The clock is today's, so every request is too old to be a duplicate."""
     require("Prosody", installed())
     configuration = (FIXTURE / "platform.yaml").read_text(encoding="utf-8")
     (tmp_path / "platform.yaml").write_text(configuration.replace("make:Keeper", f"{__name__}:Reader"), encoding="utf-8")
@@ -359,21 +362,23 @@ async def test_a_platform_that_was_killed_goes_on(data: Path, tmp_path: Path) ->
         server: Any = platform.server
         async with StockClient(ALICE, PASSWORD, server, resource="phone") as alice:
             arrived: dict[str, Element] = {}
-            while not {HELD_ID, *HELD_OF_A_PROGRAM_IDS, *WAITING_IDS} <= arrived.keys():
+            while not {UNSENT_ANSWER_ID, *UNSENT_EVENT_IDS, *PENDING_ANSWER_IDS} <= arrived.keys():
                 message = (await alice.message()).xml
                 arrived[message.get("id")] = message
-            assert body(arrived[HELD_ID]) == "Kept: Hold this: held"
-            answers = [arrived[ident] for ident in WAITING_IDS]
-            assert [body(answer) or event(answer)["data"]["content"] for answer in answers] == [f"Seen: {q}" for q in WAITING]
+            assert body(arrived[UNSENT_ANSWER_ID]) == "Kept: Hold this: held"
+            answers = [arrived[ident] for ident in PENDING_ANSWER_IDS]
+            assert [body(answer) or event(answer)["data"]["content"] for answer in answers] == [
+                f"Seen: {q}" for q in PENDING_QUERIES
+            ]
             seen = platform.runners[KEEPER].agent.seen  # type: ignore[attr-defined]  # it is a Reader
             assert [one["redelivered"] for one in seen] == [True, True, True]
 
             garden, shed, waits = [
                 json.loads(await alice.ask("And now?", KEEPER, thread=t)) for t in ("garden", "shed", "waits")
             ]
-            assert [query for query, _ in garden["history"]] == OF_THE_GARDEN
-            assert (garden["summary"], garden["told"], garden["remembered"]) == (SUMMARY, 7, REMEMBERED["garden"])
+            assert [query for query, _ in garden["history"]] == GARDEN_QUERIES
+            assert (garden["summary"], garden["told"], garden["remembered"]) == (SUMMARY, 7, MEMORIES["garden"])
             assert garden["recalled"] == ["The roses are red.\nKept: The roses are red."]
             assert shed["history"] == [["Hold this: held", "Kept: Hold this: held"]]
-            assert shed["remembered"] == REMEMBERED["shed"]
-            assert waits["history"] == [[query, f"Seen: {query}"] for query in WAITING[:2]]
+            assert shed["remembered"] == MEMORIES["shed"]
+            assert waits["history"] == [[query, f"Seen: {query}"] for query in PENDING_QUERIES[:2]]

@@ -1,4 +1,4 @@
-"""A platform of a configuration on a server of somebody else: accounts, and SPADE behaviours beside its agents."""
+"""A configured platform on an external server: accounts, and SPADE behaviours beside its agents."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from spade.behaviour import OneShotBehaviour
 from spade.message import Message
 from spade.template import Template
 
-from spade_coreason import LoginError, Platform, Settings, load_settings
+from spade_coreason import Platform, Settings, load_settings
+from spade_coreason.exceptions import LoginError
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S
-from tests.xmpp.test_spade import plain_spade
+from tests.support.wait import TIMEOUT_S
+from tests.xmpp.test_spade import run_plain_spade_agent
 
 SPADE = Path(__file__).parents[2] / "docs" / "spade.md"
 ECHO = "spade_coreason.agents.echo:EchoAgent"
@@ -32,9 +33,7 @@ def _settings(server: XmppServer, tmp_path: Path, agent: str) -> Settings:
     return load_settings(configuration, tmp_path, {"PASSWORD": "a password"})
 
 
-async def test_an_account_is_made_where_the_configuration_says_so_and_nowhere_else(
-    real_server: XmppServer, tmp_path: Path
-) -> None:
+async def test_an_account_is_registered_only_if_the_configuration_says_so(real_server: XmppServer, tmp_path: Path) -> None:
     jid = f"new{secrets.token_hex(4)}@{real_server.domain}"
     agent = f"jid: {jid}, password: '${{PASSWORD}}'"
     for _ in range(2):  # the first try has not made it
@@ -51,7 +50,7 @@ async def test_an_account_is_made_where_the_configuration_says_so_and_nowhere_el
         assert platform.agents[jid].is_alive()
 
 
-class _Calls(OneShotBehaviour):  # type: ignore[misc]  # SPADE comes without types
+class _CallForProposals(OneShotBehaviour):  # type: ignore[misc]  # SPADE comes without types
     def __init__(self, to: str) -> None:
         super().__init__()
         self._to = to
@@ -73,17 +72,17 @@ async def test_the_behaviour_of_the_documentation_answers_beside_the_agent(
     _settings(prosody, tmp_path, f"jid: {jid}, password: '${{PASSWORD}}', register: true")
     module: dict[str, object] = {"__name__": "market"}
     exec(code, module)
-    running = asyncio.create_task(module["main"]("platform.yaml"))  # type: ignore[operator]  # it came from a text
-    calls = _Calls(jid)
+    platform_task = asyncio.create_task(module["main"]("platform.yaml"))  # type: ignore[operator]  # it came from a text
+    call = _CallForProposals(jid)
     try:
         async with (
-            plain_spade(prosody, calls, Template(metadata={"performative": "propose"})),
+            run_plain_spade_agent(prosody, call, Template(metadata={"performative": "propose"})),
             StockClient(*await prosody.account(), prosody) as alice,
         ):
-            await asyncio.wait_for(calls.join(), PATIENCE_S)
-            assert calls.offer is not None
-            assert calls.offer.body == "7 euros"
+            await asyncio.wait_for(call.join(), TIMEOUT_S)
+            assert call.offer is not None
+            assert call.offer.body == "7 euros"
             assert await alice.ask("and you?", jid) == "and you?"
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        platform_task.cancel()
+        await asyncio.gather(platform_task, return_exceptions=True)

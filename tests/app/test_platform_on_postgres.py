@@ -1,4 +1,4 @@
-"""The platform on PostgreSQL, over a real server: nothing is different for whoever talks to it."""
+"""The platform on PostgreSQL, over a real server: people see no difference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
 
 
-class Counts:
+class CountingAgent:
     """Counts the turns in two ways."""
 
     manifest = AgentDefinition.simple("counts")
@@ -30,7 +30,7 @@ async def test_a_conversation_goes_on_after_a_restart(prosody: XmppServer, postg
     configuration = {
         "server": server,
         "storage": {"url": url},
-        "agents": [{"jid": jid, "agent": f"{__name__}:Counts", "password": password}],
+        "agents": [{"jid": jid, "agent": f"{__name__}:CountingAgent", "password": password}],
     }
     (tmp_path / "platform.yaml").write_text(json.dumps(configuration))
     settings = load_settings(tmp_path / "platform.yaml", tmp_path, {})

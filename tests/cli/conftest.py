@@ -22,12 +22,12 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Invoke]:
     """Run a command in this process, in an empty project: `invoke("check", "-c", "some.yaml")`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
-    root, ours = logging.getLogger(), logging.getLogger("spade_coreason")
-    before = root.handlers[:], root.level, ours.level
+    root, package_logger = logging.getLogger(), logging.getLogger("spade_coreason")
+    before = root.handlers[:], root.level, package_logger.level
     yield lambda *arguments, stdin=None: CliRunner().invoke(cli, arguments, input=stdin)
     root.handlers[:] = before[0]
     root.setLevel(before[1])
-    ours.setLevel(before[2])
+    package_logger.setLevel(before[2])
 
 
 @pytest.fixture
@@ -43,6 +43,6 @@ def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if request.param == "prosody":
         require("Prosody", prosody_server.installed())
     project = write_project(tmp_path_factory.mktemp(f"up-{request.param}") / "project", request.param)
-    raised = "moody@localhost: incident"  # some tests make it raise
-    with run_in_background("up", cwd=project, until=r"^Ready", may_log=[raised]) as up:
+    moody_error = "moody@localhost: incident"  # some tests make it raise
+    with run_in_background("up", cwd=project, until=r"^Ready", may_log=[moody_error]) as up:
         yield up

@@ -8,7 +8,7 @@ from spade_coreason import PeerEvent
 from spade_coreason.cli.answers import AnswerText
 
 
-def fed(*events: tuple[str, dict[str, Any]]) -> list[str]:
+def feed_all(*events: tuple[str, dict[str, Any]]) -> list[str]:
     text = AnswerText()
     return [text.feed(PeerEvent(kind, data)) for kind, data in events]
 
@@ -25,49 +25,49 @@ DONE: tuple[str, dict[str, Any]] = ("request.completed", {})
 
 
 def test_a_stream_is_written_as_it_comes() -> None:
-    assert fed(chunk("a", "one "), chunk("a", "two "), end("a"), DONE) == ["one", " two", "", ""]
+    assert feed_all(chunk("a", "one "), chunk("a", "two "), end("a"), DONE) == ["one", " two", "", ""]
 
 
 def test_parts_have_a_blank_line_between_them() -> None:
     block = ("block.markdown", {"content": "one"})
-    assert fed(block, chunk("a", "two"), end("a"), block, DONE) == ["one", "\n\ntwo", "", "\n\none", ""]
+    assert feed_all(block, chunk("a", "two"), end("a"), block, DONE) == ["one", "\n\ntwo", "", "\n\none", ""]
 
 
 def test_a_second_stream_waits_until_the_first_is_complete() -> None:
     events = [chunk("a", "A1 "), chunk("b", "B1 "), chunk("a", "A2"), end("a"), chunk("b", "B2"), end("b"), DONE]
-    assert "".join(fed(*events)) == "A1 A2\n\nB1 B2"
+    assert "".join(feed_all(*events)) == "A1 A2\n\nB1 B2"
 
 
 def test_a_block_that_comes_in_the_middle_of_a_stream_is_written_behind_it() -> None:
     events = [chunk("a", "A1 "), ("block.markdown", {"content": "block"}), chunk("a", "A2"), end("a"), DONE]
-    assert "".join(fed(*events)) == "A1 A2\n\nblock"
+    assert "".join(feed_all(*events)) == "A1 A2\n\nblock"
 
 
 def test_streams_that_never_end_are_written_when_the_answer_ends() -> None:
-    assert "".join(fed(chunk("a", "A"), chunk("b", "B"), DONE)) == "A\n\nB"
+    assert "".join(feed_all(chunk("a", "A"), chunk("b", "B"), DONE)) == "A\n\nB"
 
 
 def test_an_aborted_stream_says_why() -> None:
-    assert "".join(fed(chunk("a", "one"), ("stream.abort", {"stream_id": "a", "reason": "tired"}), DONE)) == (
+    assert "".join(feed_all(chunk("a", "one"), ("stream.abort", {"stream_id": "a", "reason": "tired"}), DONE)) == (
         "one… (interrupted: tired)"
     )
 
 
-def test_what_stands_in_the_place_of_a_stream_is_written() -> None:
+def test_the_replacement_of_a_stream_is_written() -> None:
     replaced = ("stream.abort", {"stream_id": "a", "reason": "kept back", "replacement": "I keep it."})
-    assert "".join(fed(chunk("a", "one"), replaced, DONE)) == "one… (kept back)\n\nI keep it."
-    assert "".join(fed(replaced, DONE)) == "I keep it."
-    assert "".join(fed(chunk("b", "B"), chunk("a", "one"), replaced, end("b"), DONE)) == "B\n\nI keep it."
+    assert "".join(feed_all(chunk("a", "one"), replaced, DONE)) == "one… (kept back)\n\nI keep it."
+    assert "".join(feed_all(replaced, DONE)) == "I keep it."
+    assert "".join(feed_all(chunk("b", "B"), chunk("a", "one"), replaced, end("b"), DONE)) == "B\n\nI keep it."
 
 
 def test_control_characters_never_reach_a_terminal() -> None:
-    assert "".join(fed(("block.markdown", {"content": "\x1b[31mred\x9b1m\a\ttab\nline"}))) == "[31mred1m\ttab\nline"
+    assert "".join(feed_all(("block.markdown", {"content": "\x1b[31mred\x9b1m\a\ttab\nline"}))) == "[31mred1m\ttab\nline"
 
 
 def test_white_space_alone_is_no_text() -> None:
-    assert fed(chunk("a", "  \n"), end("a"), ("block.markdown", {"content": " "}), DONE) == ["", "", "", ""]
+    assert feed_all(chunk("a", "  \n"), end("a"), ("block.markdown", {"content": " "}), DONE) == ["", "", "", ""]
 
 
 def test_data_is_shown_as_its_view_hint_says() -> None:
     block = {"block_type": "DATA", "data": {"items": ["a", "b"]}, "view_hint": "LIST", "title": "Things"}
-    assert fed(("block.data", block)) == ["*Things*\n- a\n- b"]
+    assert feed_all(("block.data", block)) == ["*Things*\n- a\n- b"]

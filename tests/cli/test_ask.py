@@ -1,4 +1,4 @@
-"""`ask` and `chat` beside a running platform, and what the storage commands see meanwhile."""
+"""`ask` and `chat` beside a running platform, and the storage commands while it runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from spade_coreason.cli.account import Account
 from spade_coreason.exceptions import PeerUnavailableError
 from spade_coreason.storage.lock import lock_directory
 from tests.cli.conftest import Invoke
-from tests.support.program import COMMAND, MOODY, TIMEOUT_S, RunningCommand, clean_environment, run_command, run_in_background
-from tests.support.wait import PATIENCE_S
+from tests.support.program import COMMAND, MOODY_AGENT_SOURCE, RunningCommand, clean_environment, run_command, run_in_background
+from tests.support.wait import TIMEOUT_S
 
 EMBEDDED = {"SPADE_COREASON_SERVER__MODE": "embedded"}
 
@@ -32,7 +32,7 @@ def test_a_name_alone_is_enough_and_a_dash_reads_standard_input(invoke_beside_pl
     assert (done.exit_code, done.stdout, done.stderr) == (0, "from a pipe\n", "")
 
 
-def test_nothing_can_be_asked_but_not_by_mistake(invoke_beside_platform: Invoke) -> None:
+def test_an_empty_question_is_asked_only_if_it_is_quoted(invoke_beside_platform: Invoke) -> None:
     done = invoke_beside_platform("ask", "moody", "", "--thread", uuid.uuid4().hex)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("You said  (")  # and what anybody asked before as this guest
@@ -41,7 +41,7 @@ def test_nothing_can_be_asked_but_not_by_mistake(invoke_beside_platform: Invoke)
     assert done.stderr == 'error: TEXT: standard input is empty; write a question, or "" to ask nothing\n'
 
 
-def test_a_question_that_is_not_utf_8_is_one_line_and_2(invoke: Invoke, tmp_path: Path) -> None:
+def test_a_question_that_is_not_utf_8_is_one_line_and_exit_code_2(invoke: Invoke, tmp_path: Path) -> None:
     line = "error: TEXT: is not UTF-8; convert it before (iconv -t UTF-8)\n"
     piped = invoke("ask", "echo", "-", stdin="grün".encode("latin-1"))
     assert (piped.exit_code, piped.stderr) == (2, line)
@@ -57,25 +57,25 @@ def test_chat_leaves_out_a_line_that_is_not_utf_8(invoke_beside_platform: Invoke
 
 @pytest.mark.parametrize("platform", ["prosody"], indirect=True)
 @pytest.mark.parametrize(("encoding", "shown"), [("ascii", "? gr?n ?"), ("latin-1", "? grün ?")])
-def test_what_standard_output_cannot_show_is_replaced(platform: RunningCommand, encoding: str, shown: str) -> None:
-    def out(*arguments: str) -> str:
+def test_characters_that_standard_output_cannot_show_are_replaced(platform: RunningCommand, encoding: str, shown: str) -> None:
+    def stdout_of(*arguments: str) -> str:
         done = subprocess.run(
             [*COMMAND, *arguments],
             cwd=platform.cwd,
             env=clean_environment({"PYTHONIOENCODING": encoding}),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
             check=True,
         )
         return done.stdout.decode(encoding)
 
     thread = uuid.uuid4().hex
-    assert out("ask", "echo", "☀ grün ☀", "--thread", thread) == f"{shown}\n"
-    assert f"? {shown}\n  {shown}" in out("sessions", "show", thread)
-    events = [json.loads(line) for line in out("ask", "echo", "☀ grün ☀", "--json").splitlines()]
+    assert stdout_of("ask", "echo", "☀ grün ☀", "--thread", thread) == f"{shown}\n"
+    assert f"? {shown}\n  {shown}" in stdout_of("sessions", "show", thread)
+    events = [json.loads(line) for line in stdout_of("ask", "echo", "☀ grün ☀", "--json").splitlines()]
     assert "".join(event["data"].get("chunk", "") for event in events).strip() == "☀ grün ☀"
-    assert json.loads(out("sessions", "show", thread, "--json"))["history"][0]["input"]["query"] == "☀ grün ☀"
+    assert json.loads(stdout_of("sessions", "show", thread, "--json"))["history"][0]["input"]["query"] == "☀ grün ☀"
 
 
 def test_json_is_a_line_for_every_event(invoke_beside_platform: Invoke) -> None:
@@ -86,7 +86,7 @@ def test_json_is_a_line_for_every_event(invoke_beside_platform: Invoke) -> None:
     assert "".join(event["data"].get("chunk", "") for event in events) == "one two"
 
 
-def test_without_a_thread_it_is_one_conversation_and_with_one_another(invoke_beside_platform: Invoke) -> None:
+def test_questions_without_a_thread_share_a_conversation_and_a_thread_is_another(invoke_beside_platform: Invoke) -> None:
     first, thread = uuid.uuid4().hex, uuid.uuid4().hex
     invoke_beside_platform("ask", "moody", first)
     assert f"({first} before)" in invoke_beside_platform("ask", "moody", "again").stdout
@@ -96,19 +96,19 @@ def test_without_a_thread_it_is_one_conversation_and_with_one_another(invoke_bes
     assert thread in [record["conversation_id"] for record in json.loads(listed.stdout)]
 
 
-def test_an_error_of_the_agent_is_1_and_one_line(invoke_beside_platform: Invoke) -> None:
+def test_an_error_of_the_agent_is_exit_code_1_and_one_line(invoke_beside_platform: Invoke) -> None:
     done = invoke_beside_platform("ask", "moody", "fail")
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == "error: moody@localhost reports: I am in a bad mood\n"
 
 
-def test_no_answer_in_time_is_3(invoke_beside_platform: Invoke) -> None:
+def test_no_answer_in_time_is_exit_code_3(invoke_beside_platform: Invoke) -> None:
     done = invoke_beside_platform("ask", "moody", "sleep", "--timeout", "0.7", "--thread", uuid.uuid4().hex)
     assert (done.exit_code, done.stdout) == (3, "")
     assert done.stderr == "error: moody@localhost did not answer in 0.7 s\n"
 
 
-def test_an_agent_that_is_not_there_is_4_at_once(invoke_beside_platform: Invoke) -> None:
+def test_an_unknown_agent_is_exit_code_4_at_once(invoke_beside_platform: Invoke) -> None:
     done = invoke_beside_platform("ask", "nobody", "hi")
     assert done.exit_code == 4
     assert done.stderr.startswith("error: nobody@localhost is not there; there are echo@localhost")
@@ -121,14 +121,14 @@ def test_chat_without_a_terminal_asks_line_by_line(invoke_beside_platform: Invok
     assert done.stderr == "error: moody@localhost reports: I am in a bad mood\n"
 
 
-def test_what_is_stored_is_shown_beside_the_platform_and_deleted_only_without_it(invoke_beside_platform: Invoke) -> None:
+def test_stored_data_is_shown_beside_the_platform_and_deleted_only_without_it(invoke_beside_platform: Invoke) -> None:
     invoke_beside_platform("ask", "notes", "my plane leaves on Friday")
     shown = invoke_beside_platform("sessions", "show", "guest@localhost_notes@localhost")
     assert "▸ my plane leaves on Friday" in shown.stdout
     remembered = invoke_beside_platform("memory", "show", "guest@localhost_notes@localhost")
     assert "- my plane leaves on Friday\n" in remembered.stdout
-    for what in ("sessions", "memory"):
-        refused = invoke_beside_platform(what, "clear", "--agent", "notes", "--all", "--yes")
+    for group in ("sessions", "memory"):
+        refused = invoke_beside_platform(group, "clear", "--agent", "notes", "--all", "--yes")
         assert refused.exit_code == 2
         assert "stop it first" in refused.stderr
 
@@ -140,21 +140,21 @@ def test_a_second_owner_of_the_data_directory_is_told_so(platform: RunningComman
     assert done.stderr == f"error: config/platform.yaml: data_dir: {platform.cwd / 'data'}: {owner}\n"
 
 
-def test_a_reader_that_goes_away_is_no_error(platform: RunningCommand) -> None:
+def test_a_closed_standard_output_is_no_error(platform: RunningCommand) -> None:
     with Popen(
         [*COMMAND, "ask", "echo", "-"], cwd=platform.cwd, env=clean_environment(), stdin=PIPE, stdout=PIPE, stderr=PIPE
-    ) as asking:
-        assert asking.stdin is not None
-        assert asking.stdout is not None
-        assert asking.stderr is not None
-        asking.stdout.close()
-        asking.stdin.write(b"word " * 10_000)
-        asking.stdin.close()
-        assert asking.stderr.read() == b""
-        assert asking.wait(20) == 141
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.write(b"word " * 10_000)
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait(20) == 141
 
 
-def test_what_an_agent_raises_shows_no_traceback_and_nothing_personal(invoke_beside_platform: Invoke) -> None:
+def test_exceptions_of_an_agent_show_no_traceback_and_nothing_personal(invoke_beside_platform: Invoke) -> None:
     done = invoke_beside_platform("ask", "moody", "raise")
     assert done.exit_code == 1
     assert "incident" in done.stderr
@@ -178,15 +178,15 @@ def test_the_options_of_an_account_need_one(invoke: Invoke, command: tuple[str, 
 
 
 @pytest.mark.parametrize(
-    ("agents", "there"),
+    ("agents", "listing"),
     [
         ((), "there are no agents"),
         (("weather@localhost",), "there is only weather@localhost"),
         (("a@localhost", "b@localhost"), "there are a@localhost, b@localhost"),
     ],
 )
-def test_an_agent_that_is_not_there_is_told_from_those_that_are(agents: tuple[str, ...], there: str) -> None:
-    with pytest.raises(PeerUnavailableError, match=f"nobody@localhost is not there; {there}$"):
+def test_an_agent_that_is_not_there_is_told_from_those_that_are(agents: tuple[str, ...], listing: str) -> None:
+    with pytest.raises(PeerUnavailableError, match=f"nobody@localhost is not there; {listing}$"):
         Account("guest@localhost", "x", agents=dict.fromkeys(agents, ""), is_complete=True).resolve_jid("nobody")
 
 
@@ -197,27 +197,27 @@ def test_without_a_platform_it_says_how_to_start_one(invoke_beside_platform: Inv
     assert done.stderr.startswith("error: no platform is running on elsewhere (there is no directory ")
 
 
-def test_while_a_platform_starts_it_says_so(invoke: Invoke, tmp_path: Path) -> None:
+def test_ask_says_that_a_platform_is_starting(invoke: Invoke, tmp_path: Path) -> None:
     with lock_directory(tmp_path / "data"):
         done = invoke("ask", "echo", "hi")
-    said = "error: data is in use, and nobody there can be asked: it is just starting or stopping; try again\n"
-    assert (done.exit_code, done.stderr) == (4, said)
+    error = "error: data is in use, and nobody there can be asked: it is just starting or stopping; try again\n"
+    assert (done.exit_code, done.stderr) == (4, error)
 
 
 def test_an_interrupted_ask_takes_its_question_back(platform: RunningCommand, invoke_beside_platform: Invoke) -> None:
     thread = uuid.uuid4().hex
-    asking = Popen(
+    process = Popen(
         [*COMMAND, "ask", "moody", "yawn", "--thread", thread],
         cwd=platform.cwd,
         env=clean_environment(),
         stdout=PIPE,
         stderr=PIPE,
     )
-    assert asking.stdout is not None
-    assert asking.stdout.read(5) == b"Well,"
-    asking.send_signal(signal.SIGINT)
-    assert asking.communicate(timeout=TIMEOUT_S)[1].strip() == b""
-    assert asking.returncode == 130
+    assert process.stdout is not None
+    assert process.stdout.read(5) == b"Well,"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=TIMEOUT_S)[1].strip() == b""
+    assert process.returncode == 130
     assert (
         invoke_beside_platform("ask", "moody", "two", "--thread", thread).stdout == "one\n\ntwo three\n"
     )  # it would sleep for an hour
@@ -225,28 +225,28 @@ def test_an_interrupted_ask_takes_its_question_back(platform: RunningCommand, in
 
 
 def test_the_data_directory_of_the_configuration_is_found_and_that_of_run(tmp_path: Path) -> None:
-    (tmp_path / "moody.py").write_text(MOODY)
+    (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
     (tmp_path / "config").mkdir()
     agents = [{"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"}]
     configured = json.dumps({"server": {"mode": "embedded"}, "data_dir": "kept", "agents": agents})
     (tmp_path / "config" / "platform.yaml").write_text(configured)
     with run_in_background("up", cwd=tmp_path, until="Ready") as up:
         assert (tmp_path / "kept" / "run.json").exists()
-        assert up.ask("ask", "echo", "hello").stdout == "hello\n"
-        assert up.ask("chat", "echo", stdin="hello\n").stdout.endswith("hello\n")
+        assert up.run_command("ask", "echo", "hello").stdout == "hello\n"
+        assert up.run_command("chat", "echo", stdin="hello\n").stdout.endswith("hello\n")
         up.stop()
     with run_in_background("run", "moody:MoodyAgent", cwd=tmp_path, env=EMBEDDED, until="spade-coreason ask") as run:
-        assert "You said hello" in run.ask("ask", "moody", "hello").stdout
-        named = run.ask("ask", "-c", "config/platform.yaml", "moody", "hello")
+        assert "You said hello" in run.run_command("ask", "moody", "hello").stdout
+        named = run.run_command("ask", "-c", "config/platform.yaml", "moody", "hello")
         assert (named.returncode, named.stdout) == (4, "")
         assert named.stderr.startswith("error: no platform is running on kept; ")
-        assert "moody@localhost" in run.ask("status").stdout
+        assert "moody@localhost" in run.run_command("status").stdout
     both = run_command("ask", "-c", "config/nothing.yaml", "--data", "data", "moody", "hello", cwd=tmp_path)
     assert (both.returncode, both.stderr.count("\n")) == (2, 1)
     assert both.stderr.startswith("error: config/nothing.yaml: there is no such file")
 
 
-def test_who_asks_needs_nothing_else_of_a_configuration(invoke: Invoke, tmp_path: Path) -> None:
+def test_clients_need_only_the_data_directory_of_a_configuration(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     file = tmp_path / "config" / "platform.yaml"
     agents = "agents: [{jid: 1, password: '${NOT_SET_HERE}'}]"

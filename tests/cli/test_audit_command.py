@@ -1,4 +1,4 @@
-"""`audit`: what agents did, and whether the record of it is whole."""
+"""`audit` lists what agents did, and verifies that the record of it is complete."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tests.support.databases import SQLITE, execute
 from tests.support.records import AGENT, ALICE
 
 
-def filled(url: str, entries: int) -> list[AuditEntry]:
-    async def fill() -> list[AuditEntry]:
+def fill_audit_trail(url: str, count: int) -> list[AuditEntry]:
+    async def append_entries() -> list[AuditEntry]:
         database = await open_database(url, "off")
         trail = AgentRepository(database, AGENT).audit_trail
-        deeds = [AuditEntry(actor=AGENT, action="tool.call", resource=f"tool {n}", outcome="success") for n in range(entries)]
-        sealed = [await trail.append(deed, ALICE) for deed in deeds]
+        records = [AuditEntry(actor=AGENT, action="tool.call", resource=f"tool {n}", outcome="success") for n in range(count)]
+        sealed = [await trail.append(record, ALICE) for record in records]
         await database.close()
         return sealed
 
-    return asyncio.run(fill())
+    return asyncio.run(append_entries())
 
 
-def test_what_agents_did_is_listed_and_verified_beside_a_running_platform(tmp_path: Path, invoke: Invoke) -> None:
+def test_the_audit_trail_is_listed_and_verified_beside_a_running_platform(tmp_path: Path, invoke: Invoke) -> None:
     url = f"{SQLITE}{tmp_path}/data/platform.db"
     options = ("--data", str(tmp_path / "data"), "--agent", AGENT)
     (tmp_path / "data").mkdir()
     assert invoke("audit", "list", *options).stdout == "There are none.\n"
     assert invoke("audit", "verify", *options).stdout == "There are none.\n"
-    sealed = filled(url, 3)
+    sealed = fill_audit_trail(url, 3)
     with lock_directory(tmp_path / "data"):
         head, *lines = invoke("audit", "list", *options, "--limit", "2").stdout.splitlines()
         assert head.split() == ["AGENT", "NUMBER", "WHEN", "ACTOR", "ACTION", "RESOURCE", "OUTCOME", "PERSON"]
@@ -49,11 +49,11 @@ def test_what_agents_did_is_listed_and_verified_beside_a_running_platform(tmp_pa
     assert (good.exit_code, good.stdout) == (0, f"✓ {AGENT}: 3 entries; hash of the last {sealed[-1].integrity_hash}\n")
 
 
-def test_a_trail_that_is_not_whole_is_said_with_exit_code_1(tmp_path: Path, invoke: Invoke) -> None:
+def test_a_damaged_trail_is_reported_with_exit_code_1(tmp_path: Path, invoke: Invoke) -> None:
     url = f"{SQLITE}{tmp_path}/data/platform.db"
     options = ("--data", str(tmp_path / "data"), "--agent", AGENT)
     (tmp_path / "data").mkdir()
-    filled(url, 3)
+    fill_audit_trail(url, 3)
     execute(url, "UPDATE audit SET entry = NULL, person = '' WHERE number = 1")
     execute(url, "UPDATE audit SET entry = '{}' WHERE number = 2")
     bad = invoke("audit", "verify", *options)
@@ -68,5 +68,5 @@ def test_a_trail_that_is_not_whole_is_said_with_exit_code_1(tmp_path: Path, invo
     assert (elsewhere.exit_code, elsewhere.stdout.splitlines()[-1]) == (1, "    no entry has the hash 5f1c")
     agents = ", ".join(f"{{jid: {jid}, agent: 'a:B', password: x}}" for jid in (AGENT, "echo@localhost"))
     (tmp_path / "two.yaml").write_text(f"data_dir: {tmp_path}/data\nagents: [{agents}]")
-    of_whom = invoke("audit", "verify", "-c", "two.yaml", "--through", "5f1c")
-    assert (of_whom.exit_code, "--agent: is missing" in of_whom.stderr) == (2, True), of_whom.output
+    ambiguous = invoke("audit", "verify", "-c", "two.yaml", "--through", "5f1c")
+    assert (ambiguous.exit_code, "--agent: is missing" in ambiguous.stderr) == (2, True), ambiguous.output

@@ -1,4 +1,4 @@
-"""Colours, log lines, and what `check` says about the installation."""
+"""Colours, log lines, and the checks of the installation."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import PeerError, PeerFailedError, PeerUnavailableError
+from spade_coreason import PeerError
 from spade_coreason.cli.checks import slixmpp_problem
 from spade_coreason.cli.commands.run import default_agent_name
 from spade_coreason.cli.console import format_milliseconds, format_timedelta, paint, status_line, verdict_sign, write
 from spade_coreason.cli.logging import OneLineFormatter, _StandardErrorHandler
+from spade_coreason.exceptions import PeerFailedError, PeerUnavailableError
 
 
 def test_colours_are_for_terminals_and_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
-    main, side = os.openpty()
+    controller, tty = os.openpty()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    with os.fdopen(side, "w") as terminal:
+    with os.fdopen(tty, "w") as terminal:
         assert paint("x", "red", terminal) == "\x1b[31mx\x1b[0m"
         monkeypatch.setenv("NO_COLOR", "1")
         assert paint("x", "red", terminal) == "x"
-    os.close(main)
+    os.close(controller)
     monkeypatch.delenv("NO_COLOR")
     assert paint("x", "red", io.StringIO()) == "x"
 
@@ -50,7 +51,7 @@ def test_a_log_line_is_one_line_and_quotes_no_person() -> None:
     assert line.startswith("error: a turn failed: ValueError: what alice said (test_console.py:")
 
 
-def test_a_log_line_names_the_place_in_somebodys_own_code_and_the_peer(tmp_path: Path) -> None:
+def test_a_log_line_names_the_place_in_the_users_code_and_the_peer(tmp_path: Path) -> None:
     (tmp_path / "chef.py").write_text("def cook(fail):\n    fail()\n")
     scope = runpy.run_path(str(tmp_path / "chef.py"))
 
@@ -66,15 +67,15 @@ def test_a_log_line_names_the_place_in_somebodys_own_code_and_the_peer(tmp_path:
         (lambda: scope["cook"](peer_fails), r"PeerFailedError of pantry@localhost \(test_console.py:\d+\)"),
         (lambda: scope["cook"](peer_is_away), r"pantry@localhost is not there \(test_console.py:\d+\)"),
     ]
-    for problem, told in problems:
+    for problem, pattern in problems:
         try:
             problem()
         except (ValueError, PeerError):
             record = logging.LogRecord("x", logging.ERROR, __file__, 1, "incident 1", (), sys.exc_info())
-        assert re.fullmatch(f"error: incident 1: {told}; -vv shows more", OneLineFormatter().format(record))
+        assert re.fullmatch(f"error: incident 1: {pattern}; -vv shows more", OneLineFormatter().format(record))
 
 
-def test_a_log_line_stands_above_the_line_that_says_for_whom_one_waits(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_log_line_is_written_above_the_status_line(capfd: pytest.CaptureFixture[str]) -> None:
     handler, before = _StandardErrorHandler(), sys.stderr
     sys.stderr = sys.stdout  # as in a terminal, both go to the same place
     try:
@@ -83,23 +84,23 @@ def test_a_log_line_stands_above_the_line_that_says_for_whom_one_waits(capfd: py
         status_line.clear()
     finally:
         sys.stderr = before
-    away = "\r\x1b[K"
-    assert capfd.readouterr().out == f"waiting for echo…{away}connected again\nwaiting for echo…{away}"
+    erase_line = "\r\x1b[K"
+    assert capfd.readouterr().out == f"waiting for echo…{erase_line}connected again\nwaiting for echo…{erase_line}"
 
 
-def test_a_log_line_does_not_stand_in_the_line_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    main, side = os.openpty()
-    with os.fdopen(side, "w") as terminal:
+def test_a_log_line_is_not_written_into_the_line_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller, tty = os.openpty()
+    with os.fdopen(tty, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
         monkeypatch.setattr(sys, "stderr", terminal)
-        for said in ("word4 word5", " word6\n"):
-            write(said)
+        for text in ("word4 word5", " word6\n"):
+            write(text)
             _StandardErrorHandler().handle(logging.LogRecord("x", logging.WARNING, __file__, 1, "connection lost", (), None))
         shown = ""
         while shown.count("lost\r\n") < 2:  # a terminal gives what is there, a line or two
-            shown += os.read(main, 1000).decode()
+            shown += os.read(controller, 1000).decode()
     assert shown.replace("\r", "") == "word4 word5\nconnection lost\n word6\nconnection lost\n"
-    os.close(main)
+    os.close(controller)
 
 
 def test_good_and_bad_look_different_in_any_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,5 +148,5 @@ def test_a_duration_has_two_digits(milliseconds: float | None, shown: str) -> No
         (timedelta(days=6, hours=4, minutes=59), "6 d 4 h"),
     ],
 )
-def test_how_long_something_lasts_is_in_whole_units(time: timedelta, shown: str) -> None:
+def test_durations_are_shown_in_whole_units(time: timedelta, shown: str) -> None:
     assert format_timedelta(time) == shown

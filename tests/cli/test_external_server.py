@@ -14,37 +14,39 @@ from tests.support.servers.server import XmppServer
 ECHO = "spade_coreason.agents.echo:EchoAgent"
 
 
-def login(server: XmppServer, directory: Path, by: str) -> tuple[str, list[str], dict[str, str]]:
-    """A fresh account: its JID, and the options and the environment of a command in `directory` that uses it."""
+def create_login(server: XmppServer, directory: Path, password_source: str) -> tuple[str, list[str], dict[str, str]]:
+    """Create an account. Return its JID, and the options and environment of a command in `directory` that uses it."""
     jid, password = asyncio.run(server.account())
     options = ["--jid", jid, "--host", server.host, "--port", str(server.port), "--ca-file", str(server.ca_file)]
-    if by == "--password-file":
+    if password_source == "--password-file":
         (directory / "secret").write_text(f"{password}\n")
-        return jid, [*options, by, "secret"], {}
-    if by == "--password-env":
-        return jid, [*options, by, "ECHO_PASSWORD"], {"ECHO_PASSWORD": password}
-    return jid, options, {by: password}
+        return jid, [*options, password_source, "secret"], {}
+    if password_source == "--password-env":
+        return jid, [*options, password_source, "ECHO_PASSWORD"], {"ECHO_PASSWORD": password}
+    return jid, options, {password_source: password}
 
 
-async def answer_to(text: str, agent: str, server: XmppServer) -> str:
+async def ask_as_stock_client(text: str, agent: str, server: XmppServer) -> str:
     async with StockClient(*await server.account(), server) as alice:
         return await alice.ask(text, agent)
 
 
-@pytest.mark.parametrize("by", ["--password-file", "--password-env", "SPADE_COREASON_PASSWORD"])
-def test_an_agent_runs_on_another_server_and_answers_a_stock_client(prosody: XmppServer, tmp_path: Path, by: str) -> None:
-    jid, options, env = login(prosody, tmp_path, by)
+@pytest.mark.parametrize("password_source", ["--password-file", "--password-env", "SPADE_COREASON_PASSWORD"])
+def test_an_agent_runs_on_another_server_and_answers_a_stock_client(
+    prosody: XmppServer, tmp_path: Path, password_source: str
+) -> None:
+    jid, options, env = create_login(prosody, tmp_path, password_source)
     with run_in_background("run", ECHO, *options, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
         assert run.output.startswith(f"{jid} is online (")
-        assert asyncio.run(answer_to("hello there", jid, prosody)) == "hello there"
+        assert asyncio.run(ask_as_stock_client("hello there", jid, prosody)) == "hello there"
         code, _, err = run.stop()
         assert (code, err.strip()) == (0, "")
 
 
-@pytest.mark.parametrize("by", ["--password-file", "SPADE_COREASON_PASSWORD"])
-def test_an_agent_on_another_server_is_asked(prosody: XmppServer, tmp_path: Path, by: str) -> None:
-    agent, options, env = login(prosody, tmp_path, "SPADE_COREASON_PASSWORD")
+@pytest.mark.parametrize("password_source", ["--password-file", "SPADE_COREASON_PASSWORD"])
+def test_an_agent_on_another_server_is_asked(prosody: XmppServer, tmp_path: Path, password_source: str) -> None:
+    agent, options, env = create_login(prosody, tmp_path, "SPADE_COREASON_PASSWORD")
     with run_in_background("run", ECHO, *options, cwd=tmp_path, env=env, until="spade-coreason ask"):
-        _, options, env = login(prosody, tmp_path, by)
+        _, options, env = create_login(prosody, tmp_path, password_source)
         done = run_command("ask", agent, "hello there", *options, cwd=tmp_path, env=env)
         assert (done.returncode, done.stdout, done.stderr) == (0, "hello there\n", "")

@@ -14,12 +14,12 @@ import pytest
 from spade_coreason import __version__
 from spade_coreason.cli.app import COMMANDS, cli
 from tests.cli.conftest import Invoke
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 HEAVY = {"spade", "slixmpp", "sqlalchemy", "rich", "prompt_toolkit", "aiosqlite", "asyncpg"}
 NEEDED = {"click", "lazy_loader", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"}
 CONTEXT = click.Context(cli)
-LOOK = """
+PRINT_MODULES = """
 import json, sys
 from spade_coreason.cli import main
 try:
@@ -30,7 +30,7 @@ except SystemExit:
 
 
 def commands() -> list[tuple[str, click.Command]]:
-    """Every command that does something, subcommands included."""
+    """List every command that does something, subcommands included."""
     found = []
     for name in COMMANDS:
         command = cli.get_command(CONTEXT, name)
@@ -43,14 +43,14 @@ def commands() -> list[tuple[str, click.Command]]:
 
 
 def test_help_lists_every_command_and_needs_no_spade(invoke: Invoke) -> None:
-    looked = subprocess.run(
-        [sys.executable, "-c", LOOK, "--help"], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    result = subprocess.run(
+        [sys.executable, "-c", PRINT_MODULES, "--help"], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
     )
-    loaded = json.loads(looked.stderr)
+    loaded = json.loads(result.stderr)
     assert not HEAVY & {name.partition(".")[0] for name in loaded}
     for name, summary in COMMANDS.items():
-        assert name in looked.stdout
-        assert summary.split()[0] in looked.stdout
+        assert name in result.stdout
+        assert summary.split()[0] in result.stdout
 
 
 @pytest.mark.parametrize("line", ["ask w", "sessions list --agent w", "sessions show x"])
@@ -60,15 +60,20 @@ def test_completing_needs_no_spade(line: str) -> None:
         "COMP_WORDS": f"spade-coreason {line}",
         "COMP_CWORD": str(line.count(" ") + 1),
     }
-    looked = subprocess.run(
-        [sys.executable, "-c", LOOK], env={**os.environ, **env}, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    result = subprocess.run(
+        [sys.executable, "-c", PRINT_MODULES],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=TIMEOUT_S,
     )
-    assert not HEAVY & {name.partition(".")[0] for name in json.loads(looked.stderr)}
+    assert not HEAVY & {name.partition(".")[0] for name in json.loads(result.stderr)}
 
 
 def test_help_loads_what_it_needs_and_no_more() -> None:
-    bare = set(modules("import json, sys; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"))
-    loaded = [name for name in modules(LOOK) if name not in bare]
+    bare = set(loaded_modules("import json, sys; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"))
+    loaded = [name for name in loaded_modules(PRINT_MODULES) if name not in bare]
     others = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names - {"spade_coreason"}
     assert {name for name in others if not name.startswith("_")} <= NEEDED
     assert len([name for name in loaded if name.startswith("spade_coreason")]) < 40
@@ -76,29 +81,29 @@ def test_help_loads_what_it_needs_and_no_more() -> None:
 
 
 def test_help_takes_little_more_than_what_it_imports() -> None:
-    assert cpu_s(LOOK) < 3 * cpu_s("import click, pydantic, json, logging, asyncio")
+    assert measure_cpu_s(PRINT_MODULES) < 3 * measure_cpu_s("import click, pydantic, json, logging, asyncio")
 
 
-def modules(program: str) -> list[str]:
+def loaded_modules(program: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+        [sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
     )
     loaded: list[str] = json.loads(done.stderr)
     return loaded
 
 
-def cpu_s(program: str) -> float:
-    """What it costs of a processor, whatever else runs beside it; the best of three times."""
-    taken = []
+def measure_cpu_s(program: str) -> float:
+    """Measure the CPU seconds of a program with `--help`, the best of three runs; other load does not change it."""
+    durations = []
     for _ in range(3):
         process = subprocess.Popen(
             [sys.executable, "-c", program, "--help"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        _, status, used = os.wait4(process.pid, 0)
+        _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0
-        taken.append(used.ru_utime + used.ru_stime)
-    return min(taken)
+        durations.append(usage.ru_utime + usage.ru_stime)
+    return min(durations)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -123,8 +128,8 @@ def test_the_version_is_shown(invoke: Invoke) -> None:
 
 
 def test_the_package_is_the_command_too() -> None:
-    said = subprocess.run([sys.executable, "-m", "spade_coreason", "--version"], capture_output=True, text=True, check=True)
-    assert said.stdout == f"spade-coreason {__version__}\n"
+    result = subprocess.run([sys.executable, "-m", "spade_coreason", "--version"], capture_output=True, text=True, check=True)
+    assert result.stdout == f"spade-coreason {__version__}\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -137,8 +142,8 @@ def test_every_shell_gets_its_completion(invoke: Invoke, shell: str) -> None:
 def test_completion_knows_the_commands(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_SPADE_COREASON_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_CWORD", "1")
-    for begun, command in (("conv", "conversations"), ("st", "status")):
-        monkeypatch.setenv("COMP_WORDS", f"spade-coreason {begun}")
+    for prefix, command in (("conv", "conversations"), ("st", "status")):
+        monkeypatch.setenv("COMP_WORDS", f"spade-coreason {prefix}")
         assert command in invoke().output
 
 
@@ -154,7 +159,7 @@ def test_completion_knows_the_commands(invoke: Invoke, monkeypatch: pytest.Monke
         ["sessions", "x"],
     ],
 )
-def test_wrong_usage_is_one_line_and_2(invoke: Invoke, arguments: list[str]) -> None:
+def test_wrong_usage_is_one_line_and_exit_code_2(invoke: Invoke, arguments: list[str]) -> None:
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
@@ -163,7 +168,7 @@ def test_wrong_usage_is_one_line_and_2(invoke: Invoke, arguments: list[str]) -> 
 
 
 @pytest.mark.parametrize("group", [[], ["sessions"], ["memory"]])
-def test_without_a_command_the_help_is_shown_and_it_is_2(invoke: Invoke, group: list[str]) -> None:
+def test_without_a_command_the_help_is_shown_with_exit_code_2(invoke: Invoke, group: list[str]) -> None:
     result = invoke(*group)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == invoke(*group, "--help").stdout

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Invoke
 from tests.support.program import clean_environment, run_in_background
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 
 @pytest.fixture
@@ -19,7 +19,9 @@ def project(invoke: Invoke) -> Path:
     return Path("town").absolute()
 
 
-def test_it_has_an_agent_its_configuration_and_its_test(project: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_project_has_an_agent_its_configuration_and_its_test(
+    project: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = {str(path.relative_to(project)) for path in project.rglob("*") if path.is_file()}
     assert files == {
         "climate.py",
@@ -36,23 +38,23 @@ def test_it_has_an_agent_its_configuration_and_its_test(project: Path, invoke: I
     assert "climate:climate (climate 0.1.0)" in checked.stdout
 
 
-def test_its_test_passes(project: Path) -> None:
+def test_the_test_of_a_new_project_passes(project: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q"],
         cwd=project,
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
 
 
-def test_it_comes_up_and_answers(project: Path) -> None:
+def test_a_new_project_starts_and_answers(project: Path) -> None:
     with run_in_background("up", cwd=project, env={"SPADE_COREASON_SERVER__MODE": "embedded"}, until="^Ready") as up:
         assert "climate@localhost   Knows the weather" in up.output
-        assert up.ask("ask", "climate", "Berlin").stdout == "It is sunny in **Berlin**.\n"
+        assert up.run_command("ask", "climate", "Berlin").stdout == "It is sunny in **Berlin**.\n"
         assert up.stop()[0] == 0
 
 
@@ -71,7 +73,7 @@ def test_with_llm_its_agent_has_a_language_model_and_its_test_needs_none(
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert "2 passed" in done.stdout, done.stdout

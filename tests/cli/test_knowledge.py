@@ -22,59 +22,59 @@ from tests.support.program import COMMAND, clean_environment, run_in_background
 AGENT = "notes@localhost"
 
 
-def pdf(text: str) -> bytes:
-    """A document of one page with one line."""
-    drawn = f"BT /F 12 Tf 20 50 Td ({text}) Tj ET"
+def build_pdf(text: str) -> bytes:
+    """Build a PDF of one page with one line."""
+    drawing = f"BT /F 12 Tf 20 50 Td ({text}) Tj ET"
     objects = [
         "<</Type/Catalog/Pages 2 0 R>>",
         "<</Type/Pages/Kids[3 0 R]/Count 1>>",
         "<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 100]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>>",
-        f"<</Length {len(drawn)}>>stream\n{drawn}\nendstream",
+        f"<</Length {len(drawing)}>>stream\n{drawing}\nendstream",
         "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
     ]
-    file, places = "%PDF-1.4\n", []
+    file, offsets = "%PDF-1.4\n", []
     for number, content in enumerate(objects, 1):
-        places.append(len(file))
+        offsets.append(len(file))
         file += f"{number} 0 obj\n{content}\nendobj\n"
-    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
     trailer = f"trailer<</Size {len(objects) + 1}/Root 1 0 R>>\nstartxref\n{len(file)}\n%%EOF\n"
     return f"{file}xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}{trailer}".encode()
 
 
 @pytest.fixture
 def docs(tmp_path: Path) -> Path:
-    """A directory with documents of all kinds, and with what is none."""
+    """A directory with documents of all kinds, and files that are no documents."""
     docs = tmp_path / "docs"
     (docs / "inner").mkdir(parents=True)
     (docs / "refunds.md").write_text("# Refunds\n\nSubscriptions can be refunded within 14 days.")
     (docs / "inner" / "hours.txt").write_text("The office opens at nine.")
-    (docs / "warranty.pdf").write_bytes(pdf("The warranty lasts two years."))
+    (docs / "warranty.pdf").write_bytes(build_pdf("The warranty lasts two years."))
     (docs / "picture.png").write_bytes(b"\x89PNG")
     (docs / ".hidden.txt").write_text("hidden")
     return docs
 
 
 @pytest.fixture
-def server() -> Iterator[ModelServer]:
+def model_server() -> Iterator[ModelServer]:
     """A server with an embedding model, in a thread: the commands run loops of their own."""
     started, stop = threading.Event(), asyncio.Event()
-    server, loops = ModelServer(), list[asyncio.AbstractEventLoop]()
+    model_server, loops = ModelServer(), list[asyncio.AbstractEventLoop]()
 
     async def serve() -> None:
         loops.append(asyncio.get_running_loop())
-        async with server:
+        async with model_server:
             started.set()
             await stop.wait()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     assert started.wait(10)
-    yield server
+    yield model_server
     loops[0].call_soon_threadsafe(stop.set)
     thread.join()
 
 
-def listed(invoke: Invoke) -> list[str]:
+def document_names(invoke: Invoke) -> list[str]:
     return [Path(record["document"]).name for record in json.loads(invoke("knowledge", "list", AGENT, "--json").stdout)]
 
 
@@ -85,7 +85,7 @@ def test_documents_are_added_once_updated_searched_and_removed(invoke: Invoke, d
     (docs / "refunds.md").write_text("# Refunds\n\nThere are none.")
     again = invoke("knowledge", "add", AGENT, str(docs), "docs/refunds.md", "--json")
     assert sorted(one["outcome"] for one in json.loads(again.stdout)) == ["changed", "same", "same", "same"]
-    assert sorted(listed(invoke)) == ["hours.txt", "refunds.md", "warranty.pdf"]
+    assert sorted(document_names(invoke)) == ["hours.txt", "refunds.md", "warranty.pdf"]
     shown = invoke("knowledge", "search", AGENT, "How long is the warranty?", "--threshold", "0.4").stdout.splitlines()
     assert shown == [f"0.50  {docs / 'warranty.pdf'} (1)", "      The warranty lasts two years."]
     assert json.loads(invoke("knowledge", "search", AGENT, "refunds", "--json").stdout) == [
@@ -99,13 +99,13 @@ def test_documents_are_added_once_updated_searched_and_removed(invoke: Invoke, d
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
     assert "--yes: is missing" in invoke("knowledge", "remove", AGENT, "--all").stderr
     assert "removed 2 documents" in invoke("knowledge", "remove", AGENT, "--all", "--yes").stdout
-    assert listed(invoke) == []
+    assert document_names(invoke) == []
     assert invoke("knowledge", "list", AGENT).stdout == "There is nothing.\n"
 
 
-def test_what_belongs_to_a_person_is_listed_and_found_for_them_alone(invoke: Invoke, docs: Path) -> None:
+def test_documents_of_a_person_are_listed_and_found_only_for_them(invoke: Invoke, docs: Path) -> None:
     assert invoke("knowledge", "add", AGENT, "docs/refunds.md", "--person", "alice@localhost").exit_code == 0
-    assert listed(invoke) == []
+    assert document_names(invoke) == []
     assert "Nothing" in invoke("knowledge", "search", AGENT, "refunds").stdout
     assert "Nothing" in invoke("knowledge", "search", AGENT, "refunds", "--person", "bob@localhost").stdout
     assert "refunds.md" in invoke("knowledge", "search", AGENT, "refunds", "--person", "alice@localhost").stdout
@@ -114,7 +114,7 @@ def test_what_belongs_to_a_person_is_listed_and_found_for_them_alone(invoke: Inv
     assert "Nothing" in invoke("knowledge", "search", AGENT, "refunds", "--person", "alice@localhost").stdout
 
 
-def test_of_a_directory_the_platforms_own_data_are_no_documents(invoke: Invoke, docs: Path) -> None:
+def test_the_platforms_own_data_in_a_directory_are_no_documents(invoke: Invoke, docs: Path) -> None:
     Path("data/server").mkdir(parents=True)
     Path("data/server/notes.txt").write_text("who logged in")
     assert invoke("knowledge", "add", AGENT, ".").stdout == f"{AGENT}: 3 documents: 3 new.\n"
@@ -135,10 +135,12 @@ def test_one_file_that_cannot_be_read_stops_no_other(invoke: Invoke, docs: Path)
         assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
 
 
-def test_another_model_is_noticed_and_reindexing_mends_it(invoke: Invoke, docs: Path, server: ModelServer) -> None:
+def test_another_model_is_noticed_and_reindexing_repairs_the_index(
+    invoke: Invoke, docs: Path, model_server: ModelServer
+) -> None:
     def configure(model: str) -> None:
         Path("config").mkdir(exist_ok=True)
-        knowledge = f"knowledge: {{embedder: openai, url: '{server.url}', model: {model}}}"
+        knowledge = f"knowledge: {{embedder: openai, url: '{model_server.url}', model: {model}}}"
         Path("config/platform.yaml").write_text(f"agents: [{{jid: {AGENT}, agent: 'a:B'}}]\n{knowledge}\n")
 
     configure("first")
@@ -161,10 +163,10 @@ def test_without_an_embedder_there_is_no_index(invoke: Invoke, docs: Path) -> No
     assert "knowledge.embedder: is none" in refused.stderr
 
 
-def test_beside_another_command_it_is_shown_and_not_changed(invoke: Invoke, docs: Path) -> None:
+def test_beside_another_command_knowledge_is_shown_and_not_changed(invoke: Invoke, docs: Path) -> None:
     assert invoke("knowledge", "add", AGENT, "docs").exit_code == 0
     with lock_directory(Path("data")):
-        assert len(listed(invoke)) == 3
+        assert len(document_names(invoke)) == 3
         assert "refunds.md" in invoke("knowledge", "search", AGENT, "refunded").stdout
         for arguments in (["add", AGENT, "docs"], ["remove", AGENT, "docs"], ["reindex", AGENT]):
             refused = invoke("knowledge", *arguments)
@@ -172,10 +174,10 @@ def test_beside_another_command_it_is_shown_and_not_changed(invoke: Invoke, docs
             assert "stop it first" in refused.stderr
 
 
-def test_beside_a_platform_that_does_not_answer_yet_or_any_more_that_is_said(invoke: Invoke, docs: Path) -> None:
+def test_a_platform_that_is_starting_or_stopping_is_reported(invoke: Invoke, docs: Path) -> None:
     assert invoke("knowledge", "add", AGENT, "docs").exit_code == 0
-    with lock_directory(Path("data")), socket.socket(socket.AF_UNIX) as left_by_one_that_was_killed:
-        left_by_one_that_was_killed.bind("data/knowledge.sock")
+    with lock_directory(Path("data")), socket.socket(socket.AF_UNIX) as stale_socket:
+        stale_socket.bind("data/knowledge.sock")
         refused = invoke("knowledge", "remove", AGENT, "docs")
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
     assert "just starting or stopping; try again" in refused.stderr
@@ -200,7 +202,7 @@ def test_an_agent_that_asks_for_its_knowledge_is_checked_and_runs(invoke: Invoke
         assert [record["document"] for record in json.loads(invoke("knowledge", "list", "a", "--json").stdout)] == ["key"]
 
 
-def test_a_platform_that_runs_takes_documents_in_and_gives_them_back(invoke: Invoke, docs: Path, server: ModelServer) -> None:
+def test_a_running_platform_adds_and_removes_documents(invoke: Invoke, docs: Path, model_server: ModelServer) -> None:
     Path("reader.py").write_text(
         "from spade_coreason import agent\n\n"
         "@agent(description='reads')\n"
@@ -209,33 +211,33 @@ def test_a_platform_that_runs_takes_documents_in_and_gives_them_back(invoke: Inv
     )
     (docs / "broken.pdf").write_bytes(b"%PDF-nothing")
 
-    knowledge = f"knowledge: {{embedder: openai, url: '{server.url}', model: m}}"
+    knowledge = f"knowledge: {{embedder: openai, url: '{model_server.url}', model: m}}"
     agents = "agents: [{jid: a@localhost, agent: 'reader:reader'}]"
     Path("config").mkdir()
     Path("config/platform.yaml").write_text(f"server: {{mode: embedded}}\n{agents}\n{knowledge}\n")
     threads = itertools.count()  # in each nothing was said before
 
-    def recalled() -> str:
+    def ask_reader() -> str:
         return invoke("ask", "a@localhost", "When is money reimbursed?", "--thread", str(next(threads))).stdout
 
     errors = ["what was asked of what agents know could not be done: TypeError"]  # by the command of another version
     with run_in_background("up", cwd=Path.cwd(), until=r"^Ready", errors=errors) as platform:
-        assert "Subscriptions" not in recalled()
+        assert "Subscriptions" not in ask_reader()
         done = invoke("knowledge", "add", "a", "docs")
         assert (done.exit_code, done.stdout) == (1, "a@localhost: 4 documents: 3 new, 1 failed.\n")
         assert "broken.pdf: cannot be read as PDF" in done.stderr
-        assert "Subscriptions can be refunded" in recalled()
+        assert "Subscriptions can be refunded" in ask_reader()
         (docs / "refunds.md").write_text("Refunds are slow.")
         again = invoke("knowledge", "add", "a", "docs/refunds.md", "docs/inner", "--json")
         assert [one["outcome"] for one in json.loads(again.stdout)] == ["changed", "same"]
-        assert "Refunds are slow." in recalled()
-        server.failures = [400]
+        assert "Refunds are slow." in ask_reader()
+        model_server.failures = [400]
         refused = invoke("knowledge", "add", "a", "reader.py")
         assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
         assert "/v1/embeddings: says 400" in refused.stderr
         assert invoke("knowledge", "reindex", "a").stdout == "a@localhost: made 1 vector.\n"
         assert "removed 1 document" in invoke("knowledge", "remove", "a", "docs/refunds.md").stdout
-        assert "slow" not in recalled()
+        assert "slow" not in ask_reader()
         unknown = invoke("knowledge", "add", "b@localhost", "reader.py")
         assert (unknown.exit_code, unknown.stderr.count("\n")) == (1, 1)
         assert "does not run this agent" in unknown.stderr
@@ -248,23 +250,23 @@ def test_a_platform_that_runs_takes_documents_in_and_gives_them_back(invoke: Inv
     assert not Path("data/knowledge.sock").exists()
 
 
-def test_killed_in_the_middle_it_goes_on_where_it_was(invoke: Invoke, docs: Path, server: ModelServer) -> None:
-    knowledge = f"knowledge: {{embedder: openai, url: '{server.url}', model: m, batch: 1}}"
+def test_adding_resumes_after_a_kill(invoke: Invoke, docs: Path, model_server: ModelServer) -> None:
+    knowledge = f"knowledge: {{embedder: openai, url: '{model_server.url}', model: m, batch: 1}}"
     Path("p.yaml").write_text(f"agents: [{{jid: {AGENT}, agent: 'a:B'}}]\n{knowledge}\n")
-    good = json.dumps({"data": [{"index": 0, "embedding": [1.0] * server.dimension}]})
-    server.failures = [good, None]  # the second one is never answered
-    adding = subprocess.Popen([*COMMAND, "knowledge", "add", AGENT, "docs", "-c", "p.yaml"], env=clean_environment())
+    good = json.dumps({"data": [{"index": 0, "embedding": [1.0] * model_server.dimension}]})
+    model_server.failures = [good, None]  # the second one is never answered
+    process = subprocess.Popen([*COMMAND, "knowledge", "add", AGENT, "docs", "-c", "p.yaml"], env=clean_environment())
     try:
-        while len(server.asked) < 2:
-            assert adding.poll() is None
+        while len(model_server.requests) < 2:
+            assert process.poll() is None
     finally:
-        adding.kill()
-        adding.wait()
-    listed = json.loads(invoke("knowledge", "list", AGENT, "-c", "p.yaml", "--json").stdout)
-    assert sorted(document["indexed"] for document in listed) == [0, 1]
-    server.asked.clear()
+        process.kill()
+        process.wait()
+    documents = json.loads(invoke("knowledge", "list", AGENT, "-c", "p.yaml", "--json").stdout)
+    assert sorted(document["indexed"] for document in documents) == [0, 1]
+    model_server.requests.clear()
     again = invoke("knowledge", "add", AGENT, "docs", "-c", "p.yaml", "--json")
     assert sorted(one["outcome"] for one in json.loads(again.stdout)) == ["new", "same", "same"]
-    assert len(server.asked) == 2  # the first is not asked for again
-    listed = json.loads(invoke("knowledge", "list", AGENT, "-c", "p.yaml", "--json").stdout)
-    assert [document["indexed"] for document in listed] == [1, 1, 1]
+    assert len(model_server.requests) == 2  # the first is not asked for again
+    documents = json.loads(invoke("knowledge", "list", AGENT, "-c", "p.yaml", "--json").stdout)
+    assert [document["indexed"] for document in documents] == [1, 1, 1]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.program import MOODY, TIMEOUT_S, clean_environment, run_command, run_in_background, write_project
+from tests.support.program import MOODY_AGENT_SOURCE, clean_environment, run_command, run_in_background, write_project
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.requirements import require
 from tests.support.terminal import Terminal
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 STOPPED = "Stopping: answers in flight are finished. Ctrl-C again stops at once.\nStopped.\n"
 WEATHER = """
@@ -28,41 +28,41 @@ async def weather(request, session, response):
 
 
 @pytest.fixture(params=["prosody", "embedded"])
-def mode(request: pytest.FixtureRequest) -> dict[str, str]:
+def server_env(request: pytest.FixtureRequest) -> dict[str, str]:
     """The environment for a local server of each kind."""
     if request.param == "prosody":
         require("Prosody", prosody_server.installed())
     return {"SPADE_COREASON_SERVER__MODE": request.param}
 
 
-def test_run_says_how_to_ask_and_stops_with_0(tmp_path: Path, mode: dict[str, str]) -> None:
+def test_run_says_how_to_ask_and_stops_with_0(tmp_path: Path, server_env: dict[str, str]) -> None:
     (tmp_path / "weather.py").write_text(WEATHER)
-    with run_in_background("run", "weather:weather", cwd=tmp_path, env=mode, until=r'"Hello"\n') as run:
-        kind = mode["SPADE_COREASON_SERVER__MODE"]
-        said = rf"weather@localhost is online \({kind} server, 127\.0\.0\.1:\d+\)\.\nAsk it from another terminal:\n  "
-        assert re.match(said + 'spade-coreason ask weather@localhost "Hello"\n', run.output)
-        assert run.ask("ask", "weather@localhost", "Berlin").stdout == "It is sunny in **Berlin**.\n"
+    with run_in_background("run", "weather:weather", cwd=tmp_path, env=server_env, until=r'"Hello"\n') as run:
+        kind = server_env["SPADE_COREASON_SERVER__MODE"]
+        greeting = rf"weather@localhost is online \({kind} server, 127\.0\.0\.1:\d+\)\.\nAsk it from another terminal:\n  "
+        assert re.match(greeting + 'spade-coreason ask weather@localhost "Hello"\n', run.output)
+        assert run.run_command("ask", "weather@localhost", "Berlin").stdout == "It is sunny in **Berlin**.\n"
         code, out, err = run.stop()
         assert (code, out.lstrip()) == (0, STOPPED)
         assert "Traceback" not in err
 
 
 def test_run_shows_what_an_exception_says(tmp_path: Path) -> None:
-    (tmp_path / "moody.py").write_text(MOODY)
+    (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
     env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
     with run_in_background(
         "run", "moody:MoodyAgent", cwd=tmp_path, env=env, until="Hello", errors=["ValueError: a secret"]
     ) as run:
-        assert run.ask("ask", "moody@localhost", "raise").returncode == 1
+        assert run.run_command("ask", "moody@localhost", "raise").returncode == 1
         _, _, err = run.stop()
         [line] = [line for line in err.splitlines() if "incident" in line]
         assert re.search(r"^error: moody@localhost: incident \w+: ValueError: a secret of the person \(moody\.py:\d+\)", line)
 
 
 def test_sigterm_stops_with_0_too_and_the_run_file_is_gone(tmp_path: Path) -> None:
-    (tmp_path / "moody.py").write_text(MOODY)
+    (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
     env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
-    command = ("run", "moody:MoodyAgent", "--option", "patience_s=0.5", "--jid", "grump@localhost", "--data", "d")
+    command = ("run", "moody:MoodyAgent", "--option", "sleep_s=0.5", "--jid", "grump@localhost", "--data", "d")
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "run.json.part").touch(0o644)  # a crash may leave one, and others may have touched it
     with run_in_background(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
@@ -73,7 +73,7 @@ def test_sigterm_stops_with_0_too_and_the_run_file_is_gone(tmp_path: Path) -> No
     assert not (tmp_path / "d" / "run.json").exists()
 
 
-def test_what_an_agent_left_behind_does_not_keep_the_process(tmp_path: Path) -> None:
+def test_threads_that_an_agent_started_do_not_keep_the_process_alive(tmp_path: Path) -> None:
     (tmp_path / "clingy.py").write_text(
         """import asyncio, threading, time
 
@@ -93,18 +93,18 @@ class Clingy:
     )
     errors = ["shutdown() of Clingy failed"]
     with run_in_background("run", "clingy:Clingy", cwd=tmp_path, until="is online", errors=errors) as run:
-        assert run.ask("ask", "clingy", "hi").stdout == "begun\n"
-        code, _, said = run.stop(signal.SIGTERM)
+        assert run.run_command("ask", "clingy", "hi").stdout == "begun\n"
+        code, _, err = run.stop(signal.SIGTERM)
     assert code == 0
-    assert "shutdown() of Clingy failed" in said
-    assert "something that an agent began still ran" in said
+    assert "shutdown() of Clingy failed" in err
+    assert "something that an agent began still ran" in err
 
 
 def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
-    (tmp_path / "moody.py").write_text(MOODY)
+    (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
     env = {"SPADE_COREASON_SERVER__MODE": "embedded", "SPADE_COREASON_LIMITS__GRACE_S": "60"}
     with run_in_background("run", "moody:MoodyAgent", cwd=tmp_path, env=env, until="spade-coreason ask") as run:
-        assert run.ask("ask", "moody", "sleep", "--timeout", "0.5").returncode == 3  # it sleeps for an hour
+        assert run.run_command("ask", "moody", "sleep", "--timeout", "0.5").returncode == 3  # it sleeps for an hour
         run.process.send_signal(signal.SIGINT)
         run.wait_for("Stopping")
         code, _, err = run.stop()
@@ -112,8 +112,8 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
         assert "taken up at the next start" in err
 
 
-def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path, mode: dict[str, str]) -> None:
-    done = run_command("demo", cwd=tmp_path, env=mode, timeout_s=90)
+def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path, server_env: dict[str, str]) -> None:
+    done = run_command("demo", cwd=tmp_path, env=server_env, timeout_s=90)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("✓ right") == 8
     assert "in 8 pieces" in done.stdout
@@ -134,7 +134,7 @@ def test_the_demo_leaves_the_assistant_out_where_openai_is_not_installed(tmp_pat
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -151,11 +151,11 @@ def test_the_demo_uses_the_language_model_of_the_environment(tmp_path: Path) -> 
     }
     terminal = Terminal("demo", cwd=tmp_path, env=env)
     try:
-        terminal.until("Model         small, asked by assistant.*notes ▸")
+        terminal.wait_for("Model         small, asked by assistant.*notes ▸")
         terminal.type("/to assistant\r")
-        terminal.until_prompted("assistant")
+        terminal.wait_for_prompt("assistant")
         terminal.type("hello\r")
-        terminal.until("My language model cannot be reached")
+        terminal.wait_for("My language model cannot be reached")
     finally:
         terminal.close()
 
@@ -184,43 +184,45 @@ def test_the_demo_ends_with_1_if_an_answer_is_wrong(tmp_path: Path) -> None:
 def test_the_demo_in_a_terminal_is_a_chat(tmp_path: Path) -> None:
     terminal = Terminal("demo", cwd=tmp_path, env={"SPADE_COREASON_SERVER__MODE": "embedded"})
     try:
-        terminal.until("You are       guest@localhost.  Tab changes the agent, /help shows more, Ctrl-D leaves.*notes ▸")
+        terminal.wait_for("You are       guest@localhost.  Tab changes the agent, /help shows more, Ctrl-D leaves.*notes ▸")
         terminal.type("my plane leaves on Friday at 7\r")
-        terminal.until('I\'ll remember: "my plane leaves on Friday at 7".*notes ▸')
+        terminal.wait_for('I\'ll remember: "my plane leaves on Friday at 7".*notes ▸')
         terminal.type("\t")
-        terminal.until("relay")
+        terminal.wait_for("relay")
         terminal.type("hello\r")
-        terminal.until("echo: hello.*relay ▸")
+        terminal.wait_for("echo: hello.*relay ▸")
         terminal.type("/to assistant\r")
-        terminal.until_prompted("assistant")
+        terminal.wait_for_prompt("assistant")
         terminal.type("My train leaves at noon.\r")
-        terminal.until('  Using remember_interaction_info…\r\n.*  I will remember: "My train leaves at noon."\r\n.*assistant ▸')
+        terminal.wait_for(
+            '  Using remember_interaction_info…\r\n.*  I will remember: "My train leaves at noon."\r\n.*assistant ▸'
+        )
         terminal.type("When does my train leave?\r")
-        terminal.until('You told me: "My train leaves at noon.".*assistant ▸')
+        terminal.wait_for('You told me: "My train leaves at noon.".*assistant ▸')
         terminal.type("/to relay\r")
-        terminal.until_prompted("relay")
+        terminal.wait_for_prompt("relay")
         terminal.type("/help\r")
-        terminal.until("Tab changes the agent.*relay ▸")
+        terminal.wait_for("Tab changes the agent.*relay ▸")
         terminal.type("\x04")
-        terminal.until("Stopped. Your notes are kept in data/; run it again and ask.")
+        terminal.wait_for("Stopped. Your notes are kept in data/; run it again and ask.")
         assert terminal.process.wait(TIMEOUT_S) == 0
     finally:
         terminal.close()
 
 
-def test_without_a_server_it_is_the_server_that_one_waits_for(tmp_path: Path) -> None:
+def test_a_chat_without_its_server_says_that_it_waits_for_the_server(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
     project = write_project(tmp_path / "project", "prosody")
     with (
         run_in_background("up", cwd=project, until=r"^Ready") as up,
         closing(Terminal("chat", "echo", cwd=project)) as terminal,
     ):
-        terminal.until("echo ▸")
+        terminal.wait_for("echo ▸")
         up.process.send_signal(signal.SIGINT)
         up.process.wait(TIMEOUT_S)
-        terminal.until("connection lost")
+        terminal.wait_for("connection lost")
         terminal.type("hello\r")
-        terminal.until("waiting for the server…")
+        terminal.wait_for("waiting for the server…")
         terminal.type("\x03")
-        terminal.until(r"\(taken back\).*echo ▸")
+        terminal.wait_for(r"\(taken back\).*echo ▸")
     assert "waiting for echo" not in terminal.screen

@@ -1,4 +1,4 @@
-"""`status` says how a running platform is, and does not say so of one that does not run."""
+"""`status` shows the state of a running platform, and says when none is running."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from spade_coreason.storage.lock import lock_directory
 from tests.cli.conftest import Invoke
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import PROJECT, Tunnel
-from tests.support.program import MOODY, RunningCommand, run_in_background
+from tests.support.program import MOODY_AGENT_SOURCE, RunningCommand, run_in_background
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S, eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 
-def test_it_shows_every_agent_of_a_running_platform(platform: RunningCommand, invoke_beside_platform: Invoke) -> None:
+def test_status_shows_every_agent_of_a_running_platform(platform: RunningCommand, invoke_beside_platform: Invoke) -> None:
     shown = invoke_beside_platform("status")
     lines = shown.stdout.splitlines()
     assert shown.exit_code == 0
@@ -40,16 +40,16 @@ def test_it_shows_every_agent_of_a_running_platform(platform: RunningCommand, in
         [f"{name}@localhost", "online"] for name in ("echo", "moody", "notes")
     ]
     assert lines[5] == f"3 of 3 agents online, process {platform.process.pid}"
-    before = _echo(invoke_beside_platform)["conversations"]  # the platform is that of other tests too
-    answers = _echo(invoke_beside_platform)["recent"]["answers"]
+    before = _echo_status(invoke_beside_platform)["conversations"]  # the platform is that of other tests too
+    answers = _echo_status(invoke_beside_platform)["recent"]["answers"]
     invoke_beside_platform("ask", "echo", "hello", "--thread", "one more")
-    echo = _echo(invoke_beside_platform)
-    assert echo["conversations_kept"] >= echo["conversations"]
+    echo = _echo_status(invoke_beside_platform)
+    assert echo["conversations_stored"] >= echo["conversations"]
     assert echo["recent"]["answers"] == answers + 1
     assert 0 < echo["recent"]["p50_ms"] <= echo["recent"]["p99_ms"] < 60_000
     assert echo["recent"]["errors"] == 0
     [row] = [line for line in invoke_beside_platform("status").stdout.splitlines() if line.startswith("echo@localhost ")]
-    assert f" {echo['conversations_kept']} ({echo['conversations']} active) " in row
+    assert f" {echo['conversations_stored']} ({echo['conversations']} active) " in row
     assert row.split()[-1] == "0"
     assert (echo["state"], echo["conversations"], echo["in_flight"], echo["rooms"]) == ("online", before + 1, 0, {})
     socket = platform.cwd / "data" / "status.sock"
@@ -57,33 +57,33 @@ def test_it_shows_every_agent_of_a_running_platform(platform: RunningCommand, in
     assert socket.stat().st_mode & 0o777 == 0o600
 
 
-def test_it_shows_what_failed_last(platform: RunningCommand, invoke_beside_platform: Invoke) -> None:
+def test_status_shows_the_last_error(platform: RunningCommand, invoke_beside_platform: Invoke) -> None:
     found = None
-    for mood, told in (("fail", "it reported an error"), ("raise", r"ValueError \(incident ([0-9a-f]{8})\)")):
-        asked = invoke_beside_platform("ask", "moody", mood)
+    for query, pattern in (("fail", "it reported an error"), ("raise", r"ValueError \(incident ([0-9a-f]{8})\)")):
+        asked = invoke_beside_platform("ask", "moody", query)
         assert asked.exit_code == 1
         [row] = [line for line in invoke_beside_platform("status").stdout.splitlines() if line.startswith("moody@localhost ")]
-        found = re.search(rf" [1-9]\d* \(last: {told}\)$", row)
+        found = re.search(rf" [1-9]\d* \(last: {pattern}\)$", row)
         assert found is not None, row
     assert found is not None
     assert found[1] in asked.stderr
 
 
-def _echo(invoke_beside_platform: Invoke) -> dict[str, Any]:
+def _echo_status(invoke_beside_platform: Invoke) -> dict[str, Any]:
     agents: list[dict[str, Any]] = json.loads(invoke_beside_platform("status", "--json").stdout)["agents"]
     return next(agent for agent in agents if agent["jid"] == "echo@localhost")
 
 
-def test_a_platform_of_the_version_before_is_understood() -> None:
+def test_the_status_of_an_older_version_is_understood() -> None:
     agent = AgentStatus("echo@localhost", "online")
-    said = json.loads(PlatformStatus(1, "embedded", (agent,)).to_json())
-    assert PlatformStatus.from_json(json.dumps(said)).agents == (agent,)
-    for name in ("recent", "conversations_kept"):
-        del said["agents"][0][name]
-    assert PlatformStatus.from_json(json.dumps(said)).agents == (agent,)
+    status = json.loads(PlatformStatus(1, "embedded", (agent,)).to_json())
+    assert PlatformStatus.from_json(json.dumps(status)).agents == (agent,)
+    for name in ("recent", "conversations_stored"):
+        del status["agents"][0][name]
+    assert PlatformStatus.from_json(json.dumps(status)).agents == (agent,)
 
 
-def test_where_none_runs_it_is_one_line_and_4(invoke: Invoke, tmp_path: Path) -> None:
+def test_without_a_platform_status_is_one_line_and_exit_code_4(invoke: Invoke, tmp_path: Path) -> None:
     remedy = "start one (`spade-coreason up`), or name another with --data\n"
     nothing = invoke("status", "--json")
     wanted = f"error: no platform is running on data (there is no directory {tmp_path / 'data'}); {remedy}"
@@ -96,8 +96,8 @@ def test_where_none_runs_it_is_one_line_and_4(invoke: Invoke, tmp_path: Path) ->
         assert "nobody there says how it is" in busy.stderr
 
 
-def test_of_one_that_was_killed_it_says_that_none_runs(tmp_path: Path) -> None:
-    (tmp_path / "moody.py").write_text(MOODY)
+def test_a_killed_platform_counts_as_not_running(tmp_path: Path) -> None:
+    (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
     command = ("run", "moody:MoodyAgent")
     env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
     with run_in_background(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
@@ -108,7 +108,7 @@ def test_of_one_that_was_killed_it_says_that_none_runs(tmp_path: Path) -> None:
         run.stop(signal.SIGKILL)
         assert (tmp_path / "data" / "run.json").exists()
         assert (tmp_path / "data" / "status.sock").exists()
-        killed = run.ask("status")
+        killed = run.run_command("status")
         assert (killed.returncode, killed.stdout) == (4, "")
         assert killed.stderr.startswith("error: no platform is running on data;")
     with run_in_background(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
@@ -118,52 +118,52 @@ def test_of_one_that_was_killed_it_says_that_none_runs(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def behind_a_tunnel(server: XmppServer, tmp_path: Path) -> AsyncIterator[tuple[Platform, Tunnel, Path]]:
-    """A platform with one agent, in a data directory whose path is longer than the kernel takes for a socket."""
+async def platform_behind_tunnel(server: XmppServer, tmp_path: Path) -> AsyncIterator[tuple[Platform, Tunnel, Path]]:
+    """Configure a platform with one agent, whose data directory has a path that is too long for a socket."""
     jid, password = await server.account()
     async with Tunnel(server) as tunnel:
         data = tmp_path / ("long" * 30)
         tls = {"ca_file": str(server.ca_file)}
-        where = {"mode": "external", "domain": "localhost", "host": "127.0.0.1", "port": tunnel.port, "tls": tls}
+        server_settings = {"mode": "external", "domain": "localhost", "host": "127.0.0.1", "port": tunnel.port, "tls": tls}
         file = tmp_path / "platform.yaml"
-        agents = [{"jid": jid, "agent": "tests.xmpp.profile.test_profile:Held", "password": password}]
-        file.write_text(json.dumps({"server": where, "data_dir": str(data), "agents": agents}))
+        agents = [{"jid": jid, "agent": "tests.xmpp.profile.test_profile:GatedAgent", "password": password}]
+        file.write_text(json.dumps({"server": server_settings, "data_dir": str(data), "agents": agents}))
         yield Platform(load_settings(file, PROJECT, {})), tunnel, data
 
 
-async def _said(data: Path) -> PlatformStatus:
+async def _read_status(data: Path) -> PlatformStatus:
     found = await asyncio.to_thread(read_status, data)
     assert found is not None
     return found
 
 
-async def _says(data: Path, state: str) -> PlatformStatus:
-    async with asyncio.timeout(PATIENCE_S):
-        while (found := await _said(data)).agents[0].state != state:  # noqa: ASYNC110 - it tells nobody
+async def _wait_for_state(data: Path, state: str) -> PlatformStatus:
+    async with asyncio.timeout(TIMEOUT_S):
+        while (found := await _read_status(data)).agents[0].state != state:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.01)
     return found
 
 
-async def test_it_is_honest_while_it_starts_is_cut_comes_back_and_stops(
+async def test_status_is_true_while_the_platform_starts_reconnects_and_stops(
     prosody: XmppServer, tmp_path: Path, invoke: Invoke
 ) -> None:
     async with (
-        behind_a_tunnel(prosody, tmp_path) as (platform, tunnel, data),
+        platform_behind_tunnel(prosody, tmp_path) as (platform, tunnel, data),
         StockClient(*await prosody.account(), prosody) as alice,
     ):
         starting = asyncio.create_task(platform.__aenter__())
         await eventually((data / "status.sock").exists)
-        assert not (await _says(data, "starting")).is_healthy
+        assert not (await _wait_for_state(data, "starting")).is_healthy
         [(jid, host)] = platform.agents.items()
-        held = platform.runners[jid].agent
-        held.may_start.set()  # type: ignore[attr-defined]  # of this test's own agent
+        gated_agent = platform.runners[jid].agent
+        gated_agent.may_start.set()  # type: ignore[attr-defined]  # of this test's own agent
         await starting
         alice.send("work", jid)
         await eventually(lambda: platform.runners[jid].turns_in_flight == 1)
-        online = await _said(data)
+        online = await _read_status(data)
         assert online.is_healthy
         [agent] = online.agents
-        assert (agent.state, agent.why, agent.sessions, agent.in_flight) == ("online", None, 1, 1)
+        assert (agent.state, agent.connection_problem, agent.sessions, agent.in_flight) == ("online", None, 1, 1)
         assert agent.since == host.connection.online_at
         platform.runners[jid].pause()
         assert ", paused" in (await asyncio.to_thread(invoke, "status", "--data", str(data))).stdout
@@ -172,31 +172,31 @@ async def test_it_is_honest_while_it_starts_is_cut_comes_back_and_stops(
         tunnel.is_open = False
         tunnel.cut()
         await eventually(lambda: not host.is_alive())
-        cut = await _says(data, "reconnecting")
+        cut = await _wait_for_state(data, "reconnecting")
         assert cut.agents[0].since is None
-        assert cut.agents[0].why
+        assert cut.agents[0].connection_problem
         shown = await asyncio.to_thread(invoke, "status", "--data", str(data))
         assert shown.exit_code == 1
         assert "0 of 1 agents online" in shown.stdout
-        reason = cut.agents[0].why.removeprefix(f"{host.connection.jid}: ")
+        reason = cut.agents[0].connection_problem.removeprefix(f"{host.connection.jid}: ")
         assert f"\n{jid}: {reason}\n" in shown.stdout
         assert reason not in shown.stdout.partition(f"\n{jid}  reconnecting ")[2].partition("\n")[0]
 
         tunnel.is_open = True
-        back = (await _says(data, "online")).agents[0]
-        assert (back.resumed, back.sessions, back.why, back.since) == (1, 1, None, agent.since)
+        back = (await _wait_for_state(data, "online")).agents[0]
+        assert (back.resumed, back.sessions, back.connection_problem, back.since) == (1, 1, None, agent.since)
         stopping = asyncio.create_task(platform.__aexit__(None, None, None))
-        assert not (await _says(data, "stopping")).is_healthy
-        held.may_answer.set()  # type: ignore[attr-defined]  # of this test's own agent
+        assert not (await _wait_for_state(data, "stopping")).is_healthy
+        gated_agent.may_answer.set()  # type: ignore[attr-defined]  # of this test's own agent
         await stopping
         assert await asyncio.to_thread(read_status, data) is None
 
 
-async def test_it_says_of_agents_that_they_cannot_store_anything(
+async def test_status_shows_agents_that_cannot_store_anything(
     prosody: XmppServer, tmp_path: Path, invoke: Invoke, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("platform.db: database or disk is full", "platform.db: is gone (No such file or directory)")
-    async with behind_a_tunnel(prosody, tmp_path) as (platform, _, data):
+    async with platform_behind_tunnel(prosody, tmp_path) as (platform, _, data):
         starting = asyncio.create_task(platform.__aenter__())
         await eventually((data / "status.sock").exists)
         [runner] = platform.runners.values()
@@ -205,25 +205,25 @@ async def test_it_says_of_agents_that_they_cannot_store_anything(
         database, file = platform.database, data / "platform.db"
         assert database is not None
 
-        async def cannot_store(conversations: int | None, problem: str) -> None:
+        async def assert_cannot_store(conversations: int | None, problem: str) -> None:
             with pytest.raises(StoreError):
                 await runner.repository.save_agent_value("any", "x" * 10_000)
-            said = await _said(data)
-            [agent] = said.agents
-            assert (agent.state, agent.conversations, said.is_healthy) == ("online", conversations, False)
-            assert str(agent.cannot_store).startswith(f"{file}: {problem}")
+            status = await _read_status(data)
+            [agent] = status.agents
+            assert (agent.state, agent.conversations, status.is_healthy) == ("online", conversations, False)
+            assert str(agent.storage_problem).startswith(f"{file}: {problem}")
             shown = await asyncio.to_thread(invoke, "status", "--data", str(data))
             assert shown.exit_code == 1
             assert ", cannot store anything" in shown.stdout
-            assert shown.stdout.count(str(agent.cannot_store)) == 1
+            assert shown.stdout.count(str(agent.storage_problem)) == 1
 
         await database.write(lambda connection: connection.exec_driver_sql("PRAGMA max_page_count = 1"))  # no room for more
-        await cannot_store(0, "database or disk is full")
+        await assert_cannot_store(0, "database or disk is full")
         await database.write(lambda connection: connection.exec_driver_sql("PRAGMA max_page_count = 100000"))
-        assert (await _said(data)).is_healthy
+        assert (await _read_status(data)).is_healthy
         file.rename(data / "aside")
-        await cannot_store(None, "is gone")
+        await assert_cannot_store(None, "is gone")
         (data / "aside").rename(file)
         await runner.repository.save_agent_value("any", 1)
-        assert (await _said(data)).is_healthy
+        assert (await _read_status(data)).is_healthy
         await platform.__aexit__(None, None, None)

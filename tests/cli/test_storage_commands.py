@@ -15,19 +15,19 @@ from tests.support.records import AGENT, new_conversation, receive_request, stor
 from tests.support.servers.postgres import Postgres
 
 
-def filled(url: str) -> None:
+def fill_database(url: str) -> None:
     async def fill() -> None:
         database = await open_database(url, "off")
-        store = AgentRepository(database, AGENT)
-        row = await store_turn(store, new_conversation(store), answer='["<message/>"]')
-        await store_turn(store, row)
-        await receive_request(store)
+        repository = AgentRepository(database, AGENT)
+        row = await store_turn(repository, new_conversation(repository), answer='["<message/>"]')
+        await store_turn(repository, row)
+        await receive_request(repository)
         await database.close()
 
     asyncio.run(fill())
 
 
-async def age(url: str, revision: str) -> None:
+async def downgrade_database(url: str, revision: str) -> None:
     database = await open_database(url, "off")
     await database.write(lambda connection: downgrade(connection, revision))
     await database.close()
@@ -37,7 +37,7 @@ def test_a_backup_is_made_beside_a_running_platform_and_restored_where_none_runs
     tmp_path: Path, invoke: Invoke, postgres: Postgres
 ) -> None:
     data, url = tmp_path / "data", f"{SQLITE}{tmp_path}/data/platform.db"
-    filled(url)
+    fill_database(url)
     backup = str(tmp_path / "b.tar")
     with lock_directory(data):
         made = invoke("storage", "backup", backup, "--data", str(data))
@@ -66,13 +66,13 @@ def test_a_backup_is_made_beside_a_running_platform_and_restored_where_none_runs
     )
 
 
-def test_a_check_says_what_is_there_and_what_is_damaged(tmp_path: Path, invoke: Invoke) -> None:
+def test_check_counts_rows_and_finds_damage(tmp_path: Path, invoke: Invoke) -> None:
     data, url = str(tmp_path / "data"), f"{SQLITE}{tmp_path}/data/platform.db"
     missing = invoke("storage", "check", "--data", data)
     assert (missing.exit_code, missing.stderr.count("\n")) == (2, 1)
     assert "nothing is stored there yet; name the platform's configuration with -c FILE" in missing.stderr
     assert not (tmp_path / "data").exists()
-    filled(url)
+    fill_database(url)
     good = invoke("storage", "check", "--data", data)
     assert good.exit_code == 0
     assert good.stdout.splitlines() == [
@@ -88,9 +88,9 @@ def test_a_check_says_what_is_there_and_what_is_damaged(tmp_path: Path, invoke: 
     assert found["problems"] == ["t: 1 turns are stored, numbered 1 to 1, and the newest should be 2"]
 
 
-def test_a_file_that_is_torn_is_found(tmp_path: Path, invoke: Invoke) -> None:
+def test_check_finds_a_corrupt_file(tmp_path: Path, invoke: Invoke) -> None:
     url = f"{SQLITE}{tmp_path}/data/platform.db"
-    filled(url)
+    fill_database(url)
     execute(url, "PRAGMA wal_checkpoint(TRUNCATE)")
     path = tmp_path / "data" / "platform.db"
     content = path.read_bytes()
@@ -110,7 +110,7 @@ def test_migrating_says_what_it_did(tmp_path: Path, invoke: Invoke) -> None:
     name = f"{tmp_path}/data/platform.db"
     assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: made, schema {schema.REVISION}.\n"
     assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: is of schema {schema.REVISION} already.\n"
-    asyncio.run(age(url, "0001"))
+    asyncio.run(downgrade_database(url, "0001"))
     assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: migrated from schema 0001 to {schema.REVISION}.\n"
     with lock_directory(tmp_path / "data"):
         assert "in use by process" in invoke("storage", "migrate", "--data", data).stderr

@@ -21,13 +21,13 @@ TEXTS = [
 ]
 
 
-def at(width: int | None) -> Callable[[], int | None]:
+def fixed_width(width: int | None) -> Callable[[], int | None]:
     return lambda: width
 
 
-def wrapped(text: str, width: int | None) -> str:
-    wrapped = IncrementalWrapper(at(width))
-    return wrapped.feed(text) + wrapped.end()
+def wrap(text: str, width: int | None) -> str:
+    wrap = IncrementalWrapper(fixed_width(width))
+    return wrap.feed(text) + wrap.end()
 
 
 @pytest.mark.parametrize(
@@ -39,43 +39,43 @@ def test_a_line_is_cut_where_the_terminal_ends(line: str, fits: str) -> None:
 
 
 def test_a_line_breaks_between_words_and_the_next_is_indented() -> None:
-    assert wrapped("one two three four", 12) == "  one two \n  three \n  four"
+    assert wrap("one two three four", 12) == "  one two \n  three \n  four"
 
 
 def test_a_word_that_ends_with_the_line_stays_in_it() -> None:
-    assert wrapped("one two three", 10) == "  one two \n  three"
+    assert wrap("one two three", 10) == "  one two \n  three"
 
 
 def test_a_word_longer_than_a_line_is_cut_at_the_width() -> None:
-    assert wrapped("a bcdefghijklmn", 8) == "  a bcd\n  efghi\n  jklmn"
+    assert wrap("a bcdefghijklmn", 8) == "  a bcd\n  efghi\n  jklmn"
 
 
 def test_a_line_break_begins_an_indented_line() -> None:
-    assert wrapped("one\ntwo\n\nthree", 80) == "  one\n  two\n  \n  three"
+    assert wrap("one\ntwo\n\nthree", 80) == "  one\n  two\n  \n  three"
 
 
 def test_wide_characters_take_two_columns() -> None:
-    assert wrapped("漢字漢字漢字", 9) == "  漢字漢\n  字漢字"
+    assert wrap("漢字漢字漢字", 9) == "  漢字漢\n  字漢字"
 
 
 def test_a_tab_goes_to_the_next_multiple_of_eight() -> None:
-    assert wrapped("a\tbc d", 13) == "  a\tbc d"
-    assert wrapped("a\tbc de", 13) == "  a\tbc \n  de"
+    assert wrap("a\tbc d", 13) == "  a\tbc d"
+    assert wrap("a\tbc de", 13) == "  a\tbc \n  de"
 
 
 def test_without_a_width_nothing_is_wrapped() -> None:
-    assert wrapped("word " * 100 + "\nend", None) == "  " + "word " * 100 + "\n  end"
+    assert wrap("word " * 100 + "\nend", None) == "  " + "word " * 100 + "\n  end"
 
 
 def test_a_word_that_comes_in_pieces_is_moved_as_a_whole() -> None:
-    text = IncrementalWrapper(at(20))
+    text = IncrementalWrapper(fixed_width(20))
     pieces = ["one two three ", "fo", "urt", "een fif", "teen"]
     assert [text.feed(piece) for piece in pieces] == ["  one two three ", "", "\n  fourt", "een ", ""]
     assert text.end() == "fifteen"
 
 
 def test_far_from_the_end_of_the_line_a_piece_of_a_word_is_written_at_once() -> None:
-    text = IncrementalWrapper(at(80))
+    text = IncrementalWrapper(fixed_width(80))
     assert [text.feed("Wait"), text.feed("ing"), text.feed("…")] == ["  Wait", "ing", "…"]
     assert text.end() == ""
 
@@ -83,15 +83,15 @@ def test_far_from_the_end_of_the_line_a_piece_of_a_word_is_written_at_once() -> 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("width", [3, 5, 20, 33, 80])
 def test_however_a_text_is_cut_no_line_is_too_long_and_nothing_is_lost(text: str, width: int) -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     for _ in range(20):
-        wrapped = IncrementalWrapper(at(width))
+        wrapper = IncrementalWrapper(fixed_width(width))
         written, position = "", 0
         while position < len(text):
-            size = dice.randint(1, 9)
-            written += wrapped.feed(text[position : position + size])
+            size = rng.randint(1, 9)
+            written += wrapper.feed(text[position : position + size])
             position += size
-        written += wrapped.end()
+        written += wrapper.end()
         lines = written.split("\n")
         assert all(line.startswith("  ") for line in lines)
         assert all(get_cwidth(line) <= max(width, 5) for line in lines)

@@ -39,12 +39,12 @@ def assert_one_line(result: Result, code: int, *texts: str) -> None:
         assert text in line
 
 
-def write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
-def agents(text: str) -> str:
+def agents_config(text: str) -> str:
     return f"server: {{mode: embedded}}\nagents:\n  - {text}\n"
 
 
@@ -52,35 +52,37 @@ def agents(text: str) -> str:
 @pytest.mark.parametrize(
     ("configuration", "texts"),
     [
-        (agents('{jdi: a@localhost, agent: "a:B"}'), ['agents[0].jdi: unknown key; did you mean "jid"?']),
-        (agents('{jid: "not a jid", agent: "a:B"}'), ["agents[0].jid", "is not a JID"]),
-        (agents("{jid: a@localhost, agent: nothing}"), ["agents[0].agent", "nothing:NAME"]),
+        (agents_config('{jdi: a@localhost, agent: "a:B"}'), ['agents[0].jdi: unknown key; did you mean "jid"?']),
+        (agents_config('{jid: "not a jid", agent: "a:B"}'), ["agents[0].jid", "is not a JID"]),
+        (agents_config("{jid: a@localhost, agent: nothing}"), ["agents[0].agent", "nothing:NAME"]),
         ("server: {mode: extrenal}", ["server.mode", 'did you mean "external"?']),
         ("server: {mode: auto, port: 99999}", ["server.port", "at most 65535"]),
         ("server: [", ["config/platform.yaml"]),
     ],
 )
 def test_a_mistake_in_the_file(invoke: Invoke, command: str, configuration: str, texts: list[str]) -> None:
-    write(Path("config/platform.yaml"), configuration)
+    write_file(Path("config/platform.yaml"), configuration)
     assert_one_line(invoke(command), 2, "config/platform.yaml", *texts)
 
 
-def test_what_is_stored_can_be_looked_at_without_any_password(invoke: Invoke) -> None:
+def test_stored_data_can_be_read_without_any_password(invoke: Invoke) -> None:
     account = "{jid: a@example.org, agent: 'a:B', password: '${NOT_SET}'}"
-    write(Path("config/platform.yaml"), f"server: {{mode: external}}\nagents:\n  - {account}\n")
+    write_file(Path("config/platform.yaml"), f"server: {{mode: external}}\nagents:\n  - {account}\n")
     for command in (("sessions", "list"), ("conversations",), ("memory", "list")):
         assert invoke(*command).exit_code == 0
     assert_one_line(invoke("check"), 2, "NOT_SET is not set")
 
 
 def test_a_path_that_is_wrong_is_a_mistake_of_usage(invoke: Invoke) -> None:
-    write(Path("file"), "")
+    write_file(Path("file"), "")
     assert_one_line(invoke("init", "file/x"), 2, "file/x: Not a directory")
     assert_one_line(invoke("storage", "check", "--data", "nowhere"), 2, "nothing is stored there yet")
 
 
 def test_each_of_several_mistakes_has_its_line(invoke: Invoke) -> None:
-    write(Path("config/platform.yaml"), "servr: {port: 1}\n" + agents("{jid: not a jid, agent: nothing, optons: {}}"))
+    write_file(
+        Path("config/platform.yaml"), "servr: {port: 1}\n" + agents_config("{jid: not a jid, agent: nothing, optons: {}}")
+    )
     result = invoke("check")
     assert result.exit_code == 2
     lines = result.stderr.splitlines()
@@ -97,8 +99,8 @@ def test_each_of_several_mistakes_has_its_line(invoke: Invoke) -> None:
     ],
 )
 def test_a_class_that_is_not_there_or_no_agent(invoke: Invoke, agent: str, texts: list[str]) -> None:
-    write(Path("wrong_agents.py"), NO_AGENT)
-    write(Path("config/platform.yaml"), agents(f'{{jid: a@localhost, agent: "{agent}"}}'))
+    write_file(Path("wrong_agents.py"), NO_AGENT)
+    write_file(Path("config/platform.yaml"), agents_config(f'{{jid: a@localhost, agent: "{agent}"}}'))
     place = "config/platform.yaml: agents[0].agent"
     assert_one_line(invoke("up"), 2, place, *texts)
     checked = invoke("check")
@@ -110,8 +112,8 @@ def test_a_class_that_is_not_there_or_no_agent(invoke: Invoke, agent: str, texts
 
 
 def test_a_memory_directory_that_cannot_be_made(invoke: Invoke) -> None:
-    write(Path("taken"), "")
-    write(Path("config/platform.yaml"), f"server: {{mode: embedded}}\nstorage: {{memory_dir: taken/memory}}\n{ECHO}\n")
+    write_file(Path("taken"), "")
+    write_file(Path("config/platform.yaml"), f"server: {{mode: embedded}}\nstorage: {{memory_dir: taken/memory}}\n{ECHO}\n")
     place = "config/platform.yaml: storage.memory_dir: "
     assert_one_line(invoke("up"), 2, place, "taken/memory: cannot be made: Not a directory")
     checked = invoke("check")
@@ -120,8 +122,8 @@ def test_a_memory_directory_that_cannot_be_made(invoke: Invoke) -> None:
 
 
 def test_every_agent_that_is_not_there_has_its_line(invoke: Invoke) -> None:
-    two = '{jid: a@localhost, agent: "wrong_module_x:A"}\n  - {jid: b@localhost, agent: "spade_coreason.agents.echo:Ehco"}'
-    write(Path("config/platform.yaml"), agents(two))
+    agents = '{jid: a@localhost, agent: "wrong_module_x:A"}\n  - {jid: b@localhost, agent: "spade_coreason.agents.echo:Ehco"}'
+    write_file(Path("config/platform.yaml"), agents_config(agents))
     result = invoke("up")
     assert result.exit_code == 2
     first, second = result.stderr.splitlines()
@@ -130,7 +132,7 @@ def test_every_agent_that_is_not_there_has_its_line(invoke: Invoke) -> None:
     assert 'has no "Ehco"' in second
 
 
-def test_what_is_no_agent_gets_no_account(invoke: Invoke) -> None:
+def test_an_object_that_is_no_agent_gets_no_account(invoke: Invoke) -> None:
     Path("things.py").write_text("def thing():\n    return 3\n")
     assert "is no agent" in invoke("run", "things:thing").stderr
     assert not Path("data/accounts.json").exists()
@@ -158,7 +160,7 @@ def test_without_a_configuration_the_remedy_is_named(invoke: Invoke) -> None:
     assert_one_line(invoke("up", "-c", "other.yaml"), 2, "other.yaml")
 
 
-def external(server: XmppServer, port: int, password: str = "wrong") -> str:
+def external_config(server: XmppServer, port: int, password: str = "wrong") -> str:
     return (
         f"server: {{mode: external, domain: {server.domain}, host: {server.host}, port: {port}, "
         f"tls: {{ca_file: '{server.ca_file}'}}}}\n"
@@ -169,15 +171,15 @@ def external(server: XmppServer, port: int, password: str = "wrong") -> str:
 
 def test_a_wrong_password(invoke: Invoke, prosody: XmppServer, tmp_path: Path) -> None:
     jid, _ = asyncio.run(prosody.account())
-    write(Path("config/platform.yaml"), external(prosody, prosody.port).replace("JID", jid))
+    write_file(Path("config/platform.yaml"), external_config(prosody, prosody.port).replace("JID", jid))
     remedy = "wrong password, or no such account; correct the password"
     assert_one_line(invoke("up"), 4, f"config/platform.yaml: agents[0]: {jid}", "refuses the login", remedy)
     checked = invoke("check")
     assert checked.exit_code == 4
     assert "refuses the login" in checked.stdout
-    write(Path("secret"), "wrong\n")
-    where = ("--host", prosody.host, "--port", str(prosody.port), "--ca-file", str(prosody.ca_file))
-    asked = invoke("ask", "echo", "hi", "--jid", jid, "--password-file", "secret", *where)
+    write_file(Path("secret"), "wrong\n")
+    connection_options = ("--host", prosody.host, "--port", str(prosody.port), "--ca-file", str(prosody.ca_file))
+    asked = invoke("ask", "echo", "hi", "--jid", jid, "--password-file", "secret", *connection_options)
     assert_one_line(asked, 4, jid, "refuses the login")
 
 
@@ -186,18 +188,18 @@ def test_check_logs_in_and_says_what_the_server_can_do(
 ) -> None:
     for server, has_archive in ((prosody, False), (prosody_archive, True)):
         jid, password = asyncio.run(server.account())
-        write(Path("config/platform.yaml"), external(server, server.port, password).replace("JID", jid))
+        write_file(Path("config/platform.yaml"), external_config(server, server.port, password).replace("JID", jid))
         checked = invoke("check")
         assert checked.exit_code == 0, checked.output
         assert "logs in" in checked.stdout
-        abilities = checked.stdout.partition(f"{server.host}:{server.port}: ")[2].splitlines()[0].split(", ")
-        assert {"stream management", "rooms"} <= set(abilities)
-        assert ("archive" in abilities) == has_archive
+        features = checked.stdout.partition(f"{server.host}:{server.port}: ")[2].splitlines()[0].split(", ")
+        assert {"stream management", "rooms"} <= set(features)
+        assert ("archive" in features) == has_archive
         assert not Path("data").exists()
 
 
 def test_check_says_that_there_are_no_agents_yet(invoke: Invoke) -> None:
-    write(Path("config/platform.yaml"), "server: {mode: embedded}\n")
+    write_file(Path("config/platform.yaml"), "server: {mode: embedded}\n")
     checked = invoke("check")
     assert checked.exit_code == 0
     assert "there are no agents; add one under config/platform.yaml: agents" in " ".join(checked.stdout.split())
@@ -205,17 +207,17 @@ def test_check_says_that_there_are_no_agents_yet(invoke: Invoke) -> None:
 
 @pytest.mark.parametrize("command", ["check", "tools"])
 def test_an_agent_may_have_methods_of_any_name(invoke: Invoke, command: str) -> None:
-    write(Path("doctor.py"), DOCTOR)
-    write(Path("config/platform.yaml"), agents('{jid: d@localhost, agent: "doctor:Doctor"}'))
+    write_file(Path("doctor.py"), DOCTOR)
+    write_file(Path("config/platform.yaml"), agents_config('{jid: d@localhost, agent: "doctor:Doctor"}'))
     shown = invoke(command)
     assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
 
 
 @pytest.mark.parametrize("command", ["up", "check", "tools"])
-def test_a_mistake_in_the_options_of_an_agent_says_of_which(invoke: Invoke, command: str) -> None:
+def test_a_mistake_in_the_options_names_the_agent(invoke: Invoke, command: str) -> None:
     options = "{model: small, endpoint: {url: 'http://127.0.0.1:9/v1'}, output_guardrails: [{regex: '('}]}"
-    thinker = f"{{jid: b@localhost, agent: 'spade_coreason.llm:LLMAgent', options: {options}}}"
-    write(Path("config/platform.yaml"), f"server: {{mode: embedded}}\n{ECHO[:-1]}, {thinker}]\n")
+    llm_agent = f"{{jid: b@localhost, agent: 'spade_coreason.llm:LLMAgent', options: {options}}}"
+    write_file(Path("config/platform.yaml"), f"server: {{mode: embedded}}\n{ECHO[:-1]}, {llm_agent}]\n")
     shown = invoke(command)
     assert shown.exit_code == 2, shown.output
     assert "config/platform.yaml: agents[1].options.output_guardrails[0].regex" in shown.output
@@ -223,15 +225,15 @@ def test_a_mistake_in_the_options_of_an_agent_says_of_which(invoke: Invoke, comm
 
 def test_check_tries_the_tokenizer(invoke: Invoke) -> None:
     agent = "{jid: a@localhost, agent: 'spade_coreason.agents.echo:EchoAgent', memory: {tokenizer: 'nothing:here'}}"
-    write(Path("config/platform.yaml"), agents(agent))
+    write_file(Path("config/platform.yaml"), agents_config(agent))
     checked = invoke("check")
     assert checked.exit_code == 2
     assert "agents[0].memory.tokenizer: there is no module nothing" in " ".join(checked.output.split())
 
 
 def test_check_looks_at_the_database(invoke: Invoke) -> None:
-    write(Path("config/platform.yaml"), agents("{jid: a@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}"))
-    write(Path("data/platform.db"), "no database")
+    write_file(Path("config/platform.yaml"), agents_config("{jid: a@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}"))
+    write_file(Path("data/platform.db"), "no database")
     for command in ("check", "up"):
         done = invoke(command)
         assert done.exit_code == 2
@@ -242,35 +244,35 @@ def test_check_looks_at_the_database(invoke: Invoke) -> None:
 
 def test_a_certificate_that_nobody_knows(invoke: Invoke, prosody: XmppServer) -> None:
     jid, password = asyncio.run(prosody.account())
-    write(Path("secret"), password)
-    where = ("--host", prosody.host, "--port", str(prosody.port), "--password-file", "secret")
-    assert_one_line(invoke("ask", "echo", "hi", "--jid", jid, *where), 4, jid, "certificate")
+    write_file(Path("secret"), password)
+    connection_options = ("--host", prosody.host, "--port", str(prosody.port), "--password-file", "secret")
+    assert_one_line(invoke("ask", "echo", "hi", "--jid", jid, *connection_options), 4, jid, "certificate")
 
 
 def test_a_refused_port(invoke: Invoke, prosody: XmppServer) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         port = taken.getsockname()[1]
-        write(Path("config/platform.yaml"), external(prosody, port).replace("JID", "a@localhost"))
+        write_file(Path("config/platform.yaml"), external_config(prosody, port).replace("JID", "a@localhost"))
         refused = f"cannot connect to 127.0.0.1:{port}: Connection refused; is the server running"
         assert_one_line(invoke("up"), 4, f"error: config/platform.yaml: agents[0]: a@localhost/agent: {refused}")
-        run = invoke("run", "spade_coreason.agents.echo:EchoAgent", *_at(port))
+        run = invoke("run", "spade_coreason.agents.echo:EchoAgent", *_connection_options(port))
         assert_one_line(run, 4, f"error: echo@127.0.0.1/agent: {refused}")
         checked = invoke("check")
         assert checked.exit_code == 4
-        said = checked.stdout.splitlines()[-1].split(maxsplit=2)
+        columns = checked.stdout.splitlines()[-1].split(maxsplit=2)
         remedy = "is the server running, and are host and port right?"
-        assert said == ["✗", "a@localhost", f"cannot connect to 127.0.0.1:{port}: Connection refused; {remedy}"]
+        assert columns == ["✗", "a@localhost", f"cannot connect to 127.0.0.1:{port}: Connection refused; {remedy}"]
 
 
 def test_a_port_that_accepts_and_says_nothing(invoke: Invoke) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        asked = invoke("ask", "echo", "hi", "--jid", "a@localhost", "--timeout", "0.5", *_at(port))
+        asked = invoke("ask", "echo", "hi", "--jid", "a@localhost", "--timeout", "0.5", *_connection_options(port))
         assert_one_line(asked, 4, f"127.0.0.1:{port}: no answer within 0.5 s")
 
 
-def _at(port: int) -> tuple[str, ...]:
+def _connection_options(port: int) -> tuple[str, ...]:
     Path("secret").write_text("wrong")
     return "--host", "127.0.0.1", "--port", str(port), "--password-file", "secret"
 
@@ -281,7 +283,7 @@ def test_a_port_in_use(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, mode: st
         require("Prosody", prosody_server.installed())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        write(Path("config/platform.yaml"), f"server: {{mode: {mode}, port: {port}}}\n{ECHO}")
+        write_file(Path("config/platform.yaml"), f"server: {{mode: {mode}, port: {port}}}\n{ECHO}")
         in_use = f"port {port} on 127.0.0.1 is in use; end what listens there, or choose another port"
         assert_one_line(invoke("up"), 4, f"error: config/platform.yaml: server.port: {in_use}")
         checked = invoke("check")
@@ -292,7 +294,7 @@ def test_a_port_in_use(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, mode: st
 
 
 def test_a_prosody_that_is_not_installed(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    write(Path("config/platform.yaml"), f"server: {{mode: prosody}}\n{ECHO}")
+    write_file(Path("config/platform.yaml"), f"server: {{mode: prosody}}\n{ECHO}")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert_one_line(
         invoke("up"), 4, "config/platform.yaml: server.mode: the program `prosody` is not on the PATH", "apt install"
@@ -300,17 +302,17 @@ def test_a_prosody_that_is_not_installed(invoke: Invoke, monkeypatch: pytest.Mon
 
 
 def test_a_directory_that_cannot_be_written_is_one_line(invoke: Invoke) -> None:
-    write(Path("data"), "a file")
-    write(Path("config/platform.yaml"), f"server: {{mode: embedded}}\n{ECHO}")
+    write_file(Path("data"), "a file")
+    write_file(Path("config/platform.yaml"), f"server: {{mode: embedded}}\n{ECHO}")
     problem = "data: cannot be written: File exists; see to the directory, or name another one"
     assert_one_line(invoke("up"), 2, "error: config/platform.yaml: data_dir: ", problem)
     storage = "storage: {url: 'sqlite+aiosqlite:///data/x.db'}\ndata_dir: elsewhere"
-    write(Path("config/platform.yaml"), f"server: {{mode: embedded}}\n{storage}\n{ECHO}")
+    write_file(Path("config/platform.yaml"), f"server: {{mode: embedded}}\n{storage}\n{ECHO}")
     assert_one_line(invoke("up"), 2, "error: config/platform.yaml: storage.url: ", "data/x.db: cannot be written: ")
 
 
 def test_two_platforms_do_not_share_a_database(invoke: Invoke) -> None:
-    write(Path("config/platform.yaml"), f"storage: {{url: 'sqlite+aiosqlite:///shared/x.db'}}\n{ECHO}")
+    write_file(Path("config/platform.yaml"), f"storage: {{url: 'sqlite+aiosqlite:///shared/x.db'}}\n{ECHO}")
     with lock_database("sqlite+aiosqlite:///shared/x.db"):
         for command in (("up",), ("storage", "migrate")):
             assert_one_line(invoke(*command), 2, "shared/x.db: in use by process", "name another file (storage.url)")
@@ -318,8 +320,8 @@ def test_two_platforms_do_not_share_a_database(invoke: Invoke) -> None:
 
 def test_a_literal_password_works_with_one_warning(invoke: Invoke, prosody: XmppServer) -> None:
     jid, password = asyncio.run(prosody.account())
-    text = external(prosody, prosody.port).replace("${ECHO_PASSWORD:-wrong}", password).replace("JID", jid)
-    write(Path("config/platform.yaml"), text)
+    text = external_config(prosody, prosody.port).replace("${ECHO_PASSWORD:-wrong}", password).replace("JID", jid)
+    write_file(Path("config/platform.yaml"), text)
     checked = invoke("check")
     assert checked.exit_code == 0, checked.output
     [line] = checked.stderr.splitlines()

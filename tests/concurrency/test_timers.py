@@ -1,4 +1,4 @@
-"""Many waits on one timer, and the limit of a turn made of them."""
+"""Many timeouts on one timer, and the deadline of a turn that is made of them."""
 
 from __future__ import annotations
 
@@ -9,101 +9,101 @@ import time
 import pytest
 
 from spade_coreason.concurrency import Deadline, TimerGroup
-from tests.support.wait import PATIENCE_S, eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 
-async def rung(alarms: TimerGroup, expected: int, heard: list[str]) -> list[str]:
-    await eventually(lambda: len(heard) >= expected)
-    return heard
+async def wait_for_calls(timers: TimerGroup, expected: int, calls: list[str]) -> list[str]:
+    await eventually(lambda: len(calls) >= expected)
+    return calls
 
 
-async def test_waits_end_in_the_order_in_which_they_began_and_not_before_their_time() -> None:
-    alarms, heard = TimerGroup(0.02), list[str]()
+async def test_timers_fire_in_order_and_not_before_their_time() -> None:
+    timers, calls = TimerGroup(0.02), list[str]()
     began = asyncio.get_running_loop().time()
     for name in "abc":
-        alarms.schedule(lambda name=name: heard.append(name))  # type: ignore[misc]  # mypy knows no type of a lambda with a default
-    assert await rung(alarms, 3, heard) == ["a", "b", "c"]
+        timers.schedule(lambda name=name: calls.append(name))  # type: ignore[misc]  # mypy knows no type of a lambda with a default
+    assert await wait_for_calls(timers, 3, calls) == ["a", "b", "c"]
     assert asyncio.get_running_loop().time() - began >= 0.02
 
 
-async def test_what_was_taken_back_is_not_called_and_what_was_set_later_is() -> None:
-    alarms, heard = TimerGroup(0.02), list[str]()
+async def test_a_cancelled_timer_does_not_fire_and_a_later_one_does() -> None:
+    timers, calls = TimerGroup(0.02), list[str]()
 
     def first() -> None:
-        heard.append("first")
+        calls.append("first")
 
-    alarms.schedule(first)
-    alarms.cancel(first)
-    alarms.cancel(first)
-    alarms.schedule(lambda: heard.append("second"))
-    assert await rung(alarms, 1, heard) == ["second"]
-    alarms.schedule(lambda: heard.append("third"))
-    assert await rung(alarms, 2, heard) == ["second", "third"]
+    timers.schedule(first)
+    timers.cancel(first)
+    timers.cancel(first)
+    timers.schedule(lambda: calls.append("second"))
+    assert await wait_for_calls(timers, 1, calls) == ["second"]
+    timers.schedule(lambda: calls.append("third"))
+    assert await wait_for_calls(timers, 2, calls) == ["second", "third"]
 
 
-async def test_one_that_raises_hinders_no_other() -> None:
-    alarms, heard, problems = TimerGroup(0.01), list[str](), list[object]()
+async def test_a_timer_that_raises_does_not_stop_the_others() -> None:
+    timers, calls, problems = TimerGroup(0.01), list[str](), list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context["exception"]))
 
     def raises() -> None:
         raise ZeroDivisionError
 
-    alarms.schedule(raises)
-    alarms.schedule(lambda: heard.append("after it"))
-    assert await rung(alarms, 1, heard) == ["after it"]
+    timers.schedule(raises)
+    timers.schedule(lambda: calls.append("after it"))
+    assert await wait_for_calls(timers, 1, calls) == ["after it"]
     assert [type(problem) for problem in problems] == [ZeroDivisionError]
 
 
-async def test_after_stop_nothing_rings() -> None:
-    alarms, heard = TimerGroup(0.01), list[str]()
-    alarms.schedule(lambda: heard.append("x"))
-    alarms.cancel_all()
+async def test_after_cancel_all_no_timer_fires() -> None:
+    timers, calls = TimerGroup(0.01), list[str]()
+    timers.schedule(lambda: calls.append("x"))
+    timers.cancel_all()
     other = TimerGroup(0.03)
-    other.schedule(lambda: heard.append("later"))
-    assert await rung(other, 1, heard) == ["later"]
+    other.schedule(lambda: calls.append("later"))
+    assert await wait_for_calls(other, 1, calls) == ["later"]
 
 
-async def test_a_limit_is_a_timeout_error() -> None:
-    limit = Deadline(TimerGroup(0.01))
+async def test_an_expired_deadline_raises_a_timeout_error() -> None:
+    deadline = Deadline(TimerGroup(0.01))
     with pytest.raises(TimeoutError):
-        await limit.run(asyncio.Event().wait())
-    assert limit.has_expired
+        await deadline.run(asyncio.Event().wait())
+    assert deadline.has_expired
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
     await asyncio.sleep(0)  # is not cancelled any more
 
 
-async def test_what_cannot_be_awaited_leaves_no_alarm_behind() -> None:
-    alarms = TimerGroup(0.01)
+async def test_a_value_that_cannot_be_awaited_leaves_no_timer() -> None:
+    timers = TimerGroup(0.01)
     with pytest.raises(AttributeError):
-        await Deadline(alarms).run(None)  # type: ignore[arg-type]  # the point of the test
+        await Deadline(timers).run(None)  # type: ignore[arg-type]  # the point of the test
     await asyncio.sleep(0.05)  # is not cancelled
 
 
-async def test_within_the_limit_nothing_happens_and_a_delay_of_nought_is_no_limit() -> None:
-    for alarms in (TimerGroup(5), TimerGroup(0)):
-        limit = Deadline(alarms)
-        await limit.run(asyncio.sleep(0.01))
-        assert not limit.has_expired
-        alarms.cancel_all()
+async def test_work_within_the_deadline_is_not_cancelled_and_zero_means_no_deadline() -> None:
+    for timers in (TimerGroup(5), TimerGroup(0)):
+        deadline = Deadline(timers)
+        await deadline.run(asyncio.sleep(0.01))
+        assert not deadline.has_expired
+        timers.cancel_all()
 
 
-async def test_a_cancel_from_outside_travels_on_through_a_limit() -> None:
-    alarms = TimerGroup(5)
+async def test_a_cancellation_from_outside_passes_through_a_deadline() -> None:
+    timers = TimerGroup(5)
 
-    async def waits() -> None:
-        await Deadline(alarms).run(asyncio.Event().wait())
+    async def wait() -> None:
+        await Deadline(timers).run(asyncio.Event().wait())
 
-    task = asyncio.create_task(waits())
+    task = asyncio.create_task(wait())
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    alarms.cancel_all()
+    timers.cancel_all()
 
 
-async def test_what_is_raised_within_a_limit_that_expired_is_what_is_raised() -> None:
+async def test_an_error_raised_after_the_deadline_replaces_the_timeout_error() -> None:
     async def raises() -> None:
         try:
             await asyncio.Event().wait()
@@ -114,7 +114,7 @@ async def test_what_is_raised_within_a_limit_that_expired_is_what_is_raised() ->
         await Deadline(TimerGroup(0.01)).run(raises())
 
 
-async def test_what_swallows_its_cancellation_is_left_where_it_stands() -> None:
+async def test_work_that_swallows_its_cancellation_is_abandoned() -> None:
     cancelled, closed = list[str](), list[str]()
 
     async def stubborn() -> None:
@@ -126,9 +126,9 @@ async def test_what_swallows_its_cancellation_is_left_where_it_stands() -> None:
             except GeneratorExit:
                 closed.append("closed")
 
-    limit = Deadline(TimerGroup(0.01), cancel_grace_s=0.03)
+    deadline = Deadline(TimerGroup(0.01), cancel_grace_s=0.03)
     with pytest.raises(TimeoutError):
-        await limit.run(stubborn())
+        await deadline.run(stubborn())
     assert (cancelled, closed) == (["cancelled"], ["closed"])
     task = asyncio.current_task()
     assert task is not None
@@ -136,25 +136,25 @@ async def test_what_swallows_its_cancellation_is_left_where_it_stands() -> None:
     await asyncio.sleep(0.05)  # is not cancelled any more
 
 
-async def test_what_puts_things_in_order_after_its_cancellation_has_the_time_for_it() -> None:
-    ordered = asyncio.Event()
+async def test_cancelled_work_has_a_grace_period_to_clean_up() -> None:
+    cleaned_up = asyncio.Event()
 
-    async def tidy() -> str:
+    async def clean_up() -> str:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             await asyncio.sleep(0.02)
-            ordered.set()
+            cleaned_up.set()
             raise
         return "never"
 
-    limit = Deadline(TimerGroup(0.01), cancel_grace_s=5)
+    deadline = Deadline(TimerGroup(0.01), cancel_grace_s=5)
     with pytest.raises(TimeoutError):
-        await limit.run(tidy())
-    assert ordered.is_set()
+        await deadline.run(clean_up())
+    assert cleaned_up.is_set()
 
 
-async def test_work_that_is_held_gives_its_value_and_hears_what_it_waits_for() -> None:
+async def test_work_under_a_deadline_returns_its_value_or_raises_its_error() -> None:
     async def fails() -> None:
         await asyncio.sleep(0)
         raise ZeroDivisionError
@@ -162,14 +162,14 @@ async def test_work_that_is_held_gives_its_value_and_hears_what_it_waits_for() -
     async def work() -> str:
         with pytest.raises(ZeroDivisionError):
             await asyncio.create_task(fails())
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             return await asyncio.to_thread(lambda: "done")
 
-    alarms = TimerGroup(5)
-    assert await Deadline(alarms).run(work()) == "done"
+    timers = TimerGroup(5)
+    assert await Deadline(timers).run(work()) == "done"
     with pytest.raises(ZeroDivisionError):
-        await Deadline(alarms).run(fails())
-    alarms.cancel_all()
+        await Deadline(timers).run(fails())
+    timers.cancel_all()
 
 
 async def test_work_that_blocks_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

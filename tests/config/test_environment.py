@@ -1,4 +1,4 @@
-"""What the environment says, beside a file or in it."""
+"""Environment variables: as settings, and inside the values of a file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_variables_override_the_file(project: Path) -> None:
     assert settings.limits.queue == 2
 
 
-def test_variables_are_put_in_everywhere(project: Path) -> None:
+def test_variables_are_substituted_everywhere(project: Path) -> None:
     settings = load_config(
         project,
         "server: {port: '${PORT}', mode: '${MODE:-prosody}'}\nlimits: {queue: '${EMPTY:-5}'}\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason import load_manifest
+from spade_coreason.config import load_manifest
 from spade_coreason.contracts import AgentDefinition, MemoryConfig
 from spade_coreason.exceptions import ConfigError
 
@@ -32,7 +32,7 @@ def test_a_manifest_in_full_is_read_from_yaml_and_from_json(tmp_path: Path) -> N
     assert from_yaml.config.llm_config is not None
 
 
-def test_what_a_manifest_writes_is_read_again_with_a_byte_order_mark_too(tmp_path: Path) -> None:
+def test_a_written_manifest_is_read_again_also_with_a_byte_order_mark(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     manifest = AgentDefinition.simple("größe")
     file.write_bytes(b"\xef\xbb\xbf" + manifest.to_json().encode())
@@ -115,7 +115,7 @@ def test_a_file_that_is_not_there_or_a_directory_is_named(tmp_path: Path) -> Non
         assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_a_yaml_file_runs_nothing(tmp_path: Path) -> None:
+def test_a_yaml_file_cannot_run_code(tmp_path: Path) -> None:
     file, trace = tmp_path / "agent.yaml", tmp_path / "trace"
     file.write_text(f"name: !!python/object/apply:os.mkdir [{json.dumps(str(trace))}]")
     with pytest.raises(ConfigError, match="is no YAML"):

@@ -1,4 +1,4 @@
-"""Passwords: where they may stand, and that nothing shows them."""
+"""Passwords: where they may be written, and that nothing shows them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def test_the_password_of_the_database_is_in_no_text(project: Path) -> None:
 
 def test_a_literal_password_works_with_one_warning(project: Path) -> None:
     external = "server: {mode: external, domain: example.org}\n"
-    one = "jid: a@example.org, agent: 'a:B', password: hunter2"
-    settings = load_config(project, external + agents_section(one, one.replace("a@", "b@")))
+    agent_line = "jid: a@example.org, agent: 'a:B', password: hunter2"
+    settings = load_config(project, external + agents_section(agent_line, agent_line.replace("a@", "b@")))
     assert settings.agents[1].password is not None
     assert settings.agents[1].password.get_secret_value() == "hunter2"
     (warning,) = settings.warnings
@@ -42,7 +42,7 @@ def test_a_password_file_is_read(project: Path) -> None:
         assert "must hold the password in one line" in config_error(project, agents_section(ECHO + ", password_file: secret"))
 
 
-def test_where_nobody_logs_in_no_secret_of_an_agent_is_needed(project: Path) -> None:
+def test_the_secrets_of_agents_are_not_needed_without_a_login(project: Path) -> None:
     external = "server: {mode: external, domain: example.org}\n"
     text = external + agents_section(
         "jid: a@example.org, agent: 'a:B', password: '${NOT_SET}', options: {key: '${NEITHER}'}",
@@ -76,7 +76,7 @@ def test_no_secret_is_in_any_text_of_the_settings(project: Path) -> None:
         "storage: {url: '${SECRET}'}",
     ],
 )
-def test_no_mistake_shows_what_a_variable_holds(project: Path, text: str) -> None:
+def test_no_error_shows_the_value_of_a_variable(project: Path, text: str) -> None:
     assert "hunter2" not in config_error(project, text, SECRET="hunter2")
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent.parent
 CONFIG = ROOT / "config"
 
 
-def test_the_documented_shape(project: Path) -> None:
+def test_the_documented_settings_are_read(project: Path) -> None:
     (project / "ca.pem").write_text("")
     settings = load_config(
         project,
@@ -169,7 +169,7 @@ def test_paths_count_from_the_project_wherever_the_file_lies(project: Path, tmp_
     assert settings.place("server") == f"{elsewhere}: server"
 
 
-def test_what_is_kept_is_in_the_data_directory_unless_it_is_named(project: Path) -> None:
+def test_data_are_stored_in_the_data_directory_unless_another_place_is_named(project: Path) -> None:
     settings = load_config(project, "data_dir: var\nstorage: {durability: normal}")
     assert settings.storage.url == f"sqlite+aiosqlite:///{project}/var/platform.db"
     assert settings.storage.memory_dir == project / "var" / "memory"
@@ -192,7 +192,7 @@ def test_an_agent_joins_the_rooms_of_its_configuration_and_is_invited_into_no_ot
     assert settings.access_of(settings.agents[0]).rooms == ()
 
 
-def test_who_may_invite_is_set_beside_who_may_ask(project: Path) -> None:
+def test_an_agent_may_override_the_inviters_and_keep_the_common_allow_list(project: Path) -> None:
     text = "access: {allow: [example.org], rooms: [muc.localhost]}\n" + agents_section(
         ECHO + ", access: {rooms: [r@muc.localhost]}"
     )

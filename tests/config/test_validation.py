@@ -1,4 +1,4 @@
-"""The line for everything that is wrong in a file, and all of them at once."""
+"""Mistakes in a configuration file: one line for each, and all of them at once."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_one_anchor_may_be_merged_into_several_agents(project: Path) -> None:
 # All at once
 
 
-def test_all_mistakes_are_said_at_once(project: Path) -> None:
+def test_all_mistakes_are_reported_at_once(project: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(
             project,
@@ -186,9 +186,9 @@ def test_all_mistakes_are_said_at_once(project: Path) -> None:
     ]
 
 
-def test_so_are_those_of_keys_that_must_agree_and_of_variables(project: Path) -> None:
+def test_all_mistakes_of_related_keys_and_of_variables_are_reported_at_once(project: Path) -> None:
     external = "server: {mode: external, domain: example.org}\n"
-    for text, said in {
+    for text, problems in {
         external + agents_section("jid: a@example.org, agent: 'a:B'", "jid: a@example.org, agent: 'a:B', password: ''"): [
             "agents[0].password: is missing",
             "agents[1].jid: a@example.org is agents[0] already",
@@ -202,5 +202,5 @@ def test_so_are_those_of_keys_that_must_agree_and_of_variables(project: Path) ->
         with pytest.raises(ConfigError) as caught:
             load_config(project, text)
         lines = [str(one) for one in (caught.value, *caught.value.others)]
-        assert len(lines) == len(said)
-        assert all(line.startswith(PREFIX + begins) for line, begins in zip(lines, said, strict=True)), lines
+        assert len(lines) == len(problems)
+        assert all(line.startswith(PREFIX + beginning) for line, beginning in zip(lines, problems, strict=True)), lines

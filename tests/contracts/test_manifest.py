@@ -1,4 +1,4 @@
-"""Manifests: what they hold, what they refuse, and that writing one is no chore."""
+"""Manifests: their fields, the values that they refuse, and the short way to write one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def definition(**fields: Any) -> AgentDefinition:
 # Metadata
 
 
-def test_the_parts_of_a_manifest_that_nobody_named_have_defaults() -> None:
+def test_omitted_parts_of_a_manifest_have_defaults() -> None:
     manifest = definition()
     assert manifest.status == "draft"
     assert manifest.integrity_hash is None
@@ -65,7 +65,7 @@ def test_a_version_is_semantic_and_loses_its_v(written: str, read: str) -> None:
 @pytest.mark.parametrize(
     "version", ["1", "1.0", "1.0.0.0", "01.0.0", "1.0.0-", "1.0.0-01", "1.0.0-a..b", "latest", "", "\u0661.0.0", "1.0.0\n"]
 )
-def test_what_is_no_semantic_version_is_refused(version: str) -> None:
+def test_a_malformed_version_is_refused(version: str) -> None:
     with pytest.raises(ValidationError, match="no semantic version"):
         AgentMetadata(name="a", version=version, author="me")
 
@@ -111,7 +111,7 @@ def test_a_capability_has_one_of_the_named_kinds(field: str, allowed: list[str])
         AgentCapability(**{"name": "c", field: "another"})
 
 
-def test_an_agent_can_do_at_least_one_thing() -> None:
+def test_an_agent_has_at_least_one_capability() -> None:
     with pytest.raises(ValidationError, match="capabilities"):
         definition(capabilities=[])
 
@@ -124,10 +124,10 @@ def test_capability_names_are_unique() -> None:
 
 def test_where_authentication_is_required_every_capability_is_given_the_user() -> None:
     metadata = AgentMetadata(name="bank", version="1.0.0", author="me", requires_auth=True)
-    knows = AgentCapability(name="transfer", injected_params=["user_context"])
-    assert definition(metadata=metadata, capabilities=[knows]).metadata.requires_auth
+    with_user = AgentCapability(name="transfer", injected_params=["user_context"])
+    assert definition(metadata=metadata, capabilities=[with_user]).metadata.requires_auth
     with pytest.raises(ValidationError, match=r'"balance" must inject "user_context"'):
-        definition(metadata=metadata, capabilities=[knows, AgentCapability(name="balance")])
+        definition(metadata=metadata, capabilities=[with_user, AgentCapability(name="balance")])
 
 
 # Publishing
@@ -181,13 +181,13 @@ def test_a_temperature_outside_is_refused(temperature: float) -> None:
 def test_tools_come_from_elsewhere_or_are_described_in_place() -> None:
     elsewhere = {"uri": "mcp://tools/search", "hash": HASH, "scopes": ["read"], "risk_level": "critical"}
     in_place = {"name": "add", "description": "Adds", "parameters": {"type": "object"}}
-    found = AgentDependencies.model_validate({"tools": [elsewhere, in_place], "libraries": ["numpy"]})
-    assert isinstance(found.tools[0], ToolRequirement)
-    assert found.tools[0].risk_level is RiskLevel.CRITICAL
-    assert isinstance(found.tools[1], InlineToolDefinition)
-    assert found.libraries == ("numpy",)
-    assert AgentDependencies.model_validate_json(found.to_json()) == found
-    assert AgentDependencies(tools=list(found.tools)).tools == found.tools
+    dependencies = AgentDependencies.model_validate({"tools": [elsewhere, in_place], "libraries": ["numpy"]})
+    assert isinstance(dependencies.tools[0], ToolRequirement)
+    assert dependencies.tools[0].risk_level is RiskLevel.CRITICAL
+    assert isinstance(dependencies.tools[1], InlineToolDefinition)
+    assert dependencies.libraries == ("numpy",)
+    assert AgentDependencies.model_validate_json(dependencies.to_json()) == dependencies
+    assert AgentDependencies(tools=list(dependencies.tools)).tools == dependencies.tools
     assert AgentDependencies().dump() == {"tools": [], "libraries": []}
 
 
@@ -313,7 +313,7 @@ def test_a_name_is_enough_for_a_manifest() -> None:
     assert AgentDefinition.model_validate(manifest.dump()) == manifest
 
 
-def test_what_else_is_said_of_a_simple_agent_arrives_in_its_place() -> None:
+def test_the_arguments_of_a_simple_manifest_are_stored_in_their_fields() -> None:
     manifest = AgentDefinition.simple(
         "weather",
         version="v2.0.0",

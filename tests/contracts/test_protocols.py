@@ -23,7 +23,7 @@ from spade_coreason.contracts import (
 from tests.support.seed_echo import EchoAgent
 
 
-class StreamOfNobody:
+class ForeignStream:
     """A stream whose author never imported anything of ours."""
 
     def __init__(self, heard: list[str]) -> None:
@@ -41,7 +41,7 @@ class StreamOfNobody:
         self.is_active = False
 
 
-class SinkOfNobody:
+class ForeignSink:
     def __init__(self) -> None:
         self.heard: list[str] = []
 
@@ -52,7 +52,7 @@ class SinkOfNobody:
     async def audit(self, actor, action, resource, success): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
 
-class HandlerOfNobody(SinkOfNobody):
+class ForeignHandler(ForeignSink):
     async def thought(self, content, status="IN_PROGRESS"):  # type: ignore[no-untyped-def]  # written as users do, without types
         self.heard.append(f"({content})")
 
@@ -63,10 +63,10 @@ class HandlerOfNobody(SinkOfNobody):
     async def error(self, message, details=None, recoverable=False): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
     async def create_stream(self, title=None, metadata=None):  # type: ignore[no-untyped-def]  # written as users do, without types
-        return StreamOfNobody(self.heard)
+        return ForeignStream(self.heard)
 
 
-class SessionOfNobody:
+class ForeignSession:
     session_id = "s"
     identity = Identity.anonymous()
 
@@ -79,32 +79,32 @@ class SessionOfNobody:
     async def get(self, key, default=None, *, scope=None): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
 
-class AgentOfNobody:
+class ForeignAgent:
     manifest = "anything"
 
     async def assist(self, request, session, response): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
 
-class Startable:
+class SyncLifecycle:
     def startup(self) -> None: ...
 
     def shutdown(self) -> None: ...
 
 
-class StartableInALoop:
+class AsyncLifecycle:
     async def startup(self) -> None: ...
 
     async def shutdown(self) -> None: ...
 
 
-NOBODYS: list[tuple[Any, Callable[[], object]]] = [
-    (AgentInterface, AgentOfNobody),
-    (SessionHandle, SessionOfNobody),
-    (EventSink, SinkOfNobody),
-    (ResponseHandler, HandlerOfNobody),
-    (StreamHandle, lambda: StreamOfNobody([])),
-    (LifecycleInterface, Startable),
-    (LifecycleInterface, StartableInALoop),
+FOREIGN_CLASSES: list[tuple[Any, Callable[[], object]]] = [
+    (AgentInterface, ForeignAgent),
+    (SessionHandle, ForeignSession),
+    (EventSink, ForeignSink),
+    (ResponseHandler, ForeignHandler),
+    (StreamHandle, lambda: ForeignStream([])),
+    (LifecycleInterface, SyncLifecycle),
+    (LifecycleInterface, AsyncLifecycle),
 ]
 
 MEMBERS = {
@@ -125,19 +125,19 @@ def test_the_echo_agent_of_the_seed_is_an_agent() -> None:
 
 async def test_the_echo_agent_of_the_seed_streams_word_by_word_to_any_handler() -> None:
     agent = EchoAgent(manifest=AgentDefinition.simple("echo"))
-    handler, session = HandlerOfNobody(), SessionOfNobody()
+    handler, session = ForeignHandler(), ForeignSession()
     request = AgentRequest(session_id="00000000-0000-0000-0000-000000000001", payload={"query": "one two"})
     await agent.assist(request, session, handler)
     assert handler.heard == ["(Processing request...)", "one ", "two "]
 
 
-@pytest.mark.parametrize(("protocol", "make"), NOBODYS)
-def test_a_class_that_never_imported_ours_is_recognised_by_its_members(protocol: Any, make: Callable[[], object]) -> None:
+@pytest.mark.parametrize(("protocol", "make"), FOREIGN_CLASSES)
+def test_a_class_is_recognised_by_its_members_without_importing_the_package(protocol: Any, make: Callable[[], object]) -> None:
     assert isinstance(make(), protocol)
 
 
 @pytest.mark.parametrize(("protocol", "missing"), [(p, name) for p, names in MEMBERS.items() for name in sorted(names)])
-def test_what_lacks_one_member_is_something_else(protocol: Any, missing: str) -> None:
+def test_a_class_that_lacks_one_member_does_not_implement_the_protocol(protocol: Any, missing: str) -> None:
     almost = type("Almost", (), {name: lambda self: None for name in MEMBERS[protocol] if name != missing})
     assert not isinstance(almost(), protocol)
 
@@ -149,8 +149,8 @@ def test_a_protocol_asks_for_nothing_more_than_the_contract_names(protocol: Any)
 
 
 def test_a_response_handler_is_an_event_sink() -> None:
-    assert isinstance(HandlerOfNobody(), EventSink)
-    assert not isinstance(SinkOfNobody(), ResponseHandler)
+    assert isinstance(ForeignHandler(), EventSink)
+    assert not isinstance(ForeignSink(), ResponseHandler)
 
 
 SIGNATURES: dict[Callable[..., Any], str] = {
@@ -186,7 +186,7 @@ def test_assist_and_the_memory_are_coroutines() -> None:
         assert inspect.iscoroutinefunction(method)
 
 
-def test_who_subclasses_a_protocol_of_the_seed_has_to_fill_it() -> None:
+def test_a_subclass_of_a_protocol_has_to_implement_every_member() -> None:
     class Half(AgentInterface):
         async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None: ...
 

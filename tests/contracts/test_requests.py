@@ -84,7 +84,7 @@ def test_a_request_cannot_be_changed() -> None:
             setattr(request, name, None)
 
 
-def test_what_the_sender_does_with_its_dict_later_does_not_reach_the_request() -> None:
+def test_a_later_change_of_the_given_dict_does_not_reach_the_request() -> None:
     payload = {"query": "hi"}
     request = AgentRequest(session_id=uuid4(), payload=payload)
     payload["query"] = "something else"
@@ -173,13 +173,13 @@ def test_a_request_of_valid_fields_is_as_one_that_was_validated() -> None:
         "capabilities": None,
         "metadata": {"a": 1},
     }
-    validated, made = AgentRequest.model_validate(fields), construct_valid(AgentRequest, dict(fields))
-    assert made == validated
-    assert (repr(made), made.to_json()) == (repr(validated), validated.to_json())
-    assert made.model_fields_set == validated.model_fields_set
-    assert made.model_copy(update={"payload": {}}).payload == {}
-    assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == validated
+    validated, constructed = AgentRequest.model_validate(fields), construct_valid(AgentRequest, dict(fields))
+    assert constructed == validated
+    assert (repr(constructed), constructed.to_json()) == (repr(validated), validated.to_json())
+    assert constructed.model_fields_set == validated.model_fields_set
+    assert constructed.model_copy(update={"payload": {}}).payload == {}
+    assert pickle.loads(pickle.dumps(constructed)) == copy.deepcopy(constructed) == validated
     with pytest.raises(ValidationError, match="frozen"):
-        made.payload = {}  # type: ignore[misc]  # the point of the test
+        constructed.payload = {}  # type: ignore[misc]  # the point of the test
     with pytest.raises(AttributeError):
-        made.nothing  # type: ignore[attr-defined]  # noqa: B018 - that it raises is the point
+        constructed.nothing  # type: ignore[attr-defined]  # noqa: B018 - that it raises is the point

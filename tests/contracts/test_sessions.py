@@ -23,7 +23,7 @@ from spade_coreason.contracts import (
 )
 
 WINDOW = MemoryStrategy.SLIDING_WINDOW
-LEFT_TO_THE_ENGINE = [MemoryStrategy.TOKEN_BUFFER, MemoryStrategy.SUMMARY, MemoryStrategy.VECTOR_STORE]
+UNPRUNED_STRATEGIES = [MemoryStrategy.TOKEN_BUFFER, MemoryStrategy.SUMMARY, MemoryStrategy.VECTOR_STORE]
 
 
 def turn(number: int) -> Interaction:
@@ -208,7 +208,7 @@ def test_the_strategy_all_returns_the_same_object() -> None:
     assert state.prune(MemoryStrategy.ALL, 1) is state
 
 
-@pytest.mark.parametrize("strategy", LEFT_TO_THE_ENGINE)
+@pytest.mark.parametrize("strategy", UNPRUNED_STRATEGIES)
 def test_a_strategy_that_needs_an_engine_leaves_the_state_as_it_is(strategy: MemoryStrategy) -> None:
     state = state_of(10)
     assert state.prune(strategy, 1) is state
@@ -234,7 +234,7 @@ def test_by_default_memory_is_a_window_of_twenty_turns() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_a_limit_is_more_than_nothing(limit: int) -> None:
+def test_a_limit_is_greater_than_zero(limit: int) -> None:
     with pytest.raises(ValidationError, match="limit"):
         MemoryConfig(limit=limit)
 
@@ -245,7 +245,7 @@ def test_a_summary_needs_its_prompt(prompt: str | None) -> None:
         MemoryConfig(strategy=MemoryStrategy.SUMMARY, summary_prompt=prompt)
 
 
-def test_a_summary_with_its_prompt_is_fine_and_nobody_else_needs_one() -> None:
+def test_only_the_summary_strategy_needs_a_prompt() -> None:
     assert MemoryConfig(strategy="summary", summary_prompt="Shorter.").summary_prompt == "Shorter."
     for strategy in MemoryStrategy:
         if strategy is not MemoryStrategy.SUMMARY:

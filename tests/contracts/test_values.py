@@ -53,7 +53,7 @@ def test_every_model_is_a_frozen_coreason_model_read_by_name(model: type[CoReaso
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model_says_what_it_is(model: type[CoReasonBaseModel]) -> None:
+def test_every_model_has_a_docstring(model: type[CoReasonBaseModel]) -> None:
     assert model.__doc__
 
 
@@ -63,7 +63,7 @@ def test_a_dump_is_json_by_alias_and_without_none() -> None:
     assert json.loads(config.to_json()) == config.dump()
 
 
-def test_each_habit_of_a_dump_can_be_overridden() -> None:
+def test_each_default_of_a_dump_can_be_overridden() -> None:
     config = AgentRuntimeConfig(llm_config=ModelConfig(model="m"))
     by_name = config.dump(by_alias=False)
     assert "llm_config" in by_name
@@ -88,10 +88,10 @@ def test_an_identity_reads_as_name_and_id() -> None:
     assert str(Identity(id="ada@example.org", name="Ada")) == "Ada (ada@example.org)"
 
 
-def test_nobody_in_particular_is_the_anonymous_user() -> None:
-    nobody = Identity.anonymous()
-    assert (nobody.id, nobody.name, nobody.role) == ("anonymous", "Anonymous User", "user")
-    assert nobody == Identity.anonymous()
+def test_an_identity_without_a_person_is_the_anonymous_user() -> None:
+    anonymous = Identity.anonymous()
+    assert (anonymous.id, anonymous.name, anonymous.role) == ("anonymous", "Anonymous User", "user")
+    assert anonymous == Identity.anonymous()
 
 
 def test_a_role_is_optional_and_an_id_is_not() -> None:
@@ -142,7 +142,7 @@ def test_data_is_shown_in_four_ways(hint: str) -> None:
         lambda: UserErrorBlock.model_validate({"recoverable": True}),
     ],
 )
-def test_a_block_that_is_none_is_refused(make: Any) -> None:
+def test_a_malformed_block_is_refused(make: Any) -> None:
     with pytest.raises(ValidationError):
         make()
 
@@ -233,7 +233,7 @@ def test_every_graph_event_is_a_class_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"event_type": "NODE_LOST"}, {"event_type": None}, {"node_id": None}])
-def test_what_is_no_graph_event_is_a_value_error(wrong: dict[str, Any]) -> None:
+def test_a_malformed_graph_event_is_a_value_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="validation error"):
         read_graph_event({"event_type": "NODE_INIT", "run_id": "r", "node_id": "n", **wrong})
 

@@ -1,4 +1,4 @@
-"""The picture of an agent: drawn from its name, or a file that must be one."""
+"""The avatar of an agent: drawn from its name, or read from a file."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_a_drawn_picture_is_a_whole_small_png() -> None:
     data = draw_avatar("echo").data
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert len(data) < 500
-    at, chunks = 8, {}
-    while at < len(data):
-        (length,) = struct.unpack(">I", data[at : at + 4])
-        kind, content = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length]) == (zlib.crc32(kind + content),)
+    offset, chunks = 8, {}
+    while offset < len(data):
+        (length,) = struct.unpack(">I", data[offset : offset + 4])
+        kind, content = data[offset + 4 : offset + 8], data[offset + 8 : offset + 8 + length]
+        assert struct.unpack(">I", data[offset + 8 + length : offset + 12 + length]) == (zlib.crc32(kind + content),)
         chunks[kind] = content
-        at += 12 + length
+        offset += 12 + length
     assert list(chunks) == [b"IHDR", b"PLTE", b"IDAT", b"IEND"]
     width, height = struct.unpack(">II", chunks[b"IHDR"][:8])
     rows = zlib.decompress(chunks[b"IDAT"])
@@ -61,7 +61,7 @@ def test_a_picture_is_known_by_its_content(content: bytes, kind: str, tmp_path: 
         (b"\xff\xd8\xff" * 30_000, "{} is larger than 40 KiB; make the picture smaller (128 x 128 is enough)"),
     ],
 )
-def test_another_file_is_one_clear_line(content: bytes | None, problem: str, tmp_path: Path) -> None:
+def test_an_unusable_file_is_one_clear_line(content: bytes | None, problem: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "face.png").write_bytes(content)
     (tmp_path / "platform.yaml").write_text('agents: [{jid: echo@localhost, agent: "a:B", avatar: face.png}]')

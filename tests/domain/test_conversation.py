@@ -1,4 +1,4 @@
-"""Every row of the table of conversations, and what may not happen."""
+"""Every transition of a conversation, and the ones that may not happen."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spade_coreason import ConversationState
+from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import (
     TRANSITIONS,
     ConversationStatus,
     Outcome,
-    Rules,
     apply_idle_timeout,
     complete,
     decide_on_message,
@@ -20,6 +19,7 @@ from spade_coreason.domain.conversation import (
     record_success,
     refuse_echo,
 )
+from spade_coreason.testing import Rules
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RULES = Rules(max_interactions=3, cooldown=timedelta(seconds=300), timeout=timedelta(hours=1), max_failures=2)
@@ -66,14 +66,14 @@ def test_a_message_after_the_end_opens_a_new_episode(state: ConversationState) -
 
 
 def test_zero_is_no_limit() -> None:
-    life = in_state(ConversationState.ACTIVE, 1_000_000)
-    assert decide_on_message(life, NOW, Rules(max_interactions=0)).outcome is Outcome.RUN
+    status = in_state(ConversationState.ACTIVE, 1_000_000)
+    assert decide_on_message(status, NOW, Rules(max_interactions=0)).outcome is Outcome.RUN
 
 
 def test_an_active_conversation_times_out() -> None:
-    life = in_state(ConversationState.ACTIVE)
-    assert apply_idle_timeout(life, NOW + timedelta(minutes=59), RULES) is life
-    assert apply_idle_timeout(life, NOW + timedelta(hours=1), RULES).state is ConversationState.TIMEOUT
+    status = in_state(ConversationState.ACTIVE)
+    assert apply_idle_timeout(status, NOW + timedelta(minutes=59), RULES) is status
+    assert apply_idle_timeout(status, NOW + timedelta(hours=1), RULES).state is ConversationState.TIMEOUT
 
 
 def test_a_message_that_comes_before_the_timeout_was_noticed_ends_the_old_episode_first() -> None:
@@ -84,9 +84,9 @@ def test_a_message_that_comes_before_the_timeout_was_noticed_ends_the_old_episod
 
 @pytest.mark.parametrize("state", [*ENDED, ConversationState.MAX_INTERACTIONS_REACHED])
 def test_an_ended_conversation_stays_as_it_is(state: ConversationState) -> None:
-    life = in_state(state)
-    assert apply_idle_timeout(life, NOW + timedelta(days=99), RULES) is life
-    assert complete(life).state is state
+    status = in_state(state)
+    assert apply_idle_timeout(status, NOW + timedelta(days=99), RULES) is status
+    assert complete(status).state is state
 
 
 def test_several_failures_in_a_row_end_in_error() -> None:
@@ -96,7 +96,7 @@ def test_several_failures_in_a_row_end_in_error() -> None:
     assert record_failure(record_success(once), RULES).state is ConversationState.ACTIVE
 
 
-def test_the_agent_may_end_it() -> None:
+def test_the_agent_may_end_a_conversation() -> None:
     assert complete(in_state(ConversationState.ACTIVE)).state is ConversationState.COMPLETED
 
 
@@ -107,5 +107,5 @@ def test_an_echo_is_paused_as_if_it_had_reached_its_limit() -> None:
     assert decide_on_message(paused.status, NOW, RULES).outcome is Outcome.SILENCE
 
 
-def test_every_state_has_a_row() -> None:
+def test_every_state_has_transitions() -> None:
     assert set(TRANSITIONS) == set(ConversationState)

@@ -20,7 +20,7 @@ from spade_coreason.domain.jid import parse_domain, parse_jid
         ("a@b/c@d/e", "a@b/c@d/e"),
     ],
 )
-def test_a_jid_is_brought_into_one_form(text: str, parsed: str) -> None:
+def test_a_jid_is_normalised(text: str, parsed: str) -> None:
     assert parse_jid(text) == parsed
 
 
@@ -32,12 +32,12 @@ def test_a_jid_is_brought_into_one_form(text: str, parsed: str) -> None:
         *("a@" + "b" * 64, "x" * 1024 + "@b", "a@b/" + "r" * 1024),
     ],
 )
-def test_what_is_no_jid_is_refused(text: str) -> None:
+def test_a_malformed_jid_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a JID"):
         parse_jid(text)
 
 
-def test_a_domain() -> None:
+def test_a_domain_is_normalised_and_not_empty() -> None:
     assert parse_domain("Example.ORG.") == "example.org"
     with pytest.raises(ValueError, match="the domain is missing"):
         parse_domain("")

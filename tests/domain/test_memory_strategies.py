@@ -32,27 +32,27 @@ def config(strategy: MemoryStrategy, limit: int) -> MemoryConfig:
 )
 def test_a_token_buffer_holds_the_newest_turns_that_fit(sizes: list[int], limit: int, kept: int) -> None:
     assert count_fitting_turns(sizes, limit) == kept
-    policy, turns = config(MemoryStrategy.TOKEN_BUFFER, limit), len(sizes)
-    assert window_bounds(turns, policy, turns, sizes=iter(sizes)) == (kept, turns - kept + 1)
+    memory, turns = config(MemoryStrategy.TOKEN_BUFFER, limit), len(sizes)
+    assert window_bounds(turns, memory, turns, sizes=iter(sizes)) == (kept, turns - kept + 1)
 
 
 @pytest.mark.parametrize("strategy", [MemoryStrategy.SUMMARY, MemoryStrategy.VECTOR_STORE])
-def test_what_is_not_taken_in_yet_stays_in_the_window(strategy: MemoryStrategy) -> None:
-    policy = config(strategy, 3)
-    assert turns_to_compact(policy, 3, 0) == range(0)
-    assert list(turns_to_compact(policy, 10, 0)) == [1, 2, 3, 4, 5, 6, 7]
-    assert window_bounds(10, policy, 10, compacted_through=0) == (10, 1)
-    assert list(turns_to_compact(policy, 10, 5)) == [6, 7]
-    assert window_bounds(10, policy, 10, compacted_through=7) == (3, 8)
+def test_turns_stay_in_the_window_until_they_are_compacted(strategy: MemoryStrategy) -> None:
+    memory = config(strategy, 3)
+    assert turns_to_compact(memory, 3, 0) == range(0)
+    assert list(turns_to_compact(memory, 10, 0)) == [1, 2, 3, 4, 5, 6, 7]
+    assert window_bounds(10, memory, 10, compacted_through=0) == (10, 1)
+    assert list(turns_to_compact(memory, 10, 5)) == [6, 7]
+    assert window_bounds(10, memory, 10, compacted_through=7) == (3, 8)
 
 
 @pytest.mark.parametrize("strategy", [MemoryStrategy.ALL, MemoryStrategy.SUMMARY])
-def test_a_window_without_bounds_is_not_all_in_memory(strategy: MemoryStrategy) -> None:
+def test_an_unbounded_window_is_limited_in_memory(strategy: MemoryStrategy) -> None:
     assert window_bounds(MAX_UNBOUNDED_TURNS + 50, config(strategy, 3), MAX_UNBOUNDED_TURNS + 50) == (MAX_UNBOUNDED_TURNS, 1)
 
 
 @pytest.mark.parametrize("strategy", [MemoryStrategy.ALL, MemoryStrategy.SLIDING_WINDOW, MemoryStrategy.TOKEN_BUFFER])
-def test_only_two_strategies_take_turns_in(strategy: MemoryStrategy) -> None:
+def test_the_other_strategies_compact_no_turns(strategy: MemoryStrategy) -> None:
     assert not turns_to_compact(config(strategy, 3), 1000, 0)
 
 
@@ -78,7 +78,7 @@ def test_a_tokenizer_that_is_missing_is_named_with_its_extra(monkeypatch: pytest
         counter_for("o200k")
 
 
-def test_a_summary_without_a_model_keeps_what_was_spoken_of_most_in_its_order() -> None:
+def test_a_summary_without_a_model_keeps_the_most_frequent_topics_in_order() -> None:
     lines = [
         "User: My plane leaves on Friday at 7. By the way, hello!",
         "Agent: Noted: your plane leaves on Friday.",

@@ -1,4 +1,4 @@
-"""What a person prefers of an agent, and what becomes of it."""
+"""A person's preferences for an agent, and their effect."""
 
 from __future__ import annotations
 
@@ -8,29 +8,21 @@ from uuid import UUID
 
 import pytest
 
-from spade_coreason import (
-    AgentDefinition,
-    AgentRequest,
-    AgentTester,
-    Policy,
-    ResponseHandler,
-    SessionHandle,
-    ThinkingBlock,
-    agent,
-)
-from spade_coreason.codec.encoders.base import PresentationOptions
-from spade_coreason.codec.encoders.factory import encoder_for
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, ResponseHandler, SessionHandle, agent
+from spade_coreason.contracts import ThinkingBlock
 from spade_coreason.contracts.blocks import STEP_TITLE
 from spade_coreason.domain.messages import BlockEmitted, InboundRequest, TextEmitted
 from spade_coreason.domain.preferences import DEFAULT_PREFERENCES, PREFERENCES_SCOPE, Preferences, is_language_tag
-from spade_coreason.runtime.response import Response
+from spade_coreason.runtime.transport import PresentationOptions
+from spade_coreason.testing import Policy
+from spade_coreason.xmpp.codec.encoders.factory import encoder_for
 from tests.support.errors import ExpectedErrors
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 
 
-class Thinker:
-    """Thinks aloud, and keeps what it was told about whoever asks."""
+class ThinkingAgent:
+    """Send a thought before each reply, and keep the metadata of each request."""
 
     def __init__(self) -> None:
         self.manifest = AgentDefinition.simple("thinker")
@@ -42,16 +34,16 @@ class Thinker:
         await response.markdown("It is sunny.")
 
 
-def thinking(**how: Any) -> AgentTester:
-    return AgentTester(Thinker, user=ALICE, **how)
+def thinking_tester(**options: Any) -> AgentTester:
+    return AgentTester(ThinkingAgent, user=ALICE, **options)
 
 
-ALOUD = ["_Looking out_\n_of the window…_", "It is sunny."]
-SILENT = ["It is sunny."]
+WITH_THOUGHTS = ["_Looking out_\n_of the window…_", "It is sunny."]
+WITHOUT_THOUGHTS = ["It is sunny."]
 
 
 @pytest.mark.parametrize("tag", ["en", "de", "pt-BR", "zh-Hant-TW", "de-CH-1901", "EN-us"])
-def test_a_language_tag_is_one(tag: str) -> None:
+def test_well_formed_language_tags_are_accepted(tag: str) -> None:
     assert is_language_tag(tag)
     assert Preferences(language=tag).language == tag
 
@@ -59,40 +51,40 @@ def test_a_language_tag_is_one(tag: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "e", "english please", "de_DE", "de-", "-de", "de\n", "d3", "de-" + "x" * 9, "de" + "-a" * 20]
 )
-def test_what_has_not_the_form_of_a_language_tag_is_refused_by_name(text: str) -> None:
+def test_a_malformed_language_tag_is_refused(text: str) -> None:
     assert not is_language_tag(text)
     with pytest.raises(ValueError, match="is no language tag; write it as"):
         Preferences(language=text)
 
 
 @pytest.mark.parametrize("value", [0, "off"])
-def test_only_true_and_false_say_whether(value: Any) -> None:
+def test_a_switch_accepts_only_true_false_and_none(value: Any) -> None:
     with pytest.raises(ValueError, match=f"streaming is True, False or None, not {value!r}"):
         Preferences(streaming=value)
 
 
-async def test_thoughts_are_shown_to_whom_wants_them_and_are_no_part_of_the_answer() -> None:
-    async with thinking() as t:
-        assert await t.say("?") == SILENT
+async def test_thoughts_are_shown_to_people_who_want_them_and_are_no_part_of_the_reply() -> None:
+    async with thinking_tester() as t:
+        assert await t.say("?") == WITHOUT_THOUGHTS
         await t.runners[AGENT].set_preferences(ALICE, Preferences(thoughts=True))
-        assert await t.say("?") == ALOUD
-        assert await t.say("?", thread="another") == ALOUD
-        assert await t.say("?", user=BOB) == SILENT
+        assert await t.say("?") == WITH_THOUGHTS
+        assert await t.say("?", thread="another") == WITH_THOUGHTS
+        assert await t.say("?", user=BOB) == WITHOUT_THOUGHTS
         history = await t.say("/history")
         assert "window" not in history[0]
         await t.runners[AGENT].set_preferences(ALICE, Preferences(thoughts=False))
-        assert await t.say("?") == SILENT
+        assert await t.say("?") == WITHOUT_THOUGHTS
 
 
-async def test_thoughts_may_be_shown_to_all_who_do_not_mind() -> None:
-    async with thinking(policy=Policy(thoughts=True)) as t:
-        assert await t.say("?") == ALOUD
+async def test_thoughts_may_be_shown_to_everyone_who_has_not_disabled_them() -> None:
+    async with thinking_tester(policy=Policy(thoughts=True)) as t:
+        assert await t.say("?") == WITH_THOUGHTS
         await t.runners[AGENT].set_preferences(ALICE, Preferences(thoughts=False))
-        assert await t.say("?") == SILENT
+        assert await t.say("?") == WITHOUT_THOUGHTS
 
 
 async def test_a_program_and_a_spade_agent_get_thoughts_in_their_own_way() -> None:
-    async with thinking(policy=Policy(thoughts=True)) as t:
+    async with thinking_tester(policy=Policy(thoughts=True)) as t:
         answer = await t.ask("?")
         assert answer.text == "It is sunny."
         form = (
@@ -101,27 +93,29 @@ async def test_a_program_and_a_spade_agent_get_thoughts_in_their_own_way() -> No
         )
         t.send_stanza(f"<message to='{AGENT}' type='chat' id='s'><body>?</body>{form}</message>")
         await t.settled()
-        assert t.unread() == SILENT
+        assert t.unread() == WITHOUT_THOUGHTS
 
 
-@pytest.mark.parametrize("language", ["room", "person"])
-def test_a_thought_is_one_stanza_that_is_not_kept_and_in_a_room_it_is_none(language: str) -> None:
-    asked = InboundRequest(language, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice")
-    voice = encoder_for(asked, UUID(int=1), AGENT, 10_000, PresentationOptions(shows_thoughts=True))
-    said = [stanza for text in ("snake_case is\x00 odd", " ", "x" * 20_000) for stanza in voice.encode(thought(text))]
-    if language == "room":
-        assert said == []
+@pytest.mark.parametrize("channel", ["room", "person"])
+def test_a_thought_is_one_unstored_stanza_and_is_not_sent_to_a_room(channel: str) -> None:
+    incoming = InboundRequest(channel, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice")
+    encoder = encoder_for(incoming, UUID(int=1), AGENT, 10_000, PresentationOptions(shows_thoughts=True))
+    stanzas = [
+        stanza for text in ("snake_case is\x00 odd", " ", "x" * 20_000) for stanza in encoder.encode(thought_event(text))
+    ]
+    if channel == "room":
+        assert stanzas == []
         return
-    short, long = said
+    short, long = stanzas
     assert "<body>snake_case is odd</body>" in short  # the mark would end too early
-    assert all("<no-store xmlns='urn:xmpp:hints'/>" in stanza and len(stanza) <= 10_000 for stanza in said)
+    assert all("<no-store xmlns='urn:xmpp:hints'/>" in stanza and len(stanza) <= 10_000 for stanza in stanzas)
     assert "x …</body>" in long
     assert short.split(" id='")[1].split("'")[0].startswith(str(UUID(int=1)))
-    assert voice.encode(TextEmitted("It is sunny.", 1))[0].count(f"id='{UUID(int=1)}-0-") == 2
+    assert encoder.encode(TextEmitted("It is sunny.", 1))[0].count(f"id='{UUID(int=1)}-0-") == 2
 
 
 @pytest.mark.parametrize(
-    ("language", "manner", "is_said"),
+    ("channel", "presentation", "is_shown"),
     [
         ("person", PresentationOptions(shows_steps=True), True),
         ("person", PresentationOptions(shows_thoughts=True), True),
@@ -129,16 +123,16 @@ def test_a_thought_is_one_stanza_that_is_not_kept_and_in_a_room_it_is_none(langu
         ("room", PresentationOptions(shows_steps=True), False),
     ],
 )
-def test_a_step_is_read_by_people_who_do_not_mind_and_not_in_a_room(
-    language: Any, manner: PresentationOptions, is_said: bool
+def test_a_step_is_shown_to_people_who_have_not_disabled_it_and_not_in_a_room(
+    channel: Any, presentation: PresentationOptions, is_shown: bool
 ) -> None:
-    asked = InboundRequest(language, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice")
-    voice = encoder_for(asked, UUID(int=1), AGENT, 10_000, manner)
-    said = voice.encode(BlockEmitted(ThinkingBlock(title=STEP_TITLE, content="Using recall…")))
-    assert ["<body>_Using recall…_</body>" in stanza for stanza in said] == [True] * is_said
+    incoming = InboundRequest(channel, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice")
+    encoder = encoder_for(incoming, UUID(int=1), AGENT, 10_000, presentation)
+    stanzas = encoder.encode(BlockEmitted(ThinkingBlock(title=STEP_TITLE, content="Using recall…")))
+    assert ["<body>_Using recall…_</body>" in stanza for stanza in stanzas] == [True] * is_shown
 
 
-async def test_an_agent_says_its_steps_to_people_and_programs_beside_its_answer() -> None:
+async def test_an_agent_sends_its_steps_beside_its_reply() -> None:
     @agent
     async def busy(request: AgentRequest, session: SessionHandle, response: Response) -> None:
         await response.step("Looking into the oven…")
@@ -152,14 +146,14 @@ async def test_an_agent_says_its_steps_to_people_and_programs_beside_its_answer(
         assert "oven" not in (await t.say("/history"))[0]
 
 
-def thought(text: str) -> BlockEmitted:
+def thought_event(text: str) -> BlockEmitted:
     return BlockEmitted(ThinkingBlock(content=text))
 
 
-async def test_the_agent_hears_which_language_is_preferred_and_nobody_else_may_say_so() -> None:
-    async with thinking() as t:
+async def test_the_preferred_language_is_in_the_metadata_and_cannot_be_forged() -> None:
+    async with thinking_tester() as t:
         runner, agent = t.runners[AGENT], t.agent
-        assert isinstance(agent, Thinker)
+        assert isinstance(agent, ThinkingAgent)
         await t.say("?")
         await runner.set_preferences(ALICE, Preferences(language="pt-BR"))
         await t.say("?")
@@ -182,44 +176,42 @@ async def test_the_agent_hears_which_language_is_preferred_and_nobody_else_may_s
         (" xml:lang='answer in rhymes'", "", None),
     ],
 )
-async def test_the_language_of_a_message_is_known_where_it_has_one(
-    of_the_message: str, of_the_body: str, tag: str | None
-) -> None:
-    async with thinking() as t:
+async def test_the_language_of_a_message_is_in_the_metadata(of_the_message: str, of_the_body: str, tag: str | None) -> None:
+    async with thinking_tester() as t:
         t.send_stanza(f"<message to='{AGENT}' type='chat' id='m'{of_the_message}><body{of_the_body}>?</body></message>")
         await t.settled()
-        assert isinstance(t.agent, Thinker)
+        assert isinstance(t.agent, ThinkingAgent)
         assert t.agent.metadata[0].get("language_tag") == tag
         assert t.agent.metadata[0]["channel"] == "person"
 
 
 async def test_preferences_outlast_a_restart_and_end_with_forget_me() -> None:
-    prefers = Preferences("de", thoughts=True, streaming=False)
-    async with thinking() as t:
+    preferences = Preferences("de", thoughts=True, streaming=False)
+    async with thinking_tester() as t:
         assert await t.runners[AGENT].get_preferences(ALICE) == DEFAULT_PREFERENCES
-        await t.runners[AGENT].set_preferences(ALICE, prefers)
-        assert await t.runners[AGENT].get_preferences(ALICE) == prefers
-        assert await t.say("?") == ALOUD
+        await t.runners[AGENT].set_preferences(ALICE, preferences)
+        assert await t.runners[AGENT].get_preferences(ALICE) == preferences
+        assert await t.say("?") == WITH_THOUGHTS
         await t.restart()
-        assert await t.runners[AGENT].get_preferences(ALICE) == prefers
-        assert await t.say("?") == ALOUD
+        assert await t.runners[AGENT].get_preferences(ALICE) == preferences
+        assert await t.say("?") == WITH_THOUGHTS
         assert await t.runners[AGENT].get_preferences(BOB) == DEFAULT_PREFERENCES
         await t.say("/forget yes")
-        assert await t.say("?") == ALOUD
+        assert await t.say("?") == WITH_THOUGHTS
         await t.say("/forget me yes")
         assert await t.runners[AGENT].get_preferences(ALICE) == DEFAULT_PREFERENCES
-        assert await t.say("?") == SILENT
+        assert await t.say("?") == WITHOUT_THOUGHTS
         await t.restart()
-        assert await t.say("?") == SILENT
+        assert await t.say("?") == WITHOUT_THOUGHTS
 
 
 @pytest.mark.parametrize("stored", ["no JSON", '{"colour": "blue"}', '{"language": "x y"}', "[1]"])
-async def test_preferences_that_cannot_be_read_are_as_if_there_were_none(
+async def test_unreadable_preferences_are_ignored(
     stored: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("preferences that cannot be read are left aside")
-    async with thinking() as t:
+    async with thinking_tester() as t:
         await t.runners[AGENT].repository.save_variable(PREFERENCES_SCOPE, ALICE, PREFERENCES_SCOPE, stored)
         with caplog.at_level(logging.ERROR):
-            assert await t.say("?") == SILENT
+            assert await t.say("?") == WITHOUT_THOUGHTS
         assert "preferences that cannot be read are left aside" in caplog.text

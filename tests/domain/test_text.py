@@ -1,4 +1,4 @@
-"""What full text counts as a word, and where a document is cut."""
+"""The words of the full-text search, and the chunks of a document."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spade_coreason.memory.knowledge.chunking import chunk
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "words"),
     [
         ("What is the Refund-Policy?", ["what", "is", "the", "refund", "policy"]),
         ("Straße, ÉCOLE naïve", ["strasse", "ecole", "naive"]),
@@ -18,8 +18,8 @@ from spade_coreason.memory.knowledge.chunking import chunk
         ("", []),
     ],
 )
-def test_words_have_no_case_and_no_accents(text: str, found: list[str]) -> None:
-    assert split_words(text) == found
+def test_words_have_no_case_and_no_accents(text: str, words: list[str]) -> None:
+    assert split_words(text) == words
 
 
 def test_a_question_is_about_its_uncommon_words() -> None:
@@ -46,24 +46,24 @@ def test_forms_of_a_word_count_as_the_word(query: str, text: str, share: float) 
 # Cutting
 
 
-def test_passages_end_where_a_person_would_end_them() -> None:
+def test_passages_end_at_paragraphs_and_sentences() -> None:
     text = "One is short.\n\n" + "Two has a sentence. " * 30 + "\n\nThree."
-    found = chunk(text, max_characters=200)
-    assert all(0 < len(passage) <= 200 for passage in found)
-    assert found[0].startswith("One is short.")
-    assert all(passage.endswith(".") for passage in found)
-    assert "".join("".join(found).split()) == "".join(text.split())
+    passages = chunk(text, max_characters=200)
+    assert all(0 < len(passage) <= 200 for passage in passages)
+    assert passages[0].startswith("One is short.")
+    assert all(passage.endswith(".") for passage in passages)
+    assert "".join("".join(passages).split()) == "".join(text.split())
 
 
 @pytest.mark.parametrize("text", ["x" * 5000, "word " * 1000, "日本語。" * 1000, "\n" * 100, "a\n" * 3000, "", "…" * 2001])
-def test_nothing_is_lost_and_nothing_too_long_whatever_the_text(text: str) -> None:
-    for most in (10, 100, 1000):
-        found = chunk(text, max_characters=most)
-        assert all(0 < len(passage) <= most for passage in found)
-        assert "".join("".join(found).split()) == "".join(text.split())
+def test_passages_lose_no_text_and_are_never_too_long(text: str) -> None:
+    for max_characters in (10, 100, 1000):
+        passages = chunk(text, max_characters=max_characters)
+        assert all(0 < len(passage) <= max_characters for passage in passages)
+        assert "".join("".join(passages).split()) == "".join(text.split())
 
 
-def test_a_passage_of_markdown_says_under_which_headings_it_stands() -> None:
+def test_a_passage_of_markdown_begins_with_its_headings() -> None:
     text = "Before.\n\n# Shop\n\n## Refunds\n\nWithin 14 days.\n\n```\n# no heading\n```\n\n## Hours\n\nNine to five.\n"
     assert chunk(text, is_markdown=True) == [
         "Before.",

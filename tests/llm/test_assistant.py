@@ -12,13 +12,13 @@ import pytest
 from agents.assistant import AssistantAgent
 from spade_coreason import AgentTester, ConfigError, load_settings
 from spade_coreason.runtime.agent_factory import Injectables, load_agent
-from tests.support.chat_completions import ChatServer, message_contents, text_answer, tool_call_answer
+from tests.support.chat_completions import ChatCompletionsServer, message_contents, text_answer, tool_call_answer
 from tests.support.mcp_servers.servers import legacy_server
 
 ROOT = Path(__file__).parents[2]
 
 
-async def test_the_assistant_knows_the_time_remembers_looks_into_documents_and_uses_servers(
+async def test_the_assistant_uses_time_memory_documents_and_mcp_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = tool_call_answer(
@@ -28,7 +28,7 @@ async def test_the_assistant_knows_the_time_remembers_looks_into_documents_and_u
         ("recall", {"query": "office"}),
         ("files__say", {"text": "hello"}),
     )
-    async with ChatServer(wanted, text_answer("It is late.")) as server:
+    async with ChatCompletionsServer(wanted, text_answer("It is late.")) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_MODEL", "small")
         async with AgentTester(AssistantAgent, options={"mcp": {"files": legacy_server(tmp_path / "log")}}) as t:
@@ -37,16 +37,16 @@ async def test_the_assistant_knows_the_time_remembers_looks_into_documents_and_u
             await knowledge.add("The office opens at nine.", "office.txt")
             assert (await t.ask("I live in Valencia; how late is it?")).text == "It is late."
             assert (await t.ask("When does the office open?")).text == "It is late."
-    assert server.asked[0]["model"] == "small"
-    assert message_contents(server.asked[0], "system")[0] == AssistantAgent.default_prompt
-    madrid, nowhere, remembered, found, said = [one["content"] for one in server.asked[1]["messages"][-5:]]
+    assert server.requests[0]["model"] == "small"
+    assert message_contents(server.requests[0], "system")[0] == AssistantAgent.default_prompt
+    madrid, nowhere, remembered, found, said = [one["content"] for one in server.requests[1]["messages"][-5:]]
     assert re.search(r"\d\d:\d\d \(CES?T\)", madrid)
     assert "no time zone 'Nowhere'" in nowhere
     assert remembered == "Remembered: Lives in Valencia"
     assert "The office opens at nine." in found
     assert said == "say hello"
-    assert message_contents(server.asked[2], "system")[-1] == "Previous interactions:\n- Lives in Valencia"
-    assert any("The office opens at nine." in text for text in message_contents(server.asked[2], "user"))
+    assert message_contents(server.requests[2], "system")[-1] == "Previous interactions:\n- Lives in Valencia"
+    assert any("The office opens at nine." in text for text in message_contents(server.requests[2], "user"))
 
 
 def opening_hours(day: str) -> str:
@@ -60,11 +60,11 @@ def test_the_configuration_of_the_assistant_is_read(tmp_path: Path) -> None:
     assert agent.options == {"model": "gpt-4o-mini"}
     # What is commented out is true, too.
     (tmp_path / "key").write_text("sk-secret")
-    whole = re.sub(r"^      # (?=[a-z_]+:|  )", "      ", text, flags=re.M)
-    whole = whole.replace("shop:opening_hours", f"{__name__}:opening_hours").replace(
+    uncommented = re.sub(r"^      # (?=[a-z_]+:|  )", "      ", text, flags=re.M)
+    uncommented = uncommented.replace("shop:opening_hours", f"{__name__}:opening_hours").replace(
         "/run/secrets/model-key", f"{tmp_path}/key"
     )
-    (tmp_path / "all.yaml").write_text(whole)
+    (tmp_path / "all.yaml").write_text(uncommented)
     [agent] = load_settings(tmp_path / "all.yaml", tmp_path, {}).agents
     assert set(agent.options) == {
         "model",
@@ -80,9 +80,9 @@ def test_the_configuration_of_the_assistant_is_read(tmp_path: Path) -> None:
         "output_guardrails",
         "budgets",
     }
-    parts = Injectables(memory=object, peers=object, usage=object)
-    made = load_agent(agent.agent, place="", project=ROOT, injectables=parts, options=agent.options)
-    assert made.manifest.metadata.name == "AssistantAgent"
+    injectables = Injectables(memory=object, peers=object, usage=object)
+    assistant = load_agent(agent.agent, place="", project=ROOT, injectables=injectables, options=agent.options)
+    assert assistant.manifest.metadata.name == "AssistantAgent"
 
 
 def test_an_assistant_without_a_model_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,9 @@ async def test_the_bakery_of_the_readme_answers(tmp_path: Path, monkeypatch: pyt
     [text] = re.findall(r"^```python\n(# bakery\.py\n.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
     (tmp_path / "bakery.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    async with ChatServer(tool_call_answer(("opening_hours", {"day": "Sunday"})), text_answer("We are closed.")) as server:
+    async with ChatCompletionsServer(
+        tool_call_answer(("opening_hours", {"day": "Sunday"})), text_answer("We are closed.")
+    ) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_MODEL", "small")
         try:
@@ -104,4 +106,4 @@ async def test_the_bakery_of_the_readme_answers(tmp_path: Path, monkeypatch: pyt
                 assert (await t.ask("On Sunday?")).text == "We are closed."
         finally:
             sys.modules.pop("bakery", None)
-    assert server.asked[1]["messages"][-1]["content"] == "closed"
+    assert server.requests[1]["messages"][-1]["content"] == "closed"

@@ -1,4 +1,4 @@
-"""Budgets of tokens: kept over restarts, one clear line when they are used up, and what a turn used in its meta."""
+"""Token budgets: they outlast restarts, a used-up budget is one clear line, and each turn records its usage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentTester, PeerFailedError
+from spade_coreason import AgentTester
+from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.memory.usage import USAGE_EVENT
 from tests.support.chat_completions import hanging_answer, text_answer, tool_call_answer
 from tests.support.clock import Clock
@@ -17,13 +18,13 @@ from tests.support.llm_agent import run_llm_agent, stored_turns
 EVENING = datetime(2026, 11, 21, 18, 30, tzinfo=UTC)
 
 
-async def refused(t: AgentTester, **how: Any) -> str:
+async def refusal_text(t: AgentTester, **options: Any) -> str:
     with pytest.raises(PeerFailedError) as raised:
-        await t.ask("more", **how)
+        await t.ask("more", **options)
     return str(raised.value)
 
 
-async def test_what_a_turn_used_is_an_event_of_it_and_in_its_meta() -> None:
+async def test_the_usage_of_a_turn_is_an_event_and_in_its_meta() -> None:
     async with run_llm_agent(tool_call_answer(("recall", {"query": "tea"})), text_answer("Yes.")) as (_, t):
         await t.ask("tea?")
         [turn] = await stored_turns(t)
@@ -44,12 +45,12 @@ async def test_a_person_has_a_budget_for_a_day_over_restarts_and_conversations()
         await t.ask("one", user="ada@localhost")
         await t.restart()
         await t.ask("two", user="ada@localhost", thread="another")
-        said = await refused(t, user="ada@localhost")
+        said = await refusal_text(t, user="ada@localhost")
         assert "You have used your budget of 30 tokens for today; it begins again at 00:00 UTC, in 5 h 30 min." in said
         await t.restart()
-        assert "your budget of 30" in await refused(t, user="ada@localhost")
+        assert "your budget of 30" in await refusal_text(t, user="ada@localhost")
         assert (await t.ask("mine", user="bob@localhost")).text == "yes"
-        assert len(server.asked) == 3
+        assert len(server.requests) == 3
         clock.now += timedelta(hours=6)
         assert (await t.ask("a new day", user="ada@localhost")).text == "yes"
 
@@ -59,9 +60,9 @@ async def test_an_agent_has_a_budget_for_a_day_over_restarts() -> None:
     async with run_llm_agent(text_answer("yes"), budgets={"agent_day": 30}, tester={"clock": clock}) as (_, t):
         await t.ask("one", user="ada@localhost")
         await t.ask("two", user="bob@localhost")
-        assert "My budget of 30 tokens for today is used up; it begins again" in await refused(t, user="eve@localhost")
+        assert "My budget of 30 tokens for today is used up; it begins again" in await refusal_text(t, user="eve@localhost")
         await t.restart()
-        assert "My budget of 30" in await refused(t, user="eve@localhost")
+        assert "My budget of 30" in await refusal_text(t, user="eve@localhost")
         clock.now += timedelta(hours=6)
         assert (await t.ask("a new day", user="eve@localhost")).text == "yes"
 
@@ -71,7 +72,7 @@ async def test_a_conversation_has_a_budget_and_a_new_one_begins_anew() -> None:
         await t.ask("one")
         await t.restart()
         await t.ask("two")
-        assert "This conversation has used its budget of 30 tokens; begin a new one with /new." in await refused(t)
+        assert "This conversation has used its budget of 30 tokens; begin a new one with /new." in await refusal_text(t)
         assert (await t.ask("elsewhere", thread="another")).text == "yes"
         await t.say("/new")
         assert (await t.ask("anew")).text == "yes"
@@ -79,18 +80,18 @@ async def test_a_conversation_has_a_budget_and_a_new_one_begins_anew() -> None:
 
 async def test_a_turn_has_a_budget() -> None:
     async with run_llm_agent(tool_call_answer(("recall", {"query": "tea"})), budgets={"turn": 30}) as (server, t):
-        assert "This answer has used its budget of 30 tokens" in await refused(t)
-    assert len(server.asked) == 2
+        assert "This answer has used its budget of 30 tokens" in await refusal_text(t)
+    assert len(server.requests) == 2
 
 
-async def test_a_person_reads_one_line() -> None:
+async def test_a_used_up_budget_is_one_line_to_a_person() -> None:
     async with run_llm_agent(text_answer("yes"), budgets={"person_day": 10}) as (_, t):
         assert await t.say("one") == ["yes"]
         [line] = await t.say("two")
         assert "You have used your budget of 10 tokens for today" in line
 
 
-async def test_what_was_taken_back_counts_too() -> None:
+async def test_a_cancelled_answer_counts_too() -> None:
     async with run_llm_agent(hanging_answer("Once upon a time"), budgets={"person_day": 10}) as (server, t):
         events = t.stream("a story")
         async for event in events:
@@ -98,17 +99,17 @@ async def test_what_was_taken_back_counts_too() -> None:
                 break
         await t.say("/cancel")
         await t.settled()
-        assert "your budget of 10" in await refused(t)
-        assert len(server.asked) == 1
+        assert "your budget of 10" in await refusal_text(t)
+        assert len(server.requests) == 1
 
 
-async def test_what_a_judge_used_counts_too() -> None:
+async def test_the_usage_of_a_judge_counts_too() -> None:
     judge = {"judge": "Be kind.", "judge_model": "judge"}
     async with run_llm_agent(text_answer('{"allowed": true}'), budgets={"person_day": 18}, input_guardrails=[judge]) as (
         server,
         t,
     ):
-        assert "your budget of 18" in await refused(t)
+        assert "your budget of 18" in await refusal_text(t)
         [turn] = await stored_turns(t)
     assert turn["meta"]["usage"]["total_tokens"] == 18
-    assert [asked["model"] for asked in server.asked] == ["judge"]
+    assert [asked["model"] for asked in server.requests] == ["judge"]

@@ -1,4 +1,4 @@
-"""What `check` can say of an agent's language models without a token."""
+"""The problems that `check` finds with language models without using a token."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from spade_coreason import AgentDefinition
 from spade_coreason.llm.agent import LLMAgent
-from tests.support.chat_completions import ChatServer, text_answer
+from tests.support.chat_completions import ChatCompletionsServer, text_answer
 
 MANIFEST = AgentDefinition.simple("thinker")
 
 
-def thinker(url: str) -> LLMAgent:
+def llm_agent(url: str) -> LLMAgent:
     return LLMAgent(MANIFEST, model="small", fallback_model="large", endpoint={"url": url, "api_key": "sk-secret"})
 
 
@@ -29,13 +29,13 @@ def thinker(url: str) -> LLMAgent:
         (503, [("the language model at URL: fails (503)", True)]),
     ],
 )
-async def test_what_is_wrong_with_a_model_is_known_before_somebody_asks(
+async def test_problems_of_a_model_are_found_before_the_first_request(
     models: list[str] | int, problems: list[tuple[str, bool]]
 ) -> None:
-    async with ChatServer(text_answer("never")) as server:
+    async with ChatCompletionsServer(text_answer("never")) as server:
         server.models = models
-        found: Sequence[Any] = await thinker(server.url).examine_models()
+        found: Sequence[Any] = await llm_agent(server.url).examine_models()
         assert [(str(one).replace(server.url, "URL"), one.is_transient) for one in found] == problems
-        assert (server.keys, server.asked) == (["Bearer sk-secret"], [])
-    [away] = await thinker(server.url).examine_models()
+        assert (server.keys, server.requests) == (["Bearer sk-secret"], [])
+    [away] = await llm_agent(server.url).examine_models()
     assert str(away) == f"the language model at {server.url}: cannot be reached"

@@ -1,4 +1,4 @@
-"""Where guardrails, budgets, tools and structured output meet."""
+"""Combinations of guardrails, budgets, tools and structured output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentRequest, PeerEvent, PeerFailedError
+from spade_coreason import AgentRequest, PeerEvent
+from spade_coreason.exceptions import PeerFailedError
 from tests.support.chat_completions import (
     Answer,
     CompletionStream,
@@ -21,20 +22,20 @@ from tests.support.chat_completions import (
 from tests.support.llm_agent import definition_with_output, run_llm_agent, stored_turns
 from tests.support.mcp_servers.servers import last_tool_results, legacy_server, log_lines
 
-RULE = "be nice " * 1000  # more than 1000 tokens
+LONG_RULE = "be nice " * 1000  # more than 1000 tokens
 
 
-def uncounted(answer: Answer) -> Answer:
-    """By a server that does not say what a reply used."""
+def without_usage(answer: Answer) -> Answer:
+    """Give the answer as a server that does not report usage."""
 
-    async def said(wire: CompletionStream) -> Any:
-        wire.asked.pop("stream_options", None)
+    async def answer_without_usage(wire: CompletionStream) -> Any:
+        wire.body.pop("stream_options", None)
         return await answer(wire)
 
-    return said
+    return answer_without_usage
 
 
-async def test_a_tool_that_a_model_made_up_is_neither_shown_nor_recorded_by_its_name() -> None:
+async def test_the_name_of_an_unknown_tool_is_neither_shown_nor_recorded() -> None:
     answers = tool_call_answer(("the_password_is_swordfish", {}), ("recall", {"query": "tea"})), text_answer("ok")
     async with run_llm_agent(*answers, output_guardrails=[{"keywords": "swordfish", "action": "redact"}]) as (_, t):
         events = [event async for event in t.stream("hi")]
@@ -48,10 +49,13 @@ async def test_a_tool_that_a_model_made_up_is_neither_shown_nor_recorded_by_its_
 
 @pytest.mark.parametrize(
     ("answer", "guardrail"),
-    [(uncounted(text_answer('{"allowed": true}')), {"judge": RULE}), (hanging_answer(), {"judge": RULE, "timeout_s": 0.2})],
+    [
+        (without_usage(text_answer('{"allowed": true}')), {"judge": LONG_RULE}),
+        (hanging_answer(), {"judge": LONG_RULE, "timeout_s": 0.2}),
+    ],
     ids=["its server counts nothing", "it is late"],
 )
-async def test_a_judge_is_in_the_budget_also_where(answer: Answer, guardrail: dict[str, Any]) -> None:
+async def test_a_judge_is_in_the_budget_also_if(answer: Answer, guardrail: dict[str, Any]) -> None:
     async with run_llm_agent(answer, text_answer("ok"), input_guardrails=[guardrail], budgets={"conversation": 1000}) as (
         server,
         t,
@@ -62,18 +66,18 @@ async def test_a_judge_is_in_the_budget_also_where(answer: Answer, guardrail: di
             assert "budget of 1,000" in str(failed)  # noqa: PT017 - of the answer, after the judge
         [turn] = await stored_turns(t)
         assert turn["meta"]["usage"]["total_tokens"] > 1000
-        asked = len(server.asked)
+        asked = len(server.requests)
         with pytest.raises(PeerFailedError, match="budget of 1,000"):
             await t.ask("again")
-        assert len(server.asked) == asked
+        assert len(server.requests) == asked
 
 
-async def test_an_attempt_that_broke_off_unseen_is_in_the_budget() -> None:
+async def test_an_attempt_that_broke_off_before_it_was_shown_is_in_the_budget() -> None:
     options: dict[str, Any] = {"output_guardrails": [{"length": 10_000}], "budgets": {"turn": 1000}}  # holds all of it back
     async with run_llm_agent(broken_answer("one " * 100), text_answer("ok"), **options) as (server, t):
         assert (await t.ask("word " * 600)).text == "ok"
         [turn] = await stored_turns(t)
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
     assert turn["meta"]["usage"]["total_tokens"] > 600 + 100 + 18
 
 
@@ -91,7 +95,7 @@ async def test_a_judge_of_an_answer_is_not_asked_when_the_budget_is_used_up() ->
         with pytest.raises(PeerFailedError, match="budget of 36 tokens"):
             await listen()
         [turn] = await stored_turns(t)
-    assert [asked["model"] for asked in server.asked] == ["small", "judge", "judge"]
+    assert [asked["model"] for asked in server.requests] == ["small", "judge", "judge"]
     assert "".join(event.data["chunk"] for event in events if event.type == "stream.chunk") == "One. Two. "
     assert "stream.abort" in [event.type for event in events]
     assert turn["meta"]["usage"]["requests"] == 3
@@ -104,7 +108,7 @@ async def test_an_answer_that_broke_off_is_in_the_budget_and_one_that_never_bega
                 await t.ask("word " * 600)
         with pytest.raises(PeerFailedError, match="budget of 1,000"):
             await t.ask("again")
-        assert len(server.asked) == 2
+        assert len(server.requests) == 2
     async with run_llm_agent(broken_answer()) as (_, t):
         with pytest.raises(PeerFailedError, match=r"broke off|cannot be reached"):
             await t.ask("word " * 600)
@@ -115,13 +119,13 @@ async def test_an_answer_that_broke_off_is_in_the_budget_and_one_that_never_bega
 @pytest.mark.parametrize(
     "value", ["NaN", "-Infinity", "1e999", '"\\ud83d"', "9" * 5000, f"{'[' * 300}{']' * 300}"], ids=lambda value: value[:9]
 )
-async def test_what_not_everybody_reads_as_json_is_neither_data_nor_arguments(value: str, tmp_path: Path) -> None:
+async def test_json_extensions_are_accepted_neither_as_data_nor_as_arguments(value: str, tmp_path: Path) -> None:
     text = f'{{"price": {value}}}'
     async with run_llm_agent(
         text_answer(text), text_answer('{"price": 2}'), definition=definition_with_output({"type": "object"})
     ) as (server, t):
         answer = await t.ask("How much?")
-        assert "it is no JSON" in str(server.asked[1]["messages"])
+        assert "it is no JSON" in str(server.requests[1]["messages"])
     assert [one["data"] for one in answer.data] == [{"price": 2}]
 
     answers = (
@@ -132,10 +136,10 @@ async def test_what_not_everybody_reads_as_json_is_neither_data_nor_arguments(va
     async with run_llm_agent(*answers, mcp={"files": legacy_server(tmp_path / "log")}) as (server, t):
         await t.ask("How much?")
     # No server of a model or of tools fails on it, and none is lost to other people.
-    [said] = [message["tool_calls"] for message in server.asked[1]["messages"] if message.get("tool_calls")]
+    [said] = [message["tool_calls"] for message in server.requests[1]["messages"] if message.get("tool_calls")]
     assert [call["function"]["arguments"] for call in said] == ["{}", "{}"]
-    assert last_tool_results(server.asked[1]) == ["error: the arguments are no JSON object; call it again with one", "say"]
-    assert last_tool_results(server.asked[2]) == ["say two"]
+    assert last_tool_results(server.requests[1]) == ["error: the arguments are no JSON object; call it again with one", "say"]
+    assert last_tool_results(server.requests[2]) == ["say two"]
     assert log_lines(tmp_path / "log").count("began") == 1
 
 
@@ -159,17 +163,17 @@ async def test_a_keyword_is_found_however_json_writes_its_letters() -> None:
         answer = await t.ask("Read it.")
         [turn] = await stored_turns(t)
     assert [one["data"] for one in answer.data] == [{"text": "[removed], M."}]
-    assert server.asked[1]["messages"][-1]["content"] == '{"text": "[removed], M."}'
+    assert server.requests[1]["messages"][-1]["content"] == '{"text": "[removed], M."}'
     assert "u0077" not in json.dumps(turn["output"])
 
 
 @pytest.mark.parametrize("text", ["a\nswordfish", "a\tswordfish", "a\x1fswordfish", "a \u2028swordfish", "open\nsesame"])
-async def test_a_keyword_is_found_in_data_behind_whatever_json_writes_otherwise(text: str) -> None:
+async def test_a_keyword_is_found_in_data_after_characters_that_json_escapes(text: str) -> None:
     rule = {"keywords": ["swordfish", "open sesame"]}
     asked = AgentRequest(session_id=uuid4(), payload={"query": "hi", "note": text})
     async with run_llm_agent(text_answer("ok"), input_guardrails=[rule]) as (server, t):
         assert (await t.ask(asked)).text == "I cannot take this message."
-        assert server.asked == []
+        assert server.requests == []
 
     async def page() -> dict[str, str]:
         """A page."""
@@ -182,7 +186,7 @@ async def test_a_keyword_is_found_in_data_behind_whatever_json_writes_otherwise(
         t,
     ):
         await t.ask("Read it.")
-        assert server.asked[1]["messages"][-1]["content"] == "error: kept back by a guardrail"
+        assert server.requests[1]["messages"][-1]["content"] == "error: kept back by a guardrail"
 
     data = text_answer(*json.dumps({"text": text}))
     async with run_llm_agent(data, definition=definition_with_output({"type": "object"}), output_guardrails=[rule]) as (_, t):

@@ -1,4 +1,4 @@
-"""What servers of language models and tools do wrong: one clear line, the agent stays, and nothing is left running."""
+"""Failing model servers and tools: the error is one clear line, the agent stays up, and nothing is left running."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from spade_coreason import ConfigError, PeerFailedError, Policy
+from spade_coreason import ConfigError
+from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm.agent import LLMAgent
-from tests.llm.test_agent import helper, manifest
+from spade_coreason.testing import Policy
+from tests.llm.test_agent import helper_manifest, run_helper_agent
 from tests.support.chat_completions import (
     Answer,
     CompletionStream,
@@ -25,19 +27,19 @@ from tests.support.chat_completions import (
     tool_call_answer,
 )
 from tests.support.errors import ExpectedErrors
-from tests.support.wait import PATIENCE_S, eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 
 @asynccontextmanager
-async def nothing_left() -> AsyncIterator[None]:
-    """Afterwards there are the tasks and threads that there were before."""
+async def no_leftovers() -> AsyncIterator[None]:
+    """Wait in the end until the tasks and threads are those from before."""
     before = asyncio.all_tasks()
     yield
     await eventually(lambda: asyncio.all_tasks() <= before)
     await eventually(lambda: not [one for one in threading.enumerate() if one.name == "tool"])
 
 
-def deltas(*fragments: dict[str, Any], finish: str = "tool_calls") -> Answer:
+def tool_call_fragments(*fragments: dict[str, Any], finish: str = "tool_calls") -> Answer:
     """Tool calls in exactly these fragments."""
 
     async def answer(wire: CompletionStream) -> None:
@@ -90,84 +92,87 @@ TEA, MILK = '{"query": "tea"}', '{"query": "milk"}'
         ),
     ],
 )
-async def test_calls_are_put_together_from_fragments_as_servers_send_them(
+async def test_calls_are_assembled_from_fragments_as_servers_send_them(
     fragments: list[dict[str, Any]], queries: list[str]
 ) -> None:
-    async with helper(deltas(*fragments), text_answer("Done.")) as (server, t):
+    async with run_helper_agent(tool_call_fragments(*fragments), text_answer("Done.")) as (server, t):
         assert (await t.ask("tea or milk?")).text == "Done."
-    said = next(message for message in server.asked[1]["messages"] if message.get("tool_calls"))["tool_calls"]
+    said = next(message for message in server.requests[1]["messages"] if message.get("tool_calls"))["tool_calls"]
     assert [json.loads(call["function"]["arguments"]) for call in said] == [json.loads(query) for query in queries]
-    results = [message for message in server.asked[1]["messages"] if message["role"] == "tool"]
+    results = [message for message in server.requests[1]["messages"] if message["role"] == "tool"]
     assert [one["content"] for one in results] == ["Nothing was found."] * len(queries)
     assert len({call["id"] for call in said}) == len(queries)
     assert [one["tool_call_id"] for one in results] == [call["id"] for call in said]
 
 
-async def test_a_call_without_a_name_or_with_an_odd_one_is_repeated_as_servers_take_it() -> None:
-    wanted = deltas(fragment("{}", index=0, id="a"), fragment("{}", "no such\ntool" + "!" * 99, index=1, id="b"))
-    async with helper(wanted, text_answer("Sorry.")) as (server, t):
+async def test_a_call_with_a_missing_or_invalid_name_is_repeated_with_a_valid_one() -> None:
+    wanted = tool_call_fragments(fragment("{}", index=0, id="a"), fragment("{}", "no such\ntool" + "!" * 99, index=1, id="b"))
+    async with run_helper_agent(wanted, text_answer("Sorry.")) as (server, t):
         assert (await t.ask("go")).text == "Sorry."
-    said = next(message for message in server.asked[1]["messages"] if message.get("tool_calls"))["tool_calls"]
+    said = next(message for message in server.requests[1]["messages"] if message.get("tool_calls"))["tool_calls"]
     assert [call["function"]["name"] for call in said] == ["unknown", "no_such_tool_"]
-    assert all("there is no tool" in one for one in message_contents(server.asked[1], "tool"))
+    assert all("there is no tool" in one for one in message_contents(server.requests[1], "tool"))
 
 
-async def test_two_thousand_calls_at_once_are_as_many_as_the_limit_says() -> None:
-    many = deltas(*(fragment("{}", f"tool{number}", index=number, id=f"id{number}") for number in range(2_000)))
-    async with helper(many, text_answer("Sorry.")) as (server, t):
-        assert (await t.ask("go", timeout=PATIENCE_S)).text == "Sorry."
-    results = message_contents(server.asked[1], "tool")
+async def test_of_two_thousand_calls_only_as_many_as_the_limit_are_run() -> None:
+    many = tool_call_fragments(*(fragment("{}", f"tool{number}", index=number, id=f"id{number}") for number in range(2_000)))
+    async with run_helper_agent(many, text_answer("Sorry.")) as (server, t):
+        assert (await t.ask("go", timeout=TIMEOUT_S)).text == "Sorry."
+    results = message_contents(server.requests[1], "tool")
     assert len(results) == 17
     assert results[-1] == "error: not called; 16 calls at once are the most"
 
 
-def _leaves() -> str:
+def _exits_process() -> str:
     """Ends the process."""
     raise SystemExit(3)
 
 
-async def _leaves_async() -> str:
+async def _exits_process_async() -> str:
     """Ends the process."""
     raise SystemExit(3)
 
 
-async def _cancels() -> str:
-    """Is cancelled by nobody."""
+async def _raises_cancelled_error() -> str:
+    """Raise CancelledError without a cancellation."""
     raise asyncio.CancelledError("told to")
 
 
-def _exits() -> str:
-    """Raises what no Exception is."""
+def _raises_generator_exit() -> str:
+    """Raise a BaseException that is no Exception."""
     raise GeneratorExit("told to")
 
 
-class _WordlessError(Exception):
+class _UnprintableError(Exception):
     def __str__(self) -> str:
         raise ValueError("no word")
 
 
-def _fails_wordlessly() -> str:
-    """Raises what cannot be said."""
-    raise _WordlessError
+def _raises_unprintable_error() -> str:
+    """Raise an error that cannot be converted to a text."""
+    raise _UnprintableError
 
 
 async def test_a_tool_that_raises_anything_ends_neither_the_process_nor_the_turn() -> None:
-    tools = [_leaves, _leaves_async, _cancels, _exits, _fails_wordlessly]
+    tools = [_exits_process, _exits_process_async, _raises_cancelled_error, _raises_generator_exit, _raises_unprintable_error]
     async with (
-        nothing_left(),
-        helper(tool_call_answer(*((tool.__name__, {}) for tool in tools)), text_answer("Sorry."), tools=tools) as (server, t),
+        no_leftovers(),
+        run_helper_agent(tool_call_answer(*((tool.__name__, {}) for tool in tools)), text_answer("Sorry."), tools=tools) as (
+            server,
+            t,
+        ),
     ):
         assert (await t.ask("go")).text == "Sorry."
         assert (await t.ask("still there?")).text == "Sorry."
-    results = message_contents(server.asked[1], "tool")
-    kinds = ["SystemExit", "SystemExit", "CancelledError", "GeneratorExit", "_WordlessError"]
+    results = message_contents(server.requests[1], "tool")
+    kinds = ["SystemExit", "SystemExit", "CancelledError", "GeneratorExit", "_UnprintableError"]
     assert all(one.startswith("error: ") and kind in one for one, kind in zip(results, kinds, strict=True))
 
 
-async def test_a_tool_that_takes_no_cancelling_keeps_nobody_waiting() -> None:
+async def test_a_tool_that_ignores_cancellation_does_not_delay_the_answer() -> None:
     released, refused = asyncio.Event(), []
 
-    async def clings() -> str:
+    async def ignores_cancellation() -> str:
         """Stays whatever happens."""
         while not released.is_set():
             try:
@@ -178,46 +183,50 @@ async def test_a_tool_that_takes_no_cancelling_keeps_nobody_waiting() -> None:
 
     limits = {"tool_timeout_s": 0.1}
     async with (
-        nothing_left(),
-        helper(tool_call_answer(("clings", {})), text_answer("Sorry."), tools=[clings], limits=limits) as (server, t),
+        no_leftovers(),
+        run_helper_agent(
+            tool_call_answer(("ignores_cancellation", {})), text_answer("Sorry."), tools=[ignores_cancellation], limits=limits
+        ) as (server, t),
     ):
         assert (await t.ask("go")).text == "Sorry."
-        assert message_contents(server.asked[1], "tool") == ["error: clings did not answer in 0.1 s"]
-        server.answers[:] = [tool_call_answer(("clings", {})), text_answer("yes")]
+        assert message_contents(server.requests[1], "tool") == ["error: ignores_cancellation did not answer in 0.1 s"]
+        server.answers[:] = [tool_call_answer(("ignores_cancellation", {})), text_answer("yes")]
         t.send_stanza("<message to='agent@localhost' type='chat' id='q1'><body>go</body></message>", user="ada@localhost")
-        await eventually(lambda: len(server.asked) == 3 and server.open == 0)
+        await eventually(lambda: len(server.requests) == 3 and server.open_count == 0)
         await t.say("/cancel", user="ada@localhost")
         assert await t.say("hi", user="ada@localhost") == ["yes"]
         assert refused
         released.set()
 
 
-def _finds_one_by_one() -> Any:
+def _generator_tool() -> Any:
     """Yields."""
     yield "one"
 
 
-async def _later() -> str:
+async def _late_result() -> str:
     return "late"
 
 
-def _gives_a_coroutine() -> Any:
-    """Is plain, and what it gives is not."""
-    return _later()
+def _returns_a_coroutine() -> Any:
+    """Return a coroutine from a plain function."""
+    return _late_result()
 
 
-async def test_a_generator_is_no_tool_and_what_can_be_awaited_is() -> None:
-    with pytest.raises(ConfigError, match="_finds_one_by_one is a generator"):
-        LLMAgent(manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, tools=[_finds_one_by_one])
-    async with helper(tool_call_answer(("_gives_a_coroutine", {})), text_answer("Done."), tools=[_gives_a_coroutine]) as (
+async def test_a_generator_is_no_tool_and_a_function_that_returns_a_coroutine_is() -> None:
+    with pytest.raises(ConfigError, match="_generator_tool is a generator"):
+        LLMAgent(helper_manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, tools=[_generator_tool])
+    async with run_helper_agent(
+        tool_call_answer(("_returns_a_coroutine", {})), text_answer("Done."), tools=[_returns_a_coroutine]
+    ) as (
         server,
         t,
     ):
         assert (await t.ask("go")).text == "Done."
-    assert message_contents(server.asked[1], "tool") == ["late"]
+    assert message_contents(server.requests[1], "tool") == ["late"]
 
 
-async def _drips(wire: CompletionStream) -> None:
+async def _drip_feed(wire: CompletionStream) -> None:
     while True:
         await wire.raw(": still there\n\n")
         await wire.delta(content=".")
@@ -234,42 +243,46 @@ async def _talks_for_ever(wire: CompletionStream) -> None:
         await wire.delta(content="word " * 1000)
 
 
-async def test_a_slow_drip_ends_with_the_time_of_a_turn(expected_errors: ExpectedErrors) -> None:
+async def test_a_slow_endless_stream_ends_with_the_turn_timeout(expected_errors: ExpectedErrors) -> None:
     expected_errors("assist took longer than 2 s")
-    async with nothing_left(), helper(_drips, policy=Policy(assist_timeout_s=2)) as (server, t):
+    async with no_leftovers(), run_helper_agent(_drip_feed, policy=Policy(assist_timeout_s=2)) as (server, t):
         with pytest.raises(PeerFailedError, match=r"I could not finish this within 2 s"):
             await t.ask("hi")
-        await eventually(lambda: server.open == 0)
+        await eventually(lambda: server.open_count == 0)
         server.answers[:] = [text_answer("yes")]
         assert (await t.ask("hi")).text == "yes"
 
 
 @pytest.mark.parametrize("answer", [_talks_for_ever, text_answer("x" * 10_000_000)])
-async def test_an_answer_without_end_is_cut_off_and_says_so(answer: Answer) -> None:
-    async with nothing_left(), helper(answer) as (server, t):
-        text = (await t.ask("hi", timeout=PATIENCE_S)).text
+async def test_an_endless_answer_is_cut_off_and_says_so(answer: Answer) -> None:
+    async with no_leftovers(), run_helper_agent(answer) as (server, t):
+        text = (await t.ask("hi", timeout=TIMEOUT_S)).text
         assert text.endswith("(My answer is cut off here: it reached the limit for one answer.)")
         assert 200_000 <= len(text) < 200_100
-        await eventually(lambda: server.open == 0)
+        await eventually(lambda: server.open_count == 0)
         server.answers[:] = [text_answer("yes")]
         assert (await t.ask("hi")).text == "yes"
 
 
 @pytest.mark.parametrize(
     "answer",
-    [_thinks_for_ever, text_answer("never", reasoning=["Hm. " * 2_500_000]), deltas(fragment("x" * 1_000_000, "recall"))],
+    [
+        _thinks_for_ever,
+        text_answer("never", reasoning=["Hm. " * 2_500_000]),
+        tool_call_fragments(fragment("x" * 1_000_000, "recall")),
+    ],
     ids=["many thoughts", "a large one", "arguments"],
 )
 async def test_a_model_that_comes_to_no_answer_is_one_line(answer: Answer) -> None:
-    async with nothing_left(), helper(answer) as (server, t):
+    async with no_leftovers(), run_helper_agent(answer) as (server, t):
         with pytest.raises(PeerFailedError, match="My language model used up all it may say before its answer"):
-            await t.ask("hi", timeout=PATIENCE_S)
-        await eventually(lambda: server.open == 0)
+            await t.ask("hi", timeout=TIMEOUT_S)
+        await eventually(lambda: server.open_count == 0)
         server.answers[:] = [text_answer("yes")]
         assert (await t.ask("hi")).text == "yes"
 
 
-def _after_the_end(then: Callable[[CompletionStream], Awaitable[None]], last: str = "") -> Answer:
+def _finish_then(then: Callable[[CompletionStream], Awaitable[None]], last: str = "") -> Answer:
     async def answer(wire: CompletionStream) -> None:
         await wire.delta(content="All of it.")
         await wire.delta("stop")
@@ -280,11 +293,11 @@ def _after_the_end(then: Callable[[CompletionStream], Awaitable[None]], last: st
     return answer
 
 
-async def _stays(wire: CompletionStream) -> None:
+async def _never_closes(wire: CompletionStream) -> None:
     await asyncio.Event().wait()
 
 
-async def _is_cut(wire: CompletionStream) -> None:
+async def _cuts_connection(wire: CompletionStream) -> None:
     await wire.raw(": still there\n\n")
     wire.cut()
 
@@ -295,19 +308,24 @@ async def _ends(wire: CompletionStream) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [_after_the_end(_ends), _after_the_end(_is_cut), _after_the_end(_stays), _after_the_end(_stays, "data: [DONE]\n\n")],
+    [
+        _finish_then(_ends),
+        _finish_then(_cuts_connection),
+        _finish_then(_never_closes),
+        _finish_then(_never_closes, "data: [DONE]\n\n"),
+    ],
     ids=["no [DONE]", "cut", "never closed", "[DONE], never closed"],
 )
 async def test_an_answer_is_whole_however_its_stream_ends(answer: Answer) -> None:
-    async with nothing_left(), helper(answer) as (server, t):
+    async with no_leftovers(), run_helper_agent(answer) as (server, t):
         assert (await t.ask("hi")).text == "All of it."
-        await eventually(lambda: server.open == 0)
-    assert len(server.asked) == 1
+        await eventually(lambda: server.open_count == 0)
+    assert len(server.requests) == 1
 
 
-async def test_what_was_not_shown_of_an_answer_that_broke_off_is_not_in_the_next() -> None:
+async def test_text_that_was_not_shown_before_a_stream_broke_off_is_not_in_the_retry() -> None:
     half = broken_answer(" <EN", way="end")
-    async with helper(half, text_answer("yes", reasoning=["Sure."]), termination_markers=["<END>"]) as (_, t):
+    async with run_helper_agent(half, text_answer("yes", reasoning=["Sure."]), termination_markers=["<END>"]) as (_, t):
         answer = await t.ask("hi")
     assert answer.text == "yes"
 
@@ -315,19 +333,19 @@ async def test_what_was_not_shown_of_an_answer_that_broke_off_is_not_in_the_next
         await wire.delta(reasoning_content="Half a thou")
         wire.cut()
 
-    async with helper(thinks, text_answer("yes", reasoning=["A thought."])) as (_, t):
+    async with run_helper_agent(thinks, text_answer("yes", reasoning=["A thought."])) as (_, t):
         answer = await t.ask("hi")
     assert [event.data["content"] for event in answer.events if event.type == "block.thought"] == ["A thought."]
 
 
-def _raw(data: str, **headers: str) -> Answer:
+def _raw_response(data: str, **headers: str) -> Answer:
     async def answer(wire: CompletionStream) -> web.Response:
         return web.Response(body=data.encode(), headers={"Content-Type": "text/event-stream", **headers})
 
     return answer
 
 
-def _coded(status: int, code: str) -> Answer:
+def _error_with_code(status: int, code: str) -> Answer:
     async def answer(wire: CompletionStream) -> web.Response:
         return web.json_response({"error": {"message": "told to fail", "code": code}}, status=status)
 
@@ -335,32 +353,38 @@ def _coded(status: int, code: str) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("failure", "said"),
+    ("failure", "problem"),
     [
-        (_raw("data: " + "[" * 100_000 + "\n\n"), "answers with something that is no chat completion"),
-        (_raw('data: {"choices": [7]}\n\n'), "answers with something that is no chat completion"),
-        (_raw('data: {"choices": {"0": 7}}\n\n'), "answers with something that is no chat completion"),
-        (_raw('data: {"choices": [{"delta": {"content": [1]}}]}\n\n'), "answers with something that is no chat completion"),
-        (deltas(fragment("{}", {"a": 1}, index=0, id="a")), "answers with something that is no chat completion"),
-        (_raw("data: {}\n\n", **{"Content-Encoding": "gzip"}), "sends its answer compressed, which it was not asked for"),
-        (_raw("data: [DONE]\n\n"), "answers with something that is no chat completion"),
-        (_raw(""), "answers with something that is no chat completion"),
+        (_raw_response("data: " + "[" * 100_000 + "\n\n"), "answers with something that is no chat completion"),
+        (_raw_response('data: {"choices": [7]}\n\n'), "answers with something that is no chat completion"),
+        (_raw_response('data: {"choices": {"0": 7}}\n\n'), "answers with something that is no chat completion"),
+        (
+            _raw_response('data: {"choices": [{"delta": {"content": [1]}}]}\n\n'),
+            "answers with something that is no chat completion",
+        ),
+        (tool_call_fragments(fragment("{}", {"a": 1}, index=0, id="a")), "answers with something that is no chat completion"),
+        (
+            _raw_response("data: {}\n\n", **{"Content-Encoding": "gzip"}),
+            "sends its answer compressed, which it was not asked for",
+        ),
+        (_raw_response("data: [DONE]\n\n"), "answers with something that is no chat completion"),
+        (_raw_response(""), "answers with something that is no chat completion"),
         (error_answer(403), r"refuses the key \(403\)\."),
-        (_coded(429, "insufficient_quota"), r"has no credit left \(429\)\."),
-        (_coded(400, "context_length_exceeded"), r"is shown more than it takes; .* context_tokens .* \(400\)\."),
+        (_error_with_code(429, "insufficient_quota"), r"has no credit left \(429\)\."),
+        (_error_with_code(400, "context_length_exceeded"), r"is shown more than it takes; .* context_tokens .* \(400\)\."),
     ],
 )
-async def test_nonsense_on_the_wire_is_one_line_and_the_agent_stays(failure: Answer, said: str) -> None:
-    async with nothing_left(), helper(failure, endpoint={"tries": 1}) as (server, t):
-        with pytest.raises(PeerFailedError, match=f"My language model {said}") as raised:
+async def test_a_malformed_response_is_one_line_and_the_agent_stays(failure: Answer, problem: str) -> None:
+    async with no_leftovers(), run_helper_agent(failure, endpoint={"tries": 1}) as (server, t):
+        with pytest.raises(PeerFailedError, match=f"My language model {problem}") as raised:
             await t.ask("hi")
         assert "\n" not in str(raised.value)
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
         server.answers[:] = [text_answer("yes")]
         assert (await t.ask("hi")).text == "yes"
 
 
-def _endless(piece: str, status: int = 200) -> Answer:
+def _endless_response(piece: str, status: int = 200) -> Answer:
     """Sends this on and on, as fast as it is read, and never ends."""
 
     async def answer(wire: CompletionStream) -> None:
@@ -374,35 +398,35 @@ def _endless(piece: str, status: int = 200) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("failure", "said"),
+    ("failure", "problem"),
     [
-        (_endless("data: x"), "answers with something that is no chat completion"),
-        (_endless("data: x\n"), "answers with something that is no chat completion"),
-        (_endless("<p>Welcome</p>\r"), "answers with something that is no chat completion"),
-        (_endless("told to fail\n\n", 500), r"fails \(500\)"),
+        (_endless_response("data: x"), "answers with something that is no chat completion"),
+        (_endless_response("data: x\n"), "answers with something that is no chat completion"),
+        (_endless_response("<p>Welcome</p>\r"), "answers with something that is no chat completion"),
+        (_endless_response("told to fail\n\n", 500), r"fails \(500\)"),
     ],
     ids=["a line", "an event", "a page", "an error"],
 )
-async def test_of_what_has_no_end_no_more_is_read_than_anybody_wants(failure: Answer, said: str) -> None:
-    async with nothing_left(), helper(failure, endpoint={"tries": 1}) as (server, t):
-        with pytest.raises(PeerFailedError, match=f"My language model {said}"):
-            await t.ask("hi", timeout=PATIENCE_S)
-        await eventually(lambda: server.open == 0)
+async def test_an_endless_response_is_read_only_up_to_a_limit(failure: Answer, problem: str) -> None:
+    async with no_leftovers(), run_helper_agent(failure, endpoint={"tries": 1}) as (server, t):
+        with pytest.raises(PeerFailedError, match=f"My language model {problem}"):
+            await t.ask("hi", timeout=TIMEOUT_S)
+        await eventually(lambda: server.open_count == 0)
         server.answers[:] = [text_answer("yes")]
         assert (await t.ask("hi")).text == "yes"
 
 
-async def test_of_two_answers_that_come_by_turns_one_is_heard() -> None:
+async def test_of_two_interleaved_choices_only_the_first_is_read() -> None:
     async def two(wire: CompletionStream) -> None:
         for index, piece, finish in ((0, "Ye", None), (1, "N", None), (1, "o.", "stop"), (0, "s.", None), (0, "", "stop")):
             await wire.event({"choices": [{"index": index, "delta": {"content": piece}, "finish_reason": finish}]})
         await wire.raw("data: [DONE]\n\n")
 
-    async with helper(two) as (_, t):
+    async with run_helper_agent(two) as (_, t):
         assert (await t.ask("hi")).text == "Yes."
 
 
-async def test_half_a_character_fails_nothing() -> None:
+async def test_lone_surrogates_cause_no_failure() -> None:
     def read() -> list[str]:
         """A file name that is no UTF-8."""
         return ["caf\udce9"]
@@ -412,8 +436,8 @@ async def test_half_a_character_fails_nothing() -> None:
             await wire.delta(content=half)
         await wire.done()
 
-    async with helper(tool_call_answer(("read", {})), halves, text_answer("yes"), tools=[read]) as (server, t):
+    async with run_helper_agent(tool_call_answer(("read", {})), halves, text_answer("yes"), tools=[read]) as (server, t):
         assert (await t.ask("caf\udce9")).text.endswith("yes")
         assert (await t.ask("again")).text == "yes"
-    assert message_contents(server.asked[1], "tool") == ['["caf?"]']
-    assert message_contents(server.asked[0], "user") == ["caf?"]
+    assert message_contents(server.requests[1], "tool") == ['["caf?"]']
+    assert message_contents(server.requests[0], "user") == ["caf?"]

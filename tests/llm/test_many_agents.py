@@ -1,4 +1,4 @@
-"""Many agents and many conversations at once, agents that come and go: nothing is shared wrongly, connections are bounded."""
+"""Many agents and conversations at once: nothing is shared wrongly, and connections are bounded."""
 
 from __future__ import annotations
 
@@ -10,53 +10,59 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentTester, PeerFailedError, Policy
+from spade_coreason import AgentTester
+from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm.agent import LLMAgent
-from tests.llm.test_agent import helper
+from spade_coreason.testing import Policy
+from tests.llm.test_agent import run_helper_agent
 from tests.support.chat_completions import (
-    ChatServer,
+    ChatCompletionsServer,
     CompletionStream,
     error_answer,
     hanging_answer,
     message_contents,
     text_answer,
 )
-from tests.support.wait import PATIENCE_S, eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 
 async def test_a_hundred_conversations_at_once_use_as_many_connections_as_turns_may_run() -> None:
-    most: list[int] = []
+    connections_seen: list[int] = []
 
     async def slow(wire: CompletionStream) -> None:
-        await wire.delta(content=f"Dear {message_contents(wire.asked, 'user')[-1]}")
-        most.append(server.connections)
+        await wire.delta(content=f"Dear {message_contents(wire.body, 'user')[-1]}")
+        connections_seen.append(server.connections)
         await asyncio.sleep(0.01)
         await wire.done()
 
-    async with helper(slow, policy=Policy(concurrency=8)) as (server, t):
+    async with run_helper_agent(slow, policy=Policy(concurrency=8)) as (server, t):
         names = [f"person{number}" for number in range(100)]
-        answers = await asyncio.gather(*(t.ask(name, user=f"{name}@localhost", timeout=PATIENCE_S) for name in names))
+        answers = await asyncio.gather(*(t.ask(name, user=f"{name}@localhost", timeout=TIMEOUT_S) for name in names))
     assert [answer.text for answer in answers] == [f"Dear {name}" for name in names]
-    assert 1 < max(most) <= 8
+    assert 1 < max(connections_seen) <= 8
 
 
 async def test_agents_of_one_process_have_their_own_model_key_tools_and_memory() -> None:
-    def agent(server: ChatServer, name: str) -> Any:
+    def make_factory(server: ChatCompletionsServer, name: str) -> Any:
         async def whoami() -> str:
             """Says who it is."""
             return name
 
         def make(manifest: Any, memory: Any) -> LLMAgent:
-            at = {"url": server.url, "api_key": f"sk-{name}"}
-            return LLMAgent(manifest, memory, model=name, endpoint=at, tools=[whoami])
+            endpoint = {"url": server.url, "api_key": f"sk-{name}"}
+            return LLMAgent(manifest, memory, model=name, endpoint=endpoint, tools=[whoami])
 
         return make
 
     async with AsyncExitStack() as stack:
-        servers = {name: await stack.enter_async_context(ChatServer(text_answer(f"I am {name}"))) for name in ("one", "two")}
+        servers = {
+            name: await stack.enter_async_context(ChatCompletionsServer(text_answer(f"I am {name}"))) for name in ("one", "two")
+        }
         jids = {name: f"{name}@localhost" for name in servers}
-        makes = {name: agent(server, name) for name, server in servers.items()}
-        t = await stack.enter_async_context(AgentTester(makes["one"], jid=jids["one"], peers={jids["two"]: makes["two"]}))
+        factories = {name: make_factory(server, name) for name, server in servers.items()}
+        t = await stack.enter_async_context(
+            AgentTester(factories["one"], jid=jids["one"], peers={jids["two"]: factories["two"]})
+        )
         questions = [t.ask(f"to {name}", to=jids[name]) for name in servers for _ in range(5)]
         answers = await asyncio.gather(*questions)
         assert [answer.text for answer in answers] == [f"I am {name}" for name in servers for _ in range(5)]
@@ -66,50 +72,54 @@ async def test_agents_of_one_process_have_their_own_model_key_tools_and_memory()
         assert (await t.ask("again", to=jids["two"])).text == "I am two"
         assert (await t.ask("again", to=jids["one"])).text == "I am one"
     for name, server in servers.items():
-        assert {asked["model"] for asked in server.asked} == {name}
+        assert {asked["model"] for asked in server.requests} == {name}
         assert set(server.keys) == {f"Bearer sk-{name}"}
-        assert all(f"to {other}" not in str(server.asked) for other in servers if other != name)
+        assert all(f"to {other}" not in str(server.requests) for other in servers if other != name)
 
 
 async def test_an_agent_on_demand_closes_its_connections_and_opens_them_again() -> None:
     policy = Policy(lifecycle="on_demand", idle_shutdown_s=0.05)
-    async with helper(text_answer("Bye.<END>"), policy=policy, termination_markers=["<END>"]) as (server, t):
+    async with run_helper_agent(text_answer("Bye.<END>"), policy=policy, termination_markers=["<END>"]) as (server, t):
         for number in range(3):
             assert (await t.ask(f"hi {number}")).text == "Bye."
             await eventually(lambda: server.connections == 0)
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
-async def test_who_cancels_does_not_wait_for_the_next_attempt() -> None:
-    async with helper(error_answer(503), endpoint={"first_pause_s": 60, "longest_pause_s": 100}) as (server, t):
+async def test_cancelling_does_not_wait_for_the_next_attempt() -> None:
+    async with run_helper_agent(error_answer(503), endpoint={"first_pause_s": 60, "longest_pause_s": 100}) as (server, t):
         t.send_stanza("<message to='agent@localhost' type='chat' id='q1'><body>a story</body></message>")
-        await eventually(lambda: len(server.asked) == 1 and server.open == 0)
+        await eventually(lambda: len(server.requests) == 1 and server.open_count == 0)
         assert await t.say("/cancel") != []
         server.answers[:] = [text_answer("yes")]
         assert await t.say("hi") == ["yes"]
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
-async def test_a_date_says_when_to_ask_again() -> None:
-    def at(seconds: float) -> str:
+async def test_a_retry_after_date_is_respected() -> None:
+    def http_date(seconds: float) -> str:
         return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
 
-    async with helper(error_answer(429, **{"Retry-After": at(-9)}), text_answer("yes"), endpoint={"first_pause_s": 60}) as (
+    async with run_helper_agent(
+        error_answer(429, **{"Retry-After": http_date(-9)}), text_answer("yes"), endpoint={"first_pause_s": 60}
+    ) as (
         server,
         t,
     ):
         assert (await t.ask("hi")).text == "yes"  # at once
-        server.answers[:] = [error_answer(429, **{"Retry-After": at(600)})]
+        server.answers[:] = [error_answer(429, **{"Retry-After": http_date(600)})]
         with pytest.raises(PeerFailedError, match=r"My language model is busy \(429\); ask again in (5[0-9]|60)\d s\."):
             await t.ask("hi")
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
-async def test_the_fallback_answers_where_the_model_hangs_and_what_it_thought_is_not_mixed() -> None:
-    async with helper(hanging_answer(), text_answer("yes"), fallback_model="spare", endpoint={"tries": 1, "timeout_s": 1}) as (
+async def test_the_fallback_answers_if_the_model_hangs() -> None:
+    async with run_helper_agent(
+        hanging_answer(), text_answer("yes"), fallback_model="spare", endpoint={"tries": 1, "timeout_s": 1}
+    ) as (
         server,
         t,
     ):
         assert (await t.ask("hi")).text == "yes"
-        await eventually(lambda: server.open == 0)
-    assert [asked["model"] for asked in server.asked] == ["small", "spare"]
+        await eventually(lambda: server.open_count == 0)
+    assert [asked["model"] for asked in server.requests] == ["small", "spare"]

@@ -8,17 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chat_completions import ChatServer, CompletionStream, message_contents, text_answer, tool_call_answer
+from tests.support.chat_completions import (
+    ChatCompletionsServer,
+    CompletionStream,
+    message_contents,
+    text_answer,
+    tool_call_answer,
+)
 from tests.support.hosting import run_platform
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S, eventually
-from tests.xmpp.profile.test_profile import befriended, of, person, presence
+from tests.support.wait import TIMEOUT_S, eventually
+from tests.xmpp.profile.test_profile import connect_person, is_presence, next_presence, subscribe
 
 AGENT = "spade_coreason.llm:LLMAgent"
 
 
-async def test_sigterm_lets_an_answer_in_the_middle_of_its_stream_be_finished(prosody: XmppServer, tmp_path: Path) -> None:
+async def test_sigterm_lets_a_streaming_answer_finish(prosody: XmppServer, tmp_path: Path) -> None:
     released = asyncio.Event()
 
     async def slow(wire: CompletionStream) -> None:
@@ -26,45 +32,45 @@ async def test_sigterm_lets_an_answer_in_the_middle_of_its_stream_be_finished(pr
         await released.wait()
         await text_answer("a time.")(wire)
 
-    async with ChatServer(slow) as server:
+    async with ChatCompletionsServer(slow) as server:
         options = {"model": "small", "endpoint": {"url": server.url}}
         async with (
             run_platform(prosody, tmp_path, agent=AGENT, options=options, grace_s=60) as (child, jid),
-            person(prosody) as reader,
+            connect_person(prosody) as client,
         ):
-            await befriended(reader, jid)
-            reader.send("a story", jid)
-            await eventually(lambda: server.open == 1)
+            await subscribe(client, jid)
+            client.send("a story", jid)
+            await eventually(lambda: server.open_count == 1)
             stopping = asyncio.create_task(child.signal(signal.SIGTERM))
-            await presence(reader, jid, of("away", "stopping"))  # it takes nothing new
+            await next_presence(client, jid, is_presence("away", "stopping"))  # it takes nothing new
             released.set()
-            while (said := (await reader.answer())["body"]) == "Once upon":
+            while (said := (await client.answer())["body"]) == "Once upon":
                 pass
             assert said == "Once upon a time."
             assert await stopping == 0
-            assert server.open == 0
-    assert len(server.asked) == 1
+            assert server.open_count == 0
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "kill -9"])
-async def test_what_was_broken_off_is_answered_once_after_the_start(
+async def test_an_interrupted_question_is_answered_once_after_the_restart(
     prosody: XmppServer, tmp_path: Path, number: signal.Signals
 ) -> None:
-    begun: list[str] = []
-    noted = tmp_path / "noted"
+    started: list[str] = []
+    call_log = tmp_path / "noted"
 
     async def answer(wire: CompletionStream) -> None:
-        question = message_contents(wire.asked, "user")[-1]
-        if question == "use it" and wire.asked["messages"][-1]["role"] != "tool":
-            await tool_call_answer(("note", {"path": str(noted)}))(wire)
-        elif question == "a story" and not begun:
-            begun.append(question)
+        question = message_contents(wire.body, "user")[-1]
+        if question == "use it" and wire.body["messages"][-1]["role"] != "tool":
+            await tool_call_answer(("note", {"path": str(call_log)}))(wire)
+        elif question == "a story" and not started:
+            started.append(question)
             await wire.delta(content="Once upon ")
             await asyncio.Event().wait()
         else:
             await text_answer(f"The answer to: {question}")(wire)
 
-    async with ChatServer(answer) as server:
+    async with ChatCompletionsServer(answer) as server:
         options = {
             "model": "small",
             "endpoint": {"url": server.url},
@@ -73,18 +79,18 @@ async def test_what_was_broken_off_is_answered_once_after_the_start(
         }
         async with (
             run_platform(prosody, tmp_path, agent=AGENT, options=options, grace_s=0.2) as (child, jid),
-            StockClient(*await prosody.account(), prosody) as reader,
+            StockClient(*await prosody.account(), prosody) as client,
         ):
-            reader.send("a story", jid, thread="one")
-            reader.send("use it", jid, thread="two")
-            await eventually(lambda: server.open == 1 and noted.exists())
+            client.send("a story", jid, thread="one")
+            client.send("use it", jid, thread="two")
+            await eventually(lambda: server.open_count == 1 and call_log.exists())
             code = await child.signal(number)
             assert code == (0 if number == signal.SIGTERM else -signal.SIGKILL)
-            await eventually(lambda: server.open == 0)
+            await eventually(lambda: server.open_count == 0)
             await child.start()
-            answers = {(await reader.answer())["body"] for _ in range(2)}
+            answers = {(await client.answer())["body"] for _ in range(2)}
             assert answers == {"The answer to: a story", "The answer to: use it"}
             # The next thing said is the next answer: the others came once.
-            assert await reader.ask("and now?", jid, thread="one", timeout_s=PATIENCE_S) == "The answer to: and now?"
-    assert message_contents(server.asked[-1], "assistant") == ["The answer to: a story"]
-    assert noted.read_text().splitlines() == ["called"] * 2
+            assert await client.ask("and now?", jid, thread="one", timeout_s=TIMEOUT_S) == "The answer to: and now?"
+    assert message_contents(server.requests[-1], "assistant") == ["The answer to: a story"]
+    assert call_log.read_text().splitlines() == ["called"] * 2

@@ -1,4 +1,4 @@
-"""No key, no prompt and no word of anybody is printed: the platform as a process, its whole log, `check` and `status`."""
+"""No key, no prompt and no message is printed: the platform as a process, its whole log, `check` and `status`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from aiohttp import web
 from spade_coreason import AgentTester, ConfigError, load_settings
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.llm.options import Endpoint
-from tests.llm.test_agent import manifest
+from tests.llm.test_agent import helper_manifest
 from tests.support.chat_completions import (
-    ChatServer,
+    ChatCompletionsServer,
     CompletionStream,
     broken_answer,
     error_answer,
@@ -27,8 +27,8 @@ from tests.support.program import run_command, run_in_background
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 
-WORD = "x7391y"  # in every key, prompt, question and answer
-KEYS = {"file": f"sk-file-{WORD}", "environment": f"sk-env-{WORD}", "configuration": f"sk-conf-{WORD}"}
+SECRET_WORD = "x7391y"  # in every key, prompt, question and answer
+KEYS = {"file": f"sk-file-{SECRET_WORD}", "environment": f"sk-env-{SECRET_WORD}", "configuration": f"sk-conf-{SECRET_WORD}"}
 CLERK = f'''
 from spade_coreason import AgentDefinition
 from spade_coreason.llm import LLMAgent
@@ -42,7 +42,7 @@ def diagnose(name: str) -> str:
 class Clerk(LLMAgent):
     """Answers."""
 
-    default_prompt = "The prompt is {WORD}."
+    default_prompt = "The prompt is {SECRET_WORD}."
     default_tools = (diagnose,)
 
     async def assist(self, request, session, response):
@@ -56,18 +56,18 @@ class Former(LLMAgent):
 
     def __init__(self, memory, **options):
         outputs = {{"type": "object", "properties": {{"sum": {{"type": "integer"}}}}, "required": ["sum"]}}
-        plain = AgentDefinition.simple("former", system_prompt="{WORD}").model_dump(by_alias=True)
+        plain = AgentDefinition.simple("former", system_prompt="{SECRET_WORD}").model_dump(by_alias=True)
         plain["capabilities"] = [{{"name": "add", "outputs": outputs}}]
         super().__init__(AgentDefinition.model_validate(plain), memory, **options)
 '''
 
 
 async def _answer(wire: CompletionStream) -> web.Response | None:
-    """What the question wants; whatever fails quotes the question and the key."""
-    said = message_contents(wire.asked, "user")[-1]
-    quoted = f"{said} {wire.asked['messages'][0]['content']} {json.dumps(KEYS)}"
-    if wire.asked["messages"][-1]["role"] == "tool":
-        await text_answer(f"Done, {WORD}.")(wire)
+    """Answer as the question demands; each failure quotes the question and the key."""
+    said = message_contents(wire.body, "user")[-1]
+    quoted = f"{said} {wire.body['messages'][0]['content']} {json.dumps(KEYS)}"
+    if wire.body["messages"][-1]["role"] == "tool":
+        await text_answer(f"Done, {SECRET_WORD}.")(wire)
     elif "refused" in said:
         return await error_answer(401, quoted)(wire)
     elif "fails" in said:
@@ -75,46 +75,46 @@ async def _answer(wire: CompletionStream) -> web.Response | None:
     elif "page" in said:
         return web.Response(text=f"<html>{quoted}</html>", content_type="text/html")
     elif "breaks" in said:
-        await broken_answer(f"Dear {WORD}", way="error")(wire)
+        await broken_answer(f"Dear {SECRET_WORD}", way="error")(wire)
     elif "nonsense" in said:
         await wire.raw(f"data: {{{quoted}\n\n")
     elif "hangs" in said:
-        await hanging_answer(f"Dear {WORD}")(wire)
+        await hanging_answer(f"Dear {SECRET_WORD}")(wire)
     elif "tools" in said:
-        wanted = [("diagnose", {"name": WORD}), (WORD, {}), ("diagnose", f'{{"{WORD}')]
-        await tool_call_answer(*wanted, ("remember_interaction_info", {"information": WORD}))(wire)
-    elif "response_format" in wire.asked:
-        await text_answer(json.dumps({"sum": WORD}))(wire)
+        wanted = [("diagnose", {"name": SECRET_WORD}), (SECRET_WORD, {}), ("diagnose", f'{{"{SECRET_WORD}')]
+        await tool_call_answer(*wanted, ("remember_interaction_info", {"information": SECRET_WORD}))(wire)
+    elif "response_format" in wire.body:
+        await text_answer(json.dumps({"sum": SECRET_WORD}))(wire)
     else:
-        await text_answer(f"Hello {WORD}")(wire)
+        await text_answer(f"Hello {SECRET_WORD}")(wire)
     return None
 
 
-async def test_nothing_of_what_is_said_and_no_key_is_printed(prosody: XmppServer, tmp_path: Path) -> None:
+async def test_no_message_and_no_key_is_printed(prosody: XmppServer, tmp_path: Path) -> None:
     (tmp_path / "clerk.py").write_text(CLERK)
     (tmp_path / "key").write_text(f"{KEYS['file']}\n")
     accounts = [await prosody.account() for _ in range(3)]
-    async with ChatServer(_answer) as server:
-        at = {"url": server.url, "tries": 2, "first_pause_s": 0.01, "timeout_s": 2}
+    async with ChatCompletionsServer(_answer) as server:
+        endpoint = {"url": server.url, "tries": 2, "first_pause_s": 0.01, "timeout_s": 2}
         options = [
-            {"endpoint": {**at, "api_key_file": str(tmp_path / "key")}},
+            {"endpoint": {**endpoint, "api_key_file": str(tmp_path / "key")}},
             {},  # of the environment
-            {"endpoint": {**at, "api_key": KEYS["configuration"]}},
+            {"endpoint": {**endpoint, "api_key": KEYS["configuration"]}},
         ]
         tls = {"ca_file": str(prosody.ca_file)}
-        where = {"mode": "external", "domain": prosody.domain, "host": prosody.host, "port": prosody.port, "tls": tls}
-        usual = {"model": "small", "show_tools": False}
+        server_settings = {"mode": "external", "domain": prosody.domain, "host": prosody.host, "port": prosody.port, "tls": tls}
+        common_options = {"model": "small", "show_tools": False}
         agents = [
             {
                 "jid": jid,
                 "password": password,
                 "agent": f"clerk:{kind}",
-                "options": {**usual, **option},
+                "options": {**common_options, **option},
             }
             for (jid, password), kind, option in zip(accounts, ("Clerk", "Clerk", "Former"), options, strict=True)
         ]
         configuration = tmp_path / "platform.yaml"
-        configuration.write_text(json.dumps({"server": where, "data_dir": "data", "agents": agents}))
+        configuration.write_text(json.dumps({"server": server_settings, "data_dir": "data", "agents": agents}))
         configuration.chmod(0o600)
         environment = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": KEYS["environment"]}
         with run_in_background(
@@ -122,19 +122,19 @@ async def test_nothing_of_what_is_said_and_no_key_is_printed(prosody: XmppServer
         ) as up:
             async with StockClient(*await prosody.account(), prosody) as person:
                 for jid, _ in accounts[:2]:
-                    assert await person.ask(f"hello, I am {WORD}", jid) == f"Hello {WORD}"
-                    assert WORD not in await person.ask(f"refused {WORD}", jid)
+                    assert await person.ask(f"hello, I am {SECRET_WORD}", jid) == f"Hello {SECRET_WORD}"
+                    assert SECRET_WORD not in await person.ask(f"refused {SECRET_WORD}", jid)
                 jid = accounts[0][0]
-                assert "incident" in await person.ask(f"crash {WORD}", jid)
-                for mood in ("fails", "page", "nonsense"):
-                    assert WORD not in await person.ask(f"{mood} {WORD}", jid)
-                for mood in ("breaks", "hangs"):
-                    assert (await person.ask(f"{mood} {WORD}", jid)).startswith(f"Dear {WORD}")
-                    assert WORD not in (await person.answer())["body"]
-                assert await person.ask(f"tools {WORD}", jid) == f"Done, {WORD}."
-                assert WORD not in await person.ask(f"data {WORD}", accounts[2][0])
-                assert WORD not in await person.ask("/status", jid)
-            status = up.ask("status", "--json", "-c", "platform.yaml")
+                assert "incident" in await person.ask(f"crash {SECRET_WORD}", jid)
+                for question in ("fails", "page", "nonsense"):
+                    assert SECRET_WORD not in await person.ask(f"{question} {SECRET_WORD}", jid)
+                for question in ("breaks", "hangs"):
+                    assert (await person.ask(f"{question} {SECRET_WORD}", jid)).startswith(f"Dear {SECRET_WORD}")
+                    assert SECRET_WORD not in (await person.answer())["body"]
+                assert await person.ask(f"tools {SECRET_WORD}", jid) == f"Done, {SECRET_WORD}."
+                assert SECRET_WORD not in await person.ask(f"data {SECRET_WORD}", accounts[2][0])
+                assert SECRET_WORD not in await person.ask("/status", jid)
+            status = up.run_command("status", "--json", "-c", "platform.yaml")
             code, out, err = up.stop()
         assert code == 0
         assert {key.removeprefix("Bearer ") for key in server.keys} == set(KEYS.values())
@@ -144,43 +144,48 @@ async def test_nothing_of_what_is_said_and_no_key_is_printed(prosody: XmppServer
     assert "refuses the key (401)" in err
     assert "incident" in err
     for printed in (up.output, out, err, status.stdout, status.stderr, check.stdout, check.stderr):
-        assert WORD not in printed
-    assert WORD not in repr(load_settings(configuration, tmp_path, {}))
+        assert SECRET_WORD not in printed
+    assert SECRET_WORD not in repr(load_settings(configuration, tmp_path, {}))
 
 
 def test_a_key_is_in_no_repr_and_in_no_error(tmp_path: Path) -> None:
     endpoint = Endpoint(url="http://127.0.0.1:9/v1", api_key=KEYS["configuration"])
-    agent = LLMAgent(manifest(), model="small", endpoint=endpoint)
-    assert WORD not in repr(endpoint) + str(endpoint) + repr(endpoint.model_dump()) + endpoint.model_dump_json()
-    assert WORD not in repr(agent) + repr(agent._model) + repr(agent._client)
+    agent = LLMAgent(helper_manifest(), model="small", endpoint=endpoint)
+    assert SECRET_WORD not in repr(endpoint) + str(endpoint) + repr(endpoint.model_dump()) + endpoint.model_dump_json()
+    assert SECRET_WORD not in repr(agent) + "".join(map(repr, vars(agent).values()))
     key = tmp_path / "key"
-    for wrong in (f"{WORD} {WORD}", f"{WORD}\n{WORD}", f"{WORD}\x00", f"{WORD}é"):
+    for wrong in (f"{SECRET_WORD} {SECRET_WORD}", f"{SECRET_WORD}\n{SECRET_WORD}", f"{SECRET_WORD}\x00", f"{SECRET_WORD}é"):
         key.write_text(wrong)
-        for given in ({"api_key": wrong}, {"api_key_file": str(key)}, {"url": f"http://{WORD}@a/v1"}, {"api_key": [wrong]}):
+        for given in (
+            {"api_key": wrong},
+            {"api_key_file": str(key)},
+            {"url": f"http://{SECRET_WORD}@a/v1"},
+            {"api_key": [wrong]},
+        ):
             with pytest.raises(ConfigError) as raised:
-                LLMAgent(manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1", **given})
-            assert WORD not in str(raised.value)
+                LLMAgent(helper_manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1", **given})
+            assert SECRET_WORD not in str(raised.value)
             assert str(raised.value).startswith("options.endpoint.")
     key.write_text(" \n")
     with pytest.raises(ConfigError, match=r"options\.endpoint\.api_key_file: is no key: it is empty"):
-        LLMAgent(manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1", "api_key_file": str(key)})
+        LLMAgent(helper_manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1", "api_key_file": str(key)})
 
 
-async def test_what_the_environment_has_for_its_own_server_goes_to_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_openai_variables_go_only_to_the_server_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ORG_ID", "PROJECT_ID", "ADMIN_KEY", "WEBHOOK_SECRET", "API_KEY"):
-        monkeypatch.setenv(f"OPENAI_{name}", WORD)
-    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"X-Gateway: {WORD}\nauthorization: Bearer {WORD}")
+        monkeypatch.setenv(f"OPENAI_{name}", SECRET_WORD)
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"X-Gateway: {SECRET_WORD}\nauthorization: Bearer {SECRET_WORD}")
     seen: list[str] = []
 
     async def answer(wire: CompletionStream) -> None:
         seen.append(str(wire.headers))
         await text_answer("yes")(wire)
 
-    async with ChatServer(answer) as server:
+    async with ChatCompletionsServer(answer) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         for given in ({"url": server.url, "api_key": "mine"}, {}):
-            async with AgentTester(LLMAgent(manifest(), model="small", endpoint=given)) as t:
+            async with AgentTester(LLMAgent(helper_manifest(), model="small", endpoint=given)) as t:
                 assert (await t.ask("hi")).text == "yes"
-    assert WORD not in seen[0]
+    assert SECRET_WORD not in seen[0]
     assert "Bearer mine" in seen[0]
-    assert f"'x-gateway': '{WORD}'" in seen[1].lower()
+    assert f"'x-gateway': '{SECRET_WORD}'" in seen[1].lower()

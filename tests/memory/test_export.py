@@ -1,10 +1,10 @@
-"""What an agent keeps about a person, shown: the twin of forgetting."""
+"""The export of everything that an agent stores about a person, the counterpart of erasure."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,10 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentInteractionMemory, ConversationState
-from spade_coreason.contracts import AuditEntry
+from spade_coreason import AgentInteractionMemory
+from spade_coreason.contracts import AuditEntry, ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences
-from spade_coreason.domain.value import replace
 from spade_coreason.memory.erasure import erase_person
 from spade_coreason.memory.export import SCHEMA, VERSION, export_person
 from spade_coreason.storage import open_database
@@ -41,10 +40,10 @@ def memory(tmp_path: Path) -> AgentInteractionMemory:
     return AgentInteractionMemory(AGENT, tmp_path / "memory", clock=lambda: NOW)
 
 
-async def talked(store: AgentRepository, owner: str, name: str, turns: int) -> StoredConversation:
-    """A conversation with so many turns and a variable."""
+async def store_conversation(repository: AgentRepository, owner: str, name: str, turns: int) -> StoredConversation:
+    """Store a conversation with so many turns and a variable."""
     row = StoredConversation(
-        store.next_conversation_row_id(),
+        repository.next_conversation_row_id(),
         name,
         owner,
         str(uuid4()),
@@ -53,40 +52,40 @@ async def talked(store: AgentRepository, owner: str, name: str, turns: int) -> S
     )
     for number in range(turns):
         row = replace(row, turns=number + 1)
-        inbox, _, _ = store.inbox.receive(uuid4().bytes, owner, "{}", NOW)
+        inbox, _, _ = repository.inbox.receive(uuid4().bytes, owner, "{}", NOW)
         turn = TurnRecord(f"{name}-{number}", NOW, json.dumps({"of": owner, "number": number}))
-        ended = store.inbox.finish(inbox, row, turn, None, [Variable("conversation", name, "city", '"Berlin"')])
+        ended = repository.inbox.finish(inbox, row, turn, None, [Variable("conversation", name, "city", '"Berlin"')])
     await ended
     return row
 
 
-async def lived(store: AgentRepository, memory: AgentInteractionMemory, owner: str) -> None:
-    """Somebody of whom there is something of every kind."""
-    await talked(store, owner, f"{owner}/long", 1201)
-    await talked(store, owner, f"{owner}/short", 1)
-    await store.save_feedback(f"{owner}/short-0", owner, ["👍"])
-    await store.save_variable("person", owner, "name", f'"{owner}"')
-    await store.save_variable(PREFERENCES_SCOPE, owner, PREFERENCES_SCOPE, Preferences("de", streaming=False).to_json())
+async def store_everything(repository: AgentRepository, memory: AgentInteractionMemory, owner: str) -> None:
+    """Store something of every kind about a person."""
+    await store_conversation(repository, owner, f"{owner}/long", 1201)
+    await store_conversation(repository, owner, f"{owner}/short", 1)
+    await repository.save_feedback(f"{owner}/short-0", owner, ["👍"])
+    await repository.save_variable("person", owner, "name", f'"{owner}"')
+    await repository.save_variable(PREFERENCES_SCOPE, owner, PREFERENCES_SCOPE, Preferences("de", streaming=False).to_json())
     await memory.aadd_information(f"{owner}/short", f"is {owner}")
-    known = [NewDocument(f"note of {owner}", owner.encode(), [f"knows {owner}", "and more"])]
-    await store.knowledge.save_documents(Shelf("person", owner), known, NOW)
-    await store.knowledge.save_documents(Shelf("conversation", f"{owner}/long"), known, NOW)
+    documents = [NewDocument(f"note of {owner}", owner.encode(), [f"knows {owner}", "and more"])]
+    await repository.knowledge.save_documents(Shelf("person", owner), documents, NOW)
+    await repository.knowledge.save_documents(Shelf("conversation", f"{owner}/long"), documents, NOW)
     await memory.aadd_information(f"{owner}_{AGENT}", "was told in a turn that never ended")
-    await store.audit_trail.append(AuditEntry(actor=AGENT, action="tell", resource=owner, outcome="success"), owner)
-    _, is_new, _ = store.inbox.receive(uuid4().bytes, owner, json.dumps({"payload": {"query": "waits"}}), NOW)
+    await repository.audit_trail.append(AuditEntry(actor=AGENT, action="tell", resource=owner, outcome="success"), owner)
+    _, is_new, _ = repository.inbox.receive(uuid4().bytes, owner, json.dumps({"payload": {"query": "waits"}}), NOW)
     await is_new
 
 
 async def test_everything_about_a_person_is_shown_and_nothing_about_others(
     database: Database, memory: AgentInteractionMemory
 ) -> None:
-    store = AgentRepository(database, AGENT)
-    await lived(store, memory, ALICE)
-    await lived(store, memory, BOB)
-    await talked(AgentRepository(database, OTHER), ALICE, "elsewhere", 1)
-    shown = json.loads(json.dumps(await export_person(store, memory, f"{ALICE}/phone", clock=lambda: NOW)))
-    assert BOB not in json.dumps(shown)
-    head = {name: shown[name] for name in ("schema", "version", "agent", "person", "exported_at")}
+    repository = AgentRepository(database, AGENT)
+    await store_everything(repository, memory, ALICE)
+    await store_everything(repository, memory, BOB)
+    await store_conversation(AgentRepository(database, OTHER), ALICE, "elsewhere", 1)
+    export = json.loads(json.dumps(await export_person(repository, memory, f"{ALICE}/phone", clock=lambda: NOW)))
+    assert BOB not in json.dumps(export)
+    head = {name: export[name] for name in ("schema", "version", "agent", "person", "exported_at")}
     assert head == {
         "schema": SCHEMA,
         "version": VERSION,
@@ -94,7 +93,7 @@ async def test_everything_about_a_person_is_shown_and_nothing_about_others(
         "person": ALICE,
         "exported_at": "2026-01-02T03:04:05Z",
     }
-    conversations = {entry["conversation_id"]: entry for entry in shown["conversations"]}
+    conversations = {entry["conversation_id"]: entry for entry in export["conversations"]}
     assert set(conversations) == {f"{ALICE}/long", f"{ALICE}/short"}
     turns = conversations[f"{ALICE}/long"].pop("turns")
     assert [turn["number"] for turn in turns] == list(range(1201))
@@ -108,17 +107,17 @@ async def test_everything_about_a_person_is_shown_and_nothing_about_others(
         "last_interaction": "2026-01-02T03:04:05Z",
         "variables": {"city": "Berlin"},
     }
-    assert session == (await store.find_conversations([f"{ALICE}/long"]))[f"{ALICE}/long"].session_id
+    assert session == (await repository.find_conversations([f"{ALICE}/long"]))[f"{ALICE}/long"].session_id
     assert conversations[f"{ALICE}/short"]["turns"] == [{"of": ALICE, "number": 0, "meta": {"feedback": ["👍"]}}]
-    assert (shown["variables"], shown["preferences"]) == ({"name": ALICE}, {"language": "de", "streaming": False})
-    assert shown["memories"] == {
+    assert (export["variables"], export["preferences"]) == ({"name": ALICE}, {"language": "de", "streaming": False})
+    assert export["memories"] == {
         f"{ALICE}/short": [{"content": f"is {ALICE}", "timestamp": "2026-01-02T03:04:05.000Z"}],
         f"{ALICE}_{AGENT}": [{"content": "was told in a turn that never ended", "timestamp": "2026-01-02T03:04:05.000Z"}],
     }
     document = {"name": f"note of {ALICE}", "added_at": "2026-01-02T03:04:05Z", "text": f"knows {ALICE}\nand more"}
-    assert shown["documents"] == [{"person": ALICE, **document}, {"conversation": f"{ALICE}/long", **document}]
-    assert [(entry["action"], entry["resource"]) for entry in shown["audit"]] == [("tell", ALICE)]
-    *closed, waiting = shown["requests"]
+    assert export["documents"] == [{"person": ALICE, **document}, {"conversation": f"{ALICE}/long", **document}]
+    assert [(entry["action"], entry["resource"]) for entry in export["audit"]] == [("tell", ALICE)]
+    *closed, waiting = export["requests"]
     assert len(closed) == 1202
     assert all(request == {"received_at": "2026-01-02T03:04:05Z", "state": "closed"} for request in closed)
     assert waiting == {
@@ -128,47 +127,47 @@ async def test_everything_about_a_person_is_shown_and_nothing_about_others(
     }
 
 
-async def test_what_is_forgotten_was_shown_before_and_nothing_is_shown_after(
+async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterwards(
     database: Database, memory: AgentInteractionMemory
 ) -> None:
-    store = AgentRepository(database, AGENT)
-    await lived(store, memory, ALICE)
-    shown = await export_person(store, memory, ALICE)
+    repository = AgentRepository(database, AGENT)
+    await store_everything(repository, memory, ALICE)
+    export = await export_person(repository, memory, ALICE)
     counted = {
-        "conversation_ids": {entry["conversation_id"] for entry in shown["conversations"]},
-        "interactions": sum(len(entry["turns"]) for entry in shown["conversations"]),
-        "variables": sum(len(entry["variables"]) for entry in (*shown["conversations"], shown)),
-        "requests": sum(request["state"] != "closed" for request in shown["requests"]),
-        "memories": len(shown["memories"]),
-        "preferences": int(bool(shown["preferences"])),
-        "documents": len(shown["documents"]),
-        "audit_entries": len(shown["audit"]),
+        "conversation_ids": {entry["conversation_id"] for entry in export["conversations"]},
+        "interactions": sum(len(entry["turns"]) for entry in export["conversations"]),
+        "variables": sum(len(entry["variables"]) for entry in (*export["conversations"], export)),
+        "requests": sum(request["state"] != "closed" for request in export["requests"]),
+        "memories": len(export["memories"]),
+        "preferences": int(bool(export["preferences"])),
+        "documents": len(export["documents"]),
+        "audit_entries": len(export["audit"]),
     }
     assert all(counted.values())
-    gone = asdict(await erase_person(store, memory, ALICE))
-    assert {**gone, "conversation_ids": set(gone["conversation_ids"])} == counted
+    report = asdict(await erase_person(repository, memory, ALICE))
+    assert {**report, "conversation_ids": set(report["conversation_ids"])} == counted
     kinds = ("conversations", "variables", "preferences", "memories", "documents", "audit", "requests")
-    empty = await export_person(store, memory, ALICE)
+    empty = await export_person(repository, memory, ALICE)
     assert not any(empty[kind] for kind in kinds)
     assert set(empty) - set(kinds) == {"schema", "version", "agent", "person", "exported_at"}
 
 
-async def test_whoever_has_only_said_what_they_prefer_is_known_and_can_be_forgotten(
+async def test_a_person_with_only_preferences_is_listed_and_can_be_erased(
     database: Database, memory: AgentInteractionMemory
 ) -> None:
-    store = AgentRepository(database, AGENT)
-    await store.save_variable(PREFERENCES_SCOPE, ALICE, PREFERENCES_SCOPE, Preferences(thoughts=True).to_json())
-    assert await store.list_people() == [ALICE]
-    assert (await export_person(store, None, ALICE))["preferences"] == {"thoughts": True}
-    gone = await erase_person(store, memory, ALICE)
-    assert (gone.preferences, gone.is_empty, await store.list_people()) == (1, False, [])
+    repository = AgentRepository(database, AGENT)
+    await repository.save_variable(PREFERENCES_SCOPE, ALICE, PREFERENCES_SCOPE, Preferences(thoughts=True).to_json())
+    assert await repository.list_people() == [ALICE]
+    assert (await export_person(repository, None, ALICE))["preferences"] == {"thoughts": True}
+    report = await erase_person(repository, memory, ALICE)
+    assert (report.preferences, report.is_empty, await repository.list_people()) == (1, False, [])
 
 
 @pytest.mark.parametrize("body", ["[" * 100_000, '{"n": ' + "9" * 5000 + "}", "no JSON"])
 async def test_a_turn_that_cannot_be_read_is_shown_as_it_is_stored(database: Database, body: str) -> None:
-    store = AgentRepository(database, AGENT)
-    row = replace(await talked(store, ALICE, "t", 1), turns=2)
-    inbox, _, _ = store.inbox.receive(uuid4().bytes, ALICE, "{}", NOW)
-    await store.inbox.finish(inbox, row, TurnRecord("x", NOW, body), None)
-    shown: dict[str, Any] = await export_person(store, None, ALICE)
-    assert [turn if isinstance(turn, str) else turn["number"] for turn in shown["conversations"][0]["turns"]] == [0, body]
+    repository = AgentRepository(database, AGENT)
+    row = replace(await store_conversation(repository, ALICE, "t", 1), turns=2)
+    inbox, _, _ = repository.inbox.receive(uuid4().bytes, ALICE, "{}", NOW)
+    await repository.inbox.finish(inbox, row, TurnRecord("x", NOW, body), None)
+    export: dict[str, Any] = await export_person(repository, None, ALICE)
+    assert [turn if isinstance(turn, str) else turn["number"] for turn in export["conversations"][0]["turns"]] == [0, body]

@@ -1,4 +1,4 @@
-"""docs/memory.md: its agent is run, its commands are there, its defaults are those of the settings."""
+"""docs/memory.md: its agent runs, its commands exist, its defaults are those of the settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from spade_coreason import AgentTester, ConfigError, MemoryConfig, MemoryLimits, MemoryStrategy, Settings
+from spade_coreason import AgentTester, ConfigError, MemoryConfig, MemoryStrategy, Settings
 from spade_coreason.app.factories import (
     build_embedder,
     build_memory_config,
@@ -20,6 +20,7 @@ from spade_coreason.app.factories import (
 )
 from spade_coreason.cli.app import cli
 from spade_coreason.config.loader import load_settings
+from spade_coreason.memory import MemoryLimits
 from spade_coreason.memory.knowledge.chunking import MAX_CHARACTERS
 from spade_coreason.memory.summaries import ExtractiveSummariser, ModelSummariser
 from spade_coreason.memory.tokens import TokenCounter
@@ -28,7 +29,7 @@ from tests.support.errors import ExpectedErrors
 TEXT = (Path(__file__).parents[2] / "docs" / "memory.md").read_text(encoding="utf-8")
 
 
-async def test_the_librarian_answers_from_what_it_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_documented_librarian_answers_from_its_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [text] = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
     (tmp_path / "librarian.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -42,7 +43,7 @@ async def test_the_librarian_answers_from_what_it_was_told(tmp_path: Path, monke
         sys.modules.pop("librarian", None)
 
 
-def test_the_commands_and_numbers_are_those_of_the_program() -> None:
+def test_the_documented_commands_and_numbers_are_those_of_the_program() -> None:
     [block] = re.findall(r"^```sh\n(.*?)^```$", TEXT, re.M | re.S)
     group = cli.get_command(click.Context(cli), "knowledge")
     assert isinstance(group, click.Group)
@@ -60,7 +61,7 @@ def settings(text: str, tmp_path: Path) -> Settings:
     return load_settings(Path("platform.yaml"), tmp_path, {})
 
 
-def test_an_agents_own_memory_goes_before_its_manifest_and_that_before_the_common_one(tmp_path: Path) -> None:
+def test_the_memory_of_an_agent_overrides_its_manifest_which_overrides_the_common_one(tmp_path: Path) -> None:
     def policy(common: str, own: str, manifest: MemoryConfig | None) -> tuple[str, int]:
         (tmp_path / "platform.yaml").write_text(
             f"memory: {common}\nagents: [{{jid: a@localhost, agent: 'a:B', memory: {own}}}]\n"
@@ -90,13 +91,13 @@ def test_an_agents_own_memory_goes_before_its_manifest_and_that_before_the_commo
         ("memory: {tokenizer: words}", "must be auto, o200k, cl100k, estimate, or a function of your own, as module:function"),
     ],
 )
-def test_what_is_wrong_is_one_line(tmp_path: Path, text: str, problem: str) -> None:
+def test_a_wrong_setting_is_one_line(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         settings(text, tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_how_much_is_remembered_is_configured(tmp_path: Path) -> None:
+def test_the_limits_of_the_memory_are_configured(tmp_path: Path) -> None:
     assert build_memory_limits(settings("", tmp_path)) == MemoryLimits()
     own = "limits: {memory_entry_bytes: 10, memory_conversation_bytes: 100, memory_journal_bytes: 50}"
     assert build_memory_limits(settings(own, tmp_path)) == MemoryLimits(10, 100, 50)

@@ -1,20 +1,20 @@
-"""What turns used of language models: in the meta of each, and summed for whoever asks for the part `usage`."""
+"""The tokens that turns used: in the meta of each turn, and summed in the parameter `usage` of an agent."""
 
 from __future__ import annotations
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, CloudEvent, ResponseHandler, SessionHandle, Usage
-from spade_coreason.runtime.stream import Stream
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, ResponseHandler, SessionHandle, Usage
+from spade_coreason.contracts import CloudEvent
 from tests.support.llm_agent import stored_turns
 
 
-class Spender:
-    """Uses as many tokens as it is told to, in two requests."""
+class TokenSpender:
+    """Report as many tokens as the query says, in two requests."""
 
     def __init__(self, manifest: AgentDefinition, usage: Usage) -> None:
         self.manifest = manifest
         self._usage = usage
 
-    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: Response) -> None:
         conversation = request.metadata["conversation_id"]
         before = (
             await self._usage.of_conversation(conversation),
@@ -27,8 +27,8 @@ class Spender:
         await response.markdown("{} {} {}".format(*before))
 
 
-async def test_the_sums_are_those_of_all_turns_that_said_what_they_used() -> None:
-    async with AgentTester(Spender) as t:
+async def test_the_sums_include_all_turns_that_reported_usage() -> None:
+    async with AgentTester(TokenSpender) as t:
         assert (await t.ask("3 4", user="ada@localhost")).text == "0 0 0"
         assert (await t.ask("5", user="ada@localhost", thread="other")).text == "0 7 7"
         assert (await t.ask("1 2", user="bob@localhost")).text == "0 0 12"
@@ -39,19 +39,19 @@ async def test_the_sums_are_those_of_all_turns_that_said_what_they_used() -> Non
     assert turn["meta"]["usage"] == {"model": "small", "requests": 2, "total_tokens": 3}
 
 
-async def test_what_is_no_number_of_tokens_is_recorded_and_not_counted() -> None:
-    class Odd(Spender):
+async def test_a_malformed_number_of_tokens_is_recorded_and_not_counted() -> None:
+    class MalformedUsageAgent(TokenSpender):
         async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             for data in ({"total_tokens": "many"}, {"total_tokens": -4}, "much", None):
                 await response.emit(CloudEvent(type="ai.coreason.llm.usage", source="urn:agent:odd", data=data))
             await response.markdown(str(await self._usage.of_agent()))
 
-    async with AgentTester(Odd) as t:
+    async with AgentTester(MalformedUsageAgent) as t:
         assert [(await t.ask("go")).text, (await t.ask("go")).text] == ["0", "0"]
 
 
-async def test_the_variable_of_the_sums_is_the_platforms() -> None:
-    class Forger(Spender):
+async def test_an_agent_cannot_write_the_variable_of_the_sums() -> None:
+    class Forger(TokenSpender):
         async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             try:
                 await session.store("coreason.tokens", 0)
@@ -62,13 +62,12 @@ async def test_the_variable_of_the_sums_is_the_platforms() -> None:
         assert (await t.ask("go")).text == 'variable "coreason.tokens" is kept by the platform; choose another name'
 
 
-async def test_a_stream_that_is_replaced_says_its_replacement_alone() -> None:
+async def test_a_replaced_stream_contains_only_its_replacement() -> None:
     problems = []
 
-    class Regrets(Spender):
-        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    class ReplacingAgent(TokenSpender):
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: Response) -> None:
             stream = await response.create_stream()
-            assert isinstance(stream, Stream)
             await stream.write("The password is")
             await stream.replace("I keep it.", "kept back")
             await stream.replace("No.", "again")
@@ -78,7 +77,7 @@ async def test_a_stream_that_is_replaced_says_its_replacement_alone() -> None:
             except RuntimeError as error:
                 problems.append(str(error))
 
-    async with AgentTester(Regrets) as t:
+    async with AgentTester(ReplacingAgent) as t:
         answer = await t.ask("the password?")
         assert answer.text == "I keep it."
         assert answer.events[-2].data["replacement"] == "I keep it."

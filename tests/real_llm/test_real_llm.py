@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from agents.assistant import AssistantAgent
-from spade_coreason import AgentDefinition, AgentTester, PeerFailedError
+from spade_coreason import AgentDefinition, AgentTester
+from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm.agent import LLMAgent
 
 PATIENCE_S = 120.0
@@ -28,7 +29,7 @@ async def test_the_answer_comes_in_pieces() -> None:
     assert sum(event.type == "stream.chunk" for event in answer.events) > 3
 
 
-async def test_what_it_is_told_it_remembers_by_its_tool_and_knows_in_another_process() -> None:
+async def test_a_fact_is_remembered_by_a_tool_and_known_after_a_restart() -> None:
     async with AgentTester(AssistantAgent) as t:
         answer = await t.ask("Please remember for later: my boat is called Marigold.", timeout=PATIENCE_S)
         steps = [str(event.data["content"]) for event in answer.events if event.type == "block.thought"]
@@ -37,7 +38,7 @@ async def test_what_it_is_told_it_remembers_by_its_tool_and_knows_in_another_pro
         assert "Marigold" in (await t.ask("What is my boat called?", timeout=PATIENCE_S)).text
 
 
-async def test_a_tool_of_its_own_is_called_with_arguments() -> None:
+async def test_a_tool_of_the_agent_is_called_with_arguments() -> None:
     def code_of(city: str) -> str:
         """The secret code of a city.
 

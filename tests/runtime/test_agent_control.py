@@ -1,4 +1,4 @@
-"""What those who run an agent do to its work: end and reset conversations, pause the agent."""
+"""Control by operators: end and reset conversations, pause and resume the agent."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Policy, ResponseHandler, SessionHandle
-from spade_coreason.domain.conversation import Rules
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ResponseHandler, SessionHandle
 from spade_coreason.runtime.agent_control import PAUSED_NOTICE
+from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock, LoopClock
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import eventually
@@ -19,12 +19,12 @@ AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 CONVERSATION = f"{ALICE}_{AGENT}"
 
 
-class Counter:
-    """Counts what it is told, in a variable; `hold` waits until it may go on, and `record_failure` raises."""
+class CountingAgent:
+    """Count the queries in a variable; `hold` waits for the test, and `fail` waits and raises."""
 
     def __init__(self) -> None:
         self.manifest = AgentDefinition.simple("counter")
-        self.may = asyncio.Event()
+        self.release = asyncio.Event()
         self.working = asyncio.Event()
         self.asked: list[str] = []
 
@@ -33,7 +33,7 @@ class Counter:
         self.asked.append(text)
         if text in ("hold", "fail"):
             self.working.set()
-            await self.may.wait()
+            await self.release.wait()
         if text == "fail":
             raise RuntimeError("as it was told")
         number = await session.get("n", 0) + 1
@@ -41,31 +41,31 @@ class Counter:
         await response.markdown(f"{text} {number}")
 
 
-class Ends:
-    """What `on_conversation_end` was told."""
+class EndRecorder:
+    """Record the calls of `on_conversation_end`."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str]] = []
 
     def __call__(self, conversation_id: str, reason: str) -> None:
-        self.heard.append((conversation_id, reason))
+        self.calls.append((conversation_id, reason))
 
 
-def counting(**how: Any) -> AgentTester:
-    return AgentTester(Counter, user=ALICE, **how)
+def counting_tester(**options: Any) -> AgentTester:
+    return AgentTester(CountingAgent, user=ALICE, **options)
 
 
-def counter(t: AgentTester) -> Counter:
-    assert isinstance(t.agent, Counter)
+def counting_agent(t: AgentTester) -> CountingAgent:
+    assert isinstance(t.agent, CountingAgent)
     return t.agent
 
 
-async def record(t: AgentTester) -> tuple[str, int]:
+async def conversation_record(t: AgentTester) -> tuple[str, int]:
     [found] = [one for one in await t.conversations() if one.conversation_id == CONVERSATION]
     return found.state.value, found.interaction_count
 
 
-async def unfinished(t: AgentTester) -> list[str | None]:
+async def pending_requests(t: AgentTester) -> list[str | None]:
     return [row.request for row in await t.runners[AGENT].repository.inbox.load_pending() if row.reply is None]
 
 
@@ -75,121 +75,121 @@ def send(t: AgentTester, text: str, user: str = ALICE, id: str = "") -> None:
 
 @pytest.mark.parametrize("is_in_memory", [True, False])
 async def test_an_operator_ends_a_conversation_and_the_next_message_begins_a_new_episode(is_in_memory: bool) -> None:
-    ends = Ends()
-    async with counting(on_conversation_end=(ends,)) as t:
+    ends = EndRecorder()
+    async with counting_tester(on_conversation_end=(ends,)) as t:
         assert await t.say("x") == ["x 1"]
         if not is_in_memory:
             await t.restart()
         runner = t.runners[AGENT]
         assert await runner.end_conversation(CONVERSATION)
-        assert await record(t) == ("completed", 1)
-        assert ends.heard == [(CONVERSATION, "completed")]
+        assert await conversation_record(t) == ("completed", 1)
+        assert ends.calls == [(CONVERSATION, "completed")]
         assert not runner.has_mailbox(CONVERSATION)
         assert not await runner.end_conversation(CONVERSATION)  # it is ended
         assert not await runner.end_conversation("nobody's")
-        assert len(ends.heard) == 1
+        assert len(ends.calls) == 1
         assert await t.say("x") == ["x 2"]
-        assert await record(t) == ("active", 1)
+        assert await conversation_record(t) == ("active", 1)
 
 
 @pytest.mark.parametrize("what", ["hold", "fail"])
-async def test_an_operator_who_ends_a_conversation_at_work_does_not_wait_and_its_answer_leaves(
+async def test_an_operator_ends_a_busy_conversation_at_once_and_its_reply_is_sent(
     what: str, expected_errors: ExpectedErrors
 ) -> None:
     if what == "fail":
         expected_errors("RuntimeError: as it was told")
-    ends = Ends()
+    ends = EndRecorder()
     policy = Policy(rules=Rules(max_failures=1))
-    async with counting(on_conversation_end=(ends,), policy=policy) as t:
+    async with counting_tester(on_conversation_end=(ends,), policy=policy) as t:
         send(t, what)
-        await counter(t).working.wait()
+        await counting_agent(t).working.wait()
         assert await t.runners[AGENT].end_conversation(CONVERSATION)
-        assert await record(t) == ("completed", 1)
-        counter(t).may.set()
+        assert await conversation_record(t) == ("completed", 1)
+        counting_agent(t).release.set()
         await t.settled()
         [answer] = t.unread()
         assert answer == "hold 1" or "incident" in answer
-        assert await record(t) == ("completed", 1)
-        assert ends.heard == [(CONVERSATION, "completed")]
+        assert await conversation_record(t) == ("completed", 1)
+        assert ends.calls == [(CONVERSATION, "completed")]
         assert not t.runners[AGENT].has_mailbox(CONVERSATION)
 
 
 @pytest.mark.parametrize("is_in_memory", [True, False])
 async def test_an_operator_resets_a_conversation_that_has_reached_its_limit(is_in_memory: bool) -> None:
     clock = Clock()
-    async with counting(policy=Policy(rules=Rules(max_interactions=2)), clock=clock) as t:
+    async with counting_tester(policy=Policy(rules=Rules(max_interactions=2)), clock=clock) as t:
         for _ in range(3):
             await t.say("x")
         assert await t.say("x") == []
-        assert await record(t) == ("max_interactions_reached", 2)
+        assert await conversation_record(t) == ("max_interactions_reached", 2)
         if not is_in_memory:
             await t.restart()
         assert await t.runners[AGENT].reset_conversation(CONVERSATION)
-        assert await record(t) == ("active", 0)
+        assert await conversation_record(t) == ("active", 0)
         assert await t.say("x") == ["x 3"]
-        assert await record(t) == ("active", 1)
+        assert await conversation_record(t) == ("active", 1)
         assert await t.runners[AGENT].reset_conversation(CONVERSATION)  # an active one begins to count anew
         assert [await t.say("x") for _ in range(2)] == [["x 4"], ["x 5"]]
         assert not await t.runners[AGENT].reset_conversation("nobody's")
 
 
 async def test_a_conversation_that_was_reset_times_out_like_any_other() -> None:
-    clock, ends = Clock(), Ends()
+    clock, ends = Clock(), EndRecorder()
     policy = Policy(rules=Rules(timeout=timedelta(seconds=10)))
-    async with counting(policy=policy, clock=clock, on_conversation_end=(ends,)) as t:
+    async with counting_tester(policy=policy, clock=clock, on_conversation_end=(ends,)) as t:
         await t.say("x")
         await t.runners[AGENT].end_conversation(CONVERSATION)
         await t.runners[AGENT].reset_conversation(CONVERSATION)
-        clock.move(seconds=11)
+        clock.advance(seconds=11)
         with LoopClock() as time:
-            await time.move(11)
-            await time.until(lambda: [reason for _, reason in ends.heard] == ["completed", "timeout"])
+            await time.advance(11)
+            await time.wait_for(lambda: [reason for _, reason in ends.calls] == ["completed", "timeout"])
 
 
-async def test_in_a_pause_what_runs_ends_and_what_comes_is_kept_until_the_agent_goes_on() -> None:
-    async with counting() as t:
+async def test_in_a_pause_running_turns_finish_and_new_messages_wait() -> None:
+    async with counting_tester() as t:
         runner = t.runners[AGENT]
         send(t, "hold")
-        await counter(t).working.wait()
+        await counting_agent(t).working.wait()
         send(t, "behind", id="1")
         await t.delivered()
         runner.pause()
         assert runner.is_paused
-        counter(t).may.set()
+        counting_agent(t).release.set()
         for number in range(3):
             send(t, f"{number}")
             send(t, f"bob {number}", user=BOB)
         await eventually(lambda: t.unread(BOB) == [PAUSED_NOTICE])
         await t.settled()
         assert sorted(t.unread()) == sorted(["hold 1", PAUSED_NOTICE])  # once a minute
-        assert counter(t).asked == ["hold"]
-        assert len(await unfinished(t)) == 7
+        assert counting_agent(t).asked == ["hold"]
+        assert len(await pending_requests(t)) == 7
         runner.resume()
         assert not runner.is_paused
         await t.settled()
         assert t.unread() == ["behind 2", "0 3", "1 4", "2 5"]
         assert t.unread(BOB) == ["bob 0 1", "bob 1 2", "bob 2 3"]
-        assert await unfinished(t) == []
+        assert await pending_requests(t) == []
 
 
-async def test_what_waits_for_its_turn_in_the_moment_of_the_pause_is_not_begun() -> None:
-    async with counting(policy=Policy(concurrency=1)) as t:
+async def test_turns_that_wait_when_the_pause_begins_do_not_start() -> None:
+    async with counting_tester(policy=Policy(concurrency=1)) as t:
         send(t, "hold")
-        await counter(t).working.wait()
+        await counting_agent(t).working.wait()
         send(t, "bob", user=BOB)
         await eventually(lambda: t.runners[AGENT].turns_in_flight == 2)
         t.runners[AGENT].pause()
-        counter(t).may.set()
+        counting_agent(t).release.set()
         await t.settled()
-        assert counter(t).asked == ["hold"]
+        assert counting_agent(t).asked == ["hold"]
         t.runners[AGENT].resume()
         await t.settled()
         assert t.unread(BOB) == ["bob 1"]
 
 
 @pytest.mark.parametrize("on_restart", ["rerun", "report"])
-async def test_a_pause_outlasts_a_restart_and_so_does_what_was_kept(on_restart: Any) -> None:
-    async with counting(policy=Policy(on_restart=on_restart)) as t:
+async def test_a_pause_and_its_queued_messages_outlast_a_restart(on_restart: Any) -> None:
+    async with counting_tester(policy=Policy(on_restart=on_restart)) as t:
         t.runners[AGENT].pause()
         send(t, "x")
         await eventually(lambda: t.unread() == [PAUSED_NOTICE])
@@ -197,7 +197,7 @@ async def test_a_pause_outlasts_a_restart_and_so_does_what_was_kept(on_restart: 
         assert t.runners[AGENT].is_paused
         send(t, "y")
         await eventually(lambda: t.unread() == [PAUSED_NOTICE])
-        assert counter(t).asked == []
+        assert counting_agent(t).asked == []
         t.runners[AGENT].resume()
         await t.settled()
         assert t.unread() == ["x 1", "y 2"]
@@ -206,8 +206,8 @@ async def test_a_pause_outlasts_a_restart_and_so_does_what_was_kept(on_restart: 
         assert await t.say("z") == ["z 3"]
 
 
-async def test_a_program_simply_waits_and_has_its_answer_when_the_agent_goes_on() -> None:
-    async with counting() as t:
+async def test_a_program_waits_for_the_end_of_a_pause() -> None:
+    async with counting_tester() as t:
         t.runners[AGENT].pause()
         asking = asyncio.create_task(t.ask("x"))
         await eventually(lambda: t.runners[AGENT].count_queued(ALICE) == 1)
@@ -215,8 +215,8 @@ async def test_a_program_simply_waits_and_has_its_answer_when_the_agent_goes_on(
         assert (await asking).text == "x 1"
 
 
-async def test_in_a_pause_commands_are_obeyed_before_what_waits() -> None:
-    async with counting() as t:
+async def test_in_a_pause_commands_run_before_queued_messages() -> None:
+    async with counting_tester() as t:
         await t.say("x")
         t.runners[AGENT].pause()
         send(t, "y")
@@ -231,8 +231,8 @@ async def test_in_a_pause_commands_are_obeyed_before_what_waits() -> None:
         assert await t.say("x") == ["x 1"]
 
 
-async def test_a_paused_agent_may_be_stopped_and_keeps_no_more_than_it_may() -> None:
-    async with counting(policy=Policy(queue=2)) as t:
+async def test_a_paused_agent_can_be_stopped_and_its_queue_is_limited() -> None:
+    async with counting_tester(policy=Policy(queue=2)) as t:
         t.runners[AGENT].pause()
         for number in range(3):
             send(t, f"{number}")
@@ -243,8 +243,8 @@ async def test_a_paused_agent_may_be_stopped_and_keeps_no_more_than_it_may() -> 
         assert await t.runners[AGENT].drain(1.0)
 
 
-async def test_of_whoever_leaves_a_room_in_a_pause_nothing_runs_when_it_ends() -> None:
-    async with counting() as t:
+async def test_nothing_runs_for_an_occupant_who_left_during_a_pause() -> None:
+    async with counting_tester() as t:
         runner = t.runners[AGENT]
         await t.say("x")
         runner.pause()
@@ -253,5 +253,5 @@ async def test_of_whoever_leaves_a_room_in_a_pause_nothing_runs_when_it_ends() -
         await runner.ephemeral_owners.erase(ALICE)
         runner.resume()
         await t.settled()
-        assert counter(t).asked == ["x"]
+        assert counting_agent(t).asked == ["x"]
         assert await runner.repository.list_people() == []

@@ -1,4 +1,4 @@
-"""Loading agents: found in the project first, given what they ask for, refused in one line."""
+"""Loading agents: the project comes first, parameters are injected, and errors are one line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class EchoAgent:
 
 
 @pytest.fixture(autouse=True)
-def modules_as_before() -> Iterator[None]:
+def restore_modules() -> Iterator[None]:
     modules, path = dict(sys.modules), list(sys.path)
     yield
     for name in set(sys.modules) - set(modules):
@@ -63,7 +63,7 @@ def load(project: Path, spec: str, parts: Injectables | None = None, place: str 
     return load_agent(spec, place=place, project=project, injectables=parts or Injectables(), options=options)
 
 
-def mistake(project: Path, spec: str, parts: Injectables | None = None, place: str = PLACE, **options: object) -> str:
+def load_error(project: Path, spec: str, parts: Injectables | None = None, place: str = PLACE, **options: object) -> str:
     with pytest.raises(ConfigError) as caught:
         load(project, spec, parts, place, **options)
     assert "\n" not in str(caught.value)
@@ -73,7 +73,7 @@ def mistake(project: Path, spec: str, parts: Injectables | None = None, place: s
 # What an agent may be
 
 
-def test_a_class_that_never_imported_ours_is_an_agent(project: Path) -> None:
+def test_a_class_without_imports_of_the_package_is_an_agent(project: Path) -> None:
     write(project, "mine.py", ECHO)
     agent = load(project, "mine:EchoAgent")
     assert isinstance(agent, AgentInterface)
@@ -99,7 +99,7 @@ def test_a_factory_makes_an_agent_with_the_options(project: Path) -> None:
     assert (agent.manifest.metadata.name, agent.manifest.capabilities[0].description) == ("make", "Makes.")
 
 
-def test_an_instance_is_taken_as_it_is(project: Path) -> None:
+def test_an_instance_is_used_unchanged(project: Path) -> None:
     write(
         project,
         "mine.py",
@@ -131,8 +131,8 @@ def test_a_callable_object_with_a_coroutine_is_an_assist(project: Path) -> None:
 
 
 @dataclasses.dataclass
-class Counted:
-    """Makes a part, and counts how often."""
+class CountingFactory:
+    """A factory of an injectable that counts its calls."""
 
     name: str
     made: int = 0
@@ -142,12 +142,12 @@ class Counted:
         return self.name
 
 
-def parts_counted() -> tuple[Injectables, dict[str, Counted]]:
-    counted = {name: Counted(name) for name in ("peers", "memory", "knowledge", "files", "usage")}
+def counting_injectables() -> tuple[Injectables, dict[str, CountingFactory]]:
+    counted = {name: CountingFactory(name) for name in ("peers", "memory", "knowledge", "files", "usage")}
     return Injectables(**counted), counted  # type: ignore[arg-type]  # the keys are the fields
 
 
-def test_only_the_parts_that_are_asked_for_are_made(project: Path) -> None:
+def test_only_the_requested_parts_are_made(project: Path) -> None:
     write(
         project,
         "mine.py",
@@ -159,7 +159,7 @@ def test_only_the_parts_that_are_asked_for_are_made(project: Path) -> None:
                 self.memory = memory
         """,
     )
-    parts, counted = parts_counted()
+    parts, counted = counting_injectables()
     assert load(project, "mine:Noting", parts).memory == "memory"
     load(project, "mine:EchoAgent", parts)
     assert {name: part.made for name, part in counted.items()} == {
@@ -171,7 +171,7 @@ def test_only_the_parts_that_are_asked_for_are_made(project: Path) -> None:
     }
 
 
-def test_parts_and_options_arrive_by_name_whatever_their_order(project: Path) -> None:
+def test_parts_and_options_are_passed_by_name_in_any_order(project: Path) -> None:
     write(
         project,
         "mine.py",
@@ -183,11 +183,11 @@ def test_parts_and_options_arrive_by_name_whatever_their_order(project: Path) ->
                 self.given = size, peers, rest, memory, knowledge, more
         """,
     )
-    agent = load(project, "mine:Full", parts_counted()[0], size=3, colour="red")
+    agent = load(project, "mine:Full", counting_injectables()[0], size=3, colour="red")
     assert agent.given == (3, "peers", (), "memory", "knowledge", {"colour": "red"})
 
 
-def test_what_has_a_default_may_be_absent(project: Path) -> None:
+def test_a_parameter_with_a_default_may_be_absent(project: Path) -> None:
     write(
         project,
         "mine.py",
@@ -238,12 +238,12 @@ def test_only_a_docstring_of_its_own_describes_a_class(project: Path) -> None:
 # Where it is found
 
 
-def test_the_project_wins_over_a_package_that_is_installed(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_project_has_priority_over_an_installed_package(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     installed = tmp_path_factory.mktemp("site-packages")
     write(installed, "agents/__init__.py", "WHOSE = 'theirs'")
     write(installed, "agents/echo.py", "raise RuntimeError('not this one')")
     sys.path.insert(0, str(installed))
-    forget("agents")
+    unload("agents")
     write(project, "agents/__init__.py", "")
     write(project, "agents/echo.py", ECHO)
     load(project, "agents.echo:EchoAgent")
@@ -251,14 +251,14 @@ def test_the_project_wins_over_a_package_that_is_installed(project: Path, tmp_pa
 
 
 @pytest.mark.parametrize("with_init", [True, False], ids=["a package", "a directory without __init__.py"])
-def test_the_project_wins_over_a_package_that_is_imported_already(
+def test_the_project_has_priority_over_an_imported_package(
     project: Path, tmp_path_factory: pytest.TempPathFactory, with_init: bool
 ) -> None:
     installed = tmp_path_factory.mktemp("site-packages")
     write(installed, "agents/__init__.py", "from . import run\nWHOSE = 'theirs'")
     write(installed, "agents/run.py", "WHOSE = 'theirs'")
     sys.path.insert(0, str(installed))
-    forget("agents")
+    unload("agents")
     theirs = __import__("agents")
     if with_init:
         write(project, "agents/__init__.py", "from .shared import WHOSE")
@@ -291,20 +291,20 @@ def test_a_directory_that_is_no_package_hides_no_installed_one(project: Path, tm
     assert sys.modules["notesbook.agent"].__file__ == str(installed / "notesbook" / "agent.py")
 
 
-def test_what_python_itself_and_this_package_have_is_never_replaced(project: Path) -> None:
+def test_modules_of_python_and_of_this_package_are_never_replaced(project: Path) -> None:
     write(project, "json/__init__.py", ECHO)
     write(project, "spade_coreason/__init__.py", ECHO)
     before = sys.modules["json"], sys.modules["spade_coreason"]
     for name in ("json", "spade_coreason"):  # and the file tells that it is another one
-        assert f'{name} ({sys.modules[name].__file__}) has no "EchoAgent"' in mistake(project, f"{name}:EchoAgent")
+        assert f'{name} ({sys.modules[name].__file__}) has no "EchoAgent"' in load_error(project, f"{name}:EchoAgent")
     assert (sys.modules["json"], sys.modules["spade_coreason"]) == before
 
 
-def test_an_import_that_fails_leaves_what_was_there(project: Path) -> None:
+def test_a_failed_import_restores_the_modules(project: Path) -> None:
     theirs = sys.modules["broken"] = ModuleType("broken")
     write(project, "broken/__init__.py", "import broken.inner\n1 / 0")
     write(project, "broken/inner.py", "")
-    assert "ZeroDivisionError" in mistake(project, "broken:Agent")
+    assert "ZeroDivisionError" in load_error(project, "broken:Agent")
     assert sys.modules["broken"] is theirs
     assert "broken.inner" not in sys.modules
 
@@ -320,7 +320,7 @@ def test_a_project_finds_its_own_modules_from_its_agents(project: Path) -> None:
 
 # Mistakes
 
-WRONG = (
+WRONG_AGENTS = (
     ECHO
     + """
 
@@ -388,66 +388,68 @@ nothing = None
         ("weather", ".agent: mine:weather is a coroutine function, not an agent; put @agent(...) above it"),
     ],
 )
-def test_what_is_no_agent_says_why_in_one_line(project: Path, name: str, line: str) -> None:
-    write(project, "mine.py", WRONG)
-    assert mistake(project, f"mine:{name}").startswith(PLACE + line)
+def test_an_object_that_is_no_agent_is_one_line_with_the_reason(project: Path, name: str, line: str) -> None:
+    write(project, "mine.py", WRONG_AGENTS)
+    assert load_error(project, f"mine:{name}").startswith(PLACE + line)
 
 
-def test_options_that_do_not_fit_are_named(project: Path) -> None:
-    write(project, "mine.py", WRONG)
-    parts = parts_counted()[0]
-    assert mistake(project, "mine:Asking", parts) == (
+def test_wrong_options_are_named(project: Path) -> None:
+    write(project, "mine.py", WRONG_AGENTS)
+    parts = counting_injectables()[0]
+    assert load_error(project, "mine:Asking", parts) == (
         f"{PLACE}.options.delay_s: is missing, and mine:Asking needs it; give it a value"
     )
-    assert mistake(project, "mine:Asking", parts, dely_s=1) == (
+    assert load_error(project, "mine:Asking", parts, dely_s=1) == (
         f'{PLACE}.options.dely_s: unknown option of mine:Asking; did you mean "delay_s"?'
     )
-    assert mistake(project, "mine:Asking", parts, zzz=1).endswith("unknown option of mine:Asking; it takes delay_s, mood")
-    assert mistake(project, "mine:EchoAgent", parts, zzz=1).endswith("unknown option of mine:EchoAgent; it takes none")
-    assert mistake(project, "mine:Asking", parts, peers=1) == (
+    assert load_error(project, "mine:Asking", parts, zzz=1).endswith("unknown option of mine:Asking; it takes delay_s, mood")
+    assert load_error(project, "mine:EchoAgent", parts, zzz=1).endswith("unknown option of mine:EchoAgent; it takes none")
+    assert load_error(project, "mine:Asking", parts, peers=1) == (
         f"{PLACE}.options.peers: the platform gives peers itself; leave it out"
     )
-    assert mistake(project, "mine:instance", parts, size=1).startswith(
+    assert load_error(project, "mine:instance", parts, size=1).startswith(
         f"{PLACE}.options.size: mine:instance is an agent already"
     )
-    assert mistake(project, "mine:Asking", parts, "", dely_s=1).startswith("options.dely_s: unknown option of mine:Asking")
-    assert mistake(project, "mine:Sync", place="").startswith("mine:Sync is no agent")
+    assert load_error(project, "mine:Asking", parts, "", dely_s=1).startswith("options.dely_s: unknown option of mine:Asking")
+    assert load_error(project, "mine:Sync", place="").startswith("mine:Sync is no agent")
 
 
 def test_a_manifest_file_that_cannot_be_used_is_named(project: Path) -> None:
-    write(project, "mine.py", WRONG)
+    write(project, "mine.py", WRONG_AGENTS)
     write(project, "bad.yaml", "metadata: {}")
     bad = Injectables(manifest_file=project / "bad.yaml")
-    assert mistake(project, "mine:EchoAgent", bad).startswith(f"{PLACE}.manifest: {project}/bad.yaml: metadata.version: ")
-    assert mistake(project, "mine:instance", bad).startswith(f"{PLACE}.manifest: mine:instance is an agent already")
-    assert mistake(project, "mine:Bare", bad).startswith(f"{PLACE}.manifest: mine:Bare has a manifest of its own")
+    assert load_error(project, "mine:EchoAgent", bad).startswith(f"{PLACE}.manifest: {project}/bad.yaml: metadata.version: ")
+    assert load_error(project, "mine:instance", bad).startswith(f"{PLACE}.manifest: mine:instance is an agent already")
+    assert load_error(project, "mine:Bare", bad).startswith(f"{PLACE}.manifest: mine:Bare has a manifest of its own")
 
 
-def test_a_module_that_is_not_there_is_one_line_with_the_nearest(project: Path) -> None:
+def test_a_missing_module_is_one_line_with_the_most_similar_name(project: Path) -> None:
     write(project, "agents/__init__.py", "")
     write(project, "agents/echo.py", ECHO)
-    assert mistake(project, "agents.ecko:EchoAgent") == (
+    assert load_error(project, "agents.ecko:EchoAgent") == (
         f"{PLACE}.agent: there is no module agents.ecko in {project}; did you mean agents.echo?"
     )
-    assert mistake(project, "agnets.echo:EchoAgent").endswith(f"no module agnets.echo in {project}; did you mean agents.echo?")
-    assert mistake(project, "qqq.www:Agent").endswith(
+    assert load_error(project, "agnets.echo:EchoAgent").endswith(
+        f"no module agnets.echo in {project}; did you mean agents.echo?"
+    )
+    assert load_error(project, "qqq.www:Agent").endswith(
         f"there is no module qqq.www in {project}; start where it is, or name that directory with --project DIR"
     )
-    assert mistake(project, "agents.echo.inner:Agent").endswith(
+    assert load_error(project, "agents.echo.inner:Agent").endswith(
         "there is no module agents.echo.inner: agents.echo is a file, not a package"
     )
     for wrong in (":EchoAgent", ""):
-        assert "does not name an agent; write it like" in mistake(project, wrong)
-    assert mistake(project, "agents.echo.EchoAgent").endswith('write it like "agents.echo:EchoAgent"')
+        assert "does not name an agent; write it like" in load_error(project, wrong)
+    assert load_error(project, "agents.echo.EchoAgent").endswith('write it like "agents.echo:EchoAgent"')
     for module in ("agents.echo", "agents/echo.py", "agents.echo:", "agents.echo.echo"):
-        assert mistake(project, module).endswith('does not name an agent; did you mean "agents.echo:EchoAgent"?')
+        assert load_error(project, module).endswith('does not name an agent; did you mean "agents.echo:EchoAgent"?')
     write(project, "one.py", "import spade_coreason\n@spade_coreason.agent(description='x')\nasync def chef(a, b, c): ...\n")
-    assert mistake(project, "one").endswith('did you mean "one:chef"?')
+    assert load_error(project, "one").endswith('did you mean "one:chef"?')
     write(project, "broken.py", "class")
     write(project, "two.py", f"{ECHO}\n\nclass Other(EchoAgent):\n    async def assist(self, *all): ...\n")
     for module in ("two", "broken", "nowhere"):
-        assert f'write it like "{module}:NAME", the name of' in mistake(project, module)
-    assert mistake(project, "agents.echo.py:EchoAgent").endswith("is a file, not a package; write agents.echo without .py")
+        assert f'write it like "{module}:NAME", the name of' in load_error(project, module)
+    assert load_error(project, "agents.echo.py:EchoAgent").endswith("is a file, not a package; write agents.echo without .py")
 
 
 @pytest.mark.parametrize(
@@ -469,12 +471,12 @@ def test_a_module_that_is_not_there_is_one_line_with_the_nearest(project: Path) 
 def test_a_module_that_raises_is_one_line_with_file_and_line(project: Path, code: str, line: str) -> None:
     write(project, "mine.py", code)
     write(project, "inner.py", "z = {}\nz['y']\n")
-    assert mistake(project, "mine:Agent").startswith(f"{PLACE}.agent: {line}")
+    assert load_error(project, "mine:Agent").startswith(f"{PLACE}.agent: {line}")
 
 
 def test_a_syntax_error_shows_its_own_line(project: Path) -> None:
     write(project, "mine.py", "x = 1\ndef f(:\n    pass\n")
-    assert "(mine.py:2)" in mistake(project, "mine:Agent")
+    assert "(mine.py:2)" in load_error(project, "mine:Agent")
 
 
 def test_loading_an_agent_does_not_import_spade(project: Path) -> None:
@@ -489,6 +491,6 @@ print(*(name for name in ("spade", "slixmpp", "sqlalchemy") if name in sys.modul
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
-def forget(name: str) -> None:
+def unload(name: str) -> None:
     for other in [other for other in sys.modules if f"{other}.".startswith(f"{name}.")]:
         del sys.modules[other]

@@ -1,4 +1,4 @@
-"""What a stranger's link leads to is fetched within limits, and never from a private network."""
+"""Files behind links of strangers are fetched within limits, and never from a private network."""
 
 from __future__ import annotations
 
@@ -13,93 +13,84 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import (
-    AgentDefinition,
-    AgentRequest,
-    AgentTester,
-    FetchedFile,
-    FetchError,
-    Files,
-    ResponseHandler,
-    SessionHandle,
-    UploadError,
-    fetch,
-)
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Files, ResponseHandler, SessionHandle
+from spade_coreason.exceptions import FetchError, UploadError
+from spade_coreason.runtime import FetchedFile, fetch
 from spade_coreason.runtime.url_policy import is_public
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.web_server import WebServer, page, redirect
 
-WORLD = ("127.0.0.3/32",)
+PUBLIC_NETWORKS = ("127.0.0.3/32",)
 """In these tests this one address is the public internet; every other of the machine stays private."""
 
 
 @pytest.fixture
-async def secret() -> AsyncIterator[WebServer]:
+async def private_server() -> AsyncIterator[WebServer]:
     """A web server in the private network."""
-    async with WebServer({"/": page(b"secret"), "/a": page(b"secret")}, "127.0.0.1") as secret:
-        yield secret
+    async with WebServer({"/": page(b"secret"), "/a": page(b"secret")}, "127.0.0.1") as private_server:
+        yield private_server
 
 
 @pytest.fixture
-async def web(secret: WebServer) -> AsyncIterator[WebServer]:
+async def public_server(private_server: WebServer) -> AsyncIterator[WebServer]:
     """A public web server, on the same port."""
     pages = {"/a%20b.txt": page(b"hello", "Content-Type: Text/Plain; charset=utf-8")}
-    async with WebServer(pages, port=secret.port) as web:
-        yield web
+    async with WebServer(pages, port=private_server.port) as public_server:
+        yield public_server
 
 
-async def get(url: str, **limits: Any) -> FetchedFile:
-    """Fetches from the world of these tests."""
-    return await fetch(url, **{"allow_private": WORLD, "timeout_s": 5.0, **limits})
+async def fetch_public(url: str, **limits: Any) -> FetchedFile:
+    """Fetch from the public internet of these tests."""
+    return await fetch(url, **{"allow_private": PUBLIC_NETWORKS, "timeout_s": 5.0, **limits})
 
 
-async def refusal(url: str, **limits: Any) -> str:
-    """Why it is not fetched."""
+async def fetch_problem(url: str, **limits: Any) -> str:
+    """Return the reason why a URL is not fetched."""
     with pytest.raises(FetchError) as caught:
-        await get(url, **limits)
+        await fetch_public(url, **limits)
     return caught.value.problem
 
 
 # What comes
 
 
-async def test_a_file_comes_with_its_name_and_type(web: WebServer) -> None:
-    url = web.url("/a%20b.txt")
-    assert await get(url) == FetchedFile(url, "a b.txt", "text/plain", b"hello")
-    assert "hello" not in repr(await get(url))
+async def test_a_file_comes_with_its_name_and_type(public_server: WebServer) -> None:
+    url = public_server.url("/a%20b.txt")
+    assert await fetch_public(url) == FetchedFile(url, "a b.txt", "text/plain", b"hello")
+    assert "hello" not in repr(await fetch_public(url))
 
 
-async def test_nothing_of_ours_is_told(web: WebServer) -> None:
-    await get(web.url("/a%20b.txt"))
-    [head] = web.asked
+async def test_a_request_reveals_nothing_about_the_agent(public_server: WebServer) -> None:
+    await fetch_public(public_server.url("/a%20b.txt"))
+    [head] = public_server.requests
     names = {line.partition(":")[0].lower() for line in head.splitlines()[1:] if line}
     assert names == {"host", "accept", "accept-encoding", "user-agent", "connection"}
     assert "Accept-Encoding: identity" in head
 
 
-async def test_a_cookie_is_forgotten_at_once(web: WebServer) -> None:
-    web.pages["/"] = page(b"", "Location: /a%20b.txt", "Set-Cookie: a=b; Path=/", status="302 Found")
-    await get(web.url("/"))
-    assert not any("Cookie" in head for head in web.asked)
+async def test_a_cookie_is_forgotten_at_once(public_server: WebServer) -> None:
+    public_server.pages["/"] = page(b"", "Location: /a%20b.txt", "Set-Cookie: a=b; Path=/", status="302 Found")
+    await fetch_public(public_server.url("/"))
+    assert not any("Cookie" in head for head in public_server.requests)
 
 
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"])
-async def test_a_redirect_is_followed(web: WebServer, status: str) -> None:
-    web.pages["/start"] = redirect("/a%20b.txt", status)
-    fetched = await get(web.url("/start"))
-    assert (fetched.url, fetched.data) == (web.url("/a%20b.txt"), b"hello")
+async def test_a_redirect_is_followed(public_server: WebServer, status: str) -> None:
+    public_server.pages["/start"] = redirect("/a%20b.txt", status)
+    fetched = await fetch_public(public_server.url("/start"))
+    assert (fetched.url, fetched.data) == (public_server.url("/a%20b.txt"), b"hello")
 
 
-async def test_five_redirects_are_followed_and_no_more(web: WebServer) -> None:
-    web.pages |= {f"/{n}": redirect(f"/{n + 1}") for n in range(6)}
-    web.pages["/6"] = page(b"there")
-    assert (await get(web.url("/1"))).data == b"there"
-    assert await refusal(web.url("/0")) == "it redirects more than 5 times"
+async def test_five_redirects_are_followed_and_no_more(public_server: WebServer) -> None:
+    public_server.pages |= {f"/{n}": redirect(f"/{n + 1}") for n in range(6)}
+    public_server.pages["/6"] = page(b"there")
+    assert (await fetch_public(public_server.url("/1"))).data == b"there"
+    assert await fetch_problem(public_server.url("/0")) == "it redirects more than 5 times"
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("response", "problem"),
     [
         (page(status="404 Not Found"), "the server answers 404 Not Found"),
         (page(status="206 Partial Content"), "the server answers 206 Partial Content"),
@@ -111,44 +102,44 @@ async def test_five_redirects_are_followed_and_no_more(web: WebServer) -> None:
         (redirect("http://me:secret@127.0.0.3:{port}/"), "it names a user"),
     ],
 )
-async def test_what_is_no_file_is_refused(web: WebServer, said: bytes, problem: str) -> None:
-    web.pages["/"] = said.replace(b"{port}", str(web.port).encode())
-    assert await refusal(web.url("/")) == problem
+async def test_a_response_without_a_file_is_refused(public_server: WebServer, response: bytes, problem: str) -> None:
+    public_server.pages["/"] = response.replace(b"{port}", str(public_server.port).encode())
+    assert await fetch_problem(public_server.url("/")) == problem
 
 
-@pytest.mark.parametrize("said", [b"220 ESMTP secret\r\n\r\n", b"", b"HTTP/1.1 200 OK\r\nContent-Length: secret\r\n\r\nhi"])
-async def test_what_is_no_web_server_is_refused_and_not_quoted(web: WebServer, said: bytes) -> None:
-    web.pages["/"] = said
-    problem = await refusal(web.url("/"))
+@pytest.mark.parametrize("response", [b"220 ESMTP secret\r\n\r\n", b"", b"HTTP/1.1 200 OK\r\nContent-Length: secret\r\n\r\nhi"])
+async def test_a_response_of_no_web_server_is_refused_and_not_quoted(public_server: WebServer, response: bytes) -> None:
+    public_server.pages["/"] = response
+    problem = await fetch_problem(public_server.url("/"))
     assert problem.startswith(("what answers is no web server", "the connection fails"))
     assert "secret" not in problem
 
 
-async def test_where_nobody_listens_the_connection_fails(web: WebServer) -> None:
+async def test_a_port_without_a_listener_is_a_failed_connection(public_server: WebServer) -> None:
     [port] = find_free_ports(1)
-    assert await refusal(f"http://127.0.0.3:{port}/") == "the connection fails (ClientConnectorError)"
+    assert await fetch_problem(f"http://127.0.0.3:{port}/") == "the connection fails (ClientConnectorError)"
 
 
-async def test_a_certificate_of_nobody_is_not_trusted(tmp_path: Path) -> None:
+async def test_a_self_signed_certificate_is_not_trusted(tmp_path: Path) -> None:
     certificate = ensure_certificate(tmp_path, ("localhost",))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate.certificate, certificate.key)
-    async with WebServer({"/": page(b"x")}, tls=context) as web:
-        problem = await refusal(f"https://127.0.0.3:{web.port}/")
+    async with WebServer({"/": page(b"x")}, tls=context) as public_server:
+        problem = await fetch_problem(f"https://127.0.0.3:{public_server.port}/")
         assert problem == "its certificate is not trusted (ClientConnectorCertificateError)"
-        assert web.asked == []
+        assert public_server.requests == []
 
 
 # Limits
 
 
-async def test_a_file_may_have_all_the_bytes_that_are_allowed(web: WebServer) -> None:
-    web.pages["/"] = page(b"x" * 1000)
-    assert len((await get(web.url(), max_bytes=1000)).data) == 1000
-    assert await refusal(web.url(), max_bytes=999) == "it has more than 999 bytes"
+async def test_a_file_may_have_the_maximal_size(public_server: WebServer) -> None:
+    public_server.pages["/"] = page(b"x" * 1000)
+    assert len((await fetch_public(public_server.url(), max_bytes=1000)).data) == 1000
+    assert await fetch_problem(public_server.url(), max_bytes=999) == "it has more than 999 bytes"
 
 
-async def _endless(writer: asyncio.StreamWriter) -> None:
+async def _endless_chunks(writer: asyncio.StreamWriter) -> None:
     writer.write(page(b"", "Transfer-Encoding: chunked"))
     while True:
         writer.write(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
@@ -162,33 +153,33 @@ async def _endless_without_a_length(writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
 
-@pytest.mark.parametrize("said", [_endless, _endless_without_a_length])
-async def test_a_file_without_an_end_is_given_up_at_the_limit(web: WebServer, said: Any) -> None:
-    web.pages["/"] = said
-    assert await refusal(web.url(), max_bytes=300_000) == "it has more than 300,000 bytes"
+@pytest.mark.parametrize("response", [_endless_chunks, _endless_without_a_length])
+async def test_an_endless_file_is_refused_at_the_limit(public_server: WebServer, response: Any) -> None:
+    public_server.pages["/"] = response
+    assert await fetch_problem(public_server.url(), max_bytes=300_000) == "it has more than 300,000 bytes"
 
 
-async def test_a_length_that_is_a_lie_helps_nobody(web: WebServer) -> None:
-    web.pages["/more"] = page(b"x" * 5000, "Content-Length: 10")
+async def test_a_wrong_content_length_does_not_exceed_the_limit(public_server: WebServer) -> None:
+    public_server.pages["/more"] = page(b"x" * 5000, "Content-Length: 10")
     with suppress(FetchError):  # depends on what of it has come when the first ten bytes are read
-        assert len((await get(web.url("/more"), max_bytes=100)).data) == 10
-    web.pages["/less"] = page(b"x" * 10, "Content-Length: 50")
-    assert "web server" in await refusal(web.url("/less"), max_bytes=100)
-    web.pages["/two"] = page(b"x" * 10, "Content-Length: 10", "Content-Length: 5")
-    assert "web server" in await refusal(web.url("/two"), max_bytes=100)
+        assert len((await fetch_public(public_server.url("/more"), max_bytes=100)).data) == 10
+    public_server.pages["/less"] = page(b"x" * 10, "Content-Length: 50")
+    assert "web server" in await fetch_problem(public_server.url("/less"), max_bytes=100)
+    public_server.pages["/two"] = page(b"x" * 10, "Content-Length: 10", "Content-Length: 5")
+    assert "web server" in await fetch_problem(public_server.url("/two"), max_bytes=100)
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "GZIP", "identity, gzip"])
-async def test_a_compressed_file_is_refused_before_it_swells(web: WebServer, coding: str) -> None:
-    web.pages["/"] = page(gzip.compress(b"\0" * 1_000_000), f"Content-Encoding: {coding}")
-    assert "compresses" in await refusal(web.url(), max_bytes=10_000)
+async def test_a_compressed_file_is_refused_before_it_is_decompressed(public_server: WebServer, coding: str) -> None:
+    public_server.pages["/"] = page(gzip.compress(b"\0" * 1_000_000), f"Content-Encoding: {coding}")
+    assert "compresses" in await fetch_problem(public_server.url(), max_bytes=10_000)
 
 
-async def _silent(writer: asyncio.StreamWriter) -> None:
+async def _no_response(writer: asyncio.StreamWriter) -> None:
     await asyncio.Event().wait()
 
 
-async def _dripping(writer: asyncio.StreamWriter) -> None:
+async def _slow_bytes(writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
     while True:
         writer.write(b"x")
@@ -196,27 +187,27 @@ async def _dripping(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.02)  # a byte now and then is what is tested
 
 
-@pytest.mark.parametrize("said", [_silent, _dripping])
-async def test_the_time_is_for_all_of_it(web: WebServer, said: Any) -> None:
-    web.pages["/"] = said
-    assert await refusal(web.url(), timeout_s=0.2) == "it took longer than 0.2 s"
+@pytest.mark.parametrize("response", [_no_response, _slow_bytes])
+async def test_the_timeout_covers_the_whole_response(public_server: WebServer, response: Any) -> None:
+    public_server.pages["/"] = response
+    assert await fetch_problem(public_server.url(), timeout_s=0.2) == "it took longer than 0.2 s"
 
 
-async def test_the_time_is_for_all_redirects_together_too(web: WebServer) -> None:
+async def test_the_timeout_covers_all_redirects_together(public_server: WebServer) -> None:
     async def slow(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.15)  # slower than a third of the time
         writer.write(redirect("/"))
 
-    web.pages["/"] = slow
-    assert await refusal(web.url(), timeout_s=0.4) == "it took longer than 0.4 s"
+    public_server.pages["/"] = slow
+    assert await fetch_problem(public_server.url(), timeout_s=0.4) == "it took longer than 0.4 s"
 
 
-async def test_a_resolver_that_hangs_is_given_up() -> None:
+async def test_a_hanging_resolver_times_out() -> None:
     async def never(host: str, port: int) -> Collection[str]:
         await asyncio.Event().wait()
         return []
 
-    assert await refusal("https://example.org/", timeout_s=0.1, resolve=never) == "it took longer than 0.1 s"
+    assert await fetch_problem("https://example.org/", timeout_s=0.1, resolve=never) == "it took longer than 0.1 s"
 
 
 @pytest.mark.parametrize(
@@ -233,12 +224,14 @@ async def test_a_resolver_that_hangs_is_given_up() -> None:
         ("image/png", "image/*", True),
     ],
 )
-async def test_only_types_that_are_wanted_come(web: WebServer, kind: str | None, types: Any, is_taken: bool) -> None:
-    web.pages["/"] = page(b"x", *([f"Content-Type: {kind}"] if kind else []))
+async def test_only_the_wanted_types_are_fetched(
+    public_server: WebServer, kind: str | None, types: Any, is_taken: bool
+) -> None:
+    public_server.pages["/"] = page(b"x", *([f"Content-Type: {kind}"] if kind else []))
     if is_taken:
-        assert (await get(web.url(), types=types)).data == b"x"
+        assert (await fetch_public(public_server.url(), types=types)).data == b"x"
     else:
-        assert (await refusal(web.url(), types=types)).startswith("it is ")
+        assert (await fetch_problem(public_server.url(), types=types)).startswith("it is ")
 
 
 # Requests that are forged: a link that makes us ask where its sender cannot
@@ -304,32 +297,34 @@ async def test_only_types_that_are_wanted_come(web: WebServer, kind: str | None,
     ],
 )
 @pytest.mark.parametrize("is_redirected", [False, True])
-async def test_no_way_of_writing_an_address_leads_inside(
-    web: WebServer, secret: WebServer, host: str, is_redirected: bool
+async def test_no_notation_of_an_address_reaches_a_private_network(
+    public_server: WebServer, private_server: WebServer, host: str, is_redirected: bool
 ) -> None:
-    forged = f"http://{host}:{web.port}/a"
+    forged = f"http://{host}:{public_server.port}/a"
     if is_redirected:
-        web.pages["/start"] = redirect(forged.replace("\r\n", " "))
-        await refusal(web.url("/start"))
+        public_server.pages["/start"] = redirect(forged.replace("\r\n", " "))
+        await fetch_problem(public_server.url("/start"))
     else:
-        await refusal(forged)
-    assert secret.asked == []
-    assert len(web.asked) == is_redirected
+        await fetch_problem(forged)
+    assert private_server.requests == []
+    assert len(public_server.requests) == is_redirected
 
 
 @pytest.mark.parametrize("host", ["127.0.0.3", "127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.3]"])
-async def test_without_leave_nothing_of_this_machine_is_reached(web: WebServer, secret: WebServer, host: str) -> None:
-    assert "not in the public internet" in await refusal(web.url("/a", host), allow_private=False)
-    assert web.asked == secret.asked == []
+async def test_without_permission_no_address_of_this_machine_is_reached(
+    public_server: WebServer, private_server: WebServer, host: str
+) -> None:
+    assert "not in the public internet" in await fetch_problem(public_server.url("/a", host), allow_private=False)
+    assert public_server.requests == private_server.requests == []
 
 
-async def test_an_intranet_is_reached_with_leave(web: WebServer, secret: WebServer) -> None:
-    assert (await fetch(secret.url("/a"), allow_private=True)).data == b"secret"
+async def test_with_permission_an_intranet_is_reached(public_server: WebServer, private_server: WebServer) -> None:
+    assert (await fetch(private_server.url("/a"), allow_private=True)).data == b"secret"
     for networks in (("127.0.0.1/32",), ("10.0.0.0/8", "127.0.0.1"), "127.0.0.1/32"):
-        assert (await fetch(secret.url("/a"), allow_private=networks)).data == b"secret"
+        assert (await fetch(private_server.url("/a"), allow_private=networks)).data == b"secret"
 
 
-class Answers:
+class ScriptedResolver:
     """A name server that gives another answer each time."""
 
     def __init__(self, *answers: list[str]) -> None:
@@ -339,50 +334,58 @@ class Answers:
         return self.answers.pop(0)
 
 
-async def test_a_name_that_changes_its_address_after_the_check_gains_nothing(web: WebServer, secret: WebServer) -> None:
-    web.pages["/a"] = page(b"public")
-    names = Answers(["127.0.0.3"], ["127.0.0.1"])
-    assert (await get(web.url("/a", "rebinding.example"), resolve=names)).data == b"public"
-    assert names.answers == [["127.0.0.1"]]  # it was asked once
-    assert "Host: rebinding.example" in web.asked[0]
-    assert secret.asked == []
+async def test_a_name_that_changes_its_address_after_the_check_reaches_the_checked_one(
+    public_server: WebServer, private_server: WebServer
+) -> None:
+    public_server.pages["/a"] = page(b"public")
+    resolver = ScriptedResolver(["127.0.0.3"], ["127.0.0.1"])
+    assert (await fetch_public(public_server.url("/a", "rebinding.example"), resolve=resolver)).data == b"public"
+    assert resolver.answers == [["127.0.0.1"]]  # it was asked once
+    assert "Host: rebinding.example" in public_server.requests[0]
+    assert private_server.requests == []
 
 
-async def test_a_name_that_changes_its_address_before_a_redirect_is_checked_again(web: WebServer, secret: WebServer) -> None:
-    web.pages["/start"] = redirect("/a")
-    names = Answers(["127.0.0.3"], ["127.0.0.1"])
-    problem = await refusal(web.url("/start", "rebinding.example"), resolve=names)
+async def test_a_name_that_changes_its_address_before_a_redirect_is_checked_again(
+    public_server: WebServer, private_server: WebServer
+) -> None:
+    public_server.pages["/start"] = redirect("/a")
+    resolver = ScriptedResolver(["127.0.0.3"], ["127.0.0.1"])
+    problem = await fetch_problem(public_server.url("/start", "rebinding.example"), resolve=resolver)
     assert problem.startswith("rebinding.example is not in the public internet")
-    assert secret.asked == []
+    assert private_server.requests == []
 
 
 @pytest.mark.parametrize("answer", [["127.0.0.3", "127.0.0.1"], ["127.0.0.1", "127.0.0.3"], ["127.0.0.3", "::1"]])
-async def test_one_private_address_spoils_a_name(web: WebServer, secret: WebServer, answer: list[str]) -> None:
-    problem = await refusal(web.url("/a", "mixed.example"), resolve=Answers(answer))
+async def test_a_name_with_one_private_address_is_refused(
+    public_server: WebServer, private_server: WebServer, answer: list[str]
+) -> None:
+    problem = await fetch_problem(public_server.url("/a", "mixed.example"), resolve=ScriptedResolver(answer))
     assert problem.startswith("mixed.example is not in the public internet")
-    assert web.asked == secret.asked == []
+    assert public_server.requests == private_server.requests == []
 
 
 @pytest.mark.parametrize("answer", [[], ["nonsense"]])
-async def test_a_name_without_an_address_is_nowhere(answer: list[str]) -> None:
-    assert await refusal("https://nowhere.example/", resolve=Answers(answer)) == "there is no host nowhere.example"
+async def test_a_name_without_an_address_is_an_unknown_host(answer: list[str]) -> None:
+    assert (
+        await fetch_problem("https://nowhere.example/", resolve=ScriptedResolver(answer)) == "there is no host nowhere.example"
+    )
 
 
-async def test_a_name_that_nobody_can_resolve_is_nowhere() -> None:
-    assert (await refusal("https://nowhere.invalid/")).startswith("there is no host")
-    assert (await refusal(f"https://{'a' * 70}.example/")).startswith("there is no host")
+async def test_a_name_that_cannot_be_resolved_is_an_unknown_host() -> None:
+    assert (await fetch_problem("https://nowhere.invalid/")).startswith("there is no host")
+    assert (await fetch_problem(f"https://{'a' * 70}.example/")).startswith("there is no host")
 
 
 @pytest.mark.parametrize("port", [1, 22, 25, 53, 110, 445, 1023])
-async def test_what_is_no_web_server_is_not_bothered(port: int) -> None:
-    assert await refusal(f"http://127.0.0.3:{port}/") == f"no web server is on port {port}"
+async def test_ports_of_other_services_are_refused(port: int) -> None:
+    assert await fetch_problem(f"http://127.0.0.3:{port}/") == f"no web server is on port {port}"
 
 
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.3:0/", "http://127.0.0.3:65536/", "http://127.0.0.3:-1/", "http://127.0.0.3:8o/"]
 )
-async def test_a_port_that_is_none_is_refused(url: str) -> None:
-    await refusal(url)
+async def test_an_invalid_port_is_refused(url: str) -> None:
+    await fetch_problem(url)
 
 
 @pytest.mark.parametrize(
@@ -406,13 +409,13 @@ async def test_a_port_that_is_none_is_refused(url: str) -> None:
         "https://example.org/a\r\nX-Injected: 1",
     ],
 )
-async def test_what_is_no_web_link_is_refused(url: str) -> None:
-    await refusal(url)
+async def test_a_link_that_is_no_web_link_is_refused(url: str) -> None:
+    await fetch_problem(url)
 
 
 @pytest.mark.parametrize("user", [":", "me", "me:secret"])
-async def test_a_link_that_names_a_user_is_refused(web: WebServer, user: str) -> None:
-    assert await refusal(web.url("/a", f"{user}@127.0.0.3")) == "it names a user"
+async def test_a_link_that_names_a_user_is_refused(public_server: WebServer, user: str) -> None:
+    assert await fetch_problem(public_server.url("/a", f"{user}@127.0.0.3")) == "it names a user"
 
 
 async def test_an_error_names_the_link_and_none_of_its_secrets() -> None:
@@ -454,7 +457,7 @@ async def test_an_error_names_the_link_and_none_of_its_secrets() -> None:
         ("239.1.1.1", False),
     ],
 )
-def test_what_is_public_is_known(text: str, expected: bool) -> None:
+def test_public_addresses_are_told_from_private_ones(text: str, expected: bool) -> None:
     assert is_public(ip_address(text)) is expected
 
 
@@ -462,17 +465,17 @@ def test_what_is_public_is_known(text: str, expected: bool) -> None:
 
 
 async def test_the_type_of_an_upload_is_guessed_from_its_name_and_an_empty_one_is_refused() -> None:
-    kept: list[tuple[str, bytes, str]] = []
+    uploads: list[tuple[str, bytes, str]] = []
 
     async def put(name: str, data: bytes, type: str, progress: Any) -> str:
-        kept.append((name, data, type))
+        uploads.append((name, data, type))
         return "https://example.org/1"
 
     files = Files(put)
     assert await files.upload("a.png", b"1") == "https://example.org/1"
     await files.upload("a", b"2")
     await files.upload("a.png", b"3", "text/plain")
-    assert kept == [("a.png", b"1", "image/png"), ("a", b"2", "application/octet-stream"), ("a.png", b"3", "text/plain")]
+    assert uploads == [("a.png", b"1", "image/png"), ("a", b"2", "application/octet-stream"), ("a.png", b"3", "text/plain")]
     with pytest.raises(UploadError, match=r"'a\.txt' is not uploaded: it is empty"):
         await files.upload("a.txt", b"")
 
@@ -480,7 +483,7 @@ async def test_the_type_of_an_upload_is_guessed_from_its_name_and_an_empty_one_i
 @pytest.mark.parametrize(
     ("name", "type"), [("", None), ("..", None), ("a", "text"), ("a", "text/plain\r\nX: y"), ("a", "x/\x00")]
 )
-async def test_what_no_server_could_keep_is_not_sent(name: str, type: str | None) -> None:
+async def test_an_upload_with_an_invalid_name_or_type_is_not_sent(name: str, type: str | None) -> None:
     async def put(*_: object) -> str:
         raise AssertionError("it was sent")
 
@@ -488,14 +491,14 @@ async def test_what_no_server_could_keep_is_not_sent(name: str, type: str | None
         await Files(put).upload(name, b"1", type)
 
 
-async def test_a_path_is_no_name() -> None:
+async def test_the_path_of_an_upload_is_removed_from_its_name() -> None:
     async def put(name: str, *_: object) -> str:
         return name
 
     assert await Files(put).upload("/home/me/a\x00b.txt", b"1") == "ab.txt"
 
 
-class Drawing:
+class UploadingAgent:
     """An agent that answers with a file."""
 
     manifest = AgentDefinition.simple("drawing")
@@ -509,7 +512,7 @@ class Drawing:
 
 
 async def test_an_agent_uploads_and_fetches_in_a_test_too() -> None:
-    async with AgentTester(Drawing) as t:
+    async with AgentTester(UploadingAgent) as t:
         first = (await t.ask("draw")).text
         assert (t.uploaded[first].data, t.uploaded[first].type) == (b"seen:", "text/plain")
         second = (await t.ask({"query": "again", "attachments": [{"url": first}]})).text

@@ -1,4 +1,4 @@
-"""What the inbox has of a request: what was said, whatever the agent does with what it was given."""
+"""The inbox keeps a request as it was sent, also if the agent changes the objects that it receives."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ResponseHandler, SessionHandle
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 AGENT = "agent@localhost"
 
 
-class Changing:
-    """Changes all that it is given with a request, and then waits to be stopped; says what it is given when that runs again."""
+class MutatingAgent:
+    """Clear everything that comes with a request, and wait to be stopped; reply with the query when the turn runs again."""
 
     def __init__(self) -> None:
         self.manifest = AgentDefinition.simple("changing")
@@ -33,11 +33,11 @@ class Changing:
 
 
 @pytest.mark.parametrize("query", ["hi", ["hi", {"a": 1}]], ids=["a person's text", "a program's list"])
-async def test_a_request_runs_again_as_it_was_said(query: str | list[Any]) -> None:
-    agents: list[Changing] = []
+async def test_a_request_runs_again_as_it_was_sent(query: str | list[Any]) -> None:
+    agents: list[MutatingAgent] = []
 
-    def make() -> Changing:
-        agents.append(Changing())
+    def make() -> MutatingAgent:
+        agents.append(MutatingAgent())
         return agents[-1]
 
     async with AgentTester(make) as t:
@@ -48,7 +48,7 @@ async def test_a_request_runs_again_as_it_was_said(query: str | list[Any]) -> No
             asked = None
         else:
             asked = asyncio.create_task(t.ask({"query": query}))
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await agents[0].has_changed.wait()
         await t.restart(grace_s=0.1)
         await t.settled()

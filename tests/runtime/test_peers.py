@@ -1,4 +1,4 @@
-"""Which events count as an answer of a peer, and how a request ends."""
+"""The events that count as a reply of a peer, and the end of a request."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import PeerError, PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
+from spade_coreason import PeerError
 from spade_coreason.domain.messages import Bounce, ReplyEvent
+from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
 from spade_coreason.runtime.peers import OpenRequests, PeerEvent
-from tests.support.peer_answers import (
+from tests.support.peer_replies import (
     OTHER,
     PEER,
     chunk_reply,
@@ -53,7 +54,7 @@ async def test_every_resource_of_the_jid_that_was_asked_answers(asked: str) -> N
     assert requests.dropped == 0
 
 
-async def test_what_comes_after_the_end_is_dropped() -> None:
+async def test_events_after_the_end_are_dropped() -> None:
     requests = OpenRequests()
     await collect_events(requests, completed_reply())
     deliver(requests, markdown_reply("late"), completed_reply(), Bounce(PEER, "r", "gone", ""))
@@ -62,7 +63,7 @@ async def test_what_comes_after_the_end_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("end", [reply("request.refused"), reply("request.failed"), Bounce(PEER, "r", "gone", ""), None])
-async def test_what_comes_after_a_bad_end_is_dropped(end: ReplyEvent | Bounce | None) -> None:
+async def test_events_after_a_failed_end_are_dropped(end: ReplyEvent | Bounce | None) -> None:
     requests = OpenRequests()
     with pytest.raises(PeerError):
         await collect_events(requests, *([end] if end else []), timeout_s=0.05)
@@ -77,7 +78,7 @@ async def test_an_event_that_comes_twice_is_given_once() -> None:
     assert requests.dropped == 1
 
 
-async def test_who_stops_listening_leaves_nothing_open() -> None:
+async def test_a_caller_that_stops_listening_leaves_no_open_request() -> None:
     requests = OpenRequests()
     events = requests.events(PEER, "r", 1, lambda: deliver(requests, markdown_reply("first"), markdown_reply("second")))
     async for _ in events:
@@ -87,7 +88,7 @@ async def test_who_stops_listening_leaves_nothing_open() -> None:
     assert requests.dropped == 1
 
 
-async def test_who_is_cancelled_leaves_nothing_open() -> None:
+async def test_a_cancelled_caller_leaves_no_open_request() -> None:
     requests, asked = OpenRequests(), asyncio.Event()
 
     async def ask() -> None:
@@ -103,7 +104,7 @@ async def test_who_is_cancelled_leaves_nothing_open() -> None:
     assert requests.dropped == 1
 
 
-async def test_what_cannot_be_sent_leaves_nothing_open() -> None:
+async def test_a_request_that_cannot_be_sent_leaves_no_open_request() -> None:
     requests = OpenRequests()
 
     def broken() -> None:
@@ -148,7 +149,9 @@ async def test_every_event_is_given_in_order_the_last_included() -> None:
         (markdown_reply("and then nothing"), PeerTimeoutError, f"{PEER} did not finish its answer in 0.5 s"),
     ],
 )
-async def test_a_bad_end_is_an_error_that_names_the_peer(end: ReplyEvent | Bounce, error: type[PeerError], line: str) -> None:
+async def test_a_failed_end_is_an_error_that_names_the_peer(
+    end: ReplyEvent | Bounce, error: type[PeerError], line: str
+) -> None:
     requests, given = OpenRequests(), []
 
     async def listen() -> None:
@@ -170,7 +173,7 @@ async def test_the_code_of_a_failure_is_a_number_or_none(code: Any, expected: in
     assert caught.value.code == expected
 
 
-async def test_events_do_not_prolong_the_time() -> None:
+async def test_events_do_not_extend_the_timeout() -> None:
     requests, loop = OpenRequests(), asyncio.get_running_loop()
 
     def talk() -> None:
@@ -183,7 +186,7 @@ async def test_events_do_not_prolong_the_time() -> None:
 
 
 @pytest.mark.parametrize("bounce", [Bounce(OTHER, "r", "gone", ""), Bounce(PEER, "another", "gone", "")])
-async def test_a_bounce_of_somebody_else_or_of_something_else_ends_nothing(bounce: Bounce) -> None:
+async def test_a_bounce_of_another_peer_or_request_ends_nothing(bounce: Bounce) -> None:
     requests = OpenRequests()
     assert texts(await collect_events(requests, bounce, markdown_reply("true"), completed_reply())) == ["true"]
     assert requests.dropped == 1

@@ -1,4 +1,4 @@
-"""What an answer of a peer is put together from: fragments, blocks, streams, and turns that ran twice."""
+"""Replies of peers: assembled from fragments, blocks and streams, also of turns that ran twice."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from spade_coreason.codec.cloud_events import EventWriter
-from spade_coreason.codec.decode import decode
 from spade_coreason.domain.messages import ReplyEvent
 from spade_coreason.runtime.peers import OpenRequests, collect_answer
-from tests.support.peer_answers import (
+from spade_coreason.xmpp.codec.cloud_events import EventWriter
+from spade_coreason.xmpp.codec.decode import decode
+from tests.support.peer_replies import (
     ME,
     OTHER,
     PEER,
@@ -31,12 +31,12 @@ LONG = 'He said "no\\", <and> é🎈\n' * 120
 
 
 def stanzas(*events: tuple[str, dict[str, Any]], prefix: str = "answer") -> list[list[ReplyEvent]]:
-    """What a peer sends for its events: one stanza each, or its fragments."""
+    """Encode the events of a peer: each as one stanza, or as fragments."""
     writer = EventWriter(to=ME, source=f"xmpp:{PEER}", thread=None, id_prefix=prefix, request_id="r", stanza_bytes=4096)
-    return [[received(stanza) for stanza in writer.write(*event)] for event in events]
+    return [[decode_event(stanza) for stanza in writer.write(*event)] for event in events]
 
 
-def received(stanza: str) -> ReplyEvent:
+def decode_event(stanza: str) -> ReplyEvent:
     message = fromstring(stanza.replace("<message ", f"<message xmlns='jabber:client' from='{PEER}/agent' ", 1))
     decoded = decode(message)
     assert isinstance(decoded, ReplyEvent)
@@ -51,7 +51,7 @@ def fragments(content: str = LONG, prefix: str = "answer") -> list[ReplyEvent]:
 
 
 @pytest.mark.parametrize("order", ["in order", "backwards", "shuffled", "twice", "each twice"])
-async def test_fragments_make_one_event_in_whatever_order_they_come(order: str) -> None:
+async def test_fragments_make_one_event_in_any_order(order: str) -> None:
     parts = fragments()
     arrivals = {
         "in order": parts,
@@ -68,19 +68,19 @@ async def test_fragments_make_one_event_in_whatever_order_they_come(order: str) 
 
 
 @pytest.mark.parametrize("missing", [0, 3, -1])
-async def test_of_an_event_with_a_missing_fragment_nothing_is_given(missing: int) -> None:
+async def test_an_event_with_a_missing_fragment_is_dropped(missing: int) -> None:
     parts = fragments()
     del parts[missing]
     assert texts(await collect_events(OpenRequests(), *parts, markdown_reply("whole"), completed_reply())) == ["whole"]
 
 
-async def test_fragments_of_two_events_may_mix() -> None:
+async def test_fragments_of_two_events_may_be_mixed() -> None:
     one, two = fragments(prefix="one"), fragments(LONG.upper(), prefix="two")
     mixed = random.Random(7).sample([*one, *two], len(one) + len(two))
     assert sorted(texts(await collect_events(OpenRequests(), *mixed, completed_reply()))) == sorted([LONG, LONG.upper()])
 
 
-async def test_a_fragment_of_somebody_else_completes_nothing() -> None:
+async def test_a_fragment_of_another_sender_completes_no_event() -> None:
     parts = fragments()
     forged = parts.pop()._replace(sender=OTHER)
     requests = OpenRequests()
@@ -95,7 +95,7 @@ def fragment(text: str, **other: Any) -> dict[str, Any]:
 EVENT = json.dumps({"type": "ai.coreason.block.markdown", "data": {"content": "x"}})
 
 
-async def test_a_fragment_that_is_all_of_its_event_is_the_event() -> None:
+async def test_a_single_fragment_is_its_event() -> None:
     assert texts(await collect_events(OpenRequests(), reply("fragment", fragment(EVENT)), completed_reply())) == ["x"]
 
 
@@ -159,7 +159,7 @@ async def test_an_answer_is_its_blocks_and_streams_in_the_order_in_which_they_be
         ("", "ab"),
     ],
 )
-async def test_a_turn_that_was_broken_off_and_says_something_else_counts_from_where_it_differs(
+async def test_a_rerun_that_says_something_else_counts_from_the_first_difference(
     broken_off: str, whole: str, last: str | None
 ) -> None:
     def run(text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -175,7 +175,7 @@ async def test_a_turn_that_was_broken_off_and_says_something_else_counts_from_wh
     assert collect_answer(PEER, events).text == whole + ("\n\nend" if last == "block.markdown" else "")
 
 
-async def test_a_turn_that_runs_again_and_says_the_same_is_heard_once() -> None:
+async def test_a_rerun_that_says_the_same_is_counted_once() -> None:
     script: list[tuple[str, dict[str, Any]]] = [
         ("block.markdown", {"id": "1", "content": "a"}),
         ("stream.chunk", {"stream_id": "s", "seq": 0, "chunk": "b"}),
@@ -189,7 +189,7 @@ async def test_a_turn_that_runs_again_and_says_the_same_is_heard_once() -> None:
     assert requests.dropped == sum(len(event) for event in first)
 
 
-async def test_another_thought_makes_no_other_answer() -> None:
+async def test_a_rerun_with_another_thought_gives_the_same_reply() -> None:
     def run(thought: str) -> list[list[ReplyEvent]]:
         chunks = (("stream.chunk", {"stream_id": "s", "seq": n, "chunk": c}) for n, c in enumerate("abc"))
         return stanzas(("block.thought", {"id": "t", "content": thought}), *chunks, ("request.completed", {}))

@@ -1,4 +1,4 @@
-"""What leaves when a peer is asked: of which turn it is, on which thread, and how often and how long it may be."""
+"""Requests to peers: their lineage, their thread, their number and their length."""
 
 from __future__ import annotations
 
@@ -11,47 +11,48 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from spade_coreason import AgentRequest, Peers
-from spade_coreason.codec.decode import decode
 from spade_coreason.domain.identifiers import derive_thread
 from spade_coreason.domain.messages import Bounce, InboundRequest
 from spade_coreason.exceptions import RequestTooLongError
 from spade_coreason.runtime.peers import CURRENT_REQUEST, OpenRequests
-from tests.support.peer_answers import ME, OTHER, PEER, collect_events, completed_reply, deliver, markdown_reply, texts
+from spade_coreason.xmpp.codec.decode import decode
+from tests.support.peer_replies import ME, OTHER, PEER, collect_events, completed_reply, deliver, markdown_reply, texts
+from tests.support.transports import make_transport
 
 
-def outgoing(stanza: str) -> InboundRequest:
+def decode_sent(stanza: str) -> InboundRequest:
     """A request as its addressee reads it."""
     decoded = decode(fromstring(stanza.replace("<message ", f"<message xmlns='jabber:client' from='{ME}/agent' ", 1)))
     assert isinstance(decoded, InboundRequest)
     return decoded
 
 
-async def told(request: AgentRequest | Mapping[str, Any] | str, jid: str = PEER) -> tuple[str, InboundRequest]:
+async def send_request(request: AgentRequest | Mapping[str, Any] | str, jid: str = PEER) -> tuple[str, InboundRequest]:
     sent: list[str] = []
-    await Peers(ME, OpenRequests(), sent.extend).tell(jid, request)
+    await Peers(OpenRequests(), make_transport(ME, sent.extend)).tell(jid, request)
     (stanza,) = sent
-    return stanza, outgoing(stanza)
+    return stanza, decode_sent(stanza)
 
 
-@pytest.mark.parametrize("how", ["ask", "tell"])
-async def test_a_request_that_no_server_would_take_is_not_sent(how: str) -> None:
+@pytest.mark.parametrize("way", ["ask", "tell"])
+async def test_an_overlong_request_is_not_sent(way: str) -> None:
     sent: list[str] = []
-    peers = Peers(ME, OpenRequests(), sent.extend, 10_000)
+    peers = Peers(OpenRequests(), make_transport(ME, sent.extend, 10_000))
     with pytest.raises(
         RequestTooLongError, match=r"was not asked: the request has 3\d,\d{3} bytes .* and 10,000 are the most"
     ) as error:
-        await (peers.ask(PEER, '"' * 5_000 + "<" * 5_000) if how == "ask" else peers.tell(PEER, '"' * 5_000 + "<" * 5_000))
+        await (peers.ask(PEER, '"' * 5_000 + "<" * 5_000) if way == "ask" else peers.tell(PEER, '"' * 5_000 + "<" * 5_000))
     assert error.value.jid == PEER
     assert sent == []
     await peers.tell(PEER, "x" * 9_000)
     assert len(sent[0].encode()) < 10_000
 
 
-async def test_telling_waits_for_nothing_and_its_answer_is_dropped() -> None:
+async def test_tell_does_not_wait_and_its_reply_is_dropped() -> None:
     sent: list[str] = []
     requests = OpenRequests()
-    await Peers(ME, requests, sent.extend).tell(PEER, "x")
-    request_id = str(outgoing(sent[0]).request_id)
+    await Peers(requests, make_transport(ME, sent.extend)).tell(PEER, "x")
+    request_id = str(decode_sent(sent[0]).request_id)
     deliver(
         requests,
         markdown_reply("y", request_id=request_id),
@@ -62,11 +63,11 @@ async def test_telling_waits_for_nothing_and_its_answer_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "payload"),
+    ("given", "payload"),
     [("a <text>", {"query": "a <text>"}), ({"a": [1, None]}, {"a": [1, None]}), ("", {"query": ""}), ({}, {})],
 )
-async def test_a_text_is_a_query_and_a_payload_is_itself(request_: Mapping[str, Any] | str, payload: Any) -> None:
-    stanza, request = await told(request_, f"{PEER}/agent")
+async def test_a_text_is_a_query_and_a_payload_is_itself(given: Mapping[str, Any] | str, payload: Any) -> None:
+    stanza, request = await send_request(given, f"{PEER}/agent")
     assert request.payload == payload
     assert fromstring(stanza).get("to") == f"{PEER}/agent"
     assert request.parent_request_id is None
@@ -75,7 +76,7 @@ async def test_a_text_is_a_query_and_a_payload_is_itself(request_: Mapping[str, 
 
 async def test_a_request_leaves_with_its_id_and_without_its_session() -> None:
     asked = AgentRequest(session_id=uuid4(), payload={"a": 1}, metadata={"mine": "yes"})
-    stanza, request = await told(asked)
+    stanza, request = await send_request(asked)
     assert request.request_id == asked.request_id
     assert fromstring(stanza).get("id") == str(asked.request_id)
     assert request.metadata == {"mine": "yes"}
@@ -86,24 +87,24 @@ SESSIONS = [UUID(int=1), UUID(int=2)]
 
 
 @pytest.mark.parametrize("resource", ["", "/agent", "/other"])
-async def test_the_thread_is_of_the_calling_conversation_and_the_peer(resource: str) -> None:
+async def test_the_thread_depends_on_the_calling_conversation_and_the_peer(resource: str) -> None:
     threads: dict[tuple[UUID, str], set[str | None]] = {}
     for session in SESSIONS:
         for jid in (PEER, OTHER):
             asked = AgentRequest(session_id=session, payload={})
             for request in (asked, asked.create_child({}), asked.create_child({}).create_child({})):
-                threads.setdefault((session, jid), set()).add((await told(request, f"{jid}{resource}"))[1].thread)
+                threads.setdefault((session, jid), set()).add((await send_request(request, f"{jid}{resource}"))[1].thread)
     assert threads == {(session, jid): {derive_thread(session, jid)} for session, jid in threads}
     assert len(set.union(*threads.values())) == 4
 
 
 async def test_a_peer_in_capital_letters_is_the_same_peer() -> None:
     asked = AgentRequest(session_id=SESSIONS[0], payload={})
-    assert (await told(asked, "Peer@LocalHost"))[1].thread == derive_thread(SESSIONS[0], PEER)
+    assert (await send_request(asked, "Peer@LocalHost"))[1].thread == derive_thread(SESSIONS[0], PEER)
 
 
-@pytest.mark.parametrize("how", ["text", "payload", "child"])
-async def test_what_is_asked_in_a_turn_is_a_child_of_its_request(how: str) -> None:
+@pytest.mark.parametrize("way", ["text", "payload", "child"])
+async def test_a_request_sent_in_a_turn_is_a_child_of_its_request(way: str) -> None:
     root = AgentRequest(session_id=uuid4(), payload={})
     turn = root.create_child({})
     token = CURRENT_REQUEST.set(turn)
@@ -113,7 +114,7 @@ async def test_what_is_asked_in_a_turn_is_a_child_of_its_request(how: str) -> No
             "payload": {"query": "x"},
             "child": turn.create_child({"query": "x"}),
         }
-        _, request = await told(ways[how])
+        _, request = await send_request(ways[way])
     finally:
         CURRENT_REQUEST.reset(token)
     assert request.payload == {"query": "x"}
@@ -124,7 +125,7 @@ async def test_what_is_asked_in_a_turn_is_a_child_of_its_request(how: str) -> No
 
 async def test_one_request_may_be_asked_of_two_at_once() -> None:
     requests, sent = OpenRequests(), asyncio.Semaphore(0)
-    peers = Peers(ME, requests, lambda stanzas: sent.release())
+    peers = Peers(requests, make_transport(ME, lambda stanzas: sent.release()))
     request = AgentRequest(session_id=uuid4(), payload={})
     both = asyncio.gather(*(peers.ask(jid, request, 1) for jid in (PEER, OTHER)))
     for _ in (PEER, OTHER):

@@ -1,4 +1,4 @@
-"""Agents that ask each other, in a platform without a network: whose conversation it is, what goes wrong, who stops."""
+"""Agents that ask each other, in a platform without a network: conversations, failures, cancellation."""
 
 from __future__ import annotations
 
@@ -8,24 +8,12 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import (
-    AgentDefinition,
-    AgentRequest,
-    AgentTester,
-    PeerError,
-    PeerFailedError,
-    PeerRefusedError,
-    Peers,
-    PeerTimeoutError,
-    PeerUnavailableError,
-    ResponseHandler,
-    SessionHandle,
-    agent,
-)
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, PeerError, Peers, ResponseHandler, SessionHandle, agent
+from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
 from spade_coreason.runtime.peers import collect_answer
 from tests.support.errors import ExpectedErrors
-from tests.support.peer_answers import OTHER, PEER
-from tests.support.wait import PATIENCE_S
+from tests.support.peer_replies import OTHER, PEER
+from tests.support.wait import TIMEOUT_S
 
 ALICE, BOB = "alice@localhost", "bob@localhost"
 
@@ -61,7 +49,7 @@ async def test_lineage_goes_through_a_chain_of_agents() -> None:
         assert len({request["session_id"] for request in chain} | {str(asked.session_id)}) == 4
 
 
-async def test_two_people_behind_one_agent_are_two_conversations_at_the_next_and_stay_so() -> None:
+async def test_two_people_behind_one_agent_keep_two_conversations_at_the_next_agent() -> None:
     async with AgentTester(relay, peers={"witness@localhost": witness}) as t:
         seen: dict[str, list[Any]] = {}
         for text, user, thread in (("a", ALICE, None), ("b", BOB, None), ("c", ALICE, "t"), ("d", ALICE, None)):
@@ -106,7 +94,7 @@ async def asking(request: AgentRequest, session: SessionHandle, response: Respon
         ("elsewhere@closed.example", PeerRefusedError, "elsewhere@closed.example refuses: I may not talk with you."),
     ],
 )
-async def test_a_peer_without_a_good_answer_is_named_and_the_agent_goes_on(
+async def test_a_peer_that_fails_is_named_and_the_agent_continues(
     jid: str, error: type[PeerError], text: str, expected_errors: ExpectedErrors
 ) -> None:
     if jid == "broken@localhost":
@@ -148,14 +136,14 @@ async def test_many_questions_at_once_get_each_its_own_answer() -> None:
         assert (await t.ask("x")).data[0]["data"] == {"equal": True}
 
 
-async def test_a_stream_is_passed_on_piece_by_piece() -> None:
-    heard = asyncio.Event()
+async def test_a_stream_is_forwarded_piece_by_piece() -> None:
+    forwarded = asyncio.Event()
 
     @agent
     async def source(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         stream = await response.create_stream("title")
         await stream.write("one ")
-        await heard.wait()  # the next piece is not written before this one was passed on
+        await forwarded.wait()  # the next piece is not written before this one was passed on
         await stream.write("two")
         await stream.close()
         await response.markdown("three")
@@ -175,7 +163,7 @@ async def test_a_stream_is_passed_on_piece_by_piece() -> None:
         async for event in t.stream("go"):
             seen.append(event)
             if event.type == "stream.chunk":
-                heard.set()
+                forwarded.set()
     answer = collect_answer("x", seen)
     assert answer.text == "ONE TWO"
     assert answer.data[0]["data"]["kinds"] == [
@@ -188,7 +176,7 @@ async def test_a_stream_is_passed_on_piece_by_piece() -> None:
     ]
 
 
-async def test_telling_starts_a_turn_and_ends_nothing() -> None:
+async def test_tell_starts_a_turn_and_ends_nothing() -> None:
     done = asyncio.Event()
 
     @agent
@@ -208,13 +196,13 @@ async def test_telling_starts_a_turn_and_ends_nothing() -> None:
         assert t.unread() == []
 
 
-async def test_who_cancels_stops_the_work_of_every_agent_that_was_asked_for_it() -> None:
-    begun, stopped = asyncio.Event(), asyncio.Event()
+async def test_cancelling_stops_the_work_of_every_agent_that_was_asked() -> None:
+    started, stopped = asyncio.Event(), asyncio.Event()
 
     @agent
     async def last(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "go":
-            begun.set()
+            started.set()
             try:
                 await asyncio.Event().wait()
             finally:
@@ -235,16 +223,16 @@ async def test_who_cancels_stops_the_work_of_every_agent_that_was_asked_for_it()
 
     async with AgentTester(passing_on(OTHER), peers={OTHER: passing_on(PEER), PEER: last}) as t:
         t.send_stanza("<message to='agent@localhost' type='chat' id='q1'><body>go</body></message>")
-        await asyncio.wait_for(begun.wait(), PATIENCE_S)
+        await asyncio.wait_for(started.wait(), TIMEOUT_S)
         await t.say("/cancel")
-        await asyncio.wait_for(stopped.wait(), PATIENCE_S)
+        await asyncio.wait_for(stopped.wait(), TIMEOUT_S)
         await t.settled()
         assert await t.say("and now?") == ["done"]
-        kept = [await t.runners[jid].repository.list_conversations() for jid in (OTHER, PEER)]
-    assert [[row.turns for row in rows] for rows in kept] == [[1], [1]]  # of what was cancelled nothing
+        conversations = [await t.runners[jid].repository.list_conversations() for jid in (OTHER, PEER)]
+    assert [[row.turns for row in rows] for rows in conversations] == [[1], [1]]  # of what was cancelled nothing
 
 
-async def test_a_timeout_stops_the_work_of_whoever_was_asked() -> None:
+async def test_a_timeout_stops_the_work_of_the_agent_that_was_asked() -> None:
     stopped = asyncio.Event()
 
     @agent
@@ -256,7 +244,7 @@ async def test_a_timeout_stops_the_work_of_whoever_was_asked() -> None:
                 stopped.set()
         await response.markdown("done")
 
-    class Impatient:
+    class ImpatientAgent:
         manifest = AgentDefinition.simple("impatient")
 
         def __init__(self, peers: Peers) -> None:
@@ -271,8 +259,8 @@ async def test_a_timeout_stops_the_work_of_whoever_was_asked() -> None:
             else:
                 await response.markdown(answer.text)
 
-    async with AgentTester(Impatient, peers={PEER: slow}) as t:
+    async with AgentTester(ImpatientAgent, peers={PEER: slow}) as t:
         assert await t.say("slow") == ["too slow"]
-        await asyncio.wait_for(stopped.wait(), PATIENCE_S)
+        await asyncio.wait_for(stopped.wait(), TIMEOUT_S)
         await t.settled()
         assert await t.say("and now?") == ["done"]

@@ -1,4 +1,4 @@
-"""Messages that say something about others: corrections and retractions of questions, reactions to answers."""
+"""Messages that refer to others: corrections and retractions of questions, reactions to replies."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interaction, ResponseHandler, SessionHandle
 from tests.support.errors import ExpectedErrors
-from tests.support.wait import PATIENCE_S, eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 
 
-class Slow:
-    """Answers what it is asked when it may, and keeps what it was asked and how that was liked."""
+class SlowAgent:
+    """Reply when the test allows it, and record the questions and the feedback."""
 
     def __init__(self) -> None:
         self.manifest = AgentDefinition.simple("slow")
-        self.may = asyncio.Event()
+        self.release = asyncio.Event()
         self.asked: list[str] = []
         self.feedback_on: list[tuple[Any, tuple[str, ...]]] = []
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         self.asked.append(request.payload["query"])
-        await self.may.wait()
+        await self.release.wait()
         await response.markdown(f"answer to {request.payload['query']}")
 
     async def feedback(self, interaction: Interaction, reactions: tuple[str, ...]) -> None:
@@ -35,22 +35,22 @@ class Slow:
         self.feedback_on.append((interaction.input["query"], reactions))
 
 
-def retract_as_before(t: AgentTester, of: str) -> None:
-    """As older clients do it (XEP-0424, 0.3)."""
+def retract_legacy(t: AgentTester, of: str) -> None:
+    """Retract a message as older clients do (XEP-0424, 0.3)."""
     retraction = f"<apply-to xmlns='urn:xmpp:fasten:0' id='{of}'><retract xmlns='urn:xmpp:message-retract:0'/></apply-to>"
     t.send("This person took a message back", extra=retraction)
 
 
 @pytest.mark.parametrize("how", ["running", "waiting"])
 async def test_a_correction_of_a_question_that_is_not_answered_replaces_it(how: str) -> None:
-    slow = Slow()
+    slow = SlowAgent()
     async with AgentTester(slow, user=ALICE) as t:
         if how == "waiting":
             t.send("first", id="0")
         t.send("whta", id="1")
         await eventually(lambda: bool(slow.asked))
         t.send("what", id="2", corrects="1")
-        slow.may.set()
+        slow.release.set()
         await t.settled()
         assert t.unread() == (["answer to first"] if how == "waiting" else []) + ["answer to what"]
         assert slow.asked == (["first", "what"] if how == "waiting" else ["whta", "what"])
@@ -60,8 +60,8 @@ async def test_a_correction_of_a_question_that_is_not_answered_replaces_it(how: 
 
 
 async def test_a_correction_of_an_answered_question_asks_again() -> None:
-    slow = Slow()
-    slow.may.set()
+    slow = SlowAgent()
+    slow.release.set()
     async with AgentTester(slow, user=ALICE) as t:
         t.send("whta", id="1")
         await t.settled()
@@ -70,18 +70,18 @@ async def test_a_correction_of_an_answered_question_asks_again() -> None:
         assert t.unread() == ["answer to whta", "answer to what"]
 
 
-@pytest.mark.parametrize("retract", [AgentTester.retract, retract_as_before], ids=["new", "old"])
+@pytest.mark.parametrize("retract", [AgentTester.retract, retract_legacy], ids=["new", "old"])
 @pytest.mark.parametrize("when", ["running", "waiting"])
 async def test_a_retraction_stops_the_work_on_a_question(retract: Callable[[AgentTester, str], None], when: str) -> None:
-    slow = Slow()
+    slow = SlowAgent()
     async with AgentTester(slow, user=ALICE) as t:
         first = "0" if when == "waiting" else "1"
-        for ident in dict.fromkeys((first, "1")):
-            t.send(f"question {ident}", id=ident)
+        for message_id in dict.fromkeys((first, "1")):
+            t.send(f"question {message_id}", id=message_id)
         await eventually(lambda: bool(slow.asked))
         retract(t, "1")
         t.send("another", id="2")
-        slow.may.set()
+        slow.release.set()
         await t.settled()
         assert t.unread() == (["answer to question 0"] if when == "waiting" else []) + ["answer to another"]
         await t.restart()
@@ -89,20 +89,20 @@ async def test_a_retraction_stops_the_work_on_a_question(retract: Callable[[Agen
         assert t.unread() == []
 
 
-async def test_a_question_that_is_taken_back_in_the_same_breath_is_never_begun() -> None:
-    slow = Slow()
+async def test_a_question_retracted_at_once_is_never_started() -> None:
+    slow = SlowAgent()
     async with AgentTester(slow, user=ALICE) as t:
         t.send("x", id="1")
         t.retract("1")
         t.send("whta", id="2")
         t.send("what", id="3", corrects="2")
-        slow.may.set()
+        slow.release.set()
         await t.settled()
         assert (slow.asked, t.unread()) == (["what"], ["answer to what"])
 
 
 async def test_an_origin_id_names_a_question_too() -> None:
-    slow = Slow()
+    slow = SlowAgent()
     async with AgentTester(slow, user=ALICE) as t:
         t.send("x", id="1", extra="<origin-id xmlns='urn:xmpp:sid:0' id='o1'/>")
         await eventually(lambda: bool(slow.asked))
@@ -112,8 +112,8 @@ async def test_an_origin_id_names_a_question_too() -> None:
 
 
 @pytest.mark.parametrize("how", ["retract", "correct"])
-async def test_nobody_takes_back_or_corrects_the_question_of_somebody_else(how: str) -> None:
-    slow = Slow()
+async def test_a_question_can_be_retracted_and_corrected_by_its_sender_only(how: str) -> None:
+    slow = SlowAgent()
     async with AgentTester(slow) as t:
         t.send("alices", id="1", user=ALICE)
         await eventually(lambda: bool(slow.asked))
@@ -121,20 +121,20 @@ async def test_nobody_takes_back_or_corrects_the_question_of_somebody_else(how: 
             t.retract("1", user=BOB)
         else:
             t.send("mine", corrects="1", user=BOB)
-        slow.may.set()
+        slow.release.set()
         await t.settled()
         assert t.unread(ALICE) == ["answer to alices"]
         assert t.unread(BOB) in ([], ["answer to mine"])  # as with an id that nobody knows
 
 
 async def test_a_question_corrected_again_and_again_is_answered_once() -> None:
-    slow = Slow()
+    slow = SlowAgent()
     async with AgentTester(slow, user=ALICE) as t:
         t.send("0", id="0")
         for number in range(1, 50):
             t.send(str(number), id=str(number), corrects=str(number - 1))
         await eventually(lambda: slow.asked[-1:] == ["49"])
-        slow.may.set()
+        slow.release.set()
         await t.settled()
         assert t.unread() == ["answer to 49"]
 
@@ -142,9 +142,9 @@ async def test_a_question_corrected_again_and_again_is_answered_once() -> None:
 # Reactions
 
 
-async def answered(t: AgentTester, slow: Slow, user: str = ALICE) -> str:
-    """Asks, and gives the id of the answer's message."""
-    slow.may.set()
+async def ask_for_reply_id(t: AgentTester, slow: SlowAgent, user: str = ALICE) -> str:
+    """Ask, and return the id of the reply's message."""
+    slow.release.set()
     t.send("what?", user=user)
     await t.settled()
     [answer] = [message for message in t.messages(user) if message.text is not None]
@@ -158,11 +158,11 @@ async def history(t: AgentTester, user: str) -> list[Interaction]:
 
 
 async def test_a_reaction_is_recorded_with_its_turn_and_given_to_the_agent() -> None:
-    slow = Slow()
+    slow = SlowAgent()
     async with AgentTester(slow) as t:
-        ident = await answered(t, slow)
+        message_id = await ask_for_reply_id(t, slow)
         for emojis in (("👍", "🎉"), ("👎",), ()):
-            t.react(ident, *emojis, user=ALICE)
+            t.react(message_id, *emojis, user=ALICE)
             await eventually(lambda said=("what?", emojis): slow.feedback_on[-1:] == [said])  # type: ignore[misc]  # a lambda with a default has no type
             [turn] = await history(t, ALICE)
             assert turn.meta["feedback"] == list(emojis)
@@ -171,11 +171,11 @@ async def test_a_reaction_is_recorded_with_its_turn_and_given_to_the_agent() -> 
 
 
 @pytest.mark.parametrize("of", ["another's", "unknown", "no id", ""])
-async def test_a_reaction_to_what_is_not_theirs_changes_nothing_and_is_silent(of: str) -> None:
-    slow = Slow()
+async def test_a_reaction_to_a_foreign_or_unknown_message_is_ignored(of: str) -> None:
+    slow = SlowAgent()
     async with AgentTester(slow) as t:
-        ident = await answered(t, slow)
-        target = {"another's": ident, "unknown": f"{uuid4()}-0-00000000"}.get(of, of)
+        message_id = await ask_for_reply_id(t, slow)
+        target = {"another's": message_id, "unknown": f"{uuid4()}-0-00000000"}.get(of, of)
         t.react(target, "👍", user=BOB)
         assert await t.say("what?", user=BOB) == ["answer to what?"]
         [turn] = await history(t, ALICE)
@@ -186,13 +186,13 @@ async def test_a_reaction_to_what_is_not_theirs_changes_nothing_and_is_silent(of
 async def test_an_agent_whose_feedback_fails_goes_on(caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors) -> None:
     expected_errors("feedback failed: SystemExit: 1")
 
-    class Touchy(Slow):
+    class FailingFeedbackAgent(SlowAgent):
         async def feedback(self, interaction: Interaction, reactions: tuple[str, ...]) -> None:
             raise SystemExit(1)
 
-    slow = Touchy()
+    slow = FailingFeedbackAgent()
     async with AgentTester(slow) as t:
-        t.react(await answered(t, slow), "👎", user=ALICE)
+        t.react(await ask_for_reply_id(t, slow), "👎", user=ALICE)
         await eventually(lambda: "feedback failed" in caplog.text)
         assert await t.say("what?", user=ALICE) == ["answer to what?"]
 
@@ -202,15 +202,15 @@ async def test_feedback_that_never_ends_does_not_keep_the_platform_from_stopping
 ) -> None:
     expected_errors("feedback failed: CancelledError")
 
-    class Pensive(Slow):
+    class HangingFeedbackAgent(SlowAgent):
         async def feedback(self, interaction: Interaction, reactions: tuple[str, ...]) -> None:
             await super().feedback(interaction, reactions)
             await asyncio.Event().wait()
 
-    pensive = Pensive()
-    async with AgentTester(pensive) as t:
-        t.react(await answered(t, pensive), "👍", user=ALICE)
-        await eventually(lambda: bool(pensive.feedback_on))
-        async with asyncio.timeout(PATIENCE_S):
+    hanging = HangingFeedbackAgent()
+    async with AgentTester(hanging) as t:
+        t.react(await ask_for_reply_id(t, hanging), "👍", user=ALICE)
+        await eventually(lambda: bool(hanging.feedback_on))
+        async with asyncio.timeout(TIMEOUT_S):
             await t.restart()
     assert "feedback failed" in caplog.text

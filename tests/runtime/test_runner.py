@@ -1,11 +1,12 @@
-"""Turns as the runner runs them: in order, each once, and bounded."""
+"""The turns of the runner: in order, each once, and bounded."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
 
-from spade_coreason import AgentRequest, AgentTester, Policy, ResponseHandler, SessionHandle, agent
+from spade_coreason import AgentRequest, AgentTester, ResponseHandler, SessionHandle, agent
+from spade_coreason.testing import Policy
 from tests.support.clock import Clock
 from tests.support.stanzas import collect_replies, message
 
@@ -58,13 +59,13 @@ async def test_a_slow_conversation_delays_no_other() -> None:
 
 async def test_no_more_turns_at_once_than_allowed() -> None:
     full = asyncio.Event()
-    running = most = 0
+    running = peak = 0
 
     @agent
     async def counting(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        nonlocal running, most
+        nonlocal running, peak
         running += 1
-        most = max(most, running)
+        peak = max(peak, running)
         if running == 3:
             full.set()
         await full.wait()
@@ -72,7 +73,7 @@ async def test_no_more_turns_at_once_than_allowed() -> None:
 
     async with AgentTester(counting, policy=Policy(concurrency=3)) as t:
         await asyncio.gather(*(t.ask("x", user=f"u{number}@localhost") for number in range(20)))
-        assert most == 3
+        assert peak == 3
 
 
 async def test_one_person_with_many_threads_leaves_room_for_others() -> None:
@@ -92,7 +93,7 @@ async def test_one_person_with_many_threads_leaves_room_for_others() -> None:
         assert await asyncio.gather(*waiting) == [["slow"]] * 50
 
 
-async def test_a_conversation_with_too_many_waiting_is_told_so_and_others_are_not_hindered() -> None:
+async def test_a_conversation_with_a_full_queue_is_told_so_and_others_are_not_delayed() -> None:
     release = asyncio.Event()
 
     @agent
@@ -114,7 +115,7 @@ async def test_a_conversation_with_too_many_waiting_is_told_so_and_others_are_no
         assert answered == ["no 0", "no 1", "no 2"]
 
 
-async def test_one_person_cannot_let_any_number_of_messages_wait() -> None:
+async def test_the_queued_messages_of_one_person_are_limited() -> None:
     release = asyncio.Event()
 
     @agent
@@ -165,7 +166,7 @@ async def test_after_seven_days_the_same_message_is_new() -> None:
     async with AgentTester(echo, clock=clock) as t:
         assert await collect_replies(t, message("hi", "1")) == ["hi"]
         for days, answers in ((6, []), (2, ["hi"])):
-            clock.move(days=days)
+            clock.advance(days=days)
             await t.restart()
             assert await collect_replies(t, message("hi", "1")) == answers
 
@@ -176,7 +177,7 @@ async def test_the_clock_of_a_turn_is_the_platforms() -> None:
         await t.ask("x")
         (only,) = await t.conversations()
         assert only.last_interaction == clock.now
-        clock.move(seconds=1)
+        clock.advance(seconds=1)
         await t.ask("x")
         (only,) = await t.conversations()
         assert only.last_interaction - only.created_at == timedelta(seconds=1)

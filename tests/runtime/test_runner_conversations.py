@@ -1,4 +1,4 @@
-"""Conversations as the runner leads them: every row of their table, echoes, threads, and the lifecycle that they drive."""
+"""Conversations in the runner: every transition, echoes, threads, and the lifecycle of the agent."""
 
 from __future__ import annotations
 
@@ -9,25 +9,14 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import (
-    AgentDefinition,
-    AgentRequest,
-    AgentTester,
-    ConversationState,
-    PeerEvent,
-    PeerFailedError,
-    PeerRefusedError,
-    Policy,
-    ResponseHandler,
-    SessionHandle,
-    agent,
-)
-from spade_coreason.domain.conversation import Rules
-from spade_coreason.memory.session import Session
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, PeerEvent, ResponseHandler, Session, SessionHandle, agent
+from spade_coreason.contracts import ConversationState
+from spade_coreason.exceptions import PeerFailedError, PeerRefusedError
+from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock, LoopClock
 from tests.support.errors import ExpectedErrors
 from tests.support.records import query_of
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 ALICE = "alice@localhost"
 BOB = "bob@localhost"
@@ -38,7 +27,7 @@ POLICY = Policy(rules=RULES)
 
 @agent
 async def counter(request: AgentRequest, session: Session, response: ResponseHandler) -> None:
-    """Counts the messages of a conversation, does what it is told, and says how it knows who asks."""
+    """Count the messages of a conversation, and end, raise or fail on request."""
     told = await session.get("told", 0) + 1
     await session.store("told", told, scope="conversation")
     match request.payload["query"]:
@@ -51,21 +40,21 @@ async def counter(request: AgentRequest, session: Session, response: ResponseHan
     await response.markdown(f"message {told}")
 
 
-class Ends:
-    """What `on_conversation_end` heard."""
+class EndRecorder:
+    """Record the calls of `on_conversation_end`."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str]] = []
 
     def __call__(self, conversation_id: str, reason: str) -> None:
-        self.heard.append((conversation_id, reason))
+        self.calls.append((conversation_id, reason))
 
 
-def counting(clock: Clock, policy: Policy = POLICY, **options: Any) -> AgentTester:
+def counting_tester(clock: Clock, policy: Policy = POLICY, **options: Any) -> AgentTester:
     return AgentTester(counter, policy=policy, clock=clock, user=ALICE, **options)
 
 
-async def record(t: AgentTester) -> tuple[str, int]:
+async def newest_record(t: AgentTester) -> tuple[str, int]:
     newest = (await t.conversations())[0]
     return newest.state.value, newest.interaction_count
 
@@ -75,10 +64,10 @@ async def record(t: AgentTester) -> tuple[str, int]:
 
 async def test_a_message_counts_and_moves_the_last_interaction() -> None:
     clock = Clock()
-    async with counting(clock) as t:
+    async with counting_tester(clock) as t:
         began = clock.now
         await t.say("x")
-        clock.move(minutes=1)
+        clock.advance(minutes=1)
         await t.say("x")
         (only,) = await t.conversations()
         assert only.model_dump() == {
@@ -92,28 +81,28 @@ async def test_a_message_counts_and_moves_the_last_interaction() -> None:
 
 
 async def test_over_the_limit_there_is_one_notice_and_then_silence_until_the_cooldown_has_passed() -> None:
-    clock, ends = Clock(), Ends()
-    async with counting(clock, on_conversation_end=(ends,)) as t:
+    clock, ends = Clock(), EndRecorder()
+    async with counting_tester(clock, on_conversation_end=(ends,)) as t:
         assert [await t.say("x") for _ in range(2)] == [["message 1"], ["message 2"]]
         (notice,) = await t.say("x")
         assert "2 messages are the limit" in notice
         assert "Write again in 5 min, or begin another thread (or say /new)." in notice
-        assert await record(t) == ("max_interactions_reached", 2)
-        assert ends.heard == [(f"{ALICE}_{AGENT}", "max_interactions_reached")]
-        clock.move(seconds=299)
+        assert await newest_record(t) == ("max_interactions_reached", 2)
+        assert ends.calls == [(f"{ALICE}_{AGENT}", "max_interactions_reached")]
+        clock.advance(seconds=299)
         assert [await t.say("x") for _ in range(3)] == [[], [], []]
         await t.restart()
         assert await t.say("x") == []
         assert await t.say("x", thread="another") == ["message 1"]
         assert await t.say("x", user=BOB) == ["message 1"]
-        clock.move(seconds=1)
+        clock.advance(seconds=1)
         assert await t.say("x") == ["message 3"]
-        assert await record(t) == ("active", 1)
+        assert await newest_record(t) == ("active", 1)
 
 
 async def test_a_program_over_the_limit_is_refused_each_time_with_a_code_and_a_time() -> None:
     clock = Clock()
-    async with counting(clock) as t:
+    async with counting_tester(clock) as t:
         await t.ask("x")
         await t.ask("x")
         events: list[PeerEvent] = []
@@ -129,12 +118,12 @@ async def test_a_program_over_the_limit_is_refused_each_time_with_a_code_and_a_t
                 await ask()
             assert events[-1].data["code"] == 429
             assert events[-1].data["retry_after_s"] == rest_s
-            clock.move(seconds=1 if rest_s == 300 else 200)
+            clock.advance(seconds=1 if rest_s == 300 else 200)
         assert (await t.ask("x")).text == "message 3"
 
 
 async def test_without_a_limit_nothing_is_refused() -> None:
-    async with counting(Clock(), Policy(rules=Rules(max_interactions=0))) as t:
+    async with counting_tester(Clock(), Policy(rules=Rules(max_interactions=0))) as t:
         assert [(await t.say("x"))[0] for _ in range(120)][-1] == "message 120"
 
 
@@ -144,50 +133,50 @@ async def test_a_message_after_the_end_opens_a_new_episode_with_the_same_variabl
 ) -> None:
     if told == "raise":
         expected_errors("RuntimeError: as told")
-    clock, ends = Clock(), Ends()
+    clock, ends = Clock(), EndRecorder()
     policy = Policy(rules=Rules(max_failures=1))
-    async with counting(clock, policy, on_conversation_end=(ends,)) as t:
+    async with counting_tester(clock, policy, on_conversation_end=(ends,)) as t:
         await t.say("x")
         await t.say(told)
-        assert await record(t) == (state, 2)
-        assert ends.heard == [(f"{ALICE}_{AGENT}", state)]
-        clock.move(days=30)
+        assert await newest_record(t) == (state, 2)
+        assert ends.calls == [(f"{ALICE}_{AGENT}", state)]
+        clock.advance(days=30)
         await t.runners[AGENT].expire_idle()
-        assert await record(t) == (state, 2)  # idle is only who is active
+        assert await newest_record(t) == (state, 2)  # idle is only who is active
         assert await t.say("x") == ["message 3"]
-        assert await record(t) == ("active", 1)
+        assert await newest_record(t) == ("active", 1)
 
 
-async def test_a_program_hears_that_the_conversation_is_completed() -> None:
-    async with counting(Clock()) as t:
+async def test_a_program_is_told_that_the_conversation_is_completed() -> None:
+    async with counting_tester(Clock()) as t:
         assert (await t.ask("x")).events[-1].data["state"] == "active"
         assert (await t.ask("end")).events[-1].data["state"] == "completed"
 
 
 async def test_an_idle_conversation_times_out_and_a_message_opens_the_next_episode() -> None:
-    clock, ends = Clock(), Ends()
-    async with counting(clock, on_conversation_end=(ends,)) as t:
+    clock, ends = Clock(), EndRecorder()
+    async with counting_tester(clock, on_conversation_end=(ends,)) as t:
         await t.say("x")
-        clock.move(minutes=59)
+        clock.advance(minutes=59)
         await t.runners[AGENT].expire_idle()
-        assert await record(t) == ("active", 1)
-        clock.move(minutes=1)
+        assert await newest_record(t) == ("active", 1)
+        clock.advance(minutes=1)
         await t.runners[AGENT].expire_idle()
-        assert await record(t) == ("timeout", 1)
-        assert ends.heard == [(f"{ALICE}_{AGENT}", "timeout")]
+        assert await newest_record(t) == ("timeout", 1)
+        assert ends.calls == [(f"{ALICE}_{AGENT}", "timeout")]
         assert await t.say("x") == ["message 2"]
-        assert await record(t) == ("active", 1)
+        assert await newest_record(t) == ("active", 1)
 
 
 async def test_a_message_that_comes_before_the_timeout_is_noticed_ends_the_old_episode_first() -> None:
-    clock, ends = Clock(), Ends()
-    async with counting(clock, on_conversation_end=(ends,)) as t:
+    clock, ends = Clock(), EndRecorder()
+    async with counting_tester(clock, on_conversation_end=(ends,)) as t:
         await t.say("x")
         await t.say("x")
-        clock.move(hours=2)
+        clock.advance(hours=2)
         assert await t.say("x") == ["message 3"]
-        assert ends.heard == [(f"{ALICE}_{AGENT}", "timeout")]
-        assert await record(t) == ("active", 1)
+        assert ends.calls == [(f"{ALICE}_{AGENT}", "timeout")]
+        assert await newest_record(t) == ("active", 1)
 
 
 async def test_a_conversation_times_out_by_itself() -> None:
@@ -195,42 +184,42 @@ async def test_a_conversation_times_out_by_itself() -> None:
     policy = Policy(rules=Rules(timeout=timedelta(seconds=0.1)))
     async with AgentTester(counter, policy=policy, on_conversation_end=(lambda *_: done.set(),)) as t:
         await t.say("x")
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await done.wait()
-        assert await record(t) == ("timeout", 1)
+        assert await newest_record(t) == ("timeout", 1)
 
 
-async def test_a_conversation_that_fell_silent_before_a_restart_times_out_after_it() -> None:
+async def test_a_conversation_that_was_idle_before_a_restart_times_out_after_it() -> None:
     clock, done = Clock(), asyncio.Event()
-    async with counting(clock, on_conversation_end=(lambda *_: done.set(),)) as t:
+    async with counting_tester(clock, on_conversation_end=(lambda *_: done.set(),)) as t:
         await t.say("x")
-        clock.move(hours=2)
+        clock.advance(hours=2)
         await t.restart()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await done.wait()
-        assert await record(t) == ("timeout", 1)
+        assert await newest_record(t) == ("timeout", 1)
 
 
 async def test_several_failures_in_a_row_end_in_error(expected_errors: ExpectedErrors) -> None:
     expected_errors("RuntimeError: as told")
-    async with counting(Clock(), Policy(rules=Rules(max_failures=3))) as t:
+    async with counting_tester(Clock(), Policy(rules=Rules(max_failures=3))) as t:
         for told in ("raise", "raise", "x", "raise", "raise"):
             await t.say(told)
-        assert await record(t) == ("active", 5)
+        assert await newest_record(t) == ("active", 5)
         await t.say("raise")
-        assert await record(t) == ("error", 6)
+        assert await newest_record(t) == ("error", 6)
 
 
 async def test_an_error_that_the_agent_reports_is_no_failed_turn() -> None:
-    async with counting(Clock(), Policy(rules=Rules(max_failures=1))) as t:
+    async with counting_tester(Clock(), Policy(rules=Rules(max_failures=1))) as t:
         with pytest.raises(PeerFailedError, match="as told"):
             await t.ask("error")
-        assert await record(t) == ("active", 1)
+        assert await newest_record(t) == ("active", 1)
 
 
-async def test_every_way_to_hear_of_an_end_is_told_and_one_that_raises_hinders_nobody(expected_errors: ExpectedErrors) -> None:
+async def test_every_callback_of_an_end_is_called_also_if_one_raises(expected_errors: ExpectedErrors) -> None:
     expected_errors("RuntimeError: a callback of somebody")
-    heard = []
+    calls = []
 
     class Listening:
         manifest = AgentDefinition.simple("listening")
@@ -239,31 +228,31 @@ async def test_every_way_to_hear_of_an_end_is_told_and_one_that_raises_hinders_n
             session.end()
 
         async def on_conversation_end(self, conversation_id: str, reason: str) -> None:
-            heard.append("the agent")
+            calls.append("the agent")
 
     def raising(conversation_id: str, reason: str) -> None:
-        heard.append("raising")
+        calls.append("raising")
         raise RuntimeError("a callback of somebody")
 
     async def coroutine(conversation_id: str, reason: str) -> None:
-        heard.append("coroutine")
+        calls.append("coroutine")
 
     async with AgentTester(Listening, on_conversation_end=(raising, coroutine)) as t:
         await t.ask("x")
         await t.ask("x")
-    assert heard == ["raising", "coroutine", "the agent"] * 2
+    assert calls == ["raising", "coroutine", "the agent"] * 2
 
 
 # Echoes
 
 
-async def test_ten_messages_with_our_last_answer_in_them_are_paused_with_one_notice() -> None:
+async def test_ten_messages_that_echo_the_last_reply_are_paused_with_one_notice() -> None:
     @agent
-    async def parrot(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    async def constant_agent(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("Hello!")
 
     clock = Clock()
-    async with AgentTester(parrot, clock=clock) as t:
+    async with AgentTester(constant_agent, clock=clock) as t:
         assert await t.say("hi") == ["Hello!"]
         answers = [await t.say(f"> Hello! you said, {number}") for number in range(14)]
         assert answers[:9] == [["Hello!"]] * 9
@@ -271,27 +260,27 @@ async def test_ten_messages_with_our_last_answer_in_them_are_paused_with_one_not
         with pytest.raises(PeerRefusedError, match="goes round in circles"):  # the same conversation, by a program
             await t.ask("x")
         assert answers[10:] == [[]] * 4
-        assert await record(t) == ("max_interactions_reached", 10)
-        clock.move(seconds=300)
+        assert await newest_record(t) == ("max_interactions_reached", 10)
+        clock.advance(seconds=300)
         assert await t.say("hi") == ["Hello!"]
 
 
-async def test_one_message_without_it_begins_the_count_anew() -> None:
+async def test_a_message_without_an_echo_resets_the_count() -> None:
     @agent
-    async def parrot(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    async def constant_agent(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("Hello!")
 
-    async with AgentTester(parrot) as t:
+    async with AgentTester(constant_agent) as t:
         for number in range(30):
             assert await t.say("something else" if number % 9 == 0 else "Hello!") == ["Hello!"]
 
 
-async def test_a_program_that_asks_and_asks_again_is_no_echo() -> None:
+async def test_a_program_that_repeats_its_question_is_no_echo() -> None:
     @agent
-    async def mirror(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    async def repeating_agent(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown(request.payload["query"])
 
-    async with AgentTester(mirror) as t:
+    async with AgentTester(repeating_agent) as t:
         assert {(await t.ask("same")).text for _ in range(30)} == {"same"}
 
 
@@ -299,29 +288,29 @@ async def test_a_program_that_asks_and_asks_again_is_no_echo() -> None:
 
 
 @agent
-async def keeper(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-    """Keeps a secret, and shows everything that it knows of who asks."""
+async def secret_keeper(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    """Store a secret, and reply with everything that it knows about the sender."""
     if (text := request.payload["query"]).startswith("keep "):
         await session.store("secret", text.removeprefix("keep "))
     past = [query_of(turn) for turn in await session.history()]
     await response.markdown(f"{await session.get('secret')} {past} {await session.recall('keep')}")
 
 
-async def clear(t: AgentTester, conversation_id: str) -> None:
-    """As `sessions clear` does: the platform is stopped for it."""
-    store = t.runners[AGENT].repository
-    (row,) = [row for row in await store.list_conversations() if row.conversation_id == conversation_id]
-    await store.delete_conversation(row)
+async def clear_conversation(t: AgentTester, conversation_id: str) -> None:
+    """Delete a conversation as `sessions clear` does: while the platform is stopped."""
+    repository = t.runners[AGENT].repository
+    (row,) = [row for row in await repository.list_conversations() if row.conversation_id == conversation_id]
+    await repository.delete_conversation(row)
     await t.restart()
 
 
-NOTHING = ["None [] []"]
+NO_DATA = ["None [] []"]
 
 
-async def test_two_people_with_the_same_thread_see_nothing_of_each_other() -> None:
-    async with AgentTester(keeper) as t:
+async def test_two_people_with_the_same_thread_have_separate_data() -> None:
+    async with AgentTester(secret_keeper) as t:
         await t.say("keep alice's", thread="t", user=ALICE)
-        assert await t.say("show", thread="t", user=BOB) == NOTHING
+        assert await t.say("show", thread="t", user=BOB) == NO_DATA
         await t.say("keep bob's", thread="t", user=BOB)
         assert "bob" not in (await t.say("show", thread="t", user=ALICE))[0]
         await t.restart()
@@ -329,31 +318,31 @@ async def test_two_people_with_the_same_thread_see_nothing_of_each_other() -> No
         assert "alice" not in (await t.say("show", thread="t", user=BOB))[0]
 
 
-async def test_nothing_crosses_after_the_first_ones_conversation_was_cleared() -> None:
-    async with AgentTester(keeper) as t:
+async def test_nothing_crosses_after_the_first_conversation_was_cleared() -> None:
+    async with AgentTester(secret_keeper) as t:
         await t.say("keep alice's", thread="t", user=ALICE)
         await t.say("keep bob's", thread="t", user=BOB)
-        await clear(t, "t")
+        await clear_conversation(t, "t")
         assert "bob" not in (await t.say("show", thread="t", user=ALICE))[0]
         shown = (await t.say("show", thread="t", user=BOB))[0]
         assert shown.startswith("bob's ['keep bob's'") or shown.startswith("bob's [\"keep bob")
-        await clear(t, f"t_{BOB}")
-        assert await t.say("show", thread="t", user="carol@localhost") == NOTHING
+        await clear_conversation(t, f"t_{BOB}")
+        assert await t.say("show", thread="t", user="carol@localhost") == NO_DATA
 
 
 @pytest.mark.parametrize("thread", [f"{ALICE}_{AGENT}", f"t_{ALICE}"])
-async def test_a_thread_that_reads_as_anothers_conversation_opens_nothing(thread: str) -> None:
-    async with AgentTester(keeper) as t:
+async def test_a_thread_named_like_anothers_conversation_id_opens_nothing(thread: str) -> None:
+    async with AgentTester(secret_keeper) as t:
         await t.say("keep alice's", user=ALICE)
         await t.say("keep alice's", user=ALICE, thread="t")
-        assert await t.say("show", user=BOB, thread=thread) == NOTHING
+        assert await t.say("show", user=BOB, thread=thread) == NO_DATA
         # And the other way round: who comes first with such a thread takes nobody's place.
         await t.say("keep bob's", user=BOB, thread=f"carol@localhost_{AGENT}")
-        assert await t.say("show", user="carol@localhost") == NOTHING
+        assert await t.say("show", user="carol@localhost") == NO_DATA
 
 
-async def test_two_who_begin_the_same_thread_at_once_are_two() -> None:
-    async with AgentTester(keeper) as t:
+async def test_people_who_begin_the_same_thread_at_once_get_separate_conversations() -> None:
+    async with AgentTester(secret_keeper) as t:
         people = [f"person{number}@localhost" for number in range(20)]
         await asyncio.gather(*(t.say(f"keep <{who}>", thread="t", user=who) for who in people))
         for who in people:
@@ -365,7 +354,7 @@ async def test_two_who_begin_the_same_thread_at_once_are_two() -> None:
 # The lifecycle
 
 
-class Resource:
+class LifecycleAgent:
     """Opens and closes something."""
 
     manifest = AgentDefinition.simple("resource")
@@ -395,51 +384,51 @@ ON_DEMAND = Policy(lifecycle="on_demand", idle_shutdown_s=0.02)
 
 
 async def test_eager_starts_before_the_first_message_and_shuts_down_at_the_end() -> None:
-    resource = Resource()
-    async with AgentTester(resource) as t:
-        assert resource.log == ["startup"]
+    lifecycle_agent = LifecycleAgent()
+    async with AgentTester(lifecycle_agent) as t:
+        assert lifecycle_agent.log == ["startup"]
         await t.ask("end")
-    assert resource.log == ["startup", "end", "shutdown"]
+    assert lifecycle_agent.log == ["startup", "end", "shutdown"]
 
 
 async def test_on_demand_starts_with_the_first_conversation_and_shuts_down_when_none_is_active() -> None:
-    resource = Resource()
-    async with AgentTester(resource, policy=ON_DEMAND) as t:
-        assert resource.log == []
+    lifecycle_agent = LifecycleAgent()
+    async with AgentTester(lifecycle_agent, policy=ON_DEMAND) as t:
+        assert lifecycle_agent.log == []
         await asyncio.gather(*(t.ask("x", thread=str(number)) for number in range(3)))
-        assert resource.log == ["startup", "x", "x", "x"]
+        assert lifecycle_agent.log == ["startup", "x", "x", "x"]
         for number in range(3):
             await t.ask("end", thread=str(number))
-        async with asyncio.timeout(PATIENCE_S):
-            await resource.closed.wait()
-        assert resource.log[4:] == ["end", "end", "end", "shutdown"]
+        async with asyncio.timeout(TIMEOUT_S):
+            await lifecycle_agent.closed.wait()
+        assert lifecycle_agent.log[4:] == ["end", "end", "end", "shutdown"]
         await t.ask("x")
-        assert resource.log[8:] == ["startup", "x"]
-    assert resource.log[8:] == ["startup", "x", "shutdown"]
+        assert lifecycle_agent.log[8:] == ["startup", "x"]
+    assert lifecycle_agent.log[8:] == ["startup", "x", "shutdown"]
 
 
 async def test_on_demand_without_a_conversation_starts_nothing() -> None:
-    resource = Resource()
-    async with AgentTester(resource, policy=ON_DEMAND):
+    lifecycle_agent = LifecycleAgent()
+    async with AgentTester(lifecycle_agent, policy=ON_DEMAND):
         pass
-    assert resource.log == []
+    assert lifecycle_agent.log == []
 
 
 async def test_a_startup_that_fails_is_an_answer_with_an_error_and_is_tried_again(expected_errors: ExpectedErrors) -> None:
     expected_errors("OSError: not yet")
-    resource = Resource()
-    resource.fails = 1
-    async with AgentTester(resource, policy=ON_DEMAND) as t:
+    lifecycle_agent = LifecycleAgent()
+    lifecycle_agent.fails = 1
+    async with AgentTester(lifecycle_agent, policy=ON_DEMAND) as t:
         with pytest.raises(PeerFailedError, match="Something went wrong"):
             await t.ask("x")
         assert (await t.ask("x")).events[-1].type == "request.completed"
-    assert resource.log == ["startup", "startup", "x", "shutdown"]
+    assert lifecycle_agent.log == ["startup", "startup", "x", "shutdown"]
 
 
-async def test_a_startup_takes_nothing_from_the_time_of_the_first_answer() -> None:
+async def test_the_startup_does_not_count_for_the_timeout_of_the_first_turn() -> None:
     begun: list[str] = []
 
-    class Slow(Resource):
+    class Slow(LifecycleAgent):
         async def startup(self) -> None:
             begun.append("startup")
             await asyncio.sleep(0.6)
@@ -452,8 +441,8 @@ async def test_a_startup_takes_nothing_from_the_time_of_the_first_answer() -> No
         with LoopClock() as clock:
             asking = asyncio.create_task(t.ask("x"))
             for what in ("startup", "assist"):
-                await clock.until(lambda what=what: begun[-1:] == [what])  # type: ignore[misc]  # mypy knows no type of a lambda with a default
-                await clock.move(0.6)
+                await clock.wait_for(lambda what=what: begun[-1:] == [what])  # type: ignore[misc]  # mypy knows no type of a lambda with a default
+                await clock.advance(0.6)
             assert (await asking).events[-1].type == "request.completed"
 
 
@@ -462,7 +451,7 @@ async def test_plain_functions_run_in_a_thread() -> None:
 
     where = []
 
-    class Plain(Resource):
+    class Plain(LifecycleAgent):
         def startup(self) -> None:  # type: ignore[override]  # both are allowed
             where.append(threading.current_thread() is threading.main_thread())
 

@@ -1,4 +1,4 @@
-"""What goes wrong around a turn: a store that fails, a message at a bad moment, a peer that sends everything back."""
+"""Faults around a turn: a failing store, a message at a bad moment, a peer that sends everything back."""
 
 from __future__ import annotations
 
@@ -19,81 +19,82 @@ from spade_coreason import (
     AgentInteractionMemory,
     AgentRequest,
     AgentTester,
-    ConversationState,
     PeerError,
-    PeerFailedError,
     Peers,
     ResponseHandler,
+    Session,
     SessionHandle,
     StoreError,
     agent,
     command,
 )
+from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.access import AccessPolicy
-from spade_coreason.domain.conversation import Rules
 from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.memory.interaction.file import MemoryLimits
-from spade_coreason.memory.session import Session
 from spade_coreason.runtime.gateway import InboundGateway
 from spade_coreason.runtime.peers import OpenRequests
-from spade_coreason.runtime.policy import Policy, RunnerTimings
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
-from spade_coreason.storage.database import Database
+from spade_coreason.storage.database import Commit, Database
 from spade_coreason.storage.inbox import Inbox
 from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import RECEIVE
+from spade_coreason.testing import Policy, Rules, RunnerTimings
+from spade_coreason.xmpp.transport import receive_stanza
 from tests.support.databases import SQLITE, WriteInterceptor, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.records import NOT_REMEMBERED
 from tests.support.servers.postgres import Postgres
-from tests.support.wait import PATIENCE_S, eventually
+from tests.support.transports import discarding_transport, make_transport
+from tests.support.wait import TIMEOUT_S, eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 
 
-class Requests(Inbox):
+class FaultyInbox(Inbox):
     """Fails when told to."""
 
     fails_to_finish = False
 
-    def finish(self, *args: Any, **kwargs: Any) -> asyncio.Future[bool]:
+    def finish(self, *args: Any, **kwargs: Any) -> Commit[bool]:
         if self.fails_to_finish:
             raise StoreError("the disk is full")
         return super().finish(*args, **kwargs)
 
 
-class Store(AgentRepository):
-    """Fails when told to, and counts how often idle conversations are looked for."""
+class FaultyRepository(AgentRepository):
+    """A repository that fails on demand, and counts the searches for idle conversations."""
 
-    fails_to_look = 0
-    looks = 0
-    while_looking: Callable[[], object] = staticmethod(lambda: None)
+    lookup_failures = 0
+    lookups = 0
+    during_lookup: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, database: Database, agent: str) -> None:
         super().__init__(database, agent)
-        self.inbox: Requests = Requests(database, agent)
+        self.inbox: FaultyInbox = FaultyInbox(database, agent)
 
     async def find_conversations(self, ids: Iterable[str]) -> dict[str, StoredConversation]:
-        self.looks += 1
-        if self.fails_to_look:
-            self.fails_to_look -= 1
+        self.lookups += 1
+        if self.lookup_failures:
+            self.lookup_failures -= 1
             raise StoreError("locked")
         found = await super().find_conversations(ids)
-        self.while_looking()
+        self.during_lookup()
         return found
 
 
-class Echo:
-    """Keeps what it was asked."""
+class RecordingAgent:
+    """Record the questions."""
 
     def __init__(self) -> None:
         self.manifest = AgentDefinition.simple("echo")
         self.asked: list[str] = []
         self.waits_for: asyncio.Event | None = None
 
-    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         self.asked.append(request.payload["query"])
         if self.waits_for is not None:
             await self.waits_for.wait()
@@ -104,39 +105,42 @@ class Echo:
         return "AH"
 
 
-def asked(text: str, sender: str = ALICE, thread: str | None = None) -> InboundRequest:
+def make_request(text: str, sender: str = ALICE, thread: str | None = None) -> InboundRequest:
     return InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text)
 
 
-class Running:
-    """A runner on a file, and what it says."""
+class FaultHarness:
+    """A runner on a database, and its output."""
 
-    def __init__(self, runner: Runner, store: Store, agent: Echo, said: list[str], writes: WriteInterceptor) -> None:
+    def __init__(
+        self, runner: Runner, store: FaultyRepository, agent: RecordingAgent, said: list[str], writes: WriteInterceptor
+    ) -> None:
         self.runner, self.store, self.agent, self.output, self.writes = runner, store, agent, said, writes
 
     async def ask(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
-        self.runner.receive(asked(text, sender, thread))
+        self.runner.receive(make_request(text, sender, thread))
         await self.runner.wait_until_idle()
 
     async def states(self) -> list[ConversationState]:
         return [row.status.state for row in await self.store.list_conversations()]
 
-    async def ended(self) -> None:
+    async def wait_until_expired(self) -> None:
         """Waits until no conversation is active."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while ConversationState.ACTIVE in await self.states():  # noqa: ASYNC110 - read from the database
                 await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
-async def running(url: str, send: Callable[[list[str]], None] | None = None, **policy: Any) -> AsyncIterator[Running]:
+async def run_harness(url: str, send: Callable[[list[str]], None] | None = None, **policy: Any) -> AsyncIterator[FaultHarness]:
     writes = WriteInterceptor()
     database = await open_without_sync(url, writes)
-    store, agent, said = Store(database, AGENT), Echo(), list[str]()
-    runner = Runner(agent, AGENT, store, Policy(**policy))
-    await runner.open(send or (lambda stanzas: said.extend(fromstring(s).findtext("body") or "" for s in stanzas)))
+    store, agent, said = FaultyRepository(database, AGENT), RecordingAgent(), list[str]()
+    send = send or (lambda stanzas: said.extend(fromstring(stanza).findtext("body") or "" for stanza in stanzas))
+    runner = Runner(agent, AGENT, store, make_transport(AGENT, send), Policy(**policy))
+    await runner.open()
     try:
-        yield Running(runner, store, agent, said, writes)
+        yield FaultHarness(runner, store, agent, said, writes)
     finally:
         await runner.drain(0)
         await runner.close()
@@ -150,65 +154,64 @@ def idle_after(seconds: float) -> Rules:
 # Idle conversations
 
 
-async def test_messages_that_come_while_idle_conversations_are_ended_begin_no_second_watch(database_url: str) -> None:
-    async with running(database_url, rules=idle_after(0.1)) as r:
-        r.store.while_looking = lambda: r.runner.receive(asked("hi", f"u{r.store.looks}@localhost"))
+async def test_messages_during_an_expiry_start_no_second_timer(database_url: str) -> None:
+    async with run_harness(database_url, rules=idle_after(0.1)) as harness:
+        harness.store.during_lookup = lambda: harness.runner.receive(make_request("hi", f"u{harness.store.lookups}@localhost"))
         began = asyncio.get_running_loop().time()
-        r.runner.receive(asked("hi"))
-        await eventually(lambda: r.store.looks >= 15)
-        r.store.while_looking = lambda: None
+        harness.runner.receive(make_request("hi"))
+        await eventually(lambda: harness.store.lookups >= 15)
+        harness.store.during_lookup = lambda: None
         took_s = asyncio.get_running_loop().time() - began
         assert took_s > 15 * 0.1 / 5  # several watches at once would look ever more often
-        await r.ended()
+        await harness.wait_until_expired()
 
 
 async def test_a_conversation_whose_turn_could_not_be_stored_times_out_like_any_other(
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("a request of alice@localhost is not stored: the disk is full")
-    async with running(database_url, rules=idle_after(0.2)) as r:
-        await r.ask("one")
-        r.store.inbox.fails_to_finish = True
-        await r.ask("two")
-        r.store.inbox.fails_to_finish = False
-        await r.ended()
-        assert await r.states() == [ConversationState.TIMEOUT]
-        assert r.store.looks <= 6
+    async with run_harness(database_url, rules=idle_after(0.2)) as harness:
+        await harness.ask("one")
+        harness.store.inbox.fails_to_finish = True
+        await harness.ask("two")
+        harness.store.inbox.fails_to_finish = False
+        await harness.wait_until_expired()
+        assert await harness.states() == [ConversationState.TIMEOUT]
+        assert harness.store.lookups <= 6
 
 
-async def test_one_look_that_fails_does_not_end_the_watch(
+async def test_a_failed_lookup_does_not_end_the_expiry(
     database_url: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("idle conversations cannot be ended at the moment: locked")
-    async with running(database_url, rules=idle_after(0.1), timings=RunnerTimings(retry_s=0.05)) as r:
-        r.store.fails_to_look = 2
-        await r.ask("one")
-        await r.ended()
+    async with run_harness(database_url, rules=idle_after(0.1), timings=RunnerTimings(retry_s=0.05)) as harness:
+        harness.store.lookup_failures = 2
+        await harness.ask("one")
+        await harness.wait_until_expired()
         assert caplog.text.count("idle conversations cannot be ended at the moment: locked") == 2
 
 
 async def test_a_first_turn_that_was_interrupted_leaves_a_conversation_that_times_out(database_url: str) -> None:
     rules = idle_after(0.3)
-    async with running(database_url, rules=rules, on_restart="report") as r:
-        r.agent.waits_for = asyncio.Event()
-        r.runner.receive(asked("one"))
-        await eventually(lambda: bool(r.agent.asked))
-    async with running(database_url, rules=rules, on_restart="report") as r:
-        assert await r.states() == [ConversationState.ACTIVE]
-        await r.ended()
+    async with run_harness(database_url, rules=rules, on_restart="report") as harness:
+        harness.agent.waits_for = asyncio.Event()
+        harness.runner.receive(make_request("one"))
+        await eventually(lambda: bool(harness.agent.asked))
+    async with run_harness(database_url, rules=rules, on_restart="report") as harness:
+        assert await harness.states() == [ConversationState.ACTIVE]
+        await harness.wait_until_expired()
 
 
 @pytest.mark.parametrize("how", ["raises", "cancels", "hangs"])
-async def test_whoever_is_told_of_an_end_holds_up_no_conversation(
+async def test_a_faulty_end_callback_delays_no_conversation(
     how: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("failed: SystemExit: 1" if how == "raises" else "failed: CancelledError")
     if how == "hangs":  # it is cancelled then, which the log calls a second failure
         expected_errors("took longer than 0.05 s")
 
-    class Talkative(Echo):
-        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-            assert isinstance(session, Session)
+    class EndingAgent(RecordingAgent):
+        async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
             session.end()
             await super().assist(request, session, response)
 
@@ -221,9 +224,9 @@ async def test_whoever_is_told_of_an_end_holds_up_no_conversation(
                 task.cancel()
             await asyncio.Event().wait()
 
-    async with AgentTester(Talkative(), policy=Policy(timings=RunnerTimings(conversation_end_s=0.05))) as t:
-        asked = [asyncio.create_task(t.ask(str(number))) for number in range(3)]
-        assert [answer.text for answer in await asyncio.gather(*asked)] == ["0", "1", "2"]
+    async with AgentTester(EndingAgent(), policy=Policy(timings=RunnerTimings(conversation_end_s=0.05))) as t:
+        tasks = [asyncio.create_task(t.ask(str(number))) for number in range(3)]
+        assert [answer.text for answer in await asyncio.gather(*tasks)] == ["0", "1", "2"]
         assert await t.say("hi") == ["hi"]
     assert "on_conversation_end of" in caplog.text
 
@@ -232,24 +235,24 @@ async def test_whoever_is_told_of_an_end_holds_up_no_conversation(
 
 
 async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database_url: str) -> None:
-    class Early(Inbox):
+    class EarlyInbox(Inbox):
         async def load_pending(self) -> Any:
-            before = runner.receive(asked("before"))
+            before = runner.receive(make_request("before"))
             assert before is not None
             await before
             found = await super().load_pending()
-            runner.receive(asked("after"))
+            runner.receive(make_request("after"))
             return found
 
     database = await open_database(database_url, "off")
-    agent = Echo()
-    store = AgentRepository(database, AGENT)
-    store.inbox = Early(database, AGENT)
-    runner = Runner(agent, AGENT, store)
-    first = runner.receive(asked("first"))
+    agent = RecordingAgent()
+    repository = AgentRepository(database, AGENT)
+    repository.inbox = EarlyInbox(database, AGENT)
+    runner = Runner(agent, AGENT, repository, discarding_transport(AGENT))
+    first = runner.receive(make_request("first"))
     assert first is not None
     await first
-    await runner.open(lambda stanzas: None)
+    await runner.open()
     await runner.wait_until_idle()
     assert agent.asked == ["first", "before", "after"]
     await runner.drain(0)
@@ -258,21 +261,21 @@ async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database
 
 
 async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_before(database_url: str) -> None:
-    async with running(database_url) as r:
-        await r.ask("known")
-        with r.writes.held() as held:
-            is_durable = r.runner.receive(asked("quick"))
-            await eventually(lambda: bool(held))
-            assert r.agent.asked == ["known", "quick"]
+    async with run_harness(database_url) as harness:
+        await harness.ask("known")
+        with harness.writes.hold_batches() as held_batches:
+            is_durable = harness.runner.receive(make_request("quick"))
+            await eventually(lambda: bool(held_batches))
+            assert harness.agent.asked == ["known", "quick"]
             assert is_durable is not None
-            assert not is_durable.done()
-            assert r.output == ["known"]
-        await r.runner.wait_until_idle()
-        assert is_durable.done()
-        assert r.output == ["known", "quick"]
+            assert not is_durable.is_done
+            assert harness.output == ["known"]
+        await harness.runner.wait_until_idle()
+        assert is_durable.is_stored
+        assert harness.output == ["known", "quick"]
 
 
-async def test_an_answer_that_cannot_be_sent_is_kept_and_the_log_says_whose(
+async def test_a_reply_that_cannot_be_sent_is_kept_and_the_log_names_its_recipient(
     database_url: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("the answer to alice@localhost/x cannot be sent: ZeroDivisionError")
@@ -283,64 +286,63 @@ async def test_an_answer_that_cannot_be_sent_is_kept_and_the_log_says_whose(
             raise ZeroDivisionError
         said.extend(stanzas)
 
-    async with running(database_url, send) as r:
-        await r.ask("quick")
+    async with run_harness(database_url, send) as harness:
+        await harness.ask("quick")
         assert f"{AGENT}: the answer to {ALICE}/x cannot be sent" in caplog.text
-        assert [one.reply is not None for one in await r.store.inbox.load_pending()] == [True]
-        await r.ask("next")
+        assert [one.reply is not None for one in await harness.store.inbox.load_pending()] == [True]
+        await harness.ask("next")
     assert len(said) == 1
 
 
 @pytest.mark.parametrize("text", ["quick", "/shout"])
-async def test_what_is_not_on_disk_is_not_answered_though_its_answer_is(
+async def test_a_request_that_was_not_stored_is_not_answered(
     database_url: str, text: str, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("a request of alice@localhost is not stored")
     if not database_url.startswith(SQLITE):
         expected_errors("it is tried again every 5 s")
-    async with running(database_url) as r:
-        await r.ask("known")
-        with r.writes.held() as held:
-            is_durable = r.runner.receive(asked(text))
+    async with run_harness(database_url) as harness:
+        await harness.ask("known")
+        with harness.writes.hold_batches() as held_batches:
+            is_durable = harness.runner.receive(make_request(text))
             assert is_durable is not None
-            await eventually(lambda: bool(held))
-            (_, *waiting), *others = held[0]
-            held[0] = [([(RECEIVE, ("no",))], *waiting), *others]
-        await r.runner.wait_until_idle()
-        assert isinstance(is_durable.exception(), Exception)
-        assert r.output == ["known", NOT_REMEMBERED]
+            await eventually(lambda: bool(held_batches))
+            held_batches[0][0].rows = [(RECEIVE, ("no",))]
+        await harness.runner.wait_until_idle()
+        assert isinstance(is_durable.error, Exception)
+        assert harness.output == ["known", NOT_REMEMBERED]
 
 
-async def test_a_duplicate_that_comes_at_once_goes_no_further(database_url: str) -> None:
-    async with running(database_url) as r:
-        twice = asked("hi")
-        taken = [r.runner.receive(twice) for _ in range(3)]
-        assert [await one for one in taken if one is not None] == [True, False, False]
-        await r.runner.wait_until_idle()
-        assert (r.agent.asked, r.output) == (["hi"], ["hi"])
+async def test_an_immediate_duplicate_is_dropped(database_url: str) -> None:
+    async with run_harness(database_url) as harness:
+        twice = make_request("hi")
+        stored = [harness.runner.receive(twice) for _ in range(3)]
+        assert [await one for one in stored if one is not None] == [True, False, False]
+        await harness.runner.wait_until_idle()
+        assert (harness.agent.asked, harness.output) == (["hi"], ["hi"])
 
 
 # Storms
 
 
-async def test_a_peer_that_sends_everything_back_beside_a_full_queue_gets_one_notice(database_url: str) -> None:
+async def test_with_a_full_queue_a_peer_that_sends_everything_back_gets_one_notice(database_url: str) -> None:
     notices: list[str] = []
 
     def echo(stanzas: list[str]) -> None:
         for stanza in stanzas:
             notices.append(text := fromstring(stanza).findtext("body") or "")
-            asyncio.get_running_loop().call_soon(r.runner.receive, asked(text))
+            asyncio.get_running_loop().call_soon(harness.runner.receive, make_request(text))
 
-    async with running(database_url, echo, queue=3) as r:
-        r.agent.waits_for = asyncio.Event()
+    async with run_harness(database_url, echo, queue=3) as harness:
+        harness.agent.waits_for = asyncio.Event()
         for number in range(10):
-            r.runner.receive(asked(str(number)))
+            harness.runner.receive(make_request(str(number)))
             await asyncio.sleep(0.01)
         assert len(notices) == 1
         assert notices[0].startswith("3 messages of this conversation wait already")
 
 
-async def test_a_peer_that_sends_everything_back_beside_a_store_that_fails_gets_one_apology(
+async def test_with_a_failing_store_a_peer_that_sends_everything_back_gets_one_apology(
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors(*(f"a request of {sender} is not stored: the disk is full" for sender in (ALICE, BOB)))
@@ -349,18 +351,18 @@ async def test_a_peer_that_sends_everything_back_beside_a_store_that_fails_gets_
     def echo(stanzas: list[str]) -> None:
         for stanza in stanzas:
             apologies.append(text := fromstring(stanza).findtext("body") or "")
-            asyncio.get_running_loop().call_soon(r.runner.receive, asked(text))
+            asyncio.get_running_loop().call_soon(harness.runner.receive, make_request(text))
 
-    async with running(database_url, echo) as r:
-        r.store.inbox.fails_to_finish = True
+    async with run_harness(database_url, echo) as harness:
+        harness.store.inbox.fails_to_finish = True
         for number in range(5):
-            await r.ask(str(number))
-        await r.ask("from bob", BOB)
+            await harness.ask(str(number))
+        await harness.ask("from bob", BOB)
         assert apologies == [NOT_REMEMBERED] * 2
 
 
 @pytest.mark.parametrize("how", ["ask", "tell"])
-async def test_agents_that_ask_each_other_in_a_circle_come_to_an_end(how: str) -> None:
+async def test_agents_that_ask_each_other_in_a_circle_are_stopped(how: str) -> None:
     turns: list[int] = []
 
     def passes_on_to(other: str) -> Any:
@@ -390,7 +392,7 @@ async def test_agents_that_ask_each_other_in_a_circle_come_to_an_end(how: str) -
             assert "This was asked through 17 agents one after the other: they seem to ask in a circle." in answer.text
 
 
-async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_more_than_thirty_answers(
+async def test_a_peer_that_sends_malformed_messages_gets_at_most_thirty_replies(
     database_url: str,
 ) -> None:
     sent: list[str] = []
@@ -398,10 +400,10 @@ async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_mor
     def deliver(container: str, number: int) -> None:
         json = f"<json xmlns='urn:xmpp:json:0'>{container}</json>"
         stanza = f"<message xmlns='jabber:client' from='{ALICE}/x' id='{number}'>{json}</message>"
-        assert door.receive_stanza(fromstring(stanza)) is None
+        assert receive_stanza(gateway, AGENT, fromstring(stanza)) is None
 
-    async with running(database_url) as r:
-        door = InboundGateway(r.runner, OpenRequests(), AccessPolicy(AGENT), sent.extend)
+    async with run_harness(database_url) as harness:
+        gateway = InboundGateway(harness.runner, OpenRequests(), AccessPolicy(AGENT), make_transport(AGENT, sent.extend))
         for number in range(50):
             deliver('{"error": "cannot parse"}', number)
         assert len(sent) == 30
@@ -410,7 +412,7 @@ async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_mor
         assert len(sent) == 33
 
 
-async def test_what_an_agent_could_not_remember_is_reported_as_not_remembered(
+async def test_information_that_could_not_be_stored_is_reported_as_not_remembered(
     tmp_path: Path, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("the memory of the conversation 'c' is full")
@@ -435,15 +437,15 @@ async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("a request of alice@localhost is not stored: the disk is full")
-    async with running(database_url, timings=RunnerTimings(retry_s=0.05)) as r:
-        r.store.inbox.fails_to_finish = True
-        await r.ask("one")
-        await eventually(lambda: len(r.agent.asked) >= 3)
-        r.store.inbox.fails_to_finish = False
-        await eventually(lambda: r.output[-1] == "one")
-        assert r.output[:-1] == [r.output[0]]
-        assert await r.store.inbox.load_pending() != []  # answered, and not acknowledged
-        [row] = await r.store.list_conversations()
+    async with run_harness(database_url, timings=RunnerTimings(retry_s=0.05)) as harness:
+        harness.store.inbox.fails_to_finish = True
+        await harness.ask("one")
+        await eventually(lambda: len(harness.agent.asked) >= 3)
+        harness.store.inbox.fails_to_finish = False
+        await eventually(lambda: harness.output[-1] == "one")
+        assert harness.output[:-1] == [harness.output[0]]
+        assert await harness.store.inbox.load_pending() != []  # answered, and not acknowledged
+        [row] = await harness.store.list_conversations()
         assert row.turns == 1
 
 
@@ -451,32 +453,32 @@ async def test_a_turn_that_ends_while_the_database_server_is_away_is_answered_wh
     own_postgres: Postgres, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("it is tried again every 5 s", "a request of alice@localhost is not stored")
-    async with running(own_postgres.url(), timings=RunnerTimings(retry_s=0.1)) as r:
-        await r.ask("before")
-        r.agent.waits_for = asyncio.Event()
-        taken = r.runner.receive(asked("during"))
-        assert taken is not None
-        assert await taken
-        await eventually(lambda: r.agent.asked == ["before", "during"])
+    async with run_harness(own_postgres.url(), timings=RunnerTimings(retry_s=0.1)) as harness:
+        await harness.ask("before")
+        harness.agent.waits_for = asyncio.Event()
+        stored = harness.runner.receive(make_request("during"))
+        assert stored is not None
+        assert await stored
+        await eventually(lambda: harness.agent.asked == ["before", "during"])
         await asyncio.to_thread(own_postgres.stop)
-        r.agent.waits_for.set()
-        await eventually(lambda: len(r.output) == 2)
-        assert r.output[1] == NOT_REMEMBERED
+        harness.agent.waits_for.set()
+        await eventually(lambda: len(harness.output) == 2)
+        assert harness.output[1] == NOT_REMEMBERED
         await asyncio.to_thread(own_postgres.start)
-        await eventually(lambda: r.output[-1] == "during")
-        await r.ask("after")
-        assert r.output[-1] == "after"
-        [row] = await r.store.list_conversations()
+        await eventually(lambda: harness.output[-1] == "during")
+        await harness.ask("after")
+        assert harness.output[-1] == "after"
+        [row] = await harness.store.list_conversations()
         assert row.turns == 3
 
 
 # Starting and stopping
 
 
-async def test_a_startup_that_hangs_is_an_answer_with_an_error_and_holds_up_nothing(expected_errors: ExpectedErrors) -> None:
+async def test_a_hanging_startup_is_an_error_reply_and_delays_nothing(expected_errors: ExpectedErrors) -> None:
     expected_errors("assist took longer than 0.05 s")
 
-    class Hanging(Echo):
+    class Hanging(RecordingAgent):
         async def startup(self) -> None:
             await asyncio.Event().wait()
 
@@ -488,7 +490,7 @@ async def test_a_startup_that_hangs_is_an_answer_with_an_error_and_holds_up_noth
             assert (await t.say("hi"))[0].startswith("I could not finish this within 0.05 s (incident ")
 
 
-async def test_a_shutdown_that_exits_or_hangs_holds_up_nothing(
+async def test_a_shutdown_that_exits_or_hangs_delays_nothing(
     caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors(
@@ -497,11 +499,11 @@ async def test_a_shutdown_that_exits_or_hangs_holds_up_nothing(
         "shutdown() of Hanging failed: CancelledError",
     )
 
-    class Exiting(Echo):
+    class Exiting(RecordingAgent):
         def shutdown(self) -> None:
             raise SystemExit(3)
 
-    class Hanging(Echo):
+    class Hanging(RecordingAgent):
         async def shutdown(self) -> None:
             await asyncio.Event().wait()
 
@@ -512,7 +514,7 @@ async def test_a_shutdown_that_exits_or_hangs_holds_up_nothing(
     assert "shutdown() of Hanging took longer than 0.05 s" in caplog.text
 
 
-async def test_an_answer_that_is_returned_instead_of_said_is_named_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_returned_answer_is_named_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
     @agent
     async def returning(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         return "hello"  # type: ignore[return-value]  # the point of the test

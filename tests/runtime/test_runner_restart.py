@@ -1,4 +1,4 @@
-"""What a restart finds: turns that were not finished."""
+"""Unfinished turns after a restart."""
 
 from __future__ import annotations
 
@@ -6,24 +6,17 @@ import asyncio
 
 import pytest
 
-from spade_coreason import (
-    AgentDefinition,
-    AgentRequest,
-    AgentTester,
-    ConversationState,
-    PeerFailedError,
-    Policy,
-    ResponseHandler,
-    SessionHandle,
-    agent,
-)
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ResponseHandler, SessionHandle, agent
+from spade_coreason.contracts import ConversationState
+from spade_coreason.exceptions import PeerFailedError
+from spade_coreason.testing import Policy
 from tests.support.stanzas import collect_replies, message
 
 ALICE = "alice@localhost"
 BOB = "bob@localhost"
 
 
-class Working:
+class HangingAgent:
     """Hangs the first time."""
 
     manifest = AgentDefinition.simple("working")
@@ -39,12 +32,12 @@ class Working:
         await response.markdown(f"{request.payload['query']}, redelivered; {len(await session.history())} before")
 
 
-async def test_what_was_not_finished_runs_again_in_order_after_a_restart_marked_as_redelivered() -> None:
-    working = Working()
-    async with AgentTester(working, user=ALICE) as t:
+async def test_unfinished_turns_run_again_in_order_after_a_restart_marked_as_redelivered() -> None:
+    hanging = HangingAgent()
+    async with AgentTester(hanging, user=ALICE) as t:
         t.send_stanza(message("one", "1"))
         t.send_stanza(message("two", "2"))
-        await working.begun.wait()
+        await hanging.begun.wait()
         await t.restart(grace_s=0)
         await t.settled()
         assert t.unread() == ["one, redelivered; 0 before", "two, redelivered; 1 before"]
@@ -53,23 +46,23 @@ async def test_what_was_not_finished_runs_again_in_order_after_a_restart_marked_
 
 
 async def test_a_program_gets_its_answer_from_the_second_run_which_counts_once() -> None:
-    working = Working()
-    async with AgentTester(working) as t:
+    hanging = HangingAgent()
+    async with AgentTester(hanging) as t:
         asking = asyncio.create_task(t.ask("one"))
-        await working.begun.wait()
+        await hanging.begun.wait()
         await t.restart(grace_s=0)
         assert (await asking).text == "one, redelivered; 0 before"
         (only,) = await t.conversations()
         assert only.interaction_count == 1
 
 
-@pytest.mark.parametrize("how", ["blocks", "a stream"])
-async def test_what_the_second_run_says_differently_counts(how: str) -> None:
-    class Fickle(Working):
+@pytest.mark.parametrize("reply_kind", ["blocks", "a stream"])
+async def test_the_differing_text_of_a_second_run_counts(reply_kind: str) -> None:
+    class ChangingAgent(HangingAgent):
         async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             again = bool(request.metadata.get("redelivered"))
             words = ["the same, ", "but better"] if again else ["the same, ", "worse, ", "and worse"]
-            if how == "blocks":
+            if reply_kind == "blocks":
                 for word in words:
                     await response.markdown(word)
                 await response.thought("done")  # with which the last block leaves
@@ -81,25 +74,25 @@ async def test_what_the_second_run_says_differently_counts(how: str) -> None:
                 self.begun.set()
                 await asyncio.Event().wait()
 
-    fickle = Fickle()
-    async with AgentTester(fickle) as t:
+    changing = ChangingAgent()
+    async with AgentTester(changing) as t:
         asking = asyncio.create_task(t.ask("one"))
-        await fickle.begun.wait()
+        await changing.begun.wait()
         await t.restart(grace_s=0)
         answer = await asking
         assert sum("the same, " in event.data.values() for event in answer.events) == 1
-        if how == "a stream":
+        if reply_kind == "a stream":
             assert answer.text == "the same, but better"
         else:
             assert answer.text == "the same,\n\nbut better\n\nand worse"  # a block that left cannot be taken back
 
 
-async def test_what_was_interrupted_is_reported_where_so_configured() -> None:
-    working = Working()
-    async with AgentTester(working, policy=Policy(on_restart="report")) as t:
+async def test_interrupted_turns_are_reported_if_so_configured() -> None:
+    hanging = HangingAgent()
+    async with AgentTester(hanging, policy=Policy(on_restart="report")) as t:
         t.send_stanza(message("one", "1"), user=ALICE)
         asking = asyncio.create_task(t.ask("one", user=BOB))
-        await working.begun.wait()
+        await hanging.begun.wait()
         await t.restart(grace_s=0)
         with pytest.raises(PeerFailedError, match="interrupted before I could answer this"):
             await asking

@@ -1,4 +1,4 @@
-"""What a turn knows: its session, its history, its lineage; and what nobody can forge."""
+"""The context of a turn: its session, history and lineage, which no sender can forge."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ import pytest
 from spade_coreason import (
     AgentRequest,
     AgentTester,
-    CloudEvent,
     Interaction,
     MemoryConfig,
     MemoryStrategy,
-    PeerFailedError,
     Peers,
-    PeerTimeoutError,
-    Policy,
     ResponseHandler,
+    Session,
     SessionHandle,
     agent,
 )
+from spade_coreason.contracts import CloudEvent
 from spade_coreason.domain.identifiers import derive_session_id
-from spade_coreason.memory.session import Session
+from spade_coreason.exceptions import PeerFailedError, PeerTimeoutError
+from spade_coreason.testing import Policy
 from tests.support.errors import ExpectedErrors
 from tests.support.records import query_of
 
@@ -37,8 +36,8 @@ AGENT = "agent@localhost"
 
 
 @agent
-async def variables(request: AgentRequest, session: Session, response: ResponseHandler) -> None:
-    """Stores what `set` says, in the scope that it says, and shows what it gets for `get`."""
+async def store_variables(request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+    """Store the variables of `set` in the given scope, and reply with the variables of `get`."""
     for key, value in request.payload.get("set", {}).items():
         await session.store(key, value, scope=request.payload.get("scope"))
     await response.data({key: await session.get(key, "nothing") for key in request.payload.get("get", [])})
@@ -46,41 +45,41 @@ async def variables(request: AgentRequest, session: Session, response: ResponseH
         raise RuntimeError("as told")
 
 
-async def value(t: AgentTester, thread: str | None = None, user: str = ALICE) -> Any:
+async def read_variable(t: AgentTester, thread: str | None = None, user: str = ALICE) -> Any:
     return (await t.ask({"get": ["v"]}, thread=thread, user=user)).data[0]["data"]["v"]
 
 
-async def test_a_variable_is_read_in_its_conversation_and_else_of_its_person() -> None:
-    async with AgentTester(variables) as t:
+async def test_a_variable_of_the_conversation_hides_that_of_the_person() -> None:
+    async with AgentTester(store_variables) as t:
         await t.ask({"set": {"v": 1}}, thread="one", user=ALICE)
-        assert await value(t, "one") == 1
-        assert await value(t, "two") == 1
+        assert await read_variable(t, "one") == 1
+        assert await read_variable(t, "two") == 1
         await t.ask({"set": {"v": 2}}, thread="two", user=ALICE)
-        assert await value(t, "one") == 1
-        assert await value(t, "two") == 2
-        assert await value(t, "three") == 2
-        assert await value(t, "one", BOB) == await value(t, None, BOB) == "nothing"
+        assert await read_variable(t, "one") == 1
+        assert await read_variable(t, "two") == 2
+        assert await read_variable(t, "three") == 2
+        assert await read_variable(t, "one", BOB) == await read_variable(t, None, BOB) == "nothing"
         await t.restart()
-        assert [await value(t, thread) for thread in ("one", "two", "three", None)] == [1, 2, 2, 2]
-        assert await value(t, "one", BOB) == "nothing"
+        assert [await read_variable(t, thread) for thread in ("one", "two", "three", None)] == [1, 2, 2, 2]
+        assert await read_variable(t, "one", BOB) == "nothing"
 
 
 @pytest.mark.parametrize(("scope", "elsewhere"), [("conversation", "nothing"), ("person", 1), (None, 1)])
 async def test_a_scope_may_be_named(scope: str | None, elsewhere: Any) -> None:
-    async with AgentTester(variables) as t:
+    async with AgentTester(store_variables) as t:
         await t.ask({"set": {"v": 1}, "scope": scope}, thread="one", user=ALICE)
-        assert await value(t, "one") == 1
-        assert await value(t, "two") == elsewhere
+        assert await read_variable(t, "one") == 1
+        assert await read_variable(t, "two") == elsewhere
 
 
 async def test_a_variable_is_read_in_the_turn_that_stores_it() -> None:
-    async with AgentTester(variables) as t:
+    async with AgentTester(store_variables) as t:
         assert (await t.ask({"set": {"v": None}, "get": ["v"]})).data[0]["data"] == {"v": None}
 
 
 async def test_any_json_value_comes_back_as_it_was() -> None:
     values = {"text": "é🎈\0", "list": [1, 2.5, None, True], "nested": {"a": {"b": []}}, "": 0, "big": 10**30}
-    async with AgentTester(variables) as t:
+    async with AgentTester(store_variables) as t:
         await t.ask({"set": {"v": values}})
         await t.restart()
         assert (await t.ask({"get": ["v"]})).data[0]["data"]["v"] == values
@@ -114,7 +113,7 @@ async def test_a_key_that_is_no_text_and_an_unknown_scope_are_errors() -> None:
         await t.ask("x")
 
 
-async def test_what_a_value_is_changed_to_after_it_was_stored_is_not_stored() -> None:
+async def test_a_change_of_a_value_after_it_was_stored_is_not_stored() -> None:
     @agent
     async def changing(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         stored = await session.get("v", [])
@@ -128,7 +127,7 @@ async def test_what_a_value_is_changed_to_after_it_was_stored_is_not_stored() ->
         assert (await t.ask("x")).text == "['stored']"
 
 
-async def test_two_conversations_of_one_person_share_what_is_the_persons() -> None:
+async def test_two_conversations_of_one_person_share_the_variables_of_the_person() -> None:
     release = asyncio.Event()
 
     @agent
@@ -151,7 +150,7 @@ async def test_two_conversations_of_one_person_share_what_is_the_persons() -> No
 
 
 @agent
-async def historian(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+async def page_history(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
     turns = await session.history(*request.payload.get("page", []))
     asked = [turn.input["query"] if isinstance(turn.input, dict) else None for turn in turns]
     await response.data({"turns": asked, "answers": [turn.output["text"] for turn in turns]})
@@ -165,7 +164,7 @@ async def historian(request: AgentRequest, session: SessionHandle, response: Res
 )
 @pytest.mark.parametrize("restart", [False, True], ids=["", "after a restart"])
 async def test_history_pages_through_everything_whatever_the_window(policy: MemoryConfig, restart: bool) -> None:
-    async with AgentTester(historian, policy=Policy(memory=policy)) as t:
+    async with AgentTester(page_history, policy=Policy(memory=policy)) as t:
         for number in range(30):
             await t.ask({"query": number})
         if restart:
@@ -220,7 +219,7 @@ async def test_a_turn_records_what_was_asked_answered_and_logged() -> None:
         assert (await t.ask("y")).text == "as it was"
 
 
-async def test_recall_finds_the_turns_that_speak_of_it_best_first() -> None:
+async def test_recall_finds_the_matching_turns_best_first() -> None:
     @agent
     async def recalling(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.data({"found": await session.recall(request.payload["query"], 2, 0.5)})
@@ -237,7 +236,7 @@ async def test_recall_finds_the_turns_that_speak_of_it_best_first() -> None:
 
 
 @agent
-async def who(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+async def describe_session(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
     assert isinstance(session, SessionHandle)
     await response.data(
         {
@@ -248,8 +247,8 @@ async def who(request: AgentRequest, session: SessionHandle, response: ResponseH
     )
 
 
-async def test_the_session_is_of_agent_owner_and_conversation_and_stays() -> None:
-    async with AgentTester(who) as t:
+async def test_the_session_id_depends_on_agent_owner_and_conversation() -> None:
+    async with AgentTester(describe_session) as t:
         seen = (await t.ask({"a": 1}, user=ALICE, thread="t")).data[0]["data"]
         assert seen["session"] == seen["request"]["session_id"] == str(derive_session_id(AGENT, ALICE, "t"))
         assert seen["identity"] == {"id": ALICE, "name": "alice", "role": "agent"}
@@ -279,7 +278,7 @@ async def test_lineage_goes_from_agent_to_agent() -> None:
         by_text = (await peers.ask("who@localhost", "y")).data[0]["data"]["request"]
         await response.data({"child": seen, "by_text": by_text, "own": request.dump()})
 
-    async with AgentTester(middle, peers={"who@localhost": who}) as t:
+    async with AgentTester(middle, peers={"who@localhost": describe_session}) as t:
         asked = AgentRequest(session_id=uuid4(), payload={}, root_request_id=uuid4(), parent_request_id=uuid4())
         seen = (await t.ask(asked)).data[0]["data"]
         assert seen["own"]["request_id"] == str(asked.request_id)
@@ -331,7 +330,7 @@ async def test_a_forged_session_and_reserved_metadata_are_overwritten() -> None:
         assert seen[1].metadata == expected
 
 
-async def test_anothers_request_id_reveals_nothing_and_hinders_nobody() -> None:
+async def test_the_request_id_of_another_person_reveals_and_blocks_nothing() -> None:
     release = asyncio.Event()
 
     @agent
@@ -349,7 +348,7 @@ async def test_anothers_request_id_reveals_nothing_and_hinders_nobody() -> None:
         assert (await t.ask(asked.model_copy(update={"payload": {"query": "y"}}), user=ALICE)).text == f"for {ALICE}/test"
 
 
-async def test_anothers_lineage_gives_no_rights() -> None:
+async def test_the_lineage_of_another_person_gives_no_rights() -> None:
     @agent
     async def keeping(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         past = len(await session.history())
@@ -363,7 +362,7 @@ async def test_anothers_lineage_gives_no_rights() -> None:
 
 
 async def test_a_broken_lineage_is_refused_in_one_line() -> None:
-    async with AgentTester(who) as t:
+    async with AgentTester(describe_session) as t:
         # Our own values cannot be made so; other people's programs may.
         broken = AgentRequest(session_id=uuid4(), payload={}).model_copy(
             update={"root_request_id": None, "parent_request_id": uuid4()}
@@ -372,7 +371,7 @@ async def test_a_broken_lineage_is_refused_in_one_line() -> None:
             await t.ask(broken)
 
 
-async def test_an_answer_from_a_third_jid_changes_nothing() -> None:
+async def test_a_reply_from_a_third_jid_is_ignored() -> None:
     asked: asyncio.Queue[UUID] = asyncio.Queue()
     release = asyncio.Event()
 
@@ -406,7 +405,7 @@ async def test_an_answer_from_a_third_jid_changes_nothing() -> None:
         assert (await answer).text == "the true one"
 
 
-async def test_an_answer_that_comes_too_late_is_nobodys() -> None:
+async def test_a_late_reply_is_dropped() -> None:
     release = asyncio.Event()
 
     @agent
@@ -429,16 +428,16 @@ async def test_an_answer_that_comes_too_late_is_nobodys() -> None:
 # What cannot be stored or read
 
 
-class Holder:
-    """What an agent may put where JSON belongs."""
+class NotJson:
+    """An object that is no JSON."""
 
 
 CIRCLE: list[Any] = []
 CIRCLE.append(CIRCLE)
 
 
-@pytest.mark.parametrize("wrong", [datetime.now(UTC), {1, 2}, Holder(), CIRCLE, float], ids=lambda value: type(value).__name__)
-async def test_what_an_agent_does_to_the_payload_harms_no_turn(wrong: Any) -> None:
+@pytest.mark.parametrize("wrong", [datetime.now(UTC), {1, 2}, NotJson(), CIRCLE, float], ids=lambda value: type(value).__name__)
+async def test_changes_of_the_payload_by_an_agent_harm_no_turn(wrong: Any) -> None:
     @agent
     async def careless(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         request.payload["mine"] = wrong
@@ -478,7 +477,7 @@ async def test_a_turn_reads_the_same_before_and_after_a_restart(asked: dict[str,
     assert after.output["text"] == "y"
 
 
-async def test_a_turn_that_can_be_stored_and_not_read_is_missing_and_the_others_are_there(
+async def test_an_unreadable_turn_is_left_out_of_the_history(
     caplog: pytest.LogCaptureFixture,
     expected_errors: ExpectedErrors,
 ) -> None:
@@ -501,7 +500,7 @@ async def test_a_turn_that_can_be_stored_and_not_read_is_missing_and_the_others_
         assert "a stored turn cannot be read" in caplog.text
 
 
-async def test_what_is_stored_after_the_turn_is_an_error_of_the_agent() -> None:
+async def test_storing_after_the_turn_is_an_error_of_the_agent() -> None:
     problems: list[str] = []
     stored = asyncio.Event()
 

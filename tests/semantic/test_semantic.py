@@ -1,4 +1,4 @@
-"""What is meant is found, by a real embedding model behind a real endpoint; docs/memory.md shows the scores that it gives."""
+"""Semantic search with a real embedding model behind a real endpoint; docs/memory.md shows its scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from spade_coreason import (
     Knowledge,
     MemoryConfig,
     MemoryStrategy,
-    Policy,
     ResponseHandler,
     SessionHandle,
     agent,
@@ -24,6 +23,7 @@ from spade_coreason.memory.knowledge.embeddings import LocalEmbedder, OpenAIEmbe
 from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.storage import open_database
 from spade_coreason.storage.knowledge import KnowledgeRepository
+from spade_coreason.testing import Policy
 from tests.semantic.minilm import MiniLM, model_directory
 from tests.support.model_server import ModelServer
 
@@ -74,7 +74,7 @@ async def test_the_question_about_refunds_finds_its_document_first_and_no_other(
     assert [hit.document for hit in await knowledge.search("How do I get my money back?", 1, 0.6)] == ["refunds"]
 
 
-async def test_an_agent_recalls_what_was_said_long_ago_in_other_words(embedder: OpenAIEmbedder) -> None:
+async def test_an_agent_recalls_an_old_turn_asked_for_in_other_words(embedder: OpenAIEmbedder) -> None:
     @agent
     async def recalling(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.data({"found": await session.recall(request.payload["query"])})
@@ -89,17 +89,15 @@ async def test_an_agent_recalls_what_was_said_long_ago_in_other_words(embedder: 
         assert found == ["My flight departs on Friday at 7 in the morning.\nNoted."]
 
 
-def rows() -> list[tuple[str, str, float, float, float]]:
+def documented_scores() -> list[tuple[str, str, float, float, float]]:
     """The table of docs/memory.md: question, passage, cosine, score with vectors, score by words alone."""
     found = re.findall(r"^\| ([^|]+) \| ([^|]+) \| (-?[0-9.]+) \| ([0-9.]+) \| ([0-9.]+) \|$", DOCS.read_text(), re.MULTILINE)
     return [(question, passage, float(cosine), float(both), float(words)) for question, passage, cosine, both, words in found]
 
 
-async def test_the_scores_that_are_documented_are_those_that_are_measured(
-    tmp_path: Path, model: MiniLM, embedder: OpenAIEmbedder
-) -> None:
-    assert len(rows()) >= 10
-    for number, (question, passage, cosine, both, words) in enumerate(rows()):
+async def test_the_documented_scores_are_the_measured_ones(tmp_path: Path, model: MiniLM, embedder: OpenAIEmbedder) -> None:
+    assert len(documented_scores()) >= 10
+    for number, (question, passage, cosine, both, words) in enumerate(documented_scores()):
         one, other = model.embed([question, passage])
         assert sum(a * b for a, b in zip(one, other, strict=True)) == pytest.approx(cosine, abs=0.006), passage
         database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/{number}.db", "off")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason import AgentRequest, AgentTester, PeerFailedError, ResponseHandler, SessionHandle, StoreError, agent
+from spade_coreason import AgentRequest, AgentTester, ResponseHandler, SessionHandle, StoreError, agent
 from spade_coreason.contracts import GENESIS_HASH, AuditEntry, Interaction
+from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.audit import AuditVerification
 from spade_coreason.storage.backup import back_up, restore
@@ -29,50 +30,52 @@ def entry(resource: str = "it") -> AuditEntry:
     return AuditEntry(actor=AGENT, action="tool.call", resource=resource, outcome="success")
 
 
-async def trail_of(store: AgentRepository, entries: int = 5) -> list[AuditEntry]:
+async def trail_of(repository: AgentRepository, entries: int = 5) -> list[AuditEntry]:
     return [
-        await store.audit_trail.append(entry(f"tool {number}"), ALICE if number % 2 else BOB)
+        await repository.audit_trail.append(entry(f"tool {number}"), ALICE if number % 2 else BOB)
         for number in range(1, entries + 1)
     ]
 
 
-async def test_entries_that_come_together_are_one_chain(store: AgentRepository) -> None:
-    sealed = await asyncio.gather(*(store.audit_trail.append(entry(f"tool {number}"), ALICE) for number in range(50)))
-    found = await store.audit_trail.load_newest(100)
+async def test_entries_appended_at_once_are_one_chain(repository: AgentRepository) -> None:
+    sealed = await asyncio.gather(*(repository.audit_trail.append(entry(f"tool {number}"), ALICE) for number in range(50)))
+    found = await repository.audit_trail.load_newest(100)
     assert [row.number for row in found] == list(range(1, 51))
     assert [AuditEntry.model_validate(row.entry) for row in found] == list(sealed)
     assert sealed[0].previous_hash == GENESIS_HASH
     assert all(later.previous_hash == earlier.integrity_hash for earlier, later in pairwise(sealed))
     assert all(one.is_intact for one in sealed)
-    assert await store.audit_trail.verify() == AuditVerification(50, 0, sealed[-1].integrity_hash, ())
-    assert [row.number for row in await store.audit_trail.load_newest(2)] == [49, 50]
+    assert await repository.audit_trail.verify() == AuditVerification(50, 0, sealed[-1].integrity_hash, ())
+    assert [row.number for row in await repository.audit_trail.load_newest(2)] == [49, 50]
 
 
-async def test_a_trail_goes_on_after_a_restart_and_each_agent_has_its_own(store: AgentRepository, database_url: str) -> None:
-    await trail_of(store, 2)
-    await store._database.close()
+async def test_a_trail_goes_on_after_a_restart_and_each_agent_has_its_own(
+    repository: AgentRepository, database: Database, database_url: str
+) -> None:
+    await trail_of(repository, 2)
+    await database.close()
     again = await open_database(database_url, "off")
     try:
-        goes_on, other = AgentRepository(again, AGENT), AgentRepository(again, "echo@localhost")
-        last = await goes_on.audit_trail.append(entry(), ALICE)
-        assert (await goes_on.audit_trail.verify())[:3] == (3, 0, last.integrity_hash)
+        continued, other = AgentRepository(again, AGENT), AgentRepository(again, "echo@localhost")
+        last = await continued.audit_trail.append(entry(), ALICE)
+        assert (await continued.audit_trail.verify())[:3] == (3, 0, last.integrity_hash)
         assert (await other.audit_trail.append(entry(), ALICE)).previous_hash == GENESIS_HASH
         assert (await other.audit_trail.verify()).entries == 1
     finally:
         await again.close()
 
 
-async def test_a_trail_that_was_restored_from_a_backup_is_whole_and_goes_on(
-    store: AgentRepository, database: Database, tmp_path: Path
+async def test_a_trail_restored_from_a_backup_is_intact_and_continues(
+    repository: AgentRepository, database: Database, tmp_path: Path
 ) -> None:
-    sealed = await trail_of(store)
-    await store.erase_person(BOB)
+    sealed = await trail_of(repository)
+    await repository.erase_person(BOB)
     await back_up(database, tmp_path / "none", tmp_path / "b.tar", "1", lambda done, total: None)
     restored = await open_database(f"{SQLITE}{tmp_path}/restored.db", "off")
     try:
         await restore(restored, tmp_path / "memory", tmp_path / "b.tar", lambda done, total: None)
         trail = AgentRepository(restored, AGENT).audit_trail
-        assert await trail.verify(sealed[0].integrity_hash) == await store.audit_trail.verify()
+        assert await trail.verify(sealed[0].integrity_hash) == await repository.audit_trail.verify()
         assert (await trail.append(entry(), ALICE)).previous_hash == sealed[-1].integrity_hash
         assert (await trail.verify())[:2] == (6, 2)
     finally:
@@ -80,7 +83,7 @@ async def test_a_trail_that_was_restored_from_a_backup_is_whole_and_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("deed", "problems"),
+    ("tampering", "problems"),
     [
         ("UPDATE audit SET entry = replace(entry, 'tool 3', 'tool 9') WHERE number = 3", ["entry 3 was changed"]),
         ("UPDATE audit SET entry = replace(entry, '{', '{\"more\":1,') WHERE number = 3", ["entry 3 was changed"]),
@@ -109,48 +112,44 @@ async def test_a_trail_that_was_restored_from_a_backup_is_whole_and_goes_on(
         ),
     ],
 )
-async def test_what_was_changed_cut_off_or_moved_is_found(
-    store: AgentRepository, database: Database, database_url: str, deed: str, problems: list[str]
+async def test_changed_missing_and_moved_entries_are_found(
+    repository: AgentRepository, database: Database, database_url: str, tampering: str, problems: list[str]
 ) -> None:
-    await trail_of(store)
-    assert (await store.audit_trail.verify()).problems == ()
-    for statement in deed.split("; "):
+    await trail_of(repository)
+    assert (await repository.audit_trail.verify()).problems == ()
+    for statement in tampering.split("; "):
         execute(database_url, statement)
-    assert list((await store.audit_trail.verify()).problems) == problems
+    assert list((await repository.audit_trail.verify()).problems) == problems
     assert list((await check_health(database)).problems) == [f"audit trail of {AGENT}: {problem}" for problem in problems]
 
 
-async def test_a_trail_made_anew_is_told_from_the_old_one_by_a_hash_that_was_kept(
-    store: AgentRepository, database_url: str
-) -> None:
-    kept = (await trail_of(store, 3))[1].integrity_hash
-    assert (await store.audit_trail.verify(kept)).problems == ()
+async def test_a_replaced_trail_is_found_by_a_hash_of_the_old_one(repository: AgentRepository, database_url: str) -> None:
+    kept = (await trail_of(repository, 3))[1].integrity_hash
+    assert (await repository.audit_trail.verify(kept)).problems == ()
     for table in ("audit", "audit_heads"):
         execute(database_url, f"DELETE FROM {table}")
-    await trail_of(store, 3)
-    assert (await store.audit_trail.verify()).problems == ()
-    assert (await store.audit_trail.verify(kept)).problems == (f"no entry has the hash {kept}",)
+    await trail_of(repository, 3)
+    assert (await repository.audit_trail.verify()).problems == ()
+    assert (await repository.audit_trail.verify(kept)).problems == (f"no entry has the hash {kept}",)
 
 
-async def test_of_a_person_who_is_forgotten_only_hashes_stay_and_the_rest_is_verified(
-    store: AgentRepository, database_url: str
+async def test_only_hashes_of_an_erased_person_stay_and_the_rest_is_verified(
+    repository: AgentRepository, database_url: str
 ) -> None:
-    sealed = await trail_of(store)
-    assert set(await store.list_people()) == {ALICE, BOB}
-    assert (await store.erase_person(ALICE)).audit_entries == 3
-    assert await store.list_people() == [BOB]
-    assert await store.audit_trail.verify() == AuditVerification(5, 3, sealed[-1].integrity_hash, ())
+    sealed = await trail_of(repository)
+    assert set(await repository.list_people()) == {ALICE, BOB}
+    assert (await repository.erase_person(ALICE)).audit_entries == 3
+    assert await repository.list_people() == [BOB]
+    assert await repository.audit_trail.verify() == AuditVerification(5, 3, sealed[-1].integrity_hash, ())
     left = execute(database_url, "SELECT number, person, entry FROM audit ORDER BY number")
     assert [(row["number"], row["person"]) for row in left] == [(1, ""), (2, BOB), (3, ""), (4, BOB), (5, "")]
     assert [row["entry"] is None for row in left] == [True, False, True, False, True]
-    await store.audit_trail.append(entry(), BOB)
+    await repository.audit_trail.append(entry(), BOB)
     execute(database_url, "UPDATE audit SET entry = replace(entry, 'tool 4', 'tool 9') WHERE number = 4")
-    assert (await store.audit_trail.verify()).problems == ("entry 4 was changed",)
+    assert (await repository.audit_trail.verify()).problems == ("entry 4 was changed",)
 
 
-async def test_what_an_agent_audits_is_in_its_trail_however_its_turn_ends(
-    database_url: str, expected_errors: ExpectedErrors
-) -> None:
+async def test_an_audit_entry_is_in_the_trail_however_its_turn_ends(database_url: str, expected_errors: ExpectedErrors) -> None:
     expected_errors("OSError: broken")
     audited: list[str] = []
 
@@ -177,17 +176,17 @@ async def test_what_an_agent_audits_is_in_its_trail_however_its_turn_ends(
         ]
         assert {row.person for row in await trail.load_newest(9)} == {ALICE}
         assert (await trail.verify()).problems == ()
-        [first, _] = [Interaction.model_validate_json(text) for text in await _turns(t)]
+        [first, _] = [Interaction.model_validate_json(text) for text in await _stored_turns(t)]
         assert first.events[0]["data"] == entries[0].dump()
 
 
-async def _turns(t: AgentTester) -> list[str]:
-    store = t.runners[t.jid].repository
-    [row] = await store.list_conversations()
-    return await store.load_history(row.id, 9)
+async def _stored_turns(t: AgentTester) -> list[str]:
+    repository = t.runners[t.jid].repository
+    [row] = await repository.list_conversations()
+    return await repository.load_history(row.id, 9)
 
 
-async def test_an_agent_that_cannot_audit_does_not_go_on(database_url: str, expected_errors: ExpectedErrors) -> None:
+async def test_an_agent_that_cannot_audit_does_not_continue(database_url: str, expected_errors: ExpectedErrors) -> None:
     expected_errors("audit")
     went_on = []
 

@@ -22,24 +22,24 @@ from tests.support.records import AGENT, ALICE, NOW, new_conversation, receive_r
 from tests.support.servers.postgres import Postgres
 
 
-def silent(done: int, total: int) -> None:
-    """Nobody watches."""
+def ignore_progress(done: int, total: int) -> None:
+    """Ignore the progress."""
 
 
-async def filled(url: str, memory_dir: Path, turns: int = 30) -> None:
+async def fill(url: str, memory_dir: Path, turns: int = 30) -> None:
     database = await open_database(url, "off")
-    store = AgentRepository(database, AGENT)
-    row = new_conversation(store)
+    repository = AgentRepository(database, AGENT)
+    row = new_conversation(repository)
     for number in range(turns):
-        row = await store_turn(store, row, Variable("person", ALICE, "v", f'"{number} ☂"'), answer='["<message/>"]')
-    await receive_request(store, key=b"k" * 16)
+        row = await store_turn(repository, row, Variable("person", ALICE, "v", f'"{number} ☂"'), answer='["<message/>"]')
+    await receive_request(repository, key=b"k" * 16)
     await database.close()
     memory = AgentInteractionMemory(AGENT, memory_dir)
     memory.add_information("t", "a plane on Friday ☂")
 
 
-async def test_what_is_backed_up_comes_back_in_either_database(database_url: str, postgres: Postgres, tmp_path: Path) -> None:
-    await filled(database_url, tmp_path / "memory")
+async def test_a_backup_is_restored_into_either_database(database_url: str, postgres: Postgres, tmp_path: Path) -> None:
+    await fill(database_url, tmp_path / "memory")
     kept = read_all_tables(database_url)
     seen: list[tuple[int, int]] = []
     database = await open_database(database_url, is_read_only=True)
@@ -53,36 +53,36 @@ async def test_what_is_backed_up_comes_back_in_either_database(database_url: str
     for target in (f"{SQLITE}{tmp_path}/restored.db", postgres.url()):
         memory_dir = tmp_path / target.partition(":")[0] / "memory"
         database = await open_database(target, "off")
-        assert await restore(database, memory_dir, tmp_path / "b.tar", silent) == about
+        assert await restore(database, memory_dir, tmp_path / "b.tar", ignore_progress) == about
         await database.close()
         assert read_all_tables(target) == kept
         assert AgentInteractionMemory(AGENT, memory_dir).get_information("t") == ["a plane on Friday ☂"]
         # What was known is known, and row ids go on.
         database = await open_database(target, "off")
-        store = AgentRepository(database, AGENT)
-        assert not await store.inbox.receive(b"k" * 16, ALICE, "{}", NOW)[1]
-        row = (await store.find_conversations(["t"]))["t"]
-        assert (await store_turn(store, row)).turns == 31
+        repository = AgentRepository(database, AGENT)
+        assert not await repository.inbox.receive(b"k" * 16, ALICE, "{}", NOW)[1]
+        row = (await repository.find_conversations(["t"]))["t"]
+        assert (await store_turn(repository, row)).turns == 31
         await database.close()
 
 
-async def test_a_backup_is_of_one_moment_while_turns_are_stored(database_url: str, tmp_path: Path) -> None:
+async def test_a_backup_is_consistent_while_turns_are_stored(database_url: str, tmp_path: Path) -> None:
     database = await open_database(database_url, "off")
-    store = AgentRepository(database, AGENT)
+    repository = AgentRepository(database, AGENT)
     is_over = False
 
-    async def talks(name: str) -> None:
-        row = new_conversation(store, name)
+    async def store_turns(name: str) -> None:
+        row = new_conversation(repository, name)
         while not is_over:
-            row = await store_turn(store, row, Variable("conversation", name, "turns", str(row.turns + 1)))
+            row = await store_turn(repository, row, Variable("conversation", name, "turns", str(row.turns + 1)))
 
-    talking = [asyncio.create_task(talks(f"t{number}")) for number in range(4)]
+    tasks = [asyncio.create_task(store_turns(f"t{number}")) for number in range(4)]
     for number in range(5):
-        beside = await open_database(database_url, is_read_only=True)
-        await back_up(beside, tmp_path / "memory", tmp_path / f"{number}.tar", "1", silent)
-        await beside.close()
+        reader = await open_database(database_url, is_read_only=True)
+        await back_up(reader, tmp_path / "memory", tmp_path / f"{number}.tar", "1", ignore_progress)
+        await reader.close()
     is_over = True
-    await asyncio.gather(*talking)
+    await asyncio.gather(*tasks)
     await database.close()
     sizes = []
     for number in range(5):
@@ -103,16 +103,16 @@ async def test_a_backup_is_of_one_moment_while_turns_are_stored(database_url: st
 
 
 async def test_nothing_is_overwritten(database_url: str, tmp_path: Path) -> None:
-    await filled(database_url, tmp_path / "memory", 1)
+    await fill(database_url, tmp_path / "memory", 1)
     database = await open_database(database_url, "off")
-    await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", silent)
+    await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", ignore_progress)
     before = read_all_tables(database_url)
     with pytest.raises(StoreError, match=r"b\.tar: is there already; name another file, or remove it"):
-        await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", silent)
+        await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", ignore_progress)
     with pytest.raises(StoreError, match="memory: is not empty; restore into a new data directory"):
-        await restore(database, tmp_path / "memory", tmp_path / "b.tar", silent)
+        await restore(database, tmp_path / "memory", tmp_path / "b.tar", ignore_progress)
     with pytest.raises(StoreError, match=r"is not empty \(conversations\); restore into a new database"):
-        await restore(database, tmp_path / "another", tmp_path / "b.tar", silent)
+        await restore(database, tmp_path / "another", tmp_path / "b.tar", ignore_progress)
     await database.close()
     assert read_all_tables(database_url) == before
     assert not (tmp_path / "another").exists()
@@ -123,52 +123,50 @@ async def test_nothing_is_overwritten(database_url: str, tmp_path: Path) -> None
     [
         (lambda directory: (directory / "b.tar").unlink(), r"b\.tar: there is no such file"),
         (lambda directory: (directory / "b.tar").write_text("a letter"), r"b\.tar: is no backup of ours: "),
-        (lambda directory: cut(directory / "b.tar"), r"b\.tar: is no backup of ours: "),
-        (lambda directory: repacked(directory, about=None), r"b\.tar: is no backup of ours"),
-        (lambda directory: repacked(directory, about={"format": 2}), "was written by a newer version"),
-        (lambda directory: repacked(directory, newer=True), "was written by a newer version"),
-        (lambda directory: repacked(directory, {"rows": []}), "about.json is damaged"),
-        (lambda directory: repacked(directory, {"memories": 2}), r"does not hold all of what it says it does \(memory\)"),
-        (lambda directory: repacked(directory, {}, database=b""), r"does not hold all of what it says it does \(\w+\)"),
-        (lambda directory: added(directory, "../evil"), "'../evil' is nothing that a backup has"),
-        (lambda directory: added(directory, "memory/a/b"), "'memory/a/b' is nothing that a backup has"),
-        (lambda directory: added(directory, "memory/b", tarfile.SYMTYPE), "'memory/b' is nothing that a backup has"),
-        (lambda directory: added(directory, "memory/b", tarfile.LNKTYPE), "'memory/b' is nothing that a backup has"),
-        (lambda directory: added(directory, "memory/b", tarfile.FIFOTYPE), "'memory/b' is nothing that a backup has"),
+        (lambda directory: truncate(directory / "b.tar"), r"b\.tar: is no backup of ours: "),
+        (lambda directory: repack(directory, about=None), r"b\.tar: is no backup of ours"),
+        (lambda directory: repack(directory, about={"format": 2}), "was written by a newer version"),
+        (lambda directory: repack(directory, newer=True), "was written by a newer version"),
+        (lambda directory: repack(directory, {"rows": []}), "about.json is damaged"),
+        (lambda directory: repack(directory, {"memories": 2}), r"does not hold all of what it says it does \(memory\)"),
+        (lambda directory: repack(directory, {}, database=b""), r"does not hold all of what it says it does \(\w+\)"),
+        (lambda directory: add_member(directory, "../evil"), "'../evil' is nothing that a backup has"),
+        (lambda directory: add_member(directory, "memory/a/b"), "'memory/a/b' is nothing that a backup has"),
+        (lambda directory: add_member(directory, "memory/b", tarfile.SYMTYPE), "'memory/b' is nothing that a backup has"),
+        (lambda directory: add_member(directory, "memory/b", tarfile.LNKTYPE), "'memory/b' is nothing that a backup has"),
+        (lambda directory: add_member(directory, "memory/b", tarfile.FIFOTYPE), "'memory/b' is nothing that a backup has"),
     ],
 )
 async def test_a_backup_that_cannot_be_read_is_one_line_and_changes_nothing(
     tmp_path: Path, damage: Callable[[Path], object], problem: str
 ) -> None:
-    await filled(f"{SQLITE}{tmp_path}/platform.db", tmp_path / "memory", 3)
+    await fill(f"{SQLITE}{tmp_path}/platform.db", tmp_path / "memory", 3)
     database = await open_database(f"{SQLITE}{tmp_path}/platform.db", is_read_only=True)
-    await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", silent)
+    await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", ignore_progress)
     await database.close()
     damage(tmp_path)
     url = f"{SQLITE}{tmp_path}/new/platform.db"
     database = await open_database(url, "off")
     with pytest.raises(StoreError, match=problem) as caught:
-        await restore(database, tmp_path / "new" / "memory", tmp_path / "b.tar", silent)
+        await restore(database, tmp_path / "new" / "memory", tmp_path / "b.tar", ignore_progress)
     assert "\n" not in str(caught.value)
     await database.close()
     assert not any(read_all_tables(url).values())
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["platform.db"]
 
 
-def cut(path: Path) -> None:
+def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def added(directory: Path, name: str, kind: bytes = tarfile.REGTYPE) -> None:
+def add_member(directory: Path, name: str, kind: bytes = tarfile.REGTYPE) -> None:
     member = tarfile.TarInfo(name)
     member.type, member.linkname = kind, "about.json"
     with tarfile.open(directory / "b.tar", "a") as archive:
         archive.addfile(member)
 
 
-def repacked(
-    directory: Path, about: dict[str, object] | None = None, newer: bool = False, database: bytes | None = None
-) -> None:
+def repack(directory: Path, about: dict[str, object] | None = None, newer: bool = False, database: bytes | None = None) -> None:
     inside = directory / "inside"
     with tarfile.open(directory / "b.tar") as archive:
         archive.extractall(inside, filter="data")

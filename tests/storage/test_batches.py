@@ -1,4 +1,4 @@
-"""What is written together: as much as comes while the event loop has anything new, and nothing waits for the clock."""
+"""Batches of writes: everything that arrives while the event loop is busy is one write, and nothing waits for a timer."""
 
 from __future__ import annotations
 
@@ -10,97 +10,109 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import ConversationState
+from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
-from spade_coreason.storage.database import Database
+from spade_coreason.storage.database import Commit, Database
 from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import RECEIVE
 from tests.support.databases import open_without_sync
 from tests.support.errors import ExpectedErrors
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @pytest.fixture
-def store(database: Database) -> AgentRepository:
+def repository(database: Database) -> AgentRepository:
     return AgentRepository(database, "echo@localhost")
 
 
-def received(store: AgentRepository, number: int) -> asyncio.Future[bool]:
-    return store.inbox.receive(number.to_bytes(16, "big"), "alice@localhost", "{}", NOW)[1]
+def receive(repository: AgentRepository, number: int) -> Commit[bool]:
+    return repository.inbox.receive(number.to_bytes(16, "big"), "alice@localhost", "{}", NOW)[1]
 
 
-async def test_what_comes_in_round_after_round_of_the_loop_is_one_transaction(store: AgentRepository) -> None:
+async def test_writes_in_successive_rounds_of_the_loop_are_one_transaction(repository: AgentRepository) -> None:
     stored = []
     for number in range(6):
-        stored.append(received(store, number))
+        stored.append(receive(repository, number))
         await asyncio.sleep(0)
     assert await stored[0]
-    assert all(one.done() for one in stored)
+    assert all(one.is_done for one in stored)
 
 
-async def test_what_never_stops_coming_is_written_all_the_same(store: AgentRepository) -> None:
-    stored = [received(store, 0)]
-    async with asyncio.timeout(PATIENCE_S):
-        while not stored[0].done():
-            stored.append(received(store, len(stored)))
+async def test_writes_that_never_stop_arriving_are_written_too(repository: AgentRepository) -> None:
+    stored = [receive(repository, 0)]
+    async with asyncio.timeout(TIMEOUT_S):
+        while not stored[0].is_done:
+            stored.append(receive(repository, len(stored)))
             await asyncio.sleep(0)
-    assert not stored[-1].done()
+    assert not stored[-1].is_done
     assert all(await asyncio.gather(*stored))
-    assert len(await store.inbox.load_pending()) == len(stored)
+    assert len(await repository.inbox.load_pending()) == len(stored)
 
 
-async def test_what_comes_while_others_are_written_follows_at_once(store: AgentRepository) -> None:
+async def test_writes_during_a_write_follow_at_once(repository: AgentRepository) -> None:
     stored = []
     for number in range(300):
-        stored.append(received(store, number))
+        stored.append(receive(repository, number))
         await asyncio.sleep(0 if number % 3 else 0.0002)
     assert all(await asyncio.gather(*stored))
-    assert [one.key for one in await store.inbox.load_pending()] == [number.to_bytes(16, "big") for number in range(300)]
+    assert [one.key for one in await repository.inbox.load_pending()] == [number.to_bytes(16, "big") for number in range(300)]
 
 
-def finish(store: AgentRepository, row: int, then: Callable[[bool], None]) -> asyncio.Future[bool]:
-    return store.inbox.finish(row, talk(store, f"t{row}"), None, "[]", on_commit=then)
+def finish(repository: AgentRepository, row: int, callback: Callable[[bool], None]) -> Commit[bool]:
+    commit = repository.inbox.finish(row, make_conversation(repository, f"t{row}"), None, "[]")
+    commit.on_stored(callback)
+    return commit
 
 
-def talk(store: AgentRepository, thread: str) -> StoredConversation:
-    life = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW)
-    return StoredConversation(store.next_conversation_row_id(), thread, "alice@localhost", "s", life, 100)
+def make_conversation(repository: AgentRepository, thread: str) -> StoredConversation:
+    status = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW)
+    return StoredConversation(repository.next_conversation_row_id(), thread, "alice@localhost", "s", status, 100)
 
 
-async def test_what_follows_a_turn_is_called_when_it_is_durable_and_before_anybody_goes_on(store: AgentRepository) -> None:
+async def test_callback_is_called_when_a_turn_is_durable_and_before_its_waiters(repository: AgentRepository) -> None:
     order: list[str] = []
-    row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    row, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
 
-    def then(is_stored: bool) -> None:
-        order.append(f"then, {is_stored}, {is_new.result()}")
+    def callback(is_stored: bool) -> None:
+        order.append(f"then, {is_stored}, {is_new.is_stored}")
 
     async def wait() -> None:
-        await finish(store, row, then)
+        await finish(repository, row, callback)
         order.append("whoever waits")
 
     await wait()
     assert order == ["then, True, True", "whoever waits"]
 
 
-async def test_what_follows_is_not_called_of_what_is_not_stored_or_given_up(store: AgentRepository, database: Database) -> None:
+async def test_callbacks_tell_failed_writes_and_outlive_cancelled_waiters(
+    repository: AgentRepository, database: Database
+) -> None:
     called: list[str] = []
-    received(store, 0)  # so that the others are written together
-    nobody = (database.next_id("inbox"), None, bytearray(16), "alice@localhost", 0, 0, "{}")
-    broken = database.submit([(RECEIVE, nobody)], lambda _: called.append("broken"))
-    given_up = database.submit([], lambda _: called.append("given up"))
-    given_up.cancel()
-    fine = database.submit([], lambda _: called.append("fine"))
+    receive(repository, 0)  # so that the others are written together
+    broken_row = (database.next_id("inbox"), None, bytearray(16), "alice@localhost", 0, 0, "{}")
+    broken, cancelled, fine = database.submit([(RECEIVE, broken_row)]), database.submit([]), database.submit([])
+    for commit, name in (broken, "broken"), (cancelled, "cancelled"), (fine, "fine"):
+        commit.on_stored(lambda _, name=name: called.append(name))  # type: ignore[misc]  # mypy knows no type of a default
+        commit.on_failed(lambda _, name=name: called.append(f"{name} has failed"))  # type: ignore[misc]  # as above
+    waiting = asyncio.ensure_future(cancelled)
+    await asyncio.sleep(0)
+    waiting.cancel()  # the write goes on without it
     assert await fine
-    assert broken.exception() is not None
-    assert called == ["fine"]
+    assert isinstance(broken.error, Exception)
+    assert not await broken.wait()
+    assert await cancelled
+    assert sorted(called) == ["broken has failed", "cancelled", "fine"]
+    broken.on_stored(lambda _: called.append("late"))
+    broken.on_failed(lambda error: called.append(type(error).__name__))
+    assert called[3:] == [type(broken.error).__name__]
 
 
 @pytest.mark.parametrize("problem", [ZeroDivisionError, asyncio.CancelledError])
-async def test_what_follows_and_fails_holds_up_nobody(
-    store: AgentRepository,
+async def test_a_failing_callback_delays_no_other_write(
+    repository: AgentRepository,
     database: Database,
     caplog: pytest.LogCaptureFixture,
     problem: type[BaseException],
@@ -111,7 +123,8 @@ async def test_what_follows_and_fails_holds_up_nobody(
     def fail(_: bool) -> None:
         raise problem
 
-    all_of_them = received(store, 0), database.submit([], fail), database.submit([], lambda _: None)
+    all_of_them = receive(repository, 0), database.submit([]), database.submit([])
+    all_of_them[1].on_stored(fail)
     assert all([await one for one in all_of_them])
     assert "what is stored cannot be told" in caplog.text
     assert problem.__name__ in caplog.text
@@ -119,94 +132,96 @@ async def test_what_follows_and_fails_holds_up_nobody(
 
 
 @pytest.mark.parametrize("looks_up", [False, True])
-async def test_what_follows_is_not_held_by_the_writer(store: AgentRepository, database: Database, looks_up: bool) -> None:
+async def test_callback_is_released_by_the_writer(repository: AgentRepository, database: Database, looks_up: bool) -> None:
     class Turn:
         def end(self, _: bool) -> None:
             pass
 
     turn = Turn()
     gone = weakref.ref(turn)
-    looked_up = [store.load(["t"], "alice@localhost", 5)] if looks_up else []
-    stored = database.submit([], turn.end)
+    looked_up = [repository.load(["t"], "alice@localhost", 5)] if looks_up else []
+    stored = database.submit([])
+    stored.on_stored(turn.end)
     del turn
     await asyncio.gather(stored, *looked_up)
     assert gone() is None
 
 
-async def test_what_follows_gets_what_a_function_gives(database: Database) -> None:
+async def test_callback_gets_the_result_of_a_function(database: Database) -> None:
     got: list[int] = []
-    assert await database.run(lambda connection: 7, got.append) == 7
-    assert got == [7]
+    commit = database.run(lambda connection: 7)
+    commit.on_stored(got.append)
+    assert await commit == 7
+    commit.on_stored(got.append)
+    assert got == [7, 7]
 
 
-async def test_a_turn_that_is_alone_waits_for_no_round_of_the_loop(database_url: str) -> None:
-    handed: list[int] = []
+async def test_a_single_turn_waits_for_no_round_of_the_loop(database_url: str) -> None:
+    batch_sizes: list[int] = []
 
-    def watched(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
-        handed.append(len(batch))
+    def record_batches(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
+        batch_sizes.append(len(batch))
         write(batch)
 
-    database = await open_without_sync(database_url, watched)
-    store = AgentRepository(database, "echo@localhost")
-    await received(store, 0)
-    handed.clear()
-    row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
-    assert handed == []
-    ended = finish(store, row, lambda _: None)
-    assert handed == [2]  # the request and its end, in one transaction
+    database = await open_without_sync(database_url, record_batches)
+    repository = AgentRepository(database, "echo@localhost")
+    await receive(repository, 0)
+    batch_sizes.clear()
+    row, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    assert batch_sizes == []
+    ended = finish(repository, row, lambda _: None)
+    assert batch_sizes == [2]  # the request and its end, in one transaction
     assert await ended
     assert await is_new
 
-    rows = [store.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[0] for number in range(2, 5)]
-    several = [finish(store, row, lambda _: None) for row in rows]
-    assert handed == [2]  # they are not alone: what else comes in this moment goes with them
+    rows = [repository.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[0] for number in range(2, 5)]
+    several = [finish(repository, row, lambda _: None) for row in rows]
+    assert batch_sizes == [2]  # they are not alone: what else comes in this moment goes with them
     assert all(await asyncio.gather(*several))
-    assert handed == [2, 6]
+    assert batch_sizes == [2, 6]
 
-    row, is_new, _ = store.inbox.receive(b"l" * 16, "alice@localhost", "{}", NOW)
-    ended = finish(store, row, lambda _: None)
-    assert handed == [2, 6]  # nor is the next, as far as is known
+    row, is_new, _ = repository.inbox.receive(b"l" * 16, "alice@localhost", "{}", NOW)
+    ended = finish(repository, row, lambda _: None)
+    assert batch_sizes == [2, 6]  # nor is the next, as far as is known
     assert all(await asyncio.gather(is_new, ended))
-    row = store.inbox.receive(b"m" * 16, "alice@localhost", "{}", NOW)[0]
-    ended = finish(store, row, lambda _: None)
-    assert handed == [2, 6, 2, 2]  # but the one after it is
+    row = repository.inbox.receive(b"m" * 16, "alice@localhost", "{}", NOW)[0]
+    ended = finish(repository, row, lambda _: None)
+    assert batch_sizes == [2, 6, 2, 2]  # but the one after it is
     assert await ended
-    row = store.inbox.receive(b"n" * 16, "alice@localhost", "{}", NOW)[0]
-    ended = store.inbox.finish(row, talk(store, "refused"), None, "[]")
-    assert handed == [2, 6, 2, 2, 2]  # a refusal, or a command, likewise
+    row = repository.inbox.receive(b"n" * 16, "alice@localhost", "{}", NOW)[0]
+    ended = repository.inbox.finish(row, make_conversation(repository, "refused"), None, "[]")
+    assert batch_sizes == [2, 6, 2, 2, 2]  # a refusal, or a command, likewise
     assert await ended
     await database.close()
 
 
-async def test_reading_alone_keeps_nothing_back(store: AgentRepository) -> None:
+async def test_reading_delays_no_write(repository: AgentRepository) -> None:
     for number in range(3):
-        assert (await store.load(["t"], "alice@localhost", 5)).conversations == {}
-        assert await received(store, number)
-        both = await asyncio.gather(store.load(["t"], "alice@localhost", 5), received(store, 10 + number))
+        assert (await repository.load(["t"], "alice@localhost", 5)).conversations == {}
+        assert await receive(repository, number)
+        both = await asyncio.gather(repository.load(["t"], "alice@localhost", 5), receive(repository, 10 + number))
         assert both[1]
 
 
-async def test_what_is_written_later_is_written_without_anything_else(store: AgentRepository, database: Database) -> None:
-    row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+async def test_a_deferred_write_needs_no_other_write(repository: AgentRepository, database: Database) -> None:
+    row, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert await is_new
-    store.inbox.close(row)
-    async with asyncio.timeout(PATIENCE_S):
-        while [one.state for one in await store.inbox.load_received_from("alice@localhost")] != [2]:  # noqa: ASYNC110 - in the database
+    repository.inbox.close(row)
+    async with asyncio.timeout(TIMEOUT_S):
+        while [one.state for one in await repository.inbox.load_received_from("alice@localhost")] != [2]:  # noqa: ASYNC110 - in the database
             await asyncio.sleep(0.02)
 
 
-async def test_an_agent_that_starts_again_finds_what_is_open_and_nothing_else(
-    store: AgentRepository, database: Database
-) -> None:
-    one_talk = talk(store, "t")
-    rows = [store.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[0] for number in range(6)]
-    assert not await store.inbox.receive(bytes([0]) * 16, "alice@localhost", "{}", NOW)[1]
-    await store.inbox.finish(rows[1], one_talk, None, None)  # refused, and nothing is said
-    await store.inbox.finish(rows[2], one_talk, None, '["answer"]')
-    await store.inbox.finish(rows[3], one_talk, None, '["answer"]')
-    store.inbox.close(rows[3])
-    again = AgentRepository(database, store.agent)
+async def test_an_agent_that_starts_again_finds_only_its_open_requests(repository: AgentRepository, database: Database) -> None:
+    conversation = make_conversation(repository, "t")
+    rows = [repository.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[0] for number in range(6)]
+    assert not await repository.inbox.receive(bytes([0]) * 16, "alice@localhost", "{}", NOW)[1]
+    await repository.inbox.finish(rows[1], conversation, None, None)  # refused, and nothing is said
+    await repository.inbox.finish(rows[2], conversation, None, '["answer"]')
+    await repository.inbox.finish(rows[3], conversation, None, '["answer"]')
+    repository.inbox.close(rows[3])
+    again = AgentRepository(database, repository.agent)
     assert [one.inbox_row for one in await again.inbox.load_pending()] == [rows[0], rows[2], rows[4], rows[5]]
     again.inbox.close(rows[4])
-    assert [one.inbox_row for one in await store.inbox.load_pending()] == [rows[0], rows[2], rows[5]]
+    assert [one.inbox_row for one in await repository.inbox.load_pending()] == [rows[0], rows[2], rows[5]]
     assert await AgentRepository(database, "notes@localhost").inbox.load_pending() == []

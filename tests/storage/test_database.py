@@ -1,4 +1,4 @@
-"""The database: what is durable, what fails alone, what is known again after a restart."""
+"""The database: durability, writes that fail alone, and duplicates after a restart."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from uuid import NAMESPACE_URL, uuid5
 import pytest
 from sqlalchemy import Connection, text
 
-from spade_coreason import ConversationState, DataDirectoryInUseError, StoreError
+from spade_coreason import StoreError
+from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
+from spade_coreason.exceptions import DataDirectoryInUseError
 from spade_coreason.storage import open_database, schema
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.dedup import KeyIndex
@@ -32,147 +34,160 @@ from tests.support.errors import ExpectedErrors
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def url(directory: Path) -> str:
+def sqlite_url(directory: Path) -> str:
     return f"sqlite+aiosqlite:///{directory}/platform.db"
 
 
 @pytest.fixture
-def store(database: Database) -> AgentRepository:
+def repository(database: Database) -> AgentRepository:
     return AgentRepository(database, "echo@localhost")
 
 
-def conversation(store: AgentRepository, name: str = "t", owner: str = "alice@localhost", turns: int = 0) -> StoredConversation:
-    life = ConversationStatus(ConversationState.ACTIVE, turns, NOW, NOW)
-    return StoredConversation(store.next_conversation_row_id(), name, owner, f"session-{name}", life, 100, turns=turns)
+def make_conversation(
+    repository: AgentRepository, name: str = "t", owner: str = "alice@localhost", turns: int = 0
+) -> StoredConversation:
+    status = ConversationStatus(ConversationState.ACTIVE, turns, NOW, NOW)
+    return StoredConversation(repository.next_conversation_row_id(), name, owner, f"session-{name}", status, 100, turns=turns)
 
 
-async def a_turn(store: AgentRepository, row: StoredConversation, number: int, *variables: Variable) -> StoredConversation:
-    request, is_new, _ = store.inbox.receive(os.urandom(16), row.owner, "{}", NOW)
+async def store_one_turn(
+    repository: AgentRepository, row: StoredConversation, number: int, *variables: Variable
+) -> StoredConversation:
+    request, is_new, _ = repository.inbox.receive(os.urandom(16), row.owner, "{}", NOW)
     assert await is_new
     row = StoredConversation(row.id, row.conversation_id, row.owner, row.session_id, row.status, 100, 1, number)
-    await store.inbox.finish(request, row, TurnRecord(f"i{number}", NOW, f'{{"n": {number}}}'), '["<message/>"]', variables)
-    store.inbox.close(request)
+    await repository.inbox.finish(
+        request, row, TurnRecord(f"i{number}", NOW, f'{{"n": {number}}}'), '["<message/>"]', variables
+    )
+    repository.inbox.close(request)
     return row
 
 
-async def test_a_request_is_kept_once(store: AgentRepository) -> None:
-    first = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
-    within_the_batch = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
-    other = store.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
+async def test_a_request_is_stored_once(repository: AgentRepository) -> None:
+    first = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    within_the_batch = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    other = repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
     assert [await first, await within_the_batch, await other] == [True, False, True]
-    assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
 
 
-async def test_the_json_of_a_request_is_made_only_where_it_is_written(store: AgentRepository) -> None:
-    made: list[str] = []
+async def test_the_json_of_a_request_is_made_only_if_it_is_written(repository: AgentRepository) -> None:
+    made_json: list[str] = []
 
     def json_of(name: str) -> Callable[[], str]:
         def make() -> str:
-            made.append(name)
+            made_json.append(name)
             return f'"{name}"'
 
         return make
 
-    row, is_new, _ = store.inbox.receive(b"a" * 16, "alice@localhost", json_of("answered"), NOW)
-    answered = store.inbox.finish(row, conversation(store), None, '["<message/>"]')
-    waits = store.inbox.receive(b"w" * 16, "alice@localhost", json_of("waits"), NOW)[1]
-    again = store.inbox.receive(b"w" * 16, "alice@localhost", json_of("again"), NOW)[1]
+    row, is_new, _ = repository.inbox.receive(b"a" * 16, "alice@localhost", json_of("answered"), NOW)
+    answered = repository.inbox.finish(row, make_conversation(repository), None, '["<message/>"]')
+    waits = repository.inbox.receive(b"w" * 16, "alice@localhost", json_of("waits"), NOW)[1]
+    again = repository.inbox.receive(b"w" * 16, "alice@localhost", json_of("again"), NOW)[1]
     assert [await is_new, await answered, await waits, await again] == [True, True, True, False]
-    assert sorted(made) == ["again", "waits"]
-    assert [(one.request, one.reply) for one in await store.inbox.load_pending()] == [
+    assert sorted(made_json) == ["again", "waits"]
+    assert [(one.request, one.reply) for one in await repository.inbox.load_pending()] == [
         (None, '["<message/>"]'),
         ('"waits"', None),
     ]
 
 
-async def test_a_request_without_json_fails_alone(store: AgentRepository) -> None:
-    def none() -> str:
+async def test_a_request_without_json_fails_alone(repository: AgentRepository) -> None:
+    def fail_to_encode() -> str:
         raise ValueError("no JSON")
 
     names = [b"a" * 16, b"b" * 16, b"c" * 16]
-    outcomes = [store.inbox.receive(name, "alice@localhost", none if name[0] == ord("b") else "{}", NOW)[1] for name in names]
+    outcomes = [
+        repository.inbox.receive(name, "alice@localhost", fail_to_encode if name[0] == ord("b") else "{}", NOW)[1]
+        for name in names
+    ]
     assert await outcomes[0]
     assert await outcomes[2]
     with pytest.raises(ValueError, match="no JSON"):
         await outcomes[1]
-    assert await store.inbox.receive(b"d" * 16, "alice@localhost", "{}", NOW)[1]
-    assert [one.key[:1] for one in await store.inbox.load_pending()] == [b"a", b"c", b"d"]
+    assert await repository.inbox.receive(b"d" * 16, "alice@localhost", "{}", NOW)[1]
+    assert [one.key[:1] for one in await repository.inbox.load_pending()] == [b"a", b"c", b"d"]
 
 
-async def test_the_same_key_of_another_agent_is_another_request(store: AgentRepository, database: Database) -> None:
-    assert await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+async def test_the_same_key_of_another_agent_is_another_request(repository: AgentRepository, database: Database) -> None:
+    assert await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
     assert await AgentRepository(database, "notes@localhost").inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
 
 
-async def test_a_duplicate_after_seven_days_is_a_new_message(store: AgentRepository) -> None:
-    row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+async def test_a_duplicate_after_seven_days_is_a_new_message(repository: AgentRepository) -> None:
+    row, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert await is_new
-    await store.inbox.finish(row, conversation(store), None, None)
-    assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=6))[1]
-    assert await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=7, seconds=1))[1]
+    await repository.inbox.finish(row, make_conversation(repository), None, None)
+    assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=6))[1]
+    assert await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=7, seconds=1))[1]
 
 
-async def test_of_two_that_come_at_once_after_seven_days_one_is_new(store: AgentRepository) -> None:
-    talk = conversation(store)
+async def test_of_simultaneous_duplicates_after_seven_days_one_is_new(repository: AgentRepository) -> None:
+    conversation = make_conversation(repository)
     for weeks in range(3):
         now = NOW + timedelta(days=8 * weeks)
-        copies = [store.inbox.receive(b"k" * 16, "alice@localhost", "{}", now) for _ in range(3)]
+        copies = [repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", now) for _ in range(3)]
         assert [await is_new for _, is_new, _ in copies] == [True, False, False]
-        await store.inbox.finish(copies[0][0], talk, None, None)
-        assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", now)[1]
-    assert len(await store.inbox.load_received_from("alice@localhost")) == 1
+        await repository.inbox.finish(copies[0][0], conversation, None, None)
+        assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", now)[1]
+    assert len(await repository.inbox.load_received_from("alice@localhost")) == 1
 
 
-async def test_what_may_have_come_before_and_is_taken_back_while_it_is_stored_does_not_come_back(
-    store: AgentRepository,
+async def test_a_request_closed_while_it_is_stored_is_not_pending(
+    repository: AgentRepository,
 ) -> None:
     for key, now in ((b"n" * 16, NOW), (b"n" * 16, NOW + timedelta(days=8))):
-        row, is_new, _ = store.inbox.receive(key, "alice@localhost", "{}", now)
-        store.inbox.close(row)
+        row, is_new, _ = repository.inbox.receive(key, "alice@localhost", "{}", now)
+        repository.inbox.close(row)
         assert await is_new
-        assert not await store.inbox.load_pending()
+        assert not await repository.inbox.load_pending()
 
 
-async def test_what_comes_again_and_again_takes_no_memory(store: AgentRepository, database: Database) -> None:
+async def test_repeated_duplicates_take_no_memory(repository: AgentRepository, database: Database) -> None:
     for _ in range(5):
-        copies = [store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1] for _ in range(100)]
+        copies = [repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1] for _ in range(100)]
         assert sum([await is_new for is_new in copies]) <= 1
     assert len(database.inbox_keys.find_rows(b"k" * 16)) == 1
 
 
-async def test_a_key_that_only_resembles_a_known_one_is_a_new_message(store: AgentRepository, database: Database) -> None:
+async def test_a_key_that_only_resembles_a_known_one_is_a_new_message(repository: AgentRepository, database: Database) -> None:
     for row in range(1, 4):
         database.inbox_keys.add(b"k" * 16, row)  # rows that are not there, or have another key
-    assert await store.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
-    _, is_new, is_surely_new = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    assert await repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
+    _, is_new, is_surely_new = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert await is_new
     assert not is_surely_new
-    assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
 
 
-async def test_old_requests_are_purged_and_those_of_the_week_stay_known(store: AgentRepository, database: Database) -> None:
-    keys, talk = [number.to_bytes(16, "big") for number in range(3)], conversation(store)
+async def test_old_requests_are_purged_and_those_of_the_last_week_stay_known(
+    repository: AgentRepository, database: Database
+) -> None:
+    keys, conversation = [number.to_bytes(16, "big") for number in range(3)], make_conversation(repository)
     for days, key in enumerate(keys):
-        row, is_new, _ = store.inbox.receive(key, "alice@localhost", "{}", NOW + timedelta(days=days))
+        row, is_new, _ = repository.inbox.receive(key, "alice@localhost", "{}", NOW + timedelta(days=days))
         assert await is_new
-        await store.inbox.finish(row, talk, None, None)
+        await repository.inbox.finish(row, conversation, None, None)
     now = NOW + timedelta(days=8, hours=1)
-    await store.inbox.purge(now)
-    assert [row.received_at for row in await store.inbox.load_received_from("alice@localhost")] == [NOW + timedelta(days=2)]
-    assert [await store.inbox.receive(key, "alice@localhost", "{}", now)[1] for key in keys] == [True, True, False]
+    await repository.inbox.purge(now)
+    assert [row.received_at for row in await repository.inbox.load_received_from("alice@localhost")] == [
+        NOW + timedelta(days=2)
+    ]
+    assert [await repository.inbox.receive(key, "alice@localhost", "{}", now)[1] for key in keys] == [True, True, False]
 
 
-async def test_what_is_not_closed_is_pending_in_order(store: AgentRepository) -> None:
+async def test_requests_that_are_not_closed_are_pending_in_order(repository: AgentRepository) -> None:
     rows = []
     for number in range(4):
-        row, is_new, _ = store.inbox.receive(bytes([number]) * 16, "alice@localhost", f'{{"n":{number}}}', NOW)
+        row, is_new, _ = repository.inbox.receive(bytes([number]) * 16, "alice@localhost", f'{{"n":{number}}}', NOW)
         assert await is_new
         rows.append(row)
-    talk = conversation(store)
-    await store.inbox.finish(rows[1], talk, None, '["<message/>"]')
-    await store.inbox.finish(rows[2], talk, None, None)
-    pending = await store.inbox.load_pending()
-    assert [(p.inbox_row, p.request, p.reply) for p in pending] == [
+    conversation = make_conversation(repository)
+    await repository.inbox.finish(rows[1], conversation, None, '["<message/>"]')
+    await repository.inbox.finish(rows[2], conversation, None, None)
+    pending = await repository.inbox.load_pending()
+    assert [(pending_request.inbox_row, pending_request.request, pending_request.reply) for pending_request in pending] == [
         (rows[0], '{"n":0}', None),
         (rows[1], None, '["<message/>"]'),
         (rows[3], '{"n":3}', None),
@@ -181,136 +196,141 @@ async def test_what_is_not_closed_is_pending_in_order(store: AgentRepository) ->
 
 async def test_a_closed_answer_is_not_sent_again(database_url: str) -> None:
     database = await open_database(database_url, "off")
-    store = AgentRepository(database, "echo@localhost")
-    await a_turn(store, conversation(store), 1)
+    repository = AgentRepository(database, "echo@localhost")
+    await store_one_turn(repository, make_conversation(repository), 1)
     await database.close()
     database = await open_database(database_url, "off")
     assert await AgentRepository(database, "echo@localhost").inbox.load_pending() == []
     await database.close()
 
 
-async def test_history_pages_back_from_the_newest(store: AgentRepository) -> None:
-    row = conversation(store)
+async def test_history_pages_back_from_the_newest(repository: AgentRepository) -> None:
+    row = make_conversation(repository)
     for number in range(1, 11):
-        row = await a_turn(store, row, number)
-    assert await store.load_history(row.id, 3) == ['{"n": 8}', '{"n": 9}', '{"n": 10}']
-    assert await store.load_history(row.id, 3, 8) == ['{"n": 1}', '{"n": 2}']
-    assert await store.load_history(row.id, 3, 10) == []
+        row = await store_one_turn(repository, row, number)
+    assert await repository.load_history(row.id, 3) == ['{"n": 8}', '{"n": 9}', '{"n": 10}']
+    assert await repository.load_history(row.id, 3, 8) == ['{"n": 1}', '{"n": 2}']
+    assert await repository.load_history(row.id, 3, 10) == []
 
 
-async def test_a_turn_is_stored_whole_or_not_at_all(store: AgentRepository, database: Database) -> None:
-    row = conversation(store)
-    request, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+async def test_a_turn_is_stored_whole_or_not_at_all(repository: AgentRepository, database: Database) -> None:
+    row = make_conversation(repository)
+    request, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert await is_new
     broken = Variable("conversation", "t", "n", None)  # type: ignore[arg-type]  # what the table refuses
     with pytest.raises(StoreError, match=r"(?i)not.null"):
-        await store.inbox.finish(request, row, TurnRecord("i", NOW, "{}"), None, [broken])
-    assert await store.find_conversations(["t"]) == {}
-    assert await store.load_history(row.id, 10) == []
-    assert len(await store.inbox.load_pending()) == 1
+        await repository.inbox.finish(request, row, TurnRecord("i", NOW, "{}"), None, [broken])
+    assert await repository.find_conversations(["t"]) == {}
+    assert await repository.load_history(row.id, 10) == []
+    assert len(await repository.inbox.load_pending()) == 1
 
 
-async def test_a_write_that_fails_harms_no_other_of_its_batch(store: AgentRepository, database: Database) -> None:
+async def test_a_failed_write_harms_no_other_of_its_batch(repository: AgentRepository, database: Database) -> None:
     def wrong(connection: Connection) -> None:
         connection.execute(text("INSERT INTO nowhere VALUES (1)"))
 
-    requests = [store.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20)]
+    requests = [repository.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20)]
     failing = asyncio.ensure_future(database.write(wrong))
-    requests += [store.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20, 40)]
+    requests += [repository.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20, 40)]
     assert all(await asyncio.gather(*requests))
     with pytest.raises(StoreError, match="nowhere"):
         await failing
-    assert len(await store.inbox.load_pending()) == 40
+    assert len(await repository.inbox.load_pending()) == 40
 
 
-async def test_a_waiter_that_is_cancelled_breaks_nothing(store: AgentRepository) -> None:
-    first, second = (store.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(2))
-    first.cancel()
+async def test_a_waiter_that_is_cancelled_breaks_nothing(repository: AgentRepository) -> None:
+    first, second = (repository.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(2))
+    waiting = asyncio.ensure_future(first)
+    await asyncio.sleep(0)
+    waiting.cancel()
     assert await second
-    assert len(await store.inbox.load_pending()) == 2
+    assert await first
+    assert len(await repository.inbox.load_pending()) == 2
 
 
-async def test_reading_sees_what_was_written_and_is_not_held_up_by_writing(store: AgentRepository) -> None:
-    row = conversation(store)
+async def test_reading_sees_earlier_writes(repository: AgentRepository) -> None:
+    row = make_conversation(repository)
     for number in range(1, 30):
-        row = await a_turn(store, row, number)
-        assert await store.load_history(row.id, 1) == [f'{{"n": {number}}}']
+        row = await store_one_turn(repository, row, number)
+        assert await repository.load_history(row.id, 1) == [f'{{"n": {number}}}']
 
 
-async def test_variables_of_two_agents_and_scopes_are_apart(store: AgentRepository, database: Database) -> None:
-    row = conversation(store)
-    await a_turn(
-        store,
+async def test_variables_of_agents_and_scopes_are_separate(repository: AgentRepository, database: Database) -> None:
+    row = make_conversation(repository)
+    await store_one_turn(
+        repository,
         row,
         1,
         Variable("conversation", "t", "city", '"Valencia"'),
         Variable("person", "alice@localhost", "city", '"Berlin"'),
     )
-    assert await store.load_variables("conversation", "t") == {"city": '"Valencia"'}
-    assert await store.load_variables("person", "alice@localhost") == {"city": '"Berlin"'}
+    assert await repository.load_variables("conversation", "t") == {"city": '"Valencia"'}
+    assert await repository.load_variables("person", "alice@localhost") == {"city": '"Berlin"'}
     assert await AgentRepository(database, "notes@localhost").load_variables("conversation", "t") == {}
 
 
-async def test_forgetting_a_person_leaves_everybody_else(store: AgentRepository) -> None:
+async def test_erasing_a_person_leaves_everyone_else(repository: AgentRepository) -> None:
     for owner in ("alice@localhost", "bob@localhost"):
-        row = conversation(store, f"t-{owner}", owner)
-        await a_turn(
-            store,
+        row = make_conversation(repository, f"t-{owner}", owner)
+        await store_one_turn(
+            repository,
             row,
             1,
             Variable("conversation", f"t-{owner}", "n", "1"),
             Variable("person", owner, "n", "1"),
         )
-        assert await store.inbox.receive(owner.encode()[:3] + b"waiting.waits", owner, '{"secret": 1}', NOW)[1]
-    report = await store.erase_person("alice@localhost")
+        assert await repository.inbox.receive(owner.encode()[:3] + b"waiting.waits", owner, '{"secret": 1}', NOW)[1]
+    report = await repository.erase_person("alice@localhost")
     assert (report.conversation_ids, report.interactions, report.variables, report.requests) == (
         ("t-alice@localhost",),
         1,
         2,
         1,
     )
-    assert [row.owner for row in await store.list_conversations()] == ["bob@localhost"]
-    assert await store.load_variables("person", "alice@localhost") == {}
-    assert await store.load_variables("person", "bob@localhost") == {"n": "1"}
-    assert [p.key[:3] for p in await store.inbox.load_pending()] == [b"bob"]
+    assert [row.owner for row in await repository.list_conversations()] == ["bob@localhost"]
+    assert await repository.load_variables("person", "alice@localhost") == {}
+    assert await repository.load_variables("person", "bob@localhost") == {"n": "1"}
+    assert [pending_request.key[:3] for pending_request in await repository.inbox.load_pending()] == [b"bob"]
 
 
-async def test_deleting_a_conversation_takes_its_turns_and_variables(store: AgentRepository) -> None:
-    row = await a_turn(store, conversation(store), 1, Variable("conversation", "t", "n", "1"))
-    report = await store.delete_conversation(row)
+async def test_deleting_a_conversation_takes_its_turns_and_variables(repository: AgentRepository) -> None:
+    row = await store_one_turn(repository, make_conversation(repository), 1, Variable("conversation", "t", "n", "1"))
+    report = await repository.delete_conversation(row)
     assert (report.interactions, report.variables) == (1, 1)
-    assert await store.list_conversations() == []
-    assert await store.load_history(row.id, 10) == []
+    assert await repository.list_conversations() == []
+    assert await repository.load_history(row.id, 10) == []
 
 
-async def test_active_conversations_are_found_by_time(store: AgentRepository) -> None:
+async def test_active_conversations_are_found_by_time(repository: AgentRepository) -> None:
     for number in (1, 0, 2):
-        life = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW + timedelta(minutes=number))
-        row = StoredConversation(store.next_conversation_row_id(), f"t{number}", "alice@localhost", "s", life, 100)
-        await store.save_conversation(row)
-    assert list((await store.list_active()).items()) == [(f"t{number}", NOW + timedelta(minutes=number)) for number in range(3)]
+        status = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW + timedelta(minutes=number))
+        row = StoredConversation(repository.next_conversation_row_id(), f"t{number}", "alice@localhost", "s", status, 100)
+        await repository.save_conversation(row)
+    assert list((await repository.list_active()).items()) == [
+        (f"t{number}", NOW + timedelta(minutes=number)) for number in range(3)
+    ]
 
 
 async def test_migrating_from_nothing_gives_the_schema_of_today(database_url: str) -> None:
     await (await open_database(database_url, "off")).close()
-    made = _schema(database_url)
-    assert {"conversations", "interactions", "variables", "inbox"} <= made.keys()
-    for table in made:
+    schema_before = _schema(database_url)
+    assert {"conversations", "interactions", "variables", "inbox"} <= schema_before.keys()
+    for table in schema_before:
         if table.startswith("passage_words_"):
             continue  # they go with the table of the full text
         execute(database_url, f"DROP TABLE {table}{'' if database_url.startswith(SQLITE) else ' CASCADE'}")
     execute(database_url, "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
     await (await open_database(database_url, "off")).close()
-    assert _schema(database_url) == made
+    assert _schema(database_url) == schema_before
     assert execute(database_url, "SELECT * FROM alembic_version") == [{"version_num": schema.REVISION}]
 
 
 @pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
-async def test_migrating_keeps_what_is_stored_and_knows_it(database_url: str, revision: str) -> None:
+async def test_migrating_keeps_the_stored_data(database_url: str, revision: str) -> None:
     database = await open_database(database_url, "off")
-    store = AgentRepository(database, "echo@localhost")
-    row = await a_turn(store, conversation(store), 1)
-    request, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW)
+    repository = AgentRepository(database, "echo@localhost")
+    row = await store_one_turn(repository, make_conversation(repository), 1)
+    request, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW)
     assert await is_new
     stored = read_all_tables(database_url)
     await database.write(lambda connection: downgrade(connection, revision))
@@ -320,11 +340,11 @@ async def test_migrating_keeps_what_is_stored_and_knows_it(database_url: str, re
     database = await open_database(database_url, "off")
     assert database.previous_revision == revision
     assert read_all_tables(database_url) == stored
-    store = AgentRepository(database, "echo@localhost")
-    assert await store.load_history(row.id, 1) == ['{"n": 1}']
-    assert [pending.inbox_row for pending in await store.inbox.load_pending()] == [request]
-    assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
-    assert await store.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
+    repository = AgentRepository(database, "echo@localhost")
+    assert await repository.load_history(row.id, 1) == ['{"n": 1}']
+    assert [pending.inbox_row for pending in await repository.inbox.load_pending()] == [request]
+    assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert await repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
     await database.close()
 
 
@@ -385,7 +405,7 @@ async def test_a_database_that_is_not_ours_is_one_clear_line(
 async def test_a_file_that_is_no_database_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "platform.db").write_text("this is a letter, and no database" * 100)
     with pytest.raises(StoreError, match="not a database") as caught:
-        await open_database(url(tmp_path))
+        await open_database(sqlite_url(tmp_path))
     assert "\n" not in str(caught.value)
     assert (tmp_path / "platform.db").read_text().startswith("this is a letter")
 
@@ -411,7 +431,7 @@ def _start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-async def test_what_was_confirmed_survives_kill_9(database_url: str) -> None:
+async def test_confirmed_writes_survive_kill_9(database_url: str) -> None:
     for attempt, durability in enumerate(("full", "normal", "full")):
         agent = f"echo{attempt}@localhost"
         child = _start(WRITER, database_url, agent, durability)
@@ -421,7 +441,10 @@ async def test_what_was_confirmed_survives_kill_9(database_url: str) -> None:
         confirmed += [int(line) for line in child.stdout.read().splitlines() if line]
         child.communicate()
         database = await open_database(database_url)
-        stored = {int.from_bytes(p.key, "big") for p in await AgentRepository(database, agent).inbox.load_pending()}
+        stored = {
+            int.from_bytes(pending_request.key, "big")
+            for pending_request in await AgentRepository(database, agent).inbox.load_pending()
+        }
         await database.close()
         assert set(confirmed[:-1]) <= stored  # the last line may be cut in the middle of its number
 
@@ -450,16 +473,18 @@ async def test_one_process_owns_a_data_directory(tmp_path: Path) -> None:
         pass
 
 
-async def test_reading_beside_a_writer_waits_for_nobody_and_changes_nothing(tmp_path: Path) -> None:
-    database = await open_database(url(tmp_path), "off")
-    await a_turn(AgentRepository(database, "echo@localhost"), conversation(AgentRepository(database, "echo@localhost")), 1)
+async def test_a_reader_waits_for_no_writer_and_changes_nothing(tmp_path: Path) -> None:
+    database = await open_database(sqlite_url(tmp_path), "off")
+    await store_one_turn(
+        AgentRepository(database, "echo@localhost"), make_conversation(AgentRepository(database, "echo@localhost")), 1
+    )
     with closing(sqlite3.connect(tmp_path / "platform.db", isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
         waiting = asyncio.create_task(asyncio.to_thread(_wait_to_write, tmp_path / "platform.db"))
-        beside = await open_database(url(tmp_path), is_read_only=True)
-        assert len(await AgentRepository(beside, "echo@localhost").list_conversations()) == 1
+        reader = await open_database(sqlite_url(tmp_path), is_read_only=True)
+        assert len(await AgentRepository(reader, "echo@localhost").list_conversations()) == 1
         assert not waiting.done()  # it waits as long as a reader would that waits for writers
-        await beside.close()
+        await reader.close()
         writer.execute("ROLLBACK")
         await waiting
     await database.close()
@@ -470,21 +495,19 @@ def _wait_to_write(path: Path) -> None:
         another.execute("BEGIN IMMEDIATE")
 
 
-async def test_what_is_opened_to_read_is_neither_made_nor_migrated(tmp_path: Path) -> None:
+async def test_a_database_opened_read_only_is_neither_created_nor_migrated(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "platform.db")) as other:
         other.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
         other.execute("INSERT INTO alembic_version VALUES ('')")
         other.commit()
     with pytest.raises(StoreError, match=r"is of an older version \(none\); the next start of the platform migrates it"):
-        await open_database(url(tmp_path), is_read_only=True)
+        await open_database(sqlite_url(tmp_path), is_read_only=True)
 
 
-async def test_writes_of_one_batch_hear_at_once_that_the_file_is_locked(
-    tmp_path: Path, expected_errors: ExpectedErrors
-) -> None:
+async def test_writes_of_one_batch_wait_for_a_lock_together(tmp_path: Path, expected_errors: ExpectedErrors) -> None:
     expected_errors("database is locked; end the other program that has it open; it is tried again")
-    database = await open_database(url(tmp_path), "off")
-    store = AgentRepository(database, "echo@localhost")
+    database = await open_database(sqlite_url(tmp_path), "off")
+    repository = AgentRepository(database, "echo@localhost")
     await database.write(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 300") and None)
     loop = asyncio.get_running_loop()
     waits_s = []
@@ -492,7 +515,7 @@ async def test_writes_of_one_batch_hear_at_once_that_the_file_is_locked(
         writer.execute("BEGIN IMMEDIATE")
         for count in (1, 20):
             began = loop.time()
-            requests = [store.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(count)]
+            requests = [repository.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(count)]
             outcomes = await asyncio.gather(*requests, return_exceptions=True)
             waits_s.append(loop.time() - began)
             assert {str(outcome) for outcome in outcomes} == {
@@ -502,33 +525,35 @@ async def test_writes_of_one_batch_hear_at_once_that_the_file_is_locked(
     await database.close()
 
 
-async def test_what_people_said_is_for_nobody_else_on_the_machine(tmp_path: Path) -> None:
+async def test_the_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     database = await open_database(f"sqlite+aiosqlite:///{directory}/platform.db", "off")
-    await a_turn(AgentRepository(database, "echo@localhost"), conversation(AgentRepository(database, "echo@localhost")), 1)
+    await store_one_turn(
+        AgentRepository(database, "echo@localhost"), make_conversation(AgentRepository(database, "echo@localhost")), 1
+    )
     files = sorted(directory.iterdir())
     assert [stat.S_IMODE(path.stat().st_mode) for path in (directory, *files)] == [0o700, *[0o600] * len(files)]
     assert len(files) == 3  # with the write-ahead log
     await database.close()
 
 
-def test_every_key_that_was_added_is_known_by_its_rows_and_hardly_any_other_is() -> None:
-    known = KeyIndex()
+def test_every_added_key_is_found_with_its_rows_and_hardly_any_other() -> None:
+    index = KeyIndex()
     keys = [uuid5(NAMESPACE_URL, str(number)).bytes for number in range(60_000)]
     for row, key in enumerate(keys[:30_000], start=2**33):
-        known.add(key, row)
-    known.add_replacement(keys[0], 2**34)
-    assert known.find_rows(keys[0]) == [2**34, 2**33]
-    assert all(row in known.find_rows(key) for row, key in enumerate(keys[:30_000], start=2**33))
-    assert sum(len(known.find_rows(key)) for key in keys) < 30_010
+        index.add(key, row)
+    index.add_replacement(keys[0], 2**34)
+    assert index.find_rows(keys[0]) == [2**34, 2**33]
+    assert all(row in index.find_rows(key) for row, key in enumerate(keys[:30_000], start=2**33))
+    assert sum(len(index.find_rows(key)) for key in keys) < 30_010
 
 
-def test_keys_of_rows_that_are_gone_are_forgotten_in_time() -> None:
-    known = KeyIndex()
+def test_keys_of_deleted_rows_are_dropped_in_time() -> None:
+    index = KeyIndex()
     keys = [uuid5(NAMESPACE_URL, str(number)).bytes for number in range(30_000)]
     for row, key in enumerate(keys, start=1):
-        known.add(key, row)
-    known.add_replacement(keys[0], 1)
-    known.drop_before(first_row=29_000)
-    assert all(row in known.find_rows(key) for row, key in enumerate(keys[29_000:], start=29_001))
-    assert not any(known.find_rows(key) for key in keys[:8_000])
+        index.add(key, row)
+    index.add_replacement(keys[0], 1)
+    index.drop_before(first_row=29_000)
+    assert all(row in index.find_rows(key) for row, key in enumerate(keys[29_000:], start=29_001))
+    assert not any(index.find_rows(key) for key in keys[:8_000])

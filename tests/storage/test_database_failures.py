@@ -1,4 +1,4 @@
-"""What happens to a database that runs: full, read-only, locked, gone; nothing is lost, and it goes on when it can."""
+"""Failures of a running database (full, read-only, locked, gone): nothing is lost, and it recovers by itself."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import pytest
 from sqlalchemy import Connection
 
 from spade_coreason import StoreError
-from spade_coreason.storage import open_database
+from spade_coreason.storage import Commit, open_database
 from spade_coreason.storage.database import Database, StoreTimings
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SQLITE, execute
 from tests.support.errors import ExpectedErrors
 from tests.support.servers.postgres import Postgres
-from tests.support.wait import PATIENCE_S, eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-SOON = StoreTimings(retry_s=0.02)
+FAST_RETRY = StoreTimings(retry_s=0.02)
 
 
-class Accident:
-    """One, on SQLite: it happens, and is over."""
+class SqliteFailure:
+    """A failure on SQLite; each method causes one and returns the function that ends it."""
 
     def __init__(self, database: Database, path: Path) -> None:
         self.database, self.path = database, path
@@ -34,31 +34,31 @@ class Accident:
     async def _run(self, sql: str) -> None:
         await self.database.write(lambda connection: connection.exec_driver_sql(sql))
 
-    async def full(self) -> Callable[[], object]:
+    async def fill(self) -> Callable[[], object]:
         await self._run("PRAGMA max_page_count = 1")  # no smaller than it is
-        return lambda: self._off("PRAGMA max_page_count = 100000")
+        return lambda: self._execute_later("PRAGMA max_page_count = 100000")
 
-    async def gone(self) -> Callable[[], object]:
+    async def remove(self) -> Callable[[], object]:
         aside = self.path.with_name("aside")
         os.rename(self.path, aside)
         return lambda: os.rename(aside, self.path)
 
-    async def replaced(self) -> Callable[[], object]:
-        mend = await self.gone()
+    async def replace(self) -> Callable[[], object]:
+        recover = await self.remove()
         self.path.write_bytes(b"")
-        return mend
+        return recover
 
-    async def locked(self) -> Callable[[], object]:
+    async def lock(self) -> Callable[[], object]:
         await self._run("PRAGMA busy_timeout = 10")
         other = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         other.execute("BEGIN IMMEDIATE")
         return other.close
 
-    def _off(self, sql: str) -> object:
+    def _execute_later(self, sql: str) -> object:
         # As when somebody makes room: the writer's own connection feels it.
-        return asyncio.ensure_future(asyncio.wait_for(self._until_done(sql), PATIENCE_S))
+        return asyncio.ensure_future(asyncio.wait_for(self._retry_until_done(sql), TIMEOUT_S))
 
-    async def _until_done(self, sql: str) -> None:
+    async def _retry_until_done(self, sql: str) -> None:
         def work(connection: Connection) -> None:
             connection.exec_driver_sql(sql)
 
@@ -73,13 +73,13 @@ class Accident:
 @pytest.mark.parametrize(
     ("kind", "problem"),
     [
-        ("full", "database or disk is full; make room on the disk"),
-        ("gone", "is gone (No such file or directory); put it back, or stop the platform and restore a backup"),
-        ("replaced", "is another file now; put it back, or stop the platform and restore a backup"),
-        ("locked", "database is locked; end the other program that has it open"),
+        ("fill", "database or disk is full; make room on the disk"),
+        ("remove", "is gone (No such file or directory); put it back, or stop the platform and restore a backup"),
+        ("replace", "is another file now; put it back, or stop the platform and restore a backup"),
+        ("lock", "database is locked; end the other program that has it open"),
     ],
 )
-async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
+async def test_after_a_failure_the_database_recovers_and_nothing_is_lost(
     tmp_path: Path,
     kind: str,
     problem: str,
@@ -88,33 +88,33 @@ async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
 ) -> None:
     expected_errors(f"{problem}; it is tried again every 0.02 s")
     path = tmp_path / "platform.db"
-    database = await open_database(f"{SQLITE}{path}", "off", timings=SOON)
-    store = AgentRepository(database, "echo@localhost")
+    database = await open_database(f"{SQLITE}{path}", "off", timings=FAST_RETRY)
+    repository = AgentRepository(database, "echo@localhost")
 
-    def received(number: int) -> tuple[int, asyncio.Future[bool], bool]:
-        return store.inbox.receive(bytes([number]) * 16, "alice@localhost", f'"{"x" * 9000}"', NOW)
+    def receive_whole(number: int) -> tuple[int, Commit[bool], bool]:
+        return repository.inbox.receive(bytes([number]) * 16, "alice@localhost", f'"{"x" * 9000}"', NOW)
 
-    def receive(number: int) -> asyncio.Future[bool]:
-        return received(number)[1]
+    def receive(number: int) -> Commit[bool]:
+        return receive_whole(number)[1]
 
     assert await receive(0)
-    mend = await getattr(Accident(database, path), kind)()
+    recover = await getattr(SqliteFailure(database, path), kind)()
     outcomes = await asyncio.gather(*(receive(number) for number in range(1, 20)), return_exceptions=True)
     assert {str(outcome) for outcome in outcomes} == {f"{path}: {problem}"}
-    assert store.is_failing
-    _, is_new, is_surely_new = received(20)
+    assert repository.is_failing
+    _, is_new, is_surely_new = receive_whole(20)
     assert not is_surely_new  # no turn begins on it
     with pytest.raises(StoreError):
         await is_new
-    if kind in ("gone", "replaced"):
+    if kind in ("remove", "replace"):
         with pytest.raises(StoreError, match="put it back"):
-            await store.inbox.load_pending()
+            await repository.inbox.load_pending()
     else:
-        assert [pending.key[0] for pending in await store.inbox.load_pending()] == [0]  # reading goes on
+        assert [pending.key[0] for pending in await repository.inbox.load_pending()] == [0]  # reading goes on
     await eventually(lambda: f"{path}: {problem}; it is tried again every 0.02 s" in caplog.text)
-    if isinstance(mended := mend(), asyncio.Future):
-        await mended
-    await eventually(lambda: not store.is_failing)
+    if isinstance(recovered := recover(), asyncio.Future):
+        await recovered
+    await eventually(lambda: not repository.is_failing)
     assert caplog.text.count("it is tried again") == 1
     assert "can be written again" in caplog.text
     assert await receive(20)
@@ -124,7 +124,7 @@ async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
     await database.close()
 
 
-FULL = """
+DISK_FULL_TRIGGERS = """
 CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN RAISE EXCEPTION 'could not extend file "base/5/16384": No space left on device' USING ERRCODE = 'disk_full'; END $$;
 CREATE TRIGGER no_room BEFORE INSERT OR UPDATE ON inbox FOR EACH STATEMENT EXECUTE FUNCTION no_room();
@@ -132,34 +132,34 @@ CREATE TRIGGER no_room BEFORE INSERT OR UPDATE ON alembic_version FOR EACH STATE
 """
 
 
-async def test_when_the_disk_of_the_database_server_is_full_nothing_is_lost_either(
+async def test_a_full_disk_of_the_database_server_loses_nothing(
     postgres: Postgres, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("No space left on device; it is tried again every 0.02 s")
     url = postgres.url()
-    database = await open_database(url, "off", timings=SOON)
-    store = AgentRepository(database, "echo@localhost")
+    database = await open_database(url, "off", timings=FAST_RETRY)
+    repository = AgentRepository(database, "echo@localhost")
 
-    def receive(number: int) -> asyncio.Future[bool]:
-        return store.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
+    def receive(number: int) -> Commit[bool]:
+        return repository.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
 
     assert await receive(0)
-    await asyncio.to_thread(execute, url, FULL)  # the server says to each writer what it says of a full disk
+    await asyncio.to_thread(execute, url, DISK_FULL_TRIGGERS)  # the server says to each writer what it says of a full disk
     outcomes = await asyncio.gather(*(receive(number) for number in range(1, 20)), return_exceptions=True)
     [problem] = {str(outcome) for outcome in outcomes}
     assert problem.startswith(f"{database.name}: ")
     assert "No space left on device" in problem
-    assert store.is_failing
-    assert [pending.key[0] for pending in await store.inbox.load_pending()] == [0]  # reading goes on
+    assert repository.is_failing
+    assert [pending.key[0] for pending in await repository.inbox.load_pending()] == [0]  # reading goes on
     await eventually(lambda: f"{problem}; it is tried again every 0.02 s" in caplog.text)
     await asyncio.to_thread(execute, url, "DROP FUNCTION no_room CASCADE")
-    await eventually(lambda: not store.is_failing)
+    await eventually(lambda: not repository.is_failing)
     assert await receive(20)
-    assert [pending.key[0] for pending in await store.inbox.load_pending()] == [0, 20]
+    assert [pending.key[0] for pending in await repository.inbox.load_pending()] == [0, 20]
     await database.close()
 
 
-async def test_one_write_that_cannot_be_done_is_no_accident(tmp_path: Path) -> None:
+async def test_one_invalid_write_is_no_database_failure(tmp_path: Path) -> None:
     database = await open_database(f"{SQLITE}{tmp_path}/platform.db", "off")
     with pytest.raises(StoreError, match="nowhere"):
         await database.write(lambda connection: connection.exec_driver_sql("INSERT INTO nowhere VALUES (1)"))
@@ -167,20 +167,20 @@ async def test_one_write_that_cannot_be_done_is_no_accident(tmp_path: Path) -> N
     await database.close()
 
 
-async def test_what_became_read_only_says_so(tmp_path: Path, expected_errors: ExpectedErrors) -> None:
+async def test_a_database_that_became_read_only_says_so(tmp_path: Path, expected_errors: ExpectedErrors) -> None:
     expected_errors("a readonly database; see to the rights of the file and its directory; it is tried again")
     database = await open_database(f"{SQLITE}{tmp_path}/platform.db", "off")
-    store = AgentRepository(database, "echo@localhost")
+    repository = AgentRepository(database, "echo@localhost")
     await database.write(lambda connection: connection.exec_driver_sql("PRAGMA query_only = ON"))
     for number in range(2):
         with pytest.raises(StoreError, match=r"a readonly database; see to the rights of the file"):
-            await store.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
-        assert store.is_failing
-    assert await store.inbox.load_pending() == []
+            await repository.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
+        assert repository.is_failing
+    assert await repository.inbox.load_pending() == []
     await database.close()
 
 
-async def test_a_place_where_no_database_can_be_is_one_line(tmp_path: Path) -> None:
+async def test_an_unusable_path_of_a_database_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "directory").mkdir()
     for place, problem in (

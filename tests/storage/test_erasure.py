@@ -1,4 +1,4 @@
-"""What is deleted stands nowhere in the files of SQLite."""
+"""Erased data is in no file of SQLite."""
 
 from __future__ import annotations
 
@@ -14,69 +14,70 @@ from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database, StoreTimings
 from spade_coreason.storage.records import Variable
 from spade_coreason.storage.repository import AgentRepository
-from tests.support.databases import SQLITE
+from tests.support.databases import SQLITE, WriteInterceptor
 from tests.support.records import AGENT, ALICE, BOB, new_conversation, store_turn
 from tests.support.wait import eventually
 
-USUAL = StoreTimings()
+DEFAULT_TIMINGS = StoreTimings()
 
 
-def tried(database: Database) -> asyncio.Future[bool] | None:
-    """The newest attempt to empty the log of one on SQLite."""
+def newest_truncation(database: Database) -> asyncio.Future[bool] | None:
+    """Return the newest attempt to truncate the log on SQLite."""
     attempt: asyncio.Future[bool] | None = database._truncation_future  # type: ignore[attr-defined]  # of SQLite's
     return attempt
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-async def test_what_was_forgotten_is_not_in_the_log_either_even_if_somebody_reads_meanwhile(
-    tmp_path: Path, is_read: bool
-) -> None:
+async def test_erased_data_are_not_in_the_log_also_with_a_concurrent_reader(tmp_path: Path, is_read: bool) -> None:
     file, log = tmp_path / "platform.db", tmp_path / "platform.db-wal"
     database = await open_database(f"{SQLITE}{file}", "normal", timings=StoreTimings(truncate_log_again_s=0.05))
-    store = AgentRepository(database, AGENT)
+    repository = AgentRepository(database, AGENT)
     for owner in (ALICE, BOB):
         await store_turn(
-            store, new_conversation(store, f"{owner}_{AGENT}", owner), Variable("person", owner, "v", f'"{owner}"')
+            repository, new_conversation(repository, f"{owner}_{AGENT}", owner), Variable("person", owner, "v", f'"{owner}"')
         )
     assert ALICE.encode() in log.read_bytes()
     with closing(sqlite3.connect(file, isolation_level=None)) as reader:
         if is_read:
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM conversations").fetchone()
-        await store.erase_person(ALICE)
+        await repository.erase_person(ALICE)
         if is_read:
-            await store_turn(store, new_conversation(store, "meanwhile", BOB))
+            await store_turn(repository, new_conversation(repository, "meanwhile", BOB))
             for _ in range(2):  # it is tried, and again
-                before = tried(database)
-                await eventually(lambda before=before: tried(database) is not before)  # type: ignore[misc]  # mypy knows no type of a lambda with a default
-            assert before is not None
-            assert await before is False
+                previous = newest_truncation(database)
+                await eventually(lambda previous=previous: newest_truncation(database) is not previous)  # type: ignore[misc]  # mypy knows no type of a lambda with a default
+            assert previous is not None
+            assert await previous is False
             assert ALICE.encode() in log.read_bytes()
             reader.execute("COMMIT")
         await eventually(lambda: log.stat().st_size == 0)
     assert ALICE.encode() not in file.read_bytes()
-    assert [row.owner for row in await store.list_conversations()] == [BOB] * (2 if is_read else 1)
-    await store.erase_person(BOB)
+    assert [row.owner for row in await repository.list_conversations()] == [BOB] * (2 if is_read else 1)
+    await repository.erase_person(BOB)
     await eventually(lambda: BOB.encode() not in log.read_bytes() + file.read_bytes())
-    await store.erase_person(BOB)
+    await repository.erase_person(BOB)
     await database.close()
 
 
-async def forgotten(tmp_path: Path, timings: StoreTimings = USUAL) -> tuple[Database, AgentRepository, Path]:
-    """A database of which nothing is in the file yet, all in the log, and where somebody is about to be forgotten."""
+async def open_with_log(
+    tmp_path: Path, timings: StoreTimings = DEFAULT_TIMINGS, writes: WriteInterceptor | None = None
+) -> tuple[Database, AgentRepository, Path]:
+    """Open a database whose data are all in the write-ahead log, with a person to be erased."""
     file = tmp_path / "platform.db"
-    database = await open_database(f"{SQLITE}{file}", "normal", timings=timings)
-    store = AgentRepository(database, AGENT)
-    await store_turn(store, new_conversation(store, f"{ALICE}_{AGENT}", ALICE))
-    return database, store, file
+    database = await open_database(f"{SQLITE}{file}", "normal", timings=timings, intercept=writes)
+    repository = AgentRepository(database, AGENT)
+    await store_turn(repository, new_conversation(repository, f"{ALICE}_{AGENT}", ALICE))
+    return database, repository, file
 
 
-async def test_whoever_deletes_need_not_wait_for_it(tmp_path: Path) -> None:
-    database, store, file = await forgotten(tmp_path)
-    forgetting = asyncio.ensure_future(store.erase_person(ALICE))
-    while not database._pending:  # noqa: ASYNC110 - until it is on its way
-        await asyncio.sleep(0)
-    forgetting.cancel()
+async def test_the_log_is_truncated_also_if_the_erasure_is_not_awaited(tmp_path: Path) -> None:
+    writes = WriteInterceptor()
+    database, store, file = await open_with_log(tmp_path, writes=writes)
+    with writes.hold_batches() as held_batches:
+        erasing = asyncio.ensure_future(store.erase_person(ALICE))
+        await eventually(lambda: bool(held_batches))  # until it is on its way
+        erasing.cancel()
     log = Path(f"{file}-wal")
     await eventually(lambda: ALICE.encode() not in log.read_bytes() + file.read_bytes())
     await database.close()
@@ -84,7 +85,7 @@ async def test_whoever_deletes_need_not_wait_for_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after_s", [0, 0.01, 0.02])
 async def test_a_closed_database_has_no_log(tmp_path: Path, after_s: float) -> None:
-    database, store, file = await forgotten(tmp_path, StoreTimings(truncate_log_s=0.01))
+    database, store, file = await open_with_log(tmp_path, StoreTimings(truncate_log_s=0.01))
     await store.erase_person(ALICE)
     await asyncio.sleep(after_s)
     await database.close()
@@ -93,20 +94,20 @@ async def test_a_closed_database_has_no_log(tmp_path: Path, after_s: float) -> N
 
 
 async def test_the_log_is_not_written_into_another_file(tmp_path: Path) -> None:
-    database, store, file = await forgotten(tmp_path)
+    database, store, file = await open_with_log(tmp_path)
     (tmp_path / "backup.db").write_bytes(b"another one")
     await store.erase_person(ALICE)
     (tmp_path / "backup.db").replace(file)
-    emptying = database._truncation_task  # type: ignore[attr-defined]  # of SQLite's
-    await asyncio.wait([emptying])
+    truncation = database._truncation_task  # type: ignore[attr-defined]  # of SQLite's
+    await asyncio.wait([truncation])
     assert file.read_bytes() == b"another one"
-    assert emptying.exception() is None
+    assert truncation.exception() is None
     with pytest.raises(StoreError, match="is another file now"):
         await store.erase_person(ALICE)
 
 
-async def test_what_a_crash_left_in_the_log_is_not_there_after_the_next_start(tmp_path: Path) -> None:
-    database, store, _ = await forgotten(tmp_path)
+async def test_erased_data_left_in_the_log_by_a_crash_are_gone_after_the_next_start(tmp_path: Path) -> None:
+    database, store, _ = await open_with_log(tmp_path)
     await store.erase_person(ALICE)
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -119,17 +120,17 @@ async def test_what_a_crash_left_in_the_log_is_not_there_after_the_next_start(tm
     await database.close()
 
 
-async def test_a_turn_that_cannot_be_read_keeps_nothing_of_others_in_the_log(tmp_path: Path) -> None:
+async def test_an_unreadable_turn_keeps_no_erased_data_in_the_log(tmp_path: Path) -> None:
     file, log = tmp_path / "platform.db", tmp_path / "platform.db-wal"
     database = await open_database(f"{SQLITE}{file}", "normal")
-    store = AgentRepository(database, AGENT)
+    repository = AgentRepository(database, AGENT)
     for owner in (ALICE, BOB):
-        await store_turn(store, new_conversation(store, f"{owner}_{AGENT}", owner))
+        await store_turn(repository, new_conversation(repository, f"{owner}_{AGENT}", owner))
     with closing(sqlite3.connect(file)) as other:
         other.execute("UPDATE interactions SET body = CAST(x'22ff22' AS TEXT) WHERE id = 2")
         other.commit()
     with pytest.raises(StoreError, match="decode"):
-        await store.load([f"{BOB}_{AGENT}"], BOB, 5)
-    await store.erase_person(ALICE)
+        await repository.load([f"{BOB}_{AGENT}"], BOB, 5)
+    await repository.erase_person(ALICE)
     await eventually(lambda: log.stat().st_size == 0)
     await database.close()

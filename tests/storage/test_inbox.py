@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from spade_coreason import StoreError
-from spade_coreason.domain.value import replace
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
@@ -18,84 +18,86 @@ from tests.support.databases import ANSWERED, CLOSED, RECEIVED, count_commits, o
 from tests.support.records import AGENT, ALICE, NOW, OTHER_AGENT, new_conversation, receive_request, store_turn
 
 
-def inbox(database_url: str) -> list[tuple[int, str | None, str | None]]:
+def inbox_rows(database_url: str) -> list[tuple[int, str | None, str | None]]:
     return [(row["state"], row["request"], row["answer"]) for row in read_rows(database_url, "inbox")]
 
 
 # The inbox
 
 
-async def test_a_request_is_received_answered_and_closed(store: AgentRepository, database_url: str) -> None:
-    row = await receive_request(store, request='{"q": 1}')
-    assert inbox(database_url) == [(RECEIVED, '{"q": 1}', None)]
-    await store.inbox.finish(row, new_conversation(store), None, '["<message/>"]')
-    assert inbox(database_url) == [(ANSWERED, None, '["<message/>"]')]
-    store.inbox.close(row)
-    await store.save_conversation(new_conversation(store, "another"))  # with which it is written
-    assert inbox(database_url) == [(CLOSED, None, None)]
+async def test_a_request_is_received_answered_and_closed(repository: AgentRepository, database_url: str) -> None:
+    row = await receive_request(repository, request='{"q": 1}')
+    assert inbox_rows(database_url) == [(RECEIVED, '{"q": 1}', None)]
+    await repository.inbox.finish(row, new_conversation(repository), None, '["<message/>"]')
+    assert inbox_rows(database_url) == [(ANSWERED, None, '["<message/>"]')]
+    repository.inbox.close(row)
+    await repository.save_conversation(new_conversation(repository, "another"))  # with which it is written
+    assert inbox_rows(database_url) == [(CLOSED, None, None)]
 
 
-async def test_a_request_without_an_answer_is_closed_at_once(store: AgentRepository, database_url: str) -> None:
-    await store.inbox.finish(await receive_request(store), new_conversation(store), None, None)
-    assert inbox(database_url) == [(CLOSED, None, None)]
+async def test_a_request_without_an_answer_is_closed_at_once(repository: AgentRepository, database_url: str) -> None:
+    await repository.inbox.finish(await receive_request(repository), new_conversation(repository), None, None)
+    assert inbox_rows(database_url) == [(CLOSED, None, None)]
 
 
-async def test_what_is_closed_last_is_written_when_the_database_closes(database_url: str) -> None:
+async def test_the_last_closed_request_is_written_when_the_database_closes(database_url: str) -> None:
     database = await open_without_sync(database_url)
-    store = AgentRepository(database, AGENT)
-    row = await receive_request(store)
-    store.inbox.close(row)
+    repository = AgentRepository(database, AGENT)
+    row = await receive_request(repository)
+    repository.inbox.close(row)
     await database.close()
-    assert inbox(database_url) == [(CLOSED, None, None)]
+    assert inbox_rows(database_url) == [(CLOSED, None, None)]
 
 
 @pytest.mark.parametrize("state", [RECEIVED, ANSWERED, CLOSED])
-@pytest.mark.parametrize("reopened", [False, True], ids=["", "after a restart"])
-async def test_a_duplicate_is_known_in_every_state_and_changes_nothing(database_url: str, state: int, reopened: bool) -> None:
+@pytest.mark.parametrize("is_reopened", [False, True], ids=["", "after a restart"])
+async def test_a_duplicate_is_known_in_every_state_and_changes_nothing(
+    database_url: str, state: int, is_reopened: bool
+) -> None:
     database = await open_without_sync(database_url)
-    store = AgentRepository(database, AGENT)
-    row = await receive_request(store, request='{"first": 1}', key=b"k" * 16)
+    repository = AgentRepository(database, AGENT)
+    row = await receive_request(repository, request='{"first": 1}', key=b"k" * 16)
     if state != RECEIVED:
-        await store.inbox.finish(row, new_conversation(store), None, '["<message/>"]' if state == ANSWERED else None)
-    if reopened:
+        await repository.inbox.finish(row, new_conversation(repository), None, '["<message/>"]' if state == ANSWERED else None)
+    if is_reopened:
         await database.close()
         database = await open_without_sync(database_url)
-        store = AgentRepository(database, AGENT)
+        repository = AgentRepository(database, AGENT)
     before = read_all_tables(database_url)
-    assert not await store.inbox.receive(b"k" * 16, ALICE, '{"second": 2}', NOW + timedelta(days=1))[1]
+    assert not await repository.inbox.receive(b"k" * 16, ALICE, '{"second": 2}', NOW + timedelta(days=1))[1]
     assert read_all_tables(database_url) == before
     await database.close()
 
 
-async def test_of_many_duplicates_at_once_one_is_new(store: AgentRepository, database_url: str) -> None:
+async def test_of_many_duplicates_at_once_one_is_new(repository: AgentRepository, database_url: str) -> None:
     keys = [bytes([n % 7]) * 16 for n in range(200)]
-    found = await asyncio.gather(*(store.inbox.receive(key, ALICE, "{}", NOW)[1] for key in keys))
-    assert sum(found) == len(inbox(database_url)) == 7
+    found = await asyncio.gather(*(repository.inbox.receive(key, ALICE, "{}", NOW)[1] for key in keys))
+    assert sum(found) == len(inbox_rows(database_url)) == 7
     assert found[:7] == [True] * 7
 
 
 async def test_unsent_answers_are_listed_again_in_order_until_they_are_closed(database_url: str) -> None:
     database = await open_without_sync(database_url)
-    store = AgentRepository(database, AGENT)
-    talk = new_conversation(store)
-    numbers = [await receive_request(store, key=bytes([n]) * 16) for n in range(5)]
+    repository = AgentRepository(database, AGENT)
+    conversation = new_conversation(repository)
+    numbers = [await receive_request(repository, key=bytes([n]) * 16) for n in range(5)]
     for n in (3, 0, 4, 1):
-        await store.inbox.finish(numbers[n], talk, None, f'["answer {n}"]')
+        await repository.inbox.finish(numbers[n], conversation, None, f'["answer {n}"]')
     for closed, expected in ((None, [0, 1, 2, 3, 4]), (0, [1, 2, 3, 4]), (3, [1, 2, 4])):
         if closed is not None:
-            store.inbox.close(numbers[closed])
+            repository.inbox.close(numbers[closed])
         await database.close()
         database = await open_without_sync(database_url)
-        store = AgentRepository(database, AGENT)
-        pending = await store.inbox.load_pending()
+        repository = AgentRepository(database, AGENT)
+        pending = await repository.inbox.load_pending()
         assert [row.key[0] for row in pending] == expected
         assert [row.reply for row in pending] == [None if n == 2 else f'["answer {n}"]' for n in expected]
         assert [row.request for row in pending if row.reply is None] == ['{"secret": 1}']
     await database.close()
 
 
-async def test_pending_requests_are_of_their_agent(store: AgentRepository, database: Database) -> None:
-    await receive_request(store)
+async def test_pending_requests_are_of_their_agent(repository: AgentRepository, database: Database) -> None:
+    await receive_request(repository)
     assert await AgentRepository(database, OTHER_AGENT).inbox.load_pending() == []
 
 
@@ -104,26 +106,26 @@ async def test_pending_requests_are_of_their_agent(store: AgentRepository, datab
     [(8, True, AGENT, False), (7, True, AGENT, True), (8, False, AGENT, True), (8, True, OTHER_AGENT, True)],
     ids=["closed and old", "closed and young", "old and open", "another agent's"],
 )
-async def test_only_what_is_closed_and_old_is_purged(
+async def test_only_closed_and_old_requests_are_purged(
     database: Database, database_url: str, days: int, is_closed: bool, agent: str, stays: bool
 ) -> None:
-    store = AgentRepository(database, agent)
-    row = await receive_request(store)
+    repository = AgentRepository(database, agent)
+    row = await receive_request(repository)
     if is_closed:
-        await store.inbox.finish(row, new_conversation(store), None, None)
+        await repository.inbox.finish(row, new_conversation(repository), None, None)
     await AgentRepository(database, AGENT).inbox.purge(NOW + timedelta(days=days))
-    assert len(inbox(database_url)) == stays
+    assert len(inbox_rows(database_url)) == stays
 
 
 # One transaction
 
 
 @pytest.mark.parametrize("broken", ["conversation", "turn", "variable", "answer"])
-async def test_a_turn_that_cannot_be_stored_whole_leaves_everything_as_it_was(
-    store: AgentRepository, database: Database, database_url: str, broken: str
+async def test_a_turn_that_cannot_be_stored_completely_changes_nothing(
+    repository: AgentRepository, database: Database, database_url: str, broken: str
 ) -> None:
-    row = await store_turn(store, new_conversation(store), Variable("conversation", "t", "v", "1"), answer='["old"]')
-    request = await receive_request(store)
+    row = await store_turn(repository, new_conversation(repository), Variable("conversation", "t", "v", "1"), answer='["old"]')
+    request = await receive_request(repository)
     before = read_all_tables(database_url)
     parts: dict[str, Any] = {
         "conversation": replace(row, turns=2, status=replace(row.status, interaction_count=2)),
@@ -139,38 +141,43 @@ async def test_a_turn_that_cannot_be_stored_whole_leaves_everything_as_it_was(
     }
     given = {**parts, broken: wrong[broken]}
     with pytest.raises(StoreError, match=f"^{re.escape(database.name)}: "):
-        await store.inbox.finish(request, given["conversation"], given["turn"], given["answer"], [given["variable"]])
+        await repository.inbox.finish(request, given["conversation"], given["turn"], given["answer"], [given["variable"]])
     assert read_all_tables(database_url) == before
-    await store.inbox.finish(request, parts["conversation"], parts["turn"], parts["answer"], [parts["variable"]])
-    assert await store.load_history(row.id, 10) == ['{"n": 1, "of": "alice@localhost"}', "{}"]
-    assert await store.load_variables("conversation", "t") == {"v": "2"}
-    assert inbox(database_url) == [(ANSWERED, None, '["old"]'), (ANSWERED, None, '["new"]')]
+    await repository.inbox.finish(request, parts["conversation"], parts["turn"], parts["answer"], [parts["variable"]])
+    assert await repository.load_history(row.id, 10) == ['{"n": 1, "of": "alice@localhost"}', "{}"]
+    assert await repository.load_variables("conversation", "t") == {"v": "2"}
+    assert inbox_rows(database_url) == [(ANSWERED, None, '["old"]'), (ANSWERED, None, '["new"]')]
 
 
-async def test_turns_that_end_together_are_each_stored_whole(store: AgentRepository, database_url: str) -> None:
-    good = [new_conversation(store, f"t{n}", turns=1) for n in range(100)]
-    bad = [replace(new_conversation(store, f"b{n}", turns=1), owner=None) for n in range(3)]
-    talks = [*good[:50], *bad, *good[50:]]
-    requests = [await receive_request(store) for _ in talks]
+async def test_turns_that_end_together_are_each_stored_whole(repository: AgentRepository, database_url: str) -> None:
+    good = [new_conversation(repository, f"t{n}", turns=1) for n in range(100)]
+    no_owner: Any = None  # the database refuses it
+    bad = [replace(new_conversation(repository, f"b{n}", turns=1), owner=no_owner) for n in range(3)]
+    conversations = [*good[:50], *bad, *good[50:]]
+    requests = [await receive_request(repository) for _ in conversations]
     finished = [
-        store.inbox.finish(
+        repository.inbox.finish(
             request, row, TurnRecord("i", NOW, "{}"), "[]", [Variable("conversation", row.conversation_id, "v", "1")]
         )
-        for request, row in zip(requests, talks, strict=True)
+        for request, row in zip(requests, conversations, strict=True)
     ]
     results = await asyncio.gather(*finished, return_exceptions=True)
-    assert [row.conversation_id for row, result in zip(talks, results, strict=True) if result is not True] == ["b0", "b1", "b2"]
+    assert [row.conversation_id for row, result in zip(conversations, results, strict=True) if result is not True] == [
+        "b0",
+        "b1",
+        "b2",
+    ]
     assert [len(read_rows(database_url, table)) for table in ("conversations", "interactions", "variables")] == [100, 100, 100]
-    assert sorted(state for state, _, _ in inbox(database_url)) == [RECEIVED] * 3 + [ANSWERED] * 100
+    assert sorted(state for state, _, _ in inbox_rows(database_url)) == [RECEIVED] * 3 + [ANSWERED] * 100
 
 
-async def test_turns_that_end_together_share_a_commit(store: AgentRepository, database_url: str) -> None:
-    talks = [new_conversation(store, f"t{n}", turns=1) for n in range(100)]
+async def test_turns_that_end_together_share_a_commit(repository: AgentRepository, database_url: str) -> None:
+    conversations = [new_conversation(repository, f"t{n}", turns=1) for n in range(100)]
     before = count_commits(database_url)
 
-    async def talk(row: StoredConversation) -> None:
-        await store.inbox.finish(await receive_request(store), row, TurnRecord("i", NOW, "{}"), "[]")
+    async def finish_turn(row: StoredConversation) -> None:
+        await repository.inbox.finish(await receive_request(repository), row, TurnRecord("i", NOW, "{}"), "[]")
 
-    await asyncio.gather(*map(talk, talks))
+    await asyncio.gather(*map(finish_turn, conversations))
     assert len(read_rows(database_url, "interactions")) == 100
     assert count_commits(database_url) - before <= 10  # and neither 100 nor 200

@@ -1,4 +1,4 @@
-"""PostgreSQL alone: who owns it, what becomes of writes when it goes away, and what survives its crash."""
+"""PostgreSQL only: ownership of a database, writes while the server is away, and durability after its crash."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason import ConversationState, StoreError
+from spade_coreason import StoreError
+from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.storage import open_database
 from spade_coreason.storage.records import StoredConversation, TurnRecord
@@ -26,8 +27,8 @@ AGENT, ALICE = "echo@localhost", "alice@localhost"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-async def received(store: AgentRepository, number: int) -> bool:
-    return await store.inbox.receive(bytes([number]) * 16, ALICE, "{}", NOW)[1]
+async def receive(repository: AgentRepository, number: int) -> bool:
+    return await repository.inbox.receive(bytes([number]) * 16, ALICE, "{}", NOW)[1]
 
 
 async def test_a_second_platform_on_a_database_is_one_clear_line(postgres: Postgres) -> None:
@@ -35,9 +36,9 @@ async def test_a_second_platform_on_a_database_is_one_clear_line(postgres: Postg
     database = await open_database(url)
     with pytest.raises(StoreError, match="another platform uses this database; stop that one, or name another database"):
         await open_database(url)
-    beside = await open_database(url, is_read_only=True)
-    assert await AgentRepository(beside, AGENT).list_conversations() == []
-    await beside.close()
+    reader = await open_database(url, is_read_only=True)
+    assert await AgentRepository(reader, AGENT).list_conversations() == []
+    await reader.close()
     elsewhere = await open_database(postgres.url())
     await elsewhere.close()
     await database.close()
@@ -59,56 +60,58 @@ async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works
 ) -> None:
     expected_errors("it is tried again every 5 s")
     database = await open_database(own_postgres.url())
-    store = AgentRepository(database, AGENT)
-    assert await received(store, 1)
-    assert await store.load(["t"], ALICE, 5)
+    repository = AgentRepository(database, AGENT)
+    assert await receive(repository, 1)
+    assert await repository.load(["t"], ALICE, 5)
     await asyncio.to_thread(own_postgres.stop)
     outcomes = await asyncio.gather(
-        received(store, 2), received(store, 3), store.inbox.load_pending(), store.load(["t"], ALICE, 5), return_exceptions=True
+        receive(repository, 2),
+        receive(repository, 3),
+        repository.inbox.load_pending(),
+        repository.load(["t"], ALICE, 5),
+        return_exceptions=True,
     )
     assert [type(outcome) for outcome in outcomes] == [StoreError] * 4
     assert all(str(outcome).startswith(f"{database.name}: ") for outcome in outcomes)
     assert database.is_failing
     await asyncio.to_thread(own_postgres.start)
-    assert await received(store, 2)
+    assert await receive(repository, 2)
     assert not database.is_failing
-    assert not await received(store, 1)
-    assert [pending.key[0] for pending in await store.inbox.load_pending()] == [1, 2]
-    assert await store.load(["t"], ALICE, 5)
+    assert not await receive(repository, 1)
+    assert [pending.key[0] for pending in await repository.inbox.load_pending()] == [1, 2]
+    assert await repository.load(["t"], ALICE, 5)
     await database.close()
 
 
-async def test_what_was_confirmed_survives_a_crash_of_the_server(
-    own_postgres: Postgres, expected_errors: ExpectedErrors
-) -> None:
+async def test_confirmed_writes_survive_a_crash_of_the_server(own_postgres: Postgres, expected_errors: ExpectedErrors) -> None:
     expected_errors("it is tried again every 5 s")
     database = await open_database(own_postgres.url())
-    store = AgentRepository(database, AGENT)
+    repository = AgentRepository(database, AGENT)
     confirmed: set[int] = set()
     is_up = True
 
-    async def writes(number: int) -> None:
+    async def write_until_down(number: int) -> None:
         with suppress(StoreError):
             while is_up:
-                if await store.inbox.receive(number.to_bytes(16, "big"), ALICE, "{}", NOW)[1]:
+                if await repository.inbox.receive(number.to_bytes(16, "big"), ALICE, "{}", NOW)[1]:
                     confirmed.add(number)
                 number += 1
 
-    chains = [asyncio.create_task(writes(chain * 1_000_000)) for chain in range(8)]
+    chains = [asyncio.create_task(write_until_down(chain * 1_000_000)) for chain in range(8)]
     await eventually(lambda: len(confirmed) > 500)
     await asyncio.to_thread(own_postgres.kill)
     await eventually(lambda: bool(expected_errors.logged))
     is_up = False
     await asyncio.to_thread(own_postgres.start)
     await asyncio.gather(*chains)
-    stored = {int.from_bytes(pending.key, "big") for pending in await store.inbox.load_pending()}
+    stored = {int.from_bytes(pending.key, "big") for pending in await repository.inbox.load_pending()}
     assert confirmed <= stored
     await database.close()
 
 
 @asynccontextmanager
-async def cut_at_commit(server: Postgres) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """A port beside the server's, on which connections go lost between a commit and its confirmation, once it is armed."""
+async def run_commit_cutting_proxy(server: Postgres) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """Run a proxy of the server that, once armed, drops a connection between a commit and its confirmation."""
     armed: list[bytes] = []
     tasks: set[asyncio.Task[None]] = set()
 
@@ -127,8 +130,8 @@ async def cut_at_commit(server: Postgres) -> AsyncIterator[tuple[int, list[bytes
         back.close()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, further = await asyncio.open_connection("127.0.0.1", server.port)
-        for task in (pump(reader, further, writer, True), pump(there, writer, further, False)):
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", server.port)
+        for task in (pump(reader, to_server, writer, True), pump(from_server, writer, to_server, False)):
             tasks.add(asyncio.create_task(task))
 
     committing: set[asyncio.StreamWriter] = set()
@@ -140,27 +143,29 @@ async def cut_at_commit(server: Postgres) -> AsyncIterator[tuple[int, list[bytes
 
 async def test_a_commit_whose_confirmation_is_lost_is_looked_up(postgres: Postgres) -> None:
     direct = postgres.url()
-    async with cut_at_commit(postgres) as (port, armed):
+    async with run_commit_cutting_proxy(postgres) as (port, armed):
         database = await open_database(direct.replace(f":{postgres.port}/", f":{port}/"))
-        store = AgentRepository(database, AGENT)
-        assert await received(store, 1)
-        row, is_new, _ = store.inbox.receive(b"2" * 16, ALICE, "{}", NOW)
+        repository = AgentRepository(database, AGENT)
+        assert await receive(repository, 1)
+        row, is_new, _ = repository.inbox.receive(b"2" * 16, ALICE, "{}", NOW)
         assert await is_new
-        life = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW)
-        talk = StoredConversation(store.next_conversation_row_id(), "t", ALICE, "s", life, 100, turns=1)
+        status = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW)
+        conversation = StoredConversation(repository.next_conversation_row_id(), "t", ALICE, "s", status, 100, turns=1)
         armed.append(b"now")
-        await store.inbox.finish(row, talk, TurnRecord("i", NOW, "{}"), None)
+        await repository.inbox.finish(row, conversation, TurnRecord("i", NOW, "{}"), None)
         assert not armed
         assert len(read_rows(direct, "interactions")) == 1
         armed.append(b"now")
-        assert await received(store, 3)
+        assert await receive(repository, 3)
         assert not armed
-        store.inbox.close(row)
-        _, is_new, _ = store.inbox.receive(b"2" * 16, ALICE, "{}", NOW + timedelta(days=8))  # it is looked whether it is new
+        repository.inbox.close(row)
+        _, is_new, _ = repository.inbox.receive(
+            b"2" * 16, ALICE, "{}", NOW + timedelta(days=8)
+        )  # it is looked whether it is new
         armed.append(b"now")
         assert await is_new
         assert not armed
-        assert len(await store.inbox.load_pending()) == 3
+        assert len(await repository.inbox.load_pending()) == 3
         await database.close()
 
 

@@ -1,4 +1,4 @@
-"""What is kept of an agent's sessions: conversations with their owners, variables in their scopes."""
+"""The stored sessions of an agent: conversations with their owners, variables in their scopes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, ConversationState, Identity, ResponseHandler, StoreError
+from spade_coreason import AgentDefinition, AgentRequest, Identity, ResponseHandler, Session, StoreError
+from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus, new_status
 from spade_coreason.memory.conversation import Variables
-from spade_coreason.memory.session import Session
+from spade_coreason.memory.session import TurnSession
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
@@ -24,32 +25,32 @@ from tests.support.wait import eventually
 
 
 async def test_a_conversation_comes_back_as_it_was_stored(database_url: str) -> None:
-    life = ConversationStatus(
+    status = ConversationStatus(
         ConversationState.MAX_INTERACTIONS_REACHED, 7, NOW, NOW + timedelta(microseconds=1), 2, NOW + timedelta(1)
     )
     database = await open_without_sync(database_url)
-    store = AgentRepository(database, AGENT)
-    row = new_conversation(store, "t <é> '", status=life, window_start=5, turns=9)
-    await store.save_conversation(row)
+    repository = AgentRepository(database, AGENT)
+    row = new_conversation(repository, "t <é> '", status=status, window_start=5, turns=9)
+    await repository.save_conversation(row)
     await database.close()
     database = await open_without_sync(database_url)
-    store = AgentRepository(database, AGENT)
-    assert await store.find_conversations([row.conversation_id, "another"]) == {row.conversation_id: row}
+    repository = AgentRepository(database, AGENT)
+    assert await repository.find_conversations([row.conversation_id, "another"]) == {row.conversation_id: row}
     assert row.contract_record.dump()["interaction_count"] == 7
-    assert store.next_conversation_row_id() > row.id
+    assert repository.next_conversation_row_id() > row.id
     await database.close()
 
 
-async def test_an_id_that_is_anothers_cannot_be_stored(store: AgentRepository, database: Database) -> None:
-    hers = new_conversation(store, "t", ALICE)
-    await store.save_conversation(hers)
+async def test_a_conversation_id_of_another_owner_cannot_be_stored(repository: AgentRepository, database: Database) -> None:
+    row = new_conversation(repository, "t", ALICE)
+    await repository.save_conversation(row)
     with pytest.raises(StoreError, match=r"(?i)unique"):
-        await store.save_conversation(new_conversation(store, "t", BOB))
-    assert await store.find_conversations(["t"]) == {"t": hers}
+        await repository.save_conversation(new_conversation(repository, "t", BOB))
+    assert await repository.find_conversations(["t"]) == {"t": row}
     # With another agent it is another conversation.
     elsewhere = AgentRepository(database, OTHER_AGENT)
     await elsewhere.save_conversation(new_conversation(elsewhere, "t", BOB))
-    assert (await store.find_conversations(["t"]))["t"].owner == ALICE
+    assert (await repository.find_conversations(["t"]))["t"].owner == ALICE
     assert (await elsewhere.find_conversations(["t"]))["t"].owner == BOB
 
 
@@ -65,30 +66,30 @@ async def test_an_id_that_is_anothers_cannot_be_stored(store: AgentRepository, d
     ],
 )
 async def test_conversations_are_listed_the_newest_first(
-    store: AgentRepository, database: Database, arguments: dict[str, Any], names: list[str]
+    repository: AgentRepository, database: Database, arguments: dict[str, Any], names: list[str]
 ) -> None:
     for hours, (name, owner) in enumerate([("a", ALICE), ("b", BOB), ("c", ALICE)]):
         state = ConversationState.COMPLETED if name == "b" else ConversationState.ACTIVE
-        await store.save_conversation(
-            new_conversation(store, name, owner, status=ConversationStatus(state, 1, NOW, NOW + timedelta(hours=hours)))
+        await repository.save_conversation(
+            new_conversation(repository, name, owner, status=ConversationStatus(state, 1, NOW, NOW + timedelta(hours=hours)))
         )
     elsewhere = AgentRepository(database, OTHER_AGENT)
     await elsewhere.save_conversation(new_conversation(elsewhere, "d"))
-    assert [row.conversation_id for row in await store.list_conversations(**arguments)] == names
+    assert [row.conversation_id for row in await repository.list_conversations(**arguments)] == names
 
 
-async def test_only_the_agents_own_active_conversations_are_active(store: AgentRepository, database: Database) -> None:
+async def test_only_the_agents_own_active_conversations_are_active(repository: AgentRepository, database: Database) -> None:
     elsewhere = AgentRepository(database, OTHER_AGENT)
     await elsewhere.save_conversation(new_conversation(elsewhere, "elsewhere"))
     ended = ConversationStatus(ConversationState.COMPLETED, 1, NOW, NOW)
-    await store.save_conversation(new_conversation(store, "ended", status=ended))
-    assert await store.list_active() == {}
+    await repository.save_conversation(new_conversation(repository, "ended", status=ended))
+    assert await repository.list_active() == {}
     later = NOW + timedelta(seconds=1)
-    await store.save_conversation(
-        new_conversation(store, "later", status=ConversationStatus(ConversationState.ACTIVE, 1, NOW, later))
+    await repository.save_conversation(
+        new_conversation(repository, "later", status=ConversationStatus(ConversationState.ACTIVE, 1, NOW, later))
     )
-    assert await store.list_active() == {"later": later}
-    assert (await store.count_conversations(), await elsewhere.count_conversations()) == ((1, 2), (1, 1))
+    assert await repository.list_active() == {"later": later}
+    assert (await repository.count_conversations(), await elsewhere.count_conversations()) == ((1, 2), (1, 1))
     assert await AgentRepository(database, "nobody@localhost").count_conversations() == (0, 0)
 
 
@@ -101,26 +102,32 @@ HOLDERS = [
 
 @pytest.mark.parametrize("written", HOLDERS)
 async def test_a_variable_is_of_one_agent_scope_and_holder(database: Database, written: tuple[str, str, str]) -> None:
-    """A conversation may have a JID as its name: whoever chose such a thread reads no variable of that person."""
+    """A conversation may have a JID as its name: the owner of such a thread reads no variable of that person."""
     agent, scope, holder = written
-    store = AgentRepository(database, agent)
-    row = await store_turn(store, new_conversation(store), Variable(scope, holder, "v", "1"))
-    await store_turn(store, row, Variable(scope, holder, "v", "2"), Variable(scope, holder, "w\t", "3"))
+    repository = AgentRepository(database, agent)
+    row = await store_turn(repository, new_conversation(repository), Variable(scope, holder, "v", "1"))
+    await store_turn(repository, row, Variable(scope, holder, "v", "2"), Variable(scope, holder, "w\t", "3"))
     for where in HOLDERS:
         found = await AgentRepository(database, where[0]).load_variables(*where[1:])
         assert found == ({"v": "2", "w\t": "3"} if where == written else {})
 
 
-def session(store: AgentRepository, owner: str, name: str, values: dict[str, str], of_person: dict[str, str]) -> Session:
+def make_session(
+    repository: AgentRepository, owner: str, name: str, values: dict[str, str], of_person: dict[str, str]
+) -> TurnSession:
     row = StoredConversation(1, name, owner, name, new_status(NOW), 0)
     identity = Identity(id=owner, name=owner, role="user")
     conversation, person = Variables("conversation", name, values), Variables("person", owner, of_person)
-    return Session(row, (), identity, store, conversation, person)
+    return TurnSession(row, (), identity, repository, conversation, person)
 
 
-async def loaded(store: AgentRepository, owner: str, name: str) -> Session:
-    return session(
-        store, owner, name, await store.load_variables("conversation", name), await store.load_variables("person", owner)
+async def load_session(repository: AgentRepository, owner: str, name: str) -> TurnSession:
+    return make_session(
+        repository,
+        owner,
+        name,
+        await repository.load_variables("conversation", name),
+        await repository.load_variables("person", owner),
     )
 
 
@@ -128,22 +135,22 @@ async def loaded(store: AgentRepository, owner: str, name: str) -> Session:
     ("scope", "same", "another_thread", "another_person"),
     [("conversation", 1, None, None), ("person", 1, 1, None), (None, 1, 1, None)],
 )
-async def test_what_a_session_stores_is_read_in_its_scope_and_by_no_other_owner(
-    store: AgentRepository, scope: Any, same: Any, another_thread: Any, another_person: Any
+async def test_a_session_variable_is_read_in_its_scope_and_by_no_other_owner(
+    repository: AgentRepository, scope: Any, same: Any, another_thread: Any, another_person: Any
 ) -> None:
-    told = await loaded(store, ALICE, "t")
-    await told.store("v", 1, scope=scope)
-    before = await loaded(store, ALICE, "t")
+    session = await load_session(repository, ALICE, "t")
+    await session.store("v", 1, scope=scope)
+    before = await load_session(repository, ALICE, "t")
     assert await before.get("v") is None  # it lasts from the end of the turn
-    await store_turn(store, new_conversation(store), *told.pending_variables())
-    assert await (await loaded(store, ALICE, "t")).get("v") == same
-    assert await (await loaded(store, ALICE, "u")).get("v") == another_thread
-    assert await (await loaded(store, BOB, f"t_{BOB}")).get("v") == another_person
+    await store_turn(repository, new_conversation(repository), *session.pending_variables())
+    assert await (await load_session(repository, ALICE, "t")).get("v") == same
+    assert await (await load_session(repository, ALICE, "u")).get("v") == another_thread
+    assert await (await load_session(repository, BOB, f"t_{BOB}")).get("v") == another_person
 
 
 circle: list[Any] = []
 circle.append(circle)
-WRONG: dict[str, Any] = {
+NOT_JSON: dict[str, Any] = {
     "an object": object(),
     "a set": {1, 2},
     "bytes": b"x",
@@ -161,40 +168,40 @@ WRONG: dict[str, Any] = {
 deep: list[Any] = []
 for _ in range(100_000):
     deep = [deep]
-WRONG["something too deep"] = deep
+NOT_JSON["something too deep"] = deep
 
 
-@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("what", NOT_JSON)
 @pytest.mark.parametrize("scope", ["conversation", "person", None])
 async def test_a_value_that_is_no_json_is_an_error_that_names_its_key_and_changes_nothing(
-    store: AgentRepository, what: str, scope: Any
+    repository: AgentRepository, what: str, scope: Any
 ) -> None:
-    before = session(store, ALICE, "t", {"the key": '"old"'}, {"the key": '"older"'})
+    before = make_session(repository, ALICE, "t", {"the key": '"old"'}, {"the key": '"older"'})
     await before.store("another", 1)
     written = before.pending_variables()
     with pytest.raises(ValueError, match=r'variable "the key": .*only JSON values can be kept'):
-        await before.store("the key", WRONG[what], scope=scope)
+        await before.store("the key", NOT_JSON[what], scope=scope)
     assert before.pending_variables() == written
     assert await before.get("the key") == "old"
     assert {row.name for row in written} == {"another"}
 
 
-async def test_a_key_that_cannot_be_stored_is_named(store: AgentRepository) -> None:
-    told = session(store, ALICE, "t", {}, {})
+async def test_a_key_that_cannot_be_stored_is_named(repository: AgentRepository) -> None:
+    session = make_session(repository, ALICE, "t", {}, {})
     with pytest.raises(ValueError, match="only JSON values can be kept"):
-        await told.store("\ud800", 1)
+        await session.store("\ud800", 1)
     with pytest.raises(ValueError, match=r"'a\\x00b'"):  # for which PostgreSQL has no room
-        await told.store("a\0b", 1)
-    assert told.pending_variables() == []
+        await session.store("a\0b", 1)
+    assert session.pending_variables() == []
 
 
-class Meeting:
-    """Two turns of a person in two conversations: each sees what was, then both store, in the order of the first to go on."""
+class ConcurrentAgent:
+    """Two turns of a person in two conversations: both read first, then both store in the order that the test gives."""
 
     def __init__(self) -> None:
         self.manifest = AgentDefinition.simple("meeting")
         self.go_on = {"one": asyncio.Event(), "two": asyncio.Event()}
-        self.there = 0
+        self.waiting = 0
         self.found: dict[str, Any] = {}
 
     async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
@@ -203,7 +210,7 @@ class Meeting:
             self.found = {key: await session.get(key) for key in ("one", "two", "both")}
             return
         assert await session.get("both") is None
-        self.there += 1
+        self.waiting += 1
         await self.go_on[name].wait()
         await session.store(name, {"of": name}, scope="person")
         await session.store("both", name, scope="person")
@@ -211,20 +218,20 @@ class Meeting:
 
 @pytest.mark.parametrize("order", [("one", "two"), ("two", "one"), None])
 async def test_two_turns_at_once_lose_none_of_each_others_variables(database_url: str, order: tuple[str, str] | None) -> None:
-    agent = Meeting()
-    async with RunnerHarness(database_url, agent) as talk:
+    agent = ConcurrentAgent()
+    async with RunnerHarness(database_url, agent) as harness:
         for name in agent.go_on:
-            talk.begin(name, thread=name)
-        await eventually(lambda: agent.there == 2)
+            harness.receive(name, thread=name)
+        await eventually(lambda: agent.waiting == 2)
         for name in order or agent.go_on:
             agent.go_on[name].set()
             if order:  # else both are stored in one transaction
-                await talk.runner.wait_until_idle(ALICE, name)
-        await talk.runner.wait_until_idle()
-        await talk.say("look", "three")
+                await harness.runner.wait_until_idle(ALICE, name)
+        await harness.runner.wait_until_idle()
+        await harness.receive_and_wait("look", "three")
         in_memory = agent.found
-    async with RunnerHarness(database_url, agent) as talk:
-        await talk.say("look", "four")
+    async with RunnerHarness(database_url, agent) as harness:
+        await harness.receive_and_wait("look", "four")
     assert agent.found == in_memory  # the last one counts, in memory as in the database
     assert (agent.found["one"], agent.found["two"]) == ({"of": "one"}, {"of": "two"})
     assert agent.found["both"] == (order[1] if order else "two")

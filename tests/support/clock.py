@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 _ROUNDS = 10  # of the loop: one for an alarm, one for its callback, one for the write at the end of a round
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that stands still until it is advanced."""
 
     def __init__(self, now: datetime = datetime(2025, 11, 20, 12, tzinfo=UTC)) -> None:
         self.now = now
@@ -21,18 +21,18 @@ class Clock:
     def __call__(self) -> datetime:
         return self.now
 
-    def move(self, **by: float) -> None:
-        """Move the clock forward by the arguments of a timedelta: `seconds=5`."""
+    def advance(self, **by: float) -> None:
+        """Advance the clock by the arguments of a timedelta: `seconds=5`."""
         self.now += timedelta(**by)
 
 
 class LoopClock:
-    """The time of the running event loop: it stands still until the test moves it.
+    """The time of the running event loop: it stands still until the test advances it.
 
-    `with LoopClock() as clock: await clock.move(0.2)`
+    `with LoopClock() as clock: await clock.advance(0.2)`
 
-    Timers, sleeps, timeouts and alarms of the loop wait for the move, however busy the machine is. Sockets, threads and
-    processes run as usual. So a test must not wait with `asyncio.sleep` in the block; `until` and sockets need no timer.
+    Timers, sleeps, timeouts and alarms of the loop wait for that, however busy the machine is. Sockets, threads and
+    processes run as usual. So a test must not wait with `asyncio.sleep` in the block; `wait_for` and sockets need no timer.
     """
 
     def __init__(self) -> None:
@@ -53,15 +53,15 @@ class LoopClock:
         """Return the time of the loop."""
         return self._now
 
-    async def move(self, seconds: float) -> None:
+    async def advance(self, seconds: float) -> None:
         """Let time pass and run the timers that are due. Everything that they send has left on return."""
         await self._go_round()  # tasks that are about to wait start waiting
         self._now += seconds
         await self._go_round()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
         """Poll a condition that has no event, while the loop's time stands still."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not condition():
             if time.monotonic() > deadline:
                 raise TimeoutError

@@ -34,7 +34,7 @@ class WriteInterceptor:
         self.on_batch(batch, write)
 
     @contextmanager
-    def held(self) -> Iterator[list[list[Any]]]:
+    def hold_batches(self) -> Iterator[list[list[Any]]]:
         """Collect the batches of the block; the writer receives them at its end."""
         batches: list[list[Any]] = []
         writers: list[Callable[[list[Any]], None]] = []
@@ -102,7 +102,7 @@ def _execute_in_thread(url: str, sql: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     problems: list[BaseException] = []
 
-    async def ask() -> None:
+    async def query() -> None:
         import asyncpg
 
         connection = await asyncpg.connect(url)
@@ -114,13 +114,13 @@ def _execute_in_thread(url: str, sql: str) -> list[dict[str, Any]]:
         finally:
             await connection.close()
 
-    def work() -> None:
+    def run_query() -> None:
         try:
-            asyncio.run(ask())
+            asyncio.run(query())
         except Exception as error:  # noqa: BLE001 - it is raised again in the caller's thread
             problems.append(error)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=run_query)
     thread.start()
     thread.join()
     if problems:

@@ -8,8 +8,8 @@ from uuid import UUID
 from xml.etree.ElementTree import Element, fromstring
 from xml.sax.saxutils import escape, quoteattr
 
-from spade_coreason.codec.decode import decode
 from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.xmpp.codec.decode import decode
 
 AGENT = "notes@example.org"
 ALICE = "alice@example.org"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 from xml.sax.saxutils import escape
 
-from spade_coreason import ResponseHandler, SessionHandle
+from spade_coreason import ResponseHandler, Session, SessionHandle
 from spade_coreason.app.platform import Platform
 from spade_coreason.cli.logging import OneLineFormatter
 from spade_coreason.config.loader import load_settings
@@ -24,34 +24,33 @@ from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.avatar import Avatar
-from spade_coreason.domain.conversation import Rules
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
-from spade_coreason.memory.session import Session
 from spade_coreason.runtime.expiry import OnConversationEnd
 from spade_coreason.runtime.files import Files
 from spade_coreason.runtime.gateway import InboundGateway
 from spade_coreason.runtime.peers import OpenRequests, Peers
-from spade_coreason.runtime.policy import Policy
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database, StoreTimings
 from spade_coreason.storage.repository import AgentRepository
+from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.muc.room import RoomConfig
 from spade_coreason.xmpp.timings import DEFAULT_TIMINGS, ConnectionTimings
+from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.errors import check_errors, errors_in
 from tests.support.records import query_of
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 PROJECT = Path(__file__).parents[2]
 UNLIMITED = Policy(rules=Rules(max_interactions=0))
 DEFAULT_STORE_TIMINGS = StoreTimings()
 
 Assist = Callable[[AgentRequest, Any, Any], Awaitable[None]]
-Make = Callable[[Peers], Any]
+AgentFactory = Callable[[Peers], Any]
 
 
 class FunctionAgent:
@@ -82,7 +81,7 @@ class OnlineAgent:
     account: tuple[str, str]
     server: XmppServer
     url: str
-    make: Make
+    make_agent: AgentFactory
     policy: Policy
     allow: Sequence[str] | None
     on_end: tuple[OnConversationEnd, ...] = ()
@@ -111,7 +110,7 @@ class OnlineAgent:
         return bare_jid(self.account[0])
 
     @property
-    def store(self) -> AgentRepository:
+    def repository(self) -> AgentRepository:
         """The repository of the agent."""
         return AgentRepository(self.database, self.jid)
 
@@ -122,20 +121,22 @@ class OnlineAgent:
             endpoint = endpoint_of(self.server, self.port)
             self.host = HostedAgent(*self.account, endpoint, avatar=self.avatar, rooms=self.rooms, timings=self.timings)
             self.requests = OpenRequests()
-            self.peers = Peers(self.jid, self.requests, self.host.send)
-            self.agent = self.make(self.peers)
+            transport = XmppTransport(self.jid, self.host.send, self.policy.stanza_bytes, self.host.peer_features)
+            self.peers = Peers(self.requests, transport)
+            self.agent = self.make_agent(self.peers)
             files = Files(self.host.uploads.upload)
             self.runner = Runner(
                 self.agent,
                 self.jid,
-                self.store,
+                self.repository,
+                transport,
                 self.policy,
                 clock=self.clock,
                 on_conversation_end=self.on_end,
                 files=files,
             )
             access = AccessPolicy(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
-            self.gateway = InboundGateway(self.runner, self.requests, access, self.host.send)
+            self.gateway = InboundGateway(self.runner, self.requests, access, transport)
             self.files = files
             self.host.serve(self.runner, self.gateway)
             self.prepare(self.host)
@@ -154,7 +155,7 @@ class OnlineAgent:
         await self.stop()
         await self.start()
 
-    async def vanish(self) -> None:
+    async def crash(self) -> None:
         """Cut the connection for good and finish no turn: to the server this looks like `kill -9`."""
         connection = self.host.connection
         connection.drop()
@@ -204,11 +205,11 @@ async def run_agent(
     store_timings  The timings of its database.
     clock          The time of its conversations.
     """
-    make: Make = (lambda peers: agent) if hasattr(agent, "assist") else agent
+    make_agent: AgentFactory = (lambda peers: agent) if hasattr(agent, "assist") else agent
     account = await server.account(name)
     url = f"sqlite+aiosqlite:///{tmp_path}/{bare_jid(account[0])}.db"
     online_agent = OnlineAgent(
-        account, server, url, make, policy, access, on_end, prepare, port, rooms, invited_by, admission or {}, clock
+        account, server, url, make_agent, policy, access, on_end, prepare, port, rooms, invited_by, admission or {}, clock
     )
     online_agent.timings, online_agent.store_timings, online_agent.avatar = timings, store_timings, avatar
     await online_agent.start()
@@ -223,11 +224,11 @@ def record_sent(agent: OnlineAgent) -> list[str]:
     client, sent = agent.host.connection.client, list[str]()
     send_raw = client.send_raw
 
-    def watched(data: Any) -> None:
+    def record(data: Any) -> None:
         sent.append(str(data))
         send_raw(data)
 
-    client.send_raw = watched
+    client.send_raw = record
     return sent
 
 
@@ -239,8 +240,8 @@ def count_bodies(sent: list[str]) -> int:
 def endpoint_of(server: XmppServer, port: int | None = None) -> ServerEndpoint:
     """Return the endpoint of a test server; the embedded one sometimes needs several attempts."""
     if server.kind == "embedded":
-        return ServerEndpoint(server.host, port or server.port, verify=False, timeout_s=PATIENCE_S / 5, attempts=5)
-    return ServerEndpoint(server.host, port or server.port, ca_file=server.ca_file, timeout_s=PATIENCE_S)
+        return ServerEndpoint(server.host, port or server.port, verify=False, timeout_s=TIMEOUT_S / 5, attempts=5)
+    return ServerEndpoint(server.host, port or server.port, ca_file=server.ca_file, timeout_s=TIMEOUT_S)
 
 
 class Tunnel:
@@ -279,9 +280,9 @@ class Tunnel:
         if not self.is_open:
             writer.transport.abort()
             return
-        up = await asyncio.open_connection(self._server.host, self._server.port)
-        self._writers |= {writer, up[1]}
-        for source, sink, name in ((reader, up[1], "to the server"), (up[0], writer, "to the agent")):
+        upstream = await asyncio.open_connection(self._server.host, self._server.port)
+        self._writers |= {writer, upstream[1]}
+        for source, sink, name in ((reader, upstream[1], "to the server"), (upstream[0], writer, "to the agent")):
             task = asyncio.create_task(self._pump(source, sink, name))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -383,14 +384,14 @@ class PlatformProcess:
             stdout=asyncio.subprocess.PIPE,
         )
         assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE_S)
+        line = await asyncio.wait_for(self.process.stdout.readline(), TIMEOUT_S)
         assert line == b"ready\n", f"the platform did not start: {line!r}"
 
     async def signal(self, number: signal.Signals) -> int:
         """Send a signal, wait for the end and return the exit code."""
         assert self.process is not None
         self.process.send_signal(number)
-        code = await asyncio.wait_for(self.process.wait(), PATIENCE_S)
+        code = await asyncio.wait_for(self.process.wait(), TIMEOUT_S)
         self.process = None
         return code
 
@@ -427,14 +428,14 @@ async def run_platform(
     }
     configuration.write_text(json.dumps(settings))
     configuration.chmod(0o600)
-    child = PlatformProcess(configuration)
-    await child.start()
+    platform_process = PlatformProcess(configuration)
+    await platform_process.start()
     try:
-        yield child, jid
+        yield platform_process, jid
     finally:
-        if child.process is not None:
-            await child.signal(signal.SIGKILL)
-    check_errors(errors_in(child.error_log.read_text()), errors)
+        if platform_process.process is not None:
+            await platform_process.signal(signal.SIGKILL)
+    check_errors(errors_in(platform_process.error_log.read_text()), errors)
 
 
 def read_journal(path: Path) -> list[tuple[str, str, bool]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from spade_coreason import AgentDefinition, AgentTester
 from spade_coreason.llm.agent import LLMAgent
-from tests.support.chat_completions import Answer, ChatServer
+from tests.support.chat_completions import Answer, ChatCompletionsServer
 
 
 class EndlessTool:
@@ -33,14 +33,14 @@ class EndlessTool:
 @asynccontextmanager
 async def run_llm_agent(
     *answers: Answer, definition: AgentDefinition | None = None, tester: dict[str, Any] | None = None, **options: Any
-) -> AsyncIterator[tuple[ChatServer, AgentTester]]:
+) -> AsyncIterator[tuple[ChatCompletionsServer, AgentTester]]:
     """Run an LLMAgent; `options` are its own, `tester` those of the AgentTester."""
-    async with ChatServer(*answers) as server:
+    async with ChatCompletionsServer(*answers) as server:
         endpoint = {"url": server.url, "first_pause_s": 0.01}
 
         def make(manifest: Any = None, memory: Any = None, usage: Any = None) -> LLMAgent:
-            known = definition or AgentDefinition.simple("helper", system_prompt="You help.")
-            return LLMAgent(known, memory, model="small", endpoint=endpoint, usage=usage, **options)
+            manifest_or_default = definition or AgentDefinition.simple("helper", system_prompt="You help.")
+            return LLMAgent(manifest_or_default, memory, model="small", endpoint=endpoint, usage=usage, **options)
 
         async with AgentTester(make, **(tester or {})) as t:
             yield server, t
@@ -48,9 +48,9 @@ async def run_llm_agent(
 
 async def stored_turns(t: AgentTester, user: str = "tester@localhost") -> list[dict[str, Any]]:
     """Return the stored turns of a person's conversation."""
-    store = t.runners[t.jid].repository
-    [conversation] = [conversation for conversation in await store.list_conversations() if conversation.owner == user]
-    return [json.loads(body) for body in await store.load_history(conversation.id, 100)]
+    repository = t.runners[t.jid].repository
+    [conversation] = [conversation for conversation in await repository.list_conversations() if conversation.owner == user]
+    return [json.loads(body) for body in await repository.load_history(conversation.id, 100)]
 
 
 def guardrail_decisions(turn: dict[str, Any]) -> list[tuple[str, str, str]]:

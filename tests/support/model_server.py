@@ -31,7 +31,7 @@ def bag_of_words(text: str, dimension: int) -> list[float]:
 class ModelServer:
     """A model server: `async with ModelServer() as server`; `server.url` is its base URL.
 
-    `asked` are the requests. `failures` are used up before answers: a status, a text that is sent with 200, or None to hang.
+    `requests` are its requests. `failures` are used up before answers: a status, a text that is sent with 200, or None to hang.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ModelServer:
     ) -> None:
         self.dimension = dimension
         self.failures: list[int | str | None] = []
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
         self.url = ""
         self._embed = embed or (lambda texts: [bag_of_words(text, self.dimension) for text in texts])
         self._chat = chat
@@ -70,8 +70,8 @@ class ModelServer:
         await self._runner.cleanup()
 
     async def _accept(self, request: web.Request) -> dict[str, Any] | web.Response:
-        asked: dict[str, Any] = await request.json()
-        self.asked.append((request.path, asked))
+        body: dict[str, Any] = await request.json()
+        self.requests.append((request.path, body))
         if self._api_key and request.headers.get("Authorization") != f"Bearer {self._api_key}":
             return web.json_response({"error": {"message": "Incorrect API key provided"}}, status=401)
         if self.failures:
@@ -81,22 +81,22 @@ class ModelServer:
             if isinstance(failure, str):
                 return web.Response(text=failure, content_type="application/json")
             assert failure is not None
-            message = f"told to fail: {json.dumps(asked)}"  # as servers do that quote a request which they refuse
+            message = f"told to fail: {json.dumps(body)}"  # as servers do that quote a request which they refuse
             return web.json_response({"error": {"message": message}}, status=failure)
-        return asked
+        return body
 
     async def _embeddings(self, request: web.Request) -> web.Response:
-        asked = await self._accept(request)
-        if isinstance(asked, web.Response):
-            return asked
-        vectors = self._embed(asked["input"])
+        body = await self._accept(request)
+        if isinstance(body, web.Response):
+            return body
+        vectors = self._embed(body["input"])
         data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
         # In reverse order: the API allows any.
-        return web.json_response({"object": "list", "model": asked["model"], "data": data[::-1]})
+        return web.json_response({"object": "list", "model": body["model"], "data": data[::-1]})
 
     async def _completions(self, request: web.Request) -> web.Response:
-        asked = await self._accept(request)
-        if isinstance(asked, web.Response):
-            return asked
-        message = {"role": "assistant", "content": self._chat(asked["messages"])}
+        body = await self._accept(request)
+        if isinstance(body, web.Response):
+            return body
+        message = {"role": "assistant", "content": self._chat(body["messages"])}
         return web.json_response({"choices": [{"index": 0, "message": message}]})

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.errors import check_errors, errors_in
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 COMMAND = [sys.executable, "-c", "from spade_coreason.cli import main; main()"]
-TIMEOUT_S = PATIENCE_S
 
 # An agent for the difficult cases; the query selects one.
-MOODY = '''\
+MOODY_AGENT_SOURCE = '''\
 """An agent with moods."""
 
 import asyncio
@@ -30,9 +29,9 @@ import asyncio
 class MoodyAgent:
     """Does what the question says."""
 
-    def __init__(self, manifest, patience_s: float = 3600.0) -> None:
+    def __init__(self, manifest, sleep_s: float = 3600.0) -> None:
         self.manifest = manifest
-        self._patience_s = patience_s
+        self._sleep_s = sleep_s
 
     async def assist(self, request, session, response):
         match request.payload["query"]:
@@ -41,14 +40,14 @@ class MoodyAgent:
             case "raise":
                 raise ValueError("a secret of the person")
             case "sleep":
-                await asyncio.sleep(self._patience_s)
+                await asyncio.sleep(self._sleep_s)
             case "wonder":
                 await response.thought("Is it a long one? " * 9)
-                await asyncio.sleep(self._patience_s)
+                await asyncio.sleep(self._sleep_s)
             case "yawn":
                 stream = await response.create_stream()
                 await stream.write("Well, ")
-                await asyncio.sleep(self._patience_s)
+                await asyncio.sleep(self._sleep_s)
             case "escape":
                 await response.markdown("\\x1b[31mred\\x1b[0m and \\x9b5m blinking")
             case "table":
@@ -102,7 +101,7 @@ class RunningCommand:
     cwd: Path
     output: str = ""
 
-    def ask(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    def run_command(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run another command beside it, in the same directory."""
         return run_command(*arguments, cwd=self.cwd, stdin=stdin)
 
@@ -160,7 +159,7 @@ def run_in_background(
 def write_project(directory: Path, mode: str) -> Path:
     """Write a project with the agents echo, notes and moody."""
     (directory / "config").mkdir(parents=True)
-    (directory / "moody.py").write_text(MOODY)
+    (directory / "moody.py").write_text(MOODY_AGENT_SOURCE)
     agents = [
         {"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"},
         {"jid": "notes@localhost", "agent": "spade_coreason.agents.notes:NotesAgent"},

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from spade_coreason import ConversationState
-from spade_coreason.contracts import Interaction
+from spade_coreason.contracts import ConversationState, Interaction
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.identifiers import derive_session_id
-from spade_coreason.domain.value import replace
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
 
@@ -27,26 +26,28 @@ NOT_REMEMBERED = (
 """The reply to a person whose turn could not be stored."""
 
 
-def new_conversation(store: AgentRepository, name: str = "t", owner: str = ALICE, **fields: Any) -> StoredConversation:
+def new_conversation(repository: AgentRepository, name: str = "t", owner: str = ALICE, **fields: Any) -> StoredConversation:
     status = ConversationStatus(ConversationState.ACTIVE, 0, NOW, NOW)
-    session = str(derive_session_id(store.agent, owner, name))
-    return replace(StoredConversation(store.next_conversation_row_id(), name, owner, session, status, 100), **fields)
+    session = str(derive_session_id(repository.agent, owner, name))
+    return replace(StoredConversation(repository.next_conversation_row_id(), name, owner, session, status, 100), **fields)
 
 
-async def receive_request(store: AgentRepository, owner: str = ALICE, request: str = '{"secret": 1}', key: bytes = b"") -> int:
-    row, is_new, _ = store.inbox.receive(key or uuid4().bytes, owner, request, NOW)
+async def receive_request(
+    repository: AgentRepository, owner: str = ALICE, request: str = '{"secret": 1}', key: bytes = b""
+) -> int:
+    row, is_new, _ = repository.inbox.receive(key or uuid4().bytes, owner, request, NOW)
     assert await is_new
     return row
 
 
 async def store_turn(
-    store: AgentRepository, record: StoredConversation, *variables: Variable, answer: str | None = None
+    repository: AgentRepository, record: StoredConversation, *variables: Variable, answer: str | None = None
 ) -> StoredConversation:
     """Store one more turn of a conversation."""
     record = replace(record, turns=record.turns + 1)
     body = json.dumps({"n": record.turns, "of": record.owner})
-    await store.inbox.finish(
-        await receive_request(store, record.owner),
+    await repository.inbox.finish(
+        await receive_request(repository, record.owner),
         record,
         TurnRecord(f"{record.owner} {record.turns}", NOW, body),
         answer,

@@ -8,15 +8,16 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, Session
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.messages import InboundRequest
-from spade_coreason.memory.session import Session
-from spade_coreason.runtime.policy import Policy
 from spade_coreason.runtime.runner import Runner
+from spade_coreason.storage import Commit
 from spade_coreason.storage.repository import AgentRepository
+from spade_coreason.testing import Policy
 from tests.support.databases import open_without_sync
 from tests.support.records import AGENT, ALICE
+from tests.support.transports import make_transport
 
 
 class Observation(NamedTuple):
@@ -28,15 +29,15 @@ class Observation(NamedTuple):
 
 
 class RememberingAgent:
-    """An agent that answers with its `Observation`, appends it to `seen`, and stores a secret in variables and memory."""
+    """An agent that answers with its `Observation`, adds it to `observations`, and stores a secret in variables and memory."""
 
     manifest = AgentDefinition.simple("notes")
 
     def __init__(self, memory: AgentInteractionMemory | None = None, release: asyncio.Event | None = None) -> None:
         self.memory = memory
         self.release = release
-        self.at_work = asyncio.Event()
-        self.seen: list[Observation] = []
+        self.started = asyncio.Event()
+        self.observations: list[Observation] = []
 
     async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         name = request.metadata["conversation_id"]
@@ -44,12 +45,12 @@ class RememberingAgent:
         if self.memory is not None:
             await self.memory.aadd_information(name, f"a secret of {session.identity.id}")
         await session.store("v", f"a secret of {session.identity.id}")
-        self.at_work.set()
+        self.started.set()
         if self.release is not None:
             await self.release.wait()
         seen = Observation(len(await session.window()), len(await session.history(1000)), tuple(known))
         await response.data(seen._asdict())
-        self.seen.append(seen)
+        self.observations.append(seen)
 
 
 class RunnerHarness:
@@ -66,9 +67,10 @@ class RunnerHarness:
 
     async def __aenter__(self) -> RunnerHarness:
         self.database = await open_without_sync(self.url)
-        self.store = AgentRepository(self.database, AGENT)
-        self.runner = Runner(self.agent, AGENT, self.store, self.policy, clock=self.clock)
-        await self.runner.open(self.sent.extend)
+        self.repository = AgentRepository(self.database, AGENT)
+        transport = make_transport(AGENT, self.sent.extend)
+        self.runner = Runner(self.agent, AGENT, self.repository, transport, self.policy, clock=self.clock)
+        await self.runner.open()
         self.runner.send_unsent()
         return self
 
@@ -77,11 +79,11 @@ class RunnerHarness:
         await self.runner.close()
         await self.database.close()
 
-    def begin(self, text: str, thread: str | None = "t", sender: str = ALICE) -> asyncio.Future[bool]:
-        taken = self.runner.receive(InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text))
-        assert taken is not None
-        return taken
+    def receive(self, text: str, thread: str | None = "t", sender: str = ALICE) -> Commit[bool]:
+        stored = self.runner.receive(InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text))
+        assert stored is not None
+        return stored
 
-    async def say(self, text: str, thread: str | None = "t", sender: str = ALICE) -> None:
-        await self.begin(text, thread, sender)
+    async def receive_and_wait(self, text: str, thread: str | None = "t", sender: str = ALICE) -> None:
+        await self.receive(text, thread, sender)
         await self.runner.wait_until_idle()

@@ -12,16 +12,15 @@ from xml.etree.ElementTree import Element
 from xml.sax.saxutils import escape, quoteattr
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ResponseHandler, SessionHandle
-from spade_coreason.domain.conversation import Rules
 from spade_coreason.exceptions import PeerError
 from spade_coreason.runtime.peers import PeerEvent
-from spade_coreason.runtime.policy import Policy
-from tests.codec.test_attachments import oob, sfs, sims
+from spade_coreason.testing import Policy, Rules
 from tests.support.hosting import run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S, eventually
-from tests.xmpp.test_failing_agents import asking
+from tests.support.wait import TIMEOUT_S, eventually
+from tests.xmpp.codec.test_attachments import oob, sfs, sims
+from tests.xmpp.test_failing_agents import new_program_client
 
 POLICY = Policy(rules=Rules(max_interactions=6))
 BODY = "{jabber:client}body"
@@ -33,17 +32,17 @@ class ScriptedAgent:
 
     def __init__(self) -> None:
         self.manifest = AgentDefinition.simple("actor")
-        self.may = asyncio.Event()
-        self.asked: list[str] = []
-        self.felt: list[tuple[str, ...]] = []
+        self.release = asyncio.Event()
+        self.queries: list[str] = []
+        self.feedback_calls: list[tuple[str, ...]] = []
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         query = request.payload["query"]
-        self.asked.append(query)
+        self.queries.append(query)
         turns = len(await session.history(10))
         match query.split()[0]:
             case "wait":
-                await self.may.wait()
+                await self.release.wait()
                 await response.markdown(f"waited: {query}")
             case "stream":
                 stream = await response.create_stream()
@@ -72,19 +71,19 @@ class ScriptedAgent:
                 await response.markdown(f"{turns}: {query}")
 
     async def feedback(self, interaction: Any, reactions: tuple[str, ...]) -> None:
-        self.felt.append(reactions)
+        self.feedback_calls.append(reactions)
 
 
 class Driver(Protocol):
     """One person and one program that talk with the agent."""
 
-    actor: ScriptedAgent
+    scripted_agent: ScriptedAgent
 
-    async def say(self, text: str | None, *, id: str = "", thread: str = "", extra_xml: str = "") -> None:
+    async def send(self, text: str | None, *, id: str = "", thread: str = "", extra_xml: str = "") -> None:
         """Send a message as a person's client does."""
         ...
 
-    async def hear(self) -> Element:
+    async def receive(self) -> Element:
         """Return the next message with a body."""
         ...
 
@@ -93,124 +92,124 @@ class Driver(Protocol):
         ...
 
 
-async def texts(side: Driver, count: int) -> list[str]:
-    return [_plain((await side.hear()).findtext(BODY, "")) for _ in range(count)]
+async def texts(driver: Driver, count: int) -> list[str]:
+    return [_normalise_incident((await driver.receive()).findtext(BODY, "")) for _ in range(count)]
 
 
-def _plain(text: str) -> str:
+def _normalise_incident(text: str) -> str:
     return re.sub(r"incident [0-9a-f]{8}", "incident #", text)
 
 
-async def _events(side: Driver, text: str) -> list[str]:
+async def _events(driver: Driver, text: str) -> list[str]:
     try:
-        return [event.type async for event in side.ask(text)]
+        return [event.type async for event in driver.ask(text)]
     except PeerError as error:
-        return [type(error).__name__, _plain(str(error)).partition(" ")[2]]
+        return [type(error).__name__, _normalise_incident(str(error)).partition(" ")[2]]
 
 
 # The scenarios: each returns its result, which has to be the same everywhere.
 
 
-async def threads(side: Driver) -> Any:
+async def threads(driver: Driver) -> Any:
     for thread, text in (("a", "here"), ("b", "there"), ("a", "here again"), ("", "nowhere")):
-        await side.say(text, thread=thread)
-    return sorted(await texts(side, 4))
+        await driver.send(text, thread=thread)
+    return sorted(await texts(driver, 4))
 
 
-async def order(side: Driver) -> Any:
+async def order(driver: Driver) -> Any:
     for number in range(3):
-        await side.say(f"number {number}", id=f"same id {number % 2}")
-    return await texts(side, 3)
+        await driver.send(f"number {number}", id=f"same id {number % 2}")
+    return await texts(driver, 3)
 
 
-async def a_stream(side: Driver) -> Any:
-    await side.say("stream")
-    return await texts(side, 1)
+async def a_stream(driver: Driver) -> Any:
+    await driver.send("stream")
+    return await texts(driver, 1)
 
 
-async def two_blocks(side: Driver) -> Any:
-    await side.say("two")
-    return await texts(side, 2)
+async def two_blocks(driver: Driver) -> Any:
+    await driver.send("two")
+    return await texts(driver, 2)
 
 
-async def a_correction(side: Driver) -> Any:
-    await side.say("wait for whta", id="1")
-    await eventually(lambda: bool(side.actor.asked))
-    await side.say("wait for what", id="2", extra_xml="<replace xmlns='urn:xmpp:message-correct:0' id='1'/>")
-    await eventually(lambda: len(side.actor.asked) == 2)
-    side.actor.may.set()
-    await side.say("the end")
-    return await texts(side, 2)
+async def a_correction(driver: Driver) -> Any:
+    await driver.send("wait for whta", id="1")
+    await eventually(lambda: bool(driver.scripted_agent.queries))
+    await driver.send("wait for what", id="2", extra_xml="<replace xmlns='urn:xmpp:message-correct:0' id='1'/>")
+    await eventually(lambda: len(driver.scripted_agent.queries) == 2)
+    driver.scripted_agent.release.set()
+    await driver.send("the end")
+    return await texts(driver, 2)
 
 
-async def a_retraction(side: Driver) -> Any:
-    await side.say("wait for nothing", id="1")
-    await eventually(lambda: bool(side.actor.asked))
-    await side.say("taken back", extra_xml="<retract xmlns='urn:xmpp:message-retract:1' id='1'/>")
-    await side.say("the end")
-    return await texts(side, 1)
+async def a_retraction(driver: Driver) -> Any:
+    await driver.send("wait for nothing", id="1")
+    await eventually(lambda: bool(driver.scripted_agent.queries))
+    await driver.send("taken back", extra_xml="<retract xmlns='urn:xmpp:message-retract:1' id='1'/>")
+    await driver.send("the end")
+    return await texts(driver, 1)
 
 
-async def a_reaction(side: Driver) -> Any:
-    await side.say("hello")
-    answer = await side.hear()
+async def a_reaction(driver: Driver) -> Any:
+    await driver.send("hello")
+    answer = await driver.receive()
     for ident in ("no such message", answer.get("id", "")):
-        await side.say(
+        await driver.send(
             None, extra_xml=f"<reactions xmlns='urn:xmpp:reactions:0' id='{ident}'><reaction>👍</reaction></reactions>"
         )
-    await eventually(lambda: bool(side.actor.felt))
-    await side.say("the end")
-    return side.actor.felt, await texts(side, 1)
+    await eventually(lambda: bool(driver.scripted_agent.feedback_calls))
+    await driver.send("the end")
+    return driver.scripted_agent.feedback_calls, await texts(driver, 1)
 
 
-async def a_long_text(side: Driver) -> Any:
-    await side.say("long")
+async def a_long_text(driver: Driver) -> Any:
+    await driver.send("long")
     parts: list[str] = []
     while len(" ".join(parts)) < len(LONG):
-        parts += await texts(side, 1)
+        parts += await texts(driver, 1)
     return len(parts), " ".join(parts) == LONG
 
 
-async def markdown(side: Driver) -> Any:
-    await side.say("markdown")
-    return await texts(side, 1)
+async def markdown(driver: Driver) -> Any:
+    await driver.send("markdown")
+    return await texts(driver, 1)
 
 
-async def a_data_block(side: Driver) -> Any:
-    await side.say("data")
-    return await texts(side, 1)
+async def a_data_block(driver: Driver) -> Any:
+    await driver.send("data")
+    return await texts(driver, 1)
 
 
-async def errors(side: Driver) -> Any:
+async def errors(driver: Driver) -> Any:
     for query in ("error", "raise", "still there?"):
-        await side.say(query)
-    return await texts(side, 3)
+        await driver.send(query)
+    return await texts(driver, 3)
 
 
-async def a_refusal(side: Driver) -> Any:
+async def a_refusal(driver: Driver) -> Any:
     for number in range(6 + 3):
-        await side.say(f"number {number}", thread="limited")
-    await side.say("the end", thread="another")
-    return sorted(text[:40] for text in await texts(side, 6 + 1 + 1))
+        await driver.send(f"number {number}", thread="limited")
+    await driver.send("the end", thread="another")
+    return sorted(text[:40] for text in await texts(driver, 6 + 1 + 1))
 
 
-async def attachments(side: Driver) -> Any:
+async def attachments(driver: Driver) -> Any:
     link = "https://example.org/a%20b.txt"
     for shared in (oob(link), sfs(link, name="shared.txt"), sims(link, name="media.txt")):
-        await side.say(f"files {link}", extra_xml=shared)
-    return await texts(side, 3)
+        await driver.send(f"files {link}", extra_xml=shared)
+    return await texts(driver, 3)
 
 
-async def silence(side: Driver) -> Any:
-    await side.say(None, extra_xml="<active xmlns='http://jabber.org/protocol/chatstates'/>")
-    await side.say("an answer", extra_xml="<answer xmlns='urn:spade-coreason:answer:0'/>")
-    await side.say("  ")
-    await side.say("the end")
-    return await texts(side, 1), side.actor.asked
+async def silence(driver: Driver) -> Any:
+    await driver.send(None, extra_xml="<active xmlns='http://jabber.org/protocol/chatstates'/>")
+    await driver.send("an answer", extra_xml="<answer xmlns='urn:spade-coreason:answer:0'/>")
+    await driver.send("  ")
+    await driver.send("the end")
+    return await texts(driver, 1), driver.scripted_agent.queries
 
 
-async def a_program(side: Driver) -> Any:
-    return [await _events(side, query) for query in ("hello", "two", "stream", "data", "error", "raise")]
+async def a_program(driver: Driver) -> Any:
+    return [await _events(driver, query) for query in ("hello", "two", "stream", "data", "error", "raise")]
 
 
 SCENARIOS: dict[Callable[[Driver], Awaitable[Any]], Any] = {
@@ -250,15 +249,15 @@ SCENARIOS: dict[Callable[[Driver], Awaitable[Any]], Any] = {
 class InMemoryDriver:
     """A driver of the runner without a network."""
 
-    def __init__(self, tester: AgentTester, actor: ScriptedAgent) -> None:
-        self.actor = actor
+    def __init__(self, tester: AgentTester, scripted_agent: ScriptedAgent) -> None:
+        self.scripted_agent = scripted_agent
         self._tester = tester
 
-    async def say(self, text: str | None, *, id: str = "", thread: str = "", extra_xml: str = "") -> None:
+    async def send(self, text: str | None, *, id: str = "", thread: str = "", extra_xml: str = "") -> None:
         self._tester.send_stanza(_message(self._tester.jid, text, id, thread, extra_xml), user="alice@localhost")
 
-    async def hear(self) -> Element:
-        return (await self._tester.message("alice@localhost", timeout=PATIENCE_S)).xml
+    async def receive(self) -> Element:
+        return (await self._tester.message("alice@localhost", timeout=TIMEOUT_S)).xml
 
     def ask(self, text: str) -> AsyncIterator[PeerEvent]:
         return self._tester.stream(text, user="program@localhost")
@@ -267,15 +266,15 @@ class InMemoryDriver:
 class ServerDriver:
     """A driver with a stock client and the package's own client on a real server."""
 
-    def __init__(self, jid: str, person: StockClient, program: Any, actor: ScriptedAgent) -> None:
-        self.actor = actor
+    def __init__(self, jid: str, person: StockClient, program: Any, scripted_agent: ScriptedAgent) -> None:
+        self.scripted_agent = scripted_agent
         self._jid, self._person, self._program = jid, person, program
 
-    async def say(self, text: str | None, *, id: str = "", thread: str = "", extra_xml: str = "") -> None:
+    async def send(self, text: str | None, *, id: str = "", thread: str = "", extra_xml: str = "") -> None:
         message = _message(self._jid, text, id, thread, extra_xml)
         self._person.send_xml(message.replace("<message ", "<message xmlns='jabber:client' ", 1))
 
-    async def hear(self) -> Element:
+    async def receive(self) -> Element:
         answer: Element = (await self._person.answer()).xml
         return answer
 
@@ -293,16 +292,16 @@ def _message(to: str, text: str | None, id: str, thread: str, extra_xml: str) ->
 
 @asynccontextmanager
 async def in_memory() -> AsyncIterator[Driver]:
-    actor = ScriptedAgent()
-    async with AgentTester(actor, policy=POLICY) as tester:
-        yield InMemoryDriver(tester, actor)
+    scripted_agent = ScriptedAgent()
+    async with AgentTester(scripted_agent, policy=POLICY) as tester:
+        yield InMemoryDriver(tester, scripted_agent)
 
 
 @asynccontextmanager
 async def on_server(server: XmppServer, tmp_path: Path) -> AsyncIterator[Driver]:
-    actor = ScriptedAgent()
+    scripted_agent = ScriptedAgent()
     async with AsyncExitStack() as stack:
-        agent = await stack.enter_async_context(run_agent(actor, server, tmp_path, policy=POLICY))
+        agent = await stack.enter_async_context(run_agent(scripted_agent, server, tmp_path, policy=POLICY))
         person = await stack.enter_async_context(StockClient(*await server.account(), server))
-        program = await stack.enter_async_context(await asking(server))
-        yield ServerDriver(agent.jid, person, program, actor)
+        program = await stack.enter_async_context(await new_program_client(server))
+        yield ServerDriver(agent.jid, person, program, scripted_agent)

@@ -12,50 +12,51 @@ import termios
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support.program import COMMAND, TIMEOUT_S, clean_environment
+from tests.support.program import COMMAND, clean_environment
+from tests.support.wait import TIMEOUT_S
 
 
 class Terminal:
     """A program on a terminal of its own, with typed input and a readable screen."""
 
     def __init__(self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, columns: int = 100) -> None:
-        self._main, side = pty.openpty()
-        termios.tcsetwinsize(side, (30, columns))
+        self._controller, tty = pty.openpty()
+        termios.tcsetwinsize(tty, (30, columns))
         self.process = subprocess.Popen(
             [*COMMAND, *arguments],
             cwd=cwd,
             env=clean_environment({"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **(env or {})}),
-            stdin=side,
-            stdout=side,
-            stderr=side,
+            stdin=tty,
+            stdout=tty,
+            stderr=tty,
             start_new_session=True,
             # Without a controlling terminal, Ctrl-C would not send a signal.
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
-        os.close(side)
+        os.close(tty)
         self.screen = ""
 
     def type(self, text: str) -> None:
         """Type a text."""
-        os.write(self._main, text.encode())
+        os.write(self._controller, text.encode())
 
-    def until(self, pattern: str) -> None:
+    def wait_for(self, pattern: str) -> None:
         """Wait until new output on the screen matches the pattern."""
-        begin = len(self.screen)
-        while not re.search(pattern, self.screen[begin:], re.DOTALL):
-            ready, _, _ = select.select([self._main], [], [], TIMEOUT_S)
+        start = len(self.screen)
+        while not re.search(pattern, self.screen[start:], re.DOTALL):
+            ready, _, _ = select.select([self._controller], [], [], TIMEOUT_S)
             assert ready, f"no {pattern}; the screen: {self.screen}"
             try:
-                self.screen += os.read(self._main, 65536).decode(errors="replace")
+                self.screen += os.read(self._controller, 65536).decode(errors="replace")
             except OSError as error:
                 raise AssertionError(f"it ended without {pattern}: {self.screen}") from error
 
-    def until_prompted(self, name: str) -> None:
+    def wait_for_prompt(self, name: str) -> None:
         """Wait for a new prompt that reads keys; the last drawing of the previous prompt looks the same."""
-        self.until(rf"\?2004h.*{name} ▸")
+        self.wait_for(rf"\?2004h.*{name} ▸")
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(TIMEOUT_S)
-        os.close(self._main)
+        os.close(self._controller)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 """The deadline in seconds that keeps a test from hanging; long, because a busy machine can be many times slower."""
 
 
-async def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
+async def eventually(condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
     """Poll a condition that has no event; raise TimeoutError after `timeout_s`."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - it has no event

@@ -25,7 +25,7 @@ def redirect(target: str, status: str = "302 Found") -> bytes:
 
 
 class WebServer:
-    """A web server: `async with WebServer({"/a": page(b"…")}) as web: web.url("/a")`. `asked` are the heads of its requests."""
+    """A web server: `async with WebServer({"/a": page(b"…")}) as web: web.url("/a")`. `requests` are the heads."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class WebServer:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.pages: dict[str, Page] = dict(pages or {})
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.host = host
         self.port = port
         self._tls = tls
@@ -44,7 +44,7 @@ class WebServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> WebServer:
-        self._server = await asyncio.start_server(self._begin, self.host, self.port, ssl=self._tls)
+        self._server = await asyncio.start_server(self._accept, self.host, self.port, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -61,7 +61,7 @@ class WebServer:
         """Return the link to a page, under any name of the host."""
         return f"http://{host or self.host}:{self.port}{path}"
 
-    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -69,7 +69,7 @@ class WebServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            self.asked.append(head)
+            self.requests.append(head)
             response = self.pages.get(head.split(" ")[1], page(status="404 Not Found"))
             if isinstance(response, bytes):
                 writer.write(response)

@@ -19,9 +19,9 @@ def upload_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     directory = tmp_path_factory.mktemp(f"{request.param}-uploads")
     if request.param == "prosody":
         require("Prosody", prosody_server.installed())
-        server = prosody_server.prosody(directory, uploads=MAX_UPLOAD_BYTES)
+        server = prosody_server.prosody(directory, max_upload_bytes=MAX_UPLOAD_BYTES)
     else:
         require("ejabberd", ejabberd_server.installed())
-        server = ejabberd_server.ejabberd(directory, uploads=MAX_UPLOAD_BYTES)
+        server = ejabberd_server.ejabberd(directory, max_upload_bytes=MAX_UPLOAD_BYTES)
     with server:
         yield server

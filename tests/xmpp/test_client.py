@@ -1,4 +1,4 @@
-"""A program that asks gets its answer, also where its own session was lost meanwhile."""
+"""A program gets its answer even if its own session was lost while it waited."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import pytest
 from spade_coreason import AgentClient, AgentRequest, ResponseHandler, SessionHandle
 from tests.support.hosting import FunctionAgent, Tunnel, endpoint_of, run_agent
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S, eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 
 @pytest.mark.parametrize("answered", ["when it is there again", "while it is away"])
-async def test_an_answer_arrives_after_the_session_of_whoever_asked_was_lost(
+async def test_an_answer_arrives_after_the_programs_session_was_lost(
     real_server: XmppServer, tmp_path: Path, answered: str
 ) -> None:
-    begun, gate = asyncio.Event(), asyncio.Event()
+    started, release = asyncio.Event(), asyncio.Event()
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        begun.set()
-        await gate.wait()
+        started.set()
+        await release.wait()
         await response.markdown("here you are")
 
     async with Tunnel(real_server) as tunnel, run_agent(FunctionAgent(assist), real_server, tmp_path) as agent:
         endpoint = endpoint_of(real_server, tunnel.port)
         jid, password = await real_server.account()
         async with AgentClient(jid, password, host=endpoint.host, port=endpoint.port, ca_file=endpoint.ca_file) as client:
-            asking = asyncio.create_task(client.ask(agent.jid, "please", timeout=PATIENCE_S))
-            await asyncio.wait_for(begun.wait(), PATIENCE_S)
+            ask_task = asyncio.create_task(client.ask(agent.jid, "please", timeout=TIMEOUT_S))
+            await asyncio.wait_for(started.wait(), TIMEOUT_S)
             connection = client._connection
             assert connection is not None
             connection.client.stream_management.sm_id = None  # no resumption: the server was started again, say
@@ -37,10 +37,10 @@ async def test_an_answer_arrives_after_the_session_of_whoever_asked_was_lost(
             tunnel.cut()
             await eventually(lambda: not client.is_online)
             if answered == "while it is away":
-                gate.set()
+                release.set()
                 await agent.settled()
             tunnel.is_open = True
             await eventually(lambda: client.is_online)
-            gate.set()
-            assert (await asking).text == "here you are"
+            release.set()
+            assert (await ask_task).text == "here you are"
             assert connection.session_count == 2

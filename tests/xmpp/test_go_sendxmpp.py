@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from spade_coreason import AgentRequest, ResponseHandler, SessionHandle, fetch
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason.runtime import fetch
 from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import Echo, FunctionAgent, run_agent
 from tests.support.servers.go_sendxmpp import GoSendxmpp
@@ -16,10 +17,10 @@ from tests.support.wait import eventually
 async def test_go_sendxmpp_asks_and_is_answered(go_sendxmpp: str, real_server: XmppServer, tmp_path: Path) -> None:
     account = await real_server.account()
     program = GoSendxmpp(go_sendxmpp, account, real_server, tmp_path)
-    seen: list[str] = []
+    conversation_ids: list[str] = []
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        seen.append(request.metadata["conversation_id"])
+        conversation_ids.append(request.metadata["conversation_id"])
         await response.markdown(f"you said: {request.payload['query']}")
 
     async with run_agent(FunctionAgent(assist), real_server, tmp_path) as agent, program.listen() as screen:
@@ -29,7 +30,7 @@ async def test_go_sendxmpp_asks_and_is_answered(go_sendxmpp: str, real_server: X
         raw = f"<message to='{agent.jid}' type='chat' id='r1'><body>threaded</body><thread>shell</thread></message>"
         await program.send("--raw", agent.jid, text=raw)
         await screen.wait_for_line(f" {agent.jid}: you said: threaded")
-    assert seen == [f"{account[0]}_{agent.jid}", "shell"]
+    assert conversation_ids == [f"{account[0]}_{agent.jid}", "shell"]
 
 
 async def test_go_sendxmpp_is_answered_in_a_room_where_it_names_the_agent(
@@ -40,7 +41,9 @@ async def test_go_sendxmpp_is_answered_in_a_room_where_it_names_the_agent(
     async with run_agent(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
         await eventually(lambda: agent.host.rooms.states.get(room) == "joined")
         async with bob.listen("-c", "-a", "Bob", room) as screen:
-            await eventually(lambda: any(seat.nick == "Bob" for seat in agent.host.rooms._rooms[room].occupants.values()))
+            await eventually(
+                lambda: any(occupant.nick == "Bob" for occupant in agent.host.rooms._rooms[room].occupants.values())
+            )
             await alice.send("-c", "-a", "Alice", room, text="hello everybody\n")
             await alice.send("-c", "-a", "Alice", room, text="Echo: hello\n")
             await screen.wait_for_line("Echo: hello")

@@ -1,4 +1,4 @@
-"""Malformed extensions, each of those that an agent reads: it stays, logs no error, and answers the next question."""
+"""Malformed forms of every extension that an agent reads: it stays online, logs no error and answers the next question."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slixmpp.xmlstream.matcher import MatcherId
 from tests.support.hosting import Echo, OnlineAgent, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 # What a message may carry: an element, its namespace, its attributes, and what stands in it.
 IN_MESSAGES = [
@@ -103,29 +103,29 @@ HUGE = "h" * 60_000
 DEEP = 400
 
 
-def _elements(name: str, namespace: str, attributes: list[str], inner: str) -> Iterator[str]:
-    def one(said: str, inside: str) -> str:
-        return f"<{name} xmlns='{namespace}'{said}>{inside}</{name}>"
+def _malformed_variants(name: str, namespace: str, attributes: list[str], inner: str) -> Iterator[str]:
+    def build(attributes_text: str, inside: str) -> str:
+        return f"<{name} xmlns='{namespace}'{attributes_text}>{inside}</{name}>"
 
-    def saying(value: str) -> str:
+    def attributes_with(value: str) -> str:
         return "".join(f" {attribute}={quoteattr(value)}" for attribute in attributes)
 
-    yield one("", "")
-    yield one("", inner)
-    yield one(saying(""), inner)
-    yield one(saying(" \t/@'\"<&"), inner)
-    yield one(saying("x"), inner) + one(saying("y"), "") + one("", inner)
-    yield one(saying("x"), inner * 300)
-    yield one(saying("x"), "text<unknown xmlns='urn:unknown'/>text")
+    yield build("", "")
+    yield build("", inner)
+    yield build(attributes_with(""), inner)
+    yield build(attributes_with(" \t/@'\"<&"), inner)
+    yield build(attributes_with("x"), inner) + build(attributes_with("y"), "") + build("", inner)
+    yield build(attributes_with("x"), inner * 300)
+    yield build(attributes_with("x"), "text<unknown xmlns='urn:unknown'/>text")
     if attributes:
-        yield one(saying(HUGE[: len(HUGE) // len(attributes)]), "")
-    yield one(saying("x"), HUGE)
-    yield f"<{name} xmlns='{namespace}'{saying('x')}>" * DEEP + f"</{name}>" * DEEP
+        yield build(attributes_with(HUGE[: len(HUGE) // len(attributes)]), "")
+    yield build(attributes_with("x"), HUGE)
+    yield f"<{name} xmlns='{namespace}'{attributes_with('x')}>" * DEEP + f"</{name}>" * DEEP
 
 
 @pytest.fixture
-def errors(caplog: pytest.LogCaptureFixture) -> Iterator[list[logging.LogRecord]]:
-    """What was logged as an error, by anybody; it has to stay empty."""
+def no_logged_errors(caplog: pytest.LogCaptureFixture) -> Iterator[list[logging.LogRecord]]:
+    """The records that any logger logged as errors; the list has to stay empty."""
     silenced = logging.getLogger("slixmpp")
     before, level = silenced.level, logging.ERROR
     silenced.setLevel(level)
@@ -136,10 +136,10 @@ def errors(caplog: pytest.LogCaptureFixture) -> Iterator[list[logging.LogRecord]
     assert [record.getMessage() for record in found] == []
 
 
-async def _answers(client: StockClient, agent: OnlineAgent, question: str) -> None:
-    """Asks, and passes over whatever comes until that is answered."""
+async def _assert_answered(client: StockClient, agent: OnlineAgent, question: str) -> None:
+    """Ask a question and skip all messages until its answer."""
     client.send(question, agent.jid)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while (await client.answer())["body"] != question:
             pass
     assert agent.host.is_alive()
@@ -147,22 +147,24 @@ async def _answers(client: StockClient, agent: OnlineAgent, question: str) -> No
 
 
 async def test_malformed_extensions_of_messages_do_no_harm(
-    real_server: XmppServer, tmp_path: Path, errors: list[logging.LogRecord]
+    real_server: XmppServer, tmp_path: Path, no_logged_errors: list[logging.LogRecord]
 ) -> None:
     async with (
         run_agent(Echo(), real_server, tmp_path) as echo,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         for number, element in enumerate(IN_MESSAGES):
-            for count, extra in enumerate(_elements(*element)):
+            for count, extra in enumerate(_malformed_variants(*element)):
                 alice.send(f"{number}-{count}", echo.jid, extra_xml=extra)
                 if len(extra) < len(HUGE):  # a server takes its time for those
                     alice.send(None, echo.jid, extra_xml=extra)
                     alice.send(f"{number}-{count} normal", echo.jid, type="normal", extra_xml=extra)
-            await _answers(alice, echo, f"the last with {element[0]} of {element[1]}, {number}")
+            await _assert_answered(alice, echo, f"the last with {element[0]} of {element[1]}, {number}")
 
 
-async def test_malformed_presences_do_no_harm(real_server: XmppServer, tmp_path: Path, errors: list[logging.LogRecord]) -> None:
+async def test_malformed_presences_do_no_harm(
+    real_server: XmppServer, tmp_path: Path, no_logged_errors: list[logging.LogRecord]
+) -> None:
     async with (
         run_agent(Echo(), real_server, tmp_path) as echo,
         StockClient(*await real_server.account(), real_server) as alice,
@@ -171,10 +173,12 @@ async def test_malformed_presences_do_no_harm(real_server: XmppServer, tmp_path:
             for kind in ("", " type='unavailable'", " type='subscribe'", " type='error'"):
                 inside = inner.replace("{huge}", HUGE)
                 alice.send_xml(f"<presence xmlns='jabber:client' to='{echo.jid}'{kind}>{inside}</presence>")
-            await _answers(alice, echo, f"after {number}")
+            await _assert_answered(alice, echo, f"after {number}")
 
 
-async def test_malformed_iqs_are_answered(real_server: XmppServer, tmp_path: Path, errors: list[logging.LogRecord]) -> None:
+async def test_malformed_iqs_are_answered(
+    real_server: XmppServer, tmp_path: Path, no_logged_errors: list[logging.LogRecord]
+) -> None:
     async with (
         run_agent(Echo(), real_server, tmp_path) as echo,
         StockClient(*await real_server.account(), real_server) as alice,
@@ -186,4 +190,4 @@ async def test_malformed_iqs_are_answered(real_server: XmppServer, tmp_path: Pat
                 inside = inner.replace("{huge}", HUGE)
                 alice.send_xml(f"<iq xmlns='jabber:client' id='{ident}' type='{kind}' to='{echo.jid}/agent'>{inside}</iq>")
                 assert await answer.wait(10) is not None, inner
-            await _answers(alice, echo, f"after {number}")
+            await _assert_answered(alice, echo, f"after {number}")

@@ -13,15 +13,15 @@ from spade_coreason.xmpp.host import HostedAgent
 from tests.support.hosting import Echo, OnlineAgent, container, envelope, parse_event, receive_events, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S, eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 FORM = "<x xmlns='jabber:x:data' type='form'><title>spade:x:metadata</title>{fields}</x>"
 IDS = {"request_id": str(uuid4()), "root_request_id": str(uuid4())}
 
 
-async def _still_well(client: StockClient, agent: OnlineAgent) -> None:
-    asked = f"still there, {len(agent.agent.requests)}?"  # the same question ten times would pause the conversation
-    assert await client.ask(asked, agent.jid) == asked
+async def _assert_healthy(client: StockClient, agent: OnlineAgent) -> None:
+    question = f"still there, {len(agent.agent.requests)}?"  # the same question ten times would pause the conversation
+    assert await client.ask(question, agent.jid) == question
     assert client.messages.empty()
     assert agent.host.is_alive()
     assert agent.host.connection.session_count == 1
@@ -42,16 +42,22 @@ TEXTS = [
 ]
 
 
-async def test_text_of_any_kind_is_answered(our_server: XmppServer, tmp_path: Path) -> None:
-    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+async def test_text_of_any_kind_is_answered(local_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        run_agent(Echo(), local_server, tmp_path) as echo,
+        StockClient(*await local_server.account(), local_server) as alice,
+    ):
         for body in TEXTS:
             assert await alice.ask(body, echo.jid) == body.strip()
             assert echo.agent.requests[-1].payload["query"] == body
-        await _still_well(alice, echo)
+        await _assert_healthy(alice, echo)
 
 
-async def test_what_says_nothing_gets_no_answer(our_server: XmppServer, tmp_path: Path) -> None:
-    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+async def test_messages_without_content_get_no_answer(local_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        run_agent(Echo(), local_server, tmp_path) as echo,
+        StockClient(*await local_server.account(), local_server) as alice,
+    ):
         for body in ("", " ", "\n\t ", "\u00a0\u2003"):
             alice.send(body, echo.jid)
         alice.send(None, echo.jid)
@@ -62,7 +68,7 @@ async def test_what_says_nothing_gets_no_answer(our_server: XmppServer, tmp_path
         alice.send(None, echo.jid, extra_xml=container({"type": "org.example.event", "data": {}}))
         for kind in ("stream.chunk", "request.completed", "fragment", "no.such.type", ""):
             alice.send(None, echo.jid, extra_xml=envelope({"query": "x"}, kind=kind))
-        await _still_well(alice, echo)
+        await _assert_healthy(alice, echo)
         assert len(echo.agent.requests) == 1
 
 
@@ -87,8 +93,11 @@ WRONG_REQUESTS: list[tuple[str, str | None]] = [
 ]
 
 
-async def test_a_wrong_request_is_told_what_is_wrong(our_server: XmppServer, tmp_path: Path) -> None:
-    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+async def test_a_wrong_request_gets_an_error_that_says_what_is_wrong(local_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        run_agent(Echo(), local_server, tmp_path) as echo,
+        StockClient(*await local_server.account(), local_server) as alice,
+    ):
         for extra, problem in WRONG_REQUESTS:
             ident = alice.send(None, echo.jid, extra_xml=extra)
             if problem is not None:
@@ -97,7 +106,7 @@ async def test_a_wrong_request_is_told_what_is_wrong(our_server: XmppServer, tmp
                 assert event["data"]["code"] == 400
                 assert problem in event["data"]["message"], extra
                 assert event["requestid"] in (ident, "x")
-            await _still_well(alice, echo)
+            await _assert_healthy(alice, echo)
         assert len(echo.agent.requests) == len(WRONG_REQUESTS)  # none of them
 
 
@@ -111,13 +120,16 @@ PAYLOADS: list[dict[str, object]] = [
 ]
 
 
-async def test_a_strange_payload_is_a_payload(our_server: XmppServer, tmp_path: Path) -> None:
-    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+async def test_a_strange_payload_is_a_payload(local_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        run_agent(Echo(), local_server, tmp_path) as echo,
+        StockClient(*await local_server.account(), local_server) as alice,
+    ):
         for payload in PAYLOADS:
             alice.send(None, echo.jid, extra_xml=envelope(payload, **IDS))
             last = (await receive_events(alice))[-1]
             assert last["type"] in ("ai.coreason.request.completed", "ai.coreason.request.failed"), payload
-            await _still_well(alice, echo)
+            await _assert_healthy(alice, echo)
 
 
 STRANGE_FIELDS = [
@@ -135,8 +147,11 @@ STRANGE_FIELDS = [
 ]
 
 
-async def test_unknown_spade_metadata_is_answered_in_kind(our_server: XmppServer, tmp_path: Path) -> None:
-    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+async def test_unknown_spade_metadata_is_answered_in_kind(local_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        run_agent(Echo(), local_server, tmp_path) as echo,
+        StockClient(*await local_server.account(), local_server) as alice,
+    ):
         for number, fields in enumerate(STRANGE_FIELDS):
             ident = alice.send(f"{number}.", echo.jid, extra_xml=FORM.format(fields=fields))
             answer = await alice.answer()
@@ -147,31 +162,34 @@ async def test_unknown_spade_metadata_is_answered_in_kind(our_server: XmppServer
             assert (found["performative"], found["in-reply-to"]) == ("inform", ident), fields[:100]
             assert echo.agent.requests[-1].metadata["sender"] == alice.full_jid
             assert echo.agent.requests[-1].metadata["conversation_id"] == f"{alice.jid}_{echo.jid}"
-        await _still_well(alice, echo)
+        await _assert_healthy(alice, echo)
 
 
-async def test_unknown_metadata_hurts_no_behaviour_either(our_server: XmppServer, tmp_path: Path) -> None:
-    class Hears(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types
+async def test_unknown_metadata_hurts_no_behaviour_either(local_server: XmppServer, tmp_path: Path) -> None:
+    class ListeningBehaviour(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types
         async def run(self) -> None:
             await self.receive(timeout=1)
 
     def add(host: HostedAgent) -> None:
-        host.add_behaviour(Hears(), Template(metadata={"performative": "request"}))
+        host.add_behaviour(ListeningBehaviour(), Template(metadata={"performative": "request"}))
 
     async with (
-        run_agent(Echo(), our_server, tmp_path, prepare=add) as echo,
-        StockClient(*await our_server.account(), our_server) as alice,
+        run_agent(Echo(), local_server, tmp_path, prepare=add) as echo,
+        StockClient(*await local_server.account(), local_server) as alice,
     ):
         for number, fields in enumerate(STRANGE_FIELDS):
             alice.send(f"{number}.", echo.jid, extra_xml=FORM.format(fields=fields))
             assert (await alice.answer())["body"] == f"{number}.", fields[:100]
-        await _still_well(alice, echo)
+        await _assert_healthy(alice, echo)
 
 
-async def test_ids_and_threads_of_absurd_length_cannot_break_the_stream(our_server: XmppServer, tmp_path: Path) -> None:
-    """Escaped, a quote takes six times its room: an id that came in must not go out."""
+async def test_ids_and_threads_of_absurd_length_cannot_break_the_stream(local_server: XmppServer, tmp_path: Path) -> None:
+    """An escaped quote is six times as long, so an id that came in must not go out."""
     receipt = "<request xmlns='urn:xmpp:receipts'/>"
-    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+    async with (
+        run_agent(Echo(), local_server, tmp_path) as echo,
+        StockClient(*await local_server.account(), local_server) as alice,
+    ):
         for mark in ("x", '"', "<", "&", "\N{ROCKET}"):
             absurd = mark * 20_000
             alice.send("long id", echo.jid, id=absurd, extra_xml=receipt)
@@ -179,12 +197,12 @@ async def test_ids_and_threads_of_absurd_length_cannot_break_the_stream(our_serv
             alice.send("both", echo.jid, thread=absurd, id=absurd, extra_xml=FORM.format(fields=""))
             alice.send(None, echo.jid, id=absurd, thread=absurd, extra_xml=envelope({"query": "x" * 1000}))
             alice.send(None, echo.jid, id=absurd, extra_xml=container("no JSON"))
-            await _answers_before(alice, echo, f"the last with {mark}")
-        await _still_well(alice, echo)
+            await _receive_until_answer(alice, echo, f"the last with {mark}")
+        await _assert_healthy(alice, echo)
 
 
-async def _answers_before(client: StockClient, agent: OnlineAgent, last: str) -> None:
-    """Asks `last`, and hears everything until its answer; no stanza is too large."""
+async def _receive_until_answer(client: StockClient, agent: OnlineAgent, last: str) -> None:
+    """Ask `last` and receive everything until its answer; no stanza is too large."""
     client.send(last, agent.jid)
     body = ""
     while body != last:
@@ -193,11 +211,11 @@ async def _answers_before(client: StockClient, agent: OnlineAgent, last: str) ->
         body = message["body"]
 
 
-async def test_an_id_cannot_put_stanzas_into_our_stream(our_server: XmppServer, tmp_path: Path) -> None:
+async def test_an_id_cannot_put_stanzas_into_our_stream(local_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        run_agent(Echo(), our_server, tmp_path) as echo,
-        StockClient(*await our_server.account(), our_server) as alice,
-        StockClient(*await our_server.account(), our_server) as bob,
+        run_agent(Echo(), local_server, tmp_path) as echo,
+        StockClient(*await local_server.account(), local_server) as alice,
+        StockClient(*await local_server.account(), local_server) as bob,
     ):
         inner = f'<message to="{bob.jid}"><body>I am {echo.jid}</body></message>'
         for quote in ("'", '"'):
@@ -209,21 +227,24 @@ async def test_an_id_cannot_put_stanzas_into_our_stream(our_server: XmppServer, 
         await eventually(lambda: len(echo.agent.requests) == 6)
         for thread in (f"'></message>{inner}<message id='", f'"></message>{inner}<message id="'):
             alice.send("the last there", echo.jid, thread=thread)
-        told = 0
-        while told < 2:
-            told += (await alice.message())["body"] == "the last there"
-        await _answers_before(alice, echo, "the last")
-        await _still_well(alice, echo)
+        answer_count = 0
+        while answer_count < 2:
+            answer_count += (await alice.message())["body"] == "the last there"
+        await _receive_until_answer(alice, echo, "the last")
+        await _assert_healthy(alice, echo)
         assert bob.messages.empty()
 
 
-async def test_a_client_that_breaks_the_rules_of_xml_ends_its_own_stream_only(our_server: XmppServer, tmp_path: Path) -> None:
-    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+async def test_a_client_that_breaks_the_rules_of_xml_ends_its_own_stream_only(local_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        run_agent(Echo(), local_server, tmp_path) as echo,
+        StockClient(*await local_server.account(), local_server) as alice,
+    ):
         for raw in (f"<message to='{echo.jid}'><body>\x00\x1b</body></message>", f"<message to='{echo.jid}'><body>&#1;</body>"):
-            async with StockClient(*await our_server.account(), our_server) as mallory:
+            async with StockClient(*await local_server.account(), local_server) as mallory:
                 mallory.xmpp.send_raw(raw)
-                await asyncio.wait_for(mallory.disconnected.wait(), PATIENCE_S)
-        await _still_well(alice, echo)
+                await asyncio.wait_for(mallory.disconnected.wait(), TIMEOUT_S)
+        await _assert_healthy(alice, echo)
 
 
 async def test_a_question_of_one_megabyte_is_answered_in_parts_where_the_server_takes_it(
@@ -241,4 +262,4 @@ async def test_a_question_of_one_megabyte_is_answered_in_parts_where_the_server_
             assert len(str(part).encode()) <= 65_536
             words += part["body"].split()
         assert words == question.split()
-        await _still_well(alice, echo)
+        await _assert_healthy(alice, echo)

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.hosting import Echo, run_agent, texts
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 MESSAGES = 3_000
 IN_FLIGHT = 64
@@ -19,26 +19,26 @@ THREADS = 50
 
 
 async def _ask_all(client: StockClient, to: str, bodies: list[tuple[str, str]], in_flight: int) -> list[tuple[str, str]]:
-    """Asks (thread, body) after the other, so many at once; the answers in the order in which they came."""
-    free = asyncio.Semaphore(in_flight)
+    """Send all (thread, body), `in_flight` of them at once; return the answers in the order in which they came."""
+    slots = asyncio.Semaphore(in_flight)
     answers: list[tuple[str, str]] = []
 
     async def listen() -> None:
         while len(answers) < len(bodies):
             message = await client.answer()
             answers.append((str(message["thread"]), str(message["body"])))
-            free.release()
+            slots.release()
 
     listener = asyncio.create_task(listen())
     for number, (thread, body) in enumerate(bodies):
-        await free.acquire()
+        await slots.acquire()
         client.send(body, to, thread=thread, id=f"m{number}")
-    await asyncio.wait_for(listener, PATIENCE_S)
+    await asyncio.wait_for(listener, TIMEOUT_S)
     return answers
 
 
-async def _nothing_more(client: StockClient, to: str) -> None:
-    """What was asked last is the next that is answered: there was no answer too many."""
+async def _assert_no_more_answers(client: StockClient, to: str) -> None:
+    """Check that there was no answer too many: a new question is the next that is answered."""
     assert await client.ask("the last", to, thread="last") == "the last"
     assert client.messages.empty()
 
@@ -48,14 +48,14 @@ async def test_3000_messages_of_one_client_are_each_answered_once_and_in_order(r
         run_agent(Echo(), real_server, tmp_path) as echo,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
-        asked = [(f"t{number % THREADS}", f"{number}.") for number in range(MESSAGES)]
-        answers = await _ask_all(alice, echo.jid, asked, IN_FLIGHT)
-        assert Counter(answers) == Counter(asked)
+        messages = [(f"t{number % THREADS}", f"{number}.") for number in range(MESSAGES)]
+        answers = await _ask_all(alice, echo.jid, messages, IN_FLIGHT)
+        assert Counter(answers) == Counter(messages)
         by_thread: dict[str, list[str]] = defaultdict(list)
         for thread, body in answers:
             by_thread[thread].append(body)
         assert all(bodies == sorted(bodies, key=lambda body: int(body[:-1])) for bodies in by_thread.values())
-        await _nothing_more(alice, echo.jid)
+        await _assert_no_more_answers(alice, echo.jid)
         assert len(echo.agent.requests) == MESSAGES + 1
 
 
@@ -78,23 +78,26 @@ async def _clients(server: XmppServer, count: int) -> AsyncIterator[list[StockCl
         await asyncio.gather(*(client.close() for client in clients))
 
 
-async def test_3000_messages_of_50_clients_are_each_answered_once_and_to_whom_asked(
+async def test_3000_messages_of_50_clients_are_each_answered_once_and_to_their_sender(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
     async with run_agent(Echo(), real_server, tmp_path) as echo, _clients(real_server, 50) as clients:
-        asked = [[("", f"{client}: {number}.") for number in range(60)] for client in range(50)]
+        messages = [[("", f"{client}: {number}.") for number in range(60)] for client in range(50)]
         # Without threads, and with the same ids in every client.
         answers = await asyncio.gather(
-            *(_ask_all(client, echo.jid, mine, 8) for client, mine in zip(clients, asked, strict=True))
+            *(_ask_all(client, echo.jid, bodies, 8) for client, bodies in zip(clients, messages, strict=True))
         )
-        assert list(answers) == asked
+        assert list(answers) == messages
         for client in clients:
-            await _nothing_more(client, echo.jid)
+            await _assert_no_more_answers(client, echo.jid)
         assert len(echo.agent.requests) == 50 * 60 + 50  # the last of each asks whether there is more
 
 
-async def test_repeated_ids_with_other_content_are_all_answered(our_server: XmppServer, tmp_path: Path) -> None:
-    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+async def test_repeated_ids_with_other_content_are_all_answered(local_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        run_agent(Echo(), local_server, tmp_path) as echo,
+        StockClient(*await local_server.account(), local_server) as alice,
+    ):
         for number in range(20):
             alice.send(f"number {number}.", echo.jid, id="1")
         alice.send("number 0.", echo.jid, id="1", thread="another thread is other content")
@@ -110,7 +113,7 @@ async def test_the_same_message_twice_is_answered_once_also_after_a_restart(pros
         alice.send("once", echo.jid, id="same")
         alice.send("once", echo.jid, id="same")
         assert (await alice.answer())["body"] == "once"
-        await _nothing_more(alice, echo.jid)
+        await _assert_no_more_answers(alice, echo.jid)
         await echo.restart()
         alice.send("once", echo.jid, id="same")
         alice.send("new", echo.jid, id="new")

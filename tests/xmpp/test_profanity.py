@@ -27,7 +27,7 @@ WEATHER = """\
 |---|---|
 | Berlin | 7 |
 """
-AS_PEOPLE_READ_IT = (
+WEATHER_LINES = (
     "*Weather*\n",
     "- *Berlin*: _rain_, see `umbrella` and more (https://example.org/x)\n",
     "city    °C\n",
@@ -36,7 +36,7 @@ AS_PEOPLE_READ_IT = (
 
 
 class Guide:
-    """An agent that goes on when a test tells it to."""
+    """An agent that continues when the test tells it to."""
 
     def __init__(self) -> None:
         self.words: asyncio.Queue[str | None] = asyncio.Queue()
@@ -55,65 +55,65 @@ class Guide:
             await self.words.get()
             await response.markdown(f"this is {query}")
 
-    def say(self, *words: str | None) -> None:
+    def continue_with(self, *words: str | None) -> None:
         for word in words:
             self.words.put_nowait(word)
 
 
 @pytest.fixture(autouse=True)
-def _needs_profanity() -> None:
+def _require_profanity() -> None:
     require("profanity", installed())
 
 
 async def test_a_person_talks_with_an_agent_in_profanity(real_server: XmppServer, tmp_path: Path) -> None:
     guide, room = Guide(), f"room-{secrets.token_hex(3)}@muc.localhost"
-    plan = RoomConfig(room, "Guide")
+    room_config = RoomConfig(room, "Guide")
     account = await real_server.account()
     async with (
-        run_agent(guide.agent, real_server, tmp_path, name=f"guide-{secrets.token_hex(3)}", rooms=[plan]) as agent,
+        run_agent(guide.agent, real_server, tmp_path, name=f"guide-{secrets.token_hex(3)}", rooms=[room_config]) as agent,
         Profanity(account, real_server, tmp_path / "profanity") as screen,
     ):
         jid = f"{agent.jid}/agent"
 
         await screen.type(f"/sub request {agent.jid}")
-        await screen.shows(f"Subscription received from {agent.jid}", f"Received authorization request from {agent.jid}")
+        await screen.wait_for(f"Subscription received from {agent.jid}", f"Received authorization request from {agent.jid}")
         await screen.type(f"/sub allow {agent.jid}")
         await eventually(lambda: agent.host.peer_features.has_corrections(account[0]))
         await screen.type(f"/msg {agent.jid}")
-        await screen.shows("Hello, I am guide.")
+        await screen.wait_for("Hello, I am guide.")
 
         # Two questions at once: typing is shown, and they are answered in their order.
         await screen.type("the first")
         await screen.type("the second")
-        assert "(typing...)" in (await screen.shows("(typing...)", "me: the first", "me: the second")).splitlines()[0]
-        guide.say("go")
-        await screen.shows("me: the second", f"{jid}: this is the first")
-        guide.say("go")
-        seen = await screen.shows(f"{jid}: this is the first", f"{jid}: this is the second")
+        assert "(typing...)" in (await screen.wait_for("(typing...)", "me: the first", "me: the second")).splitlines()[0]
+        guide.continue_with("go")
+        await screen.wait_for("me: the second", f"{jid}: this is the first")
+        guide.continue_with("go")
+        seen = await screen.wait_for(f"{jid}: this is the first", f"{jid}: this is the second")
         assert "(typing...)" not in seen
 
         # An answer grows: the same line, corrected in its place.
         await screen.type("grow")
         for words, line in (("It ", "It"), ("is ", "It is"), ("sunny ", "It is sunny")):
-            guide.say(words)
-            seen = await screen.shows("me: grow", f"{jid}: {line}\n")
+            guide.continue_with(words)
+            seen = await screen.wait_for("me: grow", f"{jid}: {line}\n")
             assert "(typing...)" in seen
-        guide.say("today", None)
-        seen = await screen.shows("me: grow", f"{jid}: It is sunny today\n")
+        guide.continue_with("today", None)
+        seen = await screen.wait_for("me: grow", f"{jid}: It is sunny today\n")
         assert seen.count("It is") == 1
 
         await screen.type("weather")
-        await screen.shows("me: weather", *AS_PEOPLE_READ_IT)
+        await screen.wait_for("me: weather", *WEATHER_LINES)
 
         # A room: it answers who names it, and nobody else.
         await eventually(lambda: agent.host.rooms.states.get(room) == "joined")
         await screen.type(f"/join {room} nick alice")
-        await screen.shows("You have joined the room as alice")
+        await screen.wait_for("You have joined the room as alice")
         await screen.type("hello everybody")
-        await screen.shows("alice: hello everybody")
+        await screen.wait_for("alice: hello everybody")
         await screen.type("Guide: weather in the room")
-        guide.say("go")
-        seen = await screen.shows("Guide: weather in the room", "Guide: alice: this is weather in the room")
+        guide.continue_with("go")
+        seen = await screen.wait_for("Guide: weather in the room", "Guide: alice: this is weather in the room")
         assert seen.count("alice: this is") == 1
 
 
@@ -122,13 +122,13 @@ class Forecast:
 
     def __init__(self) -> None:
         self.manifest = AgentDefinition.simple("forecast")
-        self.may = asyncio.Event()
-        self.asked: list[str] = []
+        self.release = asyncio.Event()
+        self.queries: list[str] = []
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        self.asked.append(request.payload["query"])
-        await self.may.wait()
-        await response.markdown(f"this is {self.asked[-1]}")
+        self.queries.append(request.payload["query"])
+        await self.release.wait()
+        await response.markdown(f"this is {self.queries[-1]}")
 
     @command("forecast", "the weather of the next days", city="which city", unit="in which unit", rain="with rain")
     async def forecast(
@@ -148,35 +148,35 @@ async def test_a_person_fills_in_forms_and_corrects_a_question_in_profanity(real
         for _ in range(20):  # it asks when it knows that the server carries commands, and hears that behind the login
             await screen.type("/cmd list")
             with suppress(AssertionError):
-                await screen.shows("Ad hoc commands:", timeout_s=0.5)
+                await screen.wait_for("Ad hoc commands:", timeout_s=0.5)
                 break
-        await screen.shows("Ad hoc commands:", "forecast\n", "forget-me\n", "settings\n")
+        await screen.wait_for("Ad hoc commands:", "forecast\n", "forget-me\n", "settings\n")
 
         await screen.type("/cmd exec forecast")
         form = ("Form title: Forecast", "The weather of the next days.", "[field1] Which city (required):", "[field2] Days: 3")
-        await screen.shows(*form, "[field3] In which unit:", "[F] F", "[field4] With rain: FALSE")
+        await screen.wait_for(*form, "[field3] In which unit:", "[F] F", "[field4] With rain: FALSE")
         for field, value, shown in (("field1", '"New York"', "(required): New York"), ("field4", "on", "With rain: TRUE")):
             await screen.type(f"/{field} {value}")
-            await screen.shows("Field updated...", shown)
+            await screen.wait_for("Field updated...", shown)
         await screen.type("/form submit")
         await screen.type(f"/msg {jid}")
-        await screen.shows("forecast completed", "New York: 3 days, C, rain.")
+        await screen.wait_for("forecast completed", "New York: 3 days, C, rain.")
 
         # A question, corrected before it is answered: its line changes in its place, and the agent answers the new one.
         await screen.type(f"/msg {agent.jid}")
         await screen.type("whta")
-        await eventually(lambda: forecast.asked == ["whta"])
+        await eventually(lambda: forecast.queries == ["whta"])
         await screen.type("/correct what")
-        await eventually(lambda: forecast.asked == ["whta", "what"])
-        forecast.may.set()
-        seen = await screen.shows("me: what", f"{jid}: this is what")
+        await eventually(lambda: forecast.queries == ["whta", "what"])
+        forecast.release.set()
+        seen = await screen.wait_for("me: what", f"{jid}: this is what")
         assert "whta" not in seen
 
         await screen.type(f"/msg {jid}")
         await screen.type("/cmd exec forget-me")
-        await screen.shows("Form title: Forget me", "[field1] Yes, do it: FALSE")
+        await screen.wait_for("Form title: Forget me", "[field1] Yes, do it: FALSE")
         await screen.type("/field1 on")
-        await screen.shows("Yes, do it: TRUE")
+        await screen.wait_for("Yes, do it: TRUE")
         await screen.type("/form submit")
         await screen.type(f"/msg {jid}")
-        await screen.shows("forget-me completed", "Forgotten: 1 conversation, 1 turn")
+        await screen.wait_for("forget-me completed", "Forgotten: 1 conversation, 1 turn")

@@ -13,7 +13,7 @@ from tests.support.hosting import Echo, FunctionAgent, envelope, parse_event, re
 from tests.support.seed_echo import EchoAgent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
 COMPOSING = "{http://jabber.org/protocol/chatstates}composing"
@@ -45,22 +45,25 @@ async def test_a_stock_client_asks_and_is_answered(any_server: XmppServer, tmp_p
 
 async def test_the_answer_reaches_the_device_that_came_after_the_question(prosody: XmppServer, tmp_path: Path) -> None:
     account = await prosody.account()
-    goes_on = asyncio.Event()
+    release = asyncio.Event()
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        await goes_on.wait()
+        await release.wait()
         await response.markdown("here you are")
 
     async with run_agent(FunctionAgent(assist), prosody, tmp_path) as agent:
         async with StockClient(*account, prosody, resource="phone") as phone:
             phone.send("where are you?", agent.jid)
         async with StockClient(*account, prosody, resource="desk") as desk:
-            goes_on.set()
+            release.set()
             assert (await desk.answer())["body"] == "here you are"
 
 
-async def test_a_receipt_comes_to_who_asks_for_one_and_only_then(our_server: XmppServer, tmp_path: Path) -> None:
-    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+async def test_a_receipt_is_sent_only_if_it_was_requested(local_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        run_agent(Echo(), local_server, tmp_path) as echo,
+        StockClient(*await local_server.account(), local_server) as alice,
+    ):
         ident = alice.send("got it?", echo.jid, extra_xml="<request xmlns='urn:xmpp:receipts'/>")
         first, second = await alice.message(), await alice.message()
         receipts = [message.xml.find(RECEIPT) for message in (first, second)]
@@ -86,7 +89,7 @@ async def test_a_receipt_comes_when_the_message_is_on_disk_and_not_before(real_s
             database.execute("BEGIN IMMEDIATE")
             ident = alice.send("got it?", echo.jid, extra_xml="<request xmlns='urn:xmpp:receipts'/>")
             for _ in range(2):  # what came before a ping is read before its answer leaves
-                await alice.xmpp.plugin["xep_0199"].ping(f"{echo.jid}/agent", timeout=PATIENCE_S)
+                await alice.xmpp.plugin["xep_0199"].ping(f"{echo.jid}/agent", timeout=TIMEOUT_S)
             await asyncio.sleep(0.1)
             assert alice.messages.empty()
         received = (await alice.message()).xml.find(RECEIPT)
@@ -95,31 +98,33 @@ async def test_a_receipt_comes_when_the_message_is_on_disk_and_not_before(real_s
         assert (await alice.answer())["body"] == "got it?"
 
 
-async def test_typing_is_shown_to_those_who_use_it_when_the_work_lasts(our_server: XmppServer, tmp_path: Path) -> None:
-    begun, thought = asyncio.Event(), asyncio.Event()
+async def test_typing_is_shown_to_clients_with_chat_states_when_the_work_lasts(
+    local_server: XmppServer, tmp_path: Path
+) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "think":
-            begun.set()
-            await thought.wait()
-            thought.clear()
+            started.set()
+            await release.wait()
+            release.clear()
         await response.markdown("done")
 
     async with (
-        run_agent(FunctionAgent(assist), our_server, tmp_path) as agent,
-        StockClient(*await our_server.account(), our_server) as alice,
+        run_agent(FunctionAgent(assist), local_server, tmp_path) as agent,
+        StockClient(*await local_server.account(), local_server) as alice,
     ):
         sent = record_sent(agent)
         with LoopClock() as clock:
             alice.send("think", agent.jid, thread="t", extra_xml=ACTIVE)
-            await begun.wait()
-            await clock.move(0.19)
+            await started.wait()
+            await clock.advance(0.19)
             assert not [data for data in sent if "composing" in data]
-            await clock.move(0.02)
+            await clock.advance(0.02)
             typing = await alice.message()
             assert typing.xml.find(COMPOSING) is not None
             assert typing["thread"] == "t"
-        thought.set()
+        release.set()
         answer = await alice.message()
         assert answer["body"] == "done"
         assert answer.xml.find("{http://jabber.org/protocol/chatstates}active") is not None
@@ -127,17 +132,17 @@ async def test_typing_is_shown_to_those_who_use_it_when_the_work_lasts(our_serve
         with LoopClock() as clock:
             alice.send("quick", agent.jid, extra_xml=ACTIVE)
             assert (await alice.message())["body"] == "done"
-            begun.clear()
+            started.clear()
             alice.send("think", agent.jid)
-            await begun.wait()
-            await clock.move(0.4)
-            thought.set()
+            await started.wait()
+            await clock.advance(0.4)
+            release.set()
             message = await alice.message()
         assert message["body"] == "done"
         assert message.xml.find(COMPOSING) is None
 
 
-async def test_a_stream_reaches_a_person_as_one_message(our_server: XmppServer, tmp_path: Path) -> None:
+async def test_a_stream_reaches_a_person_as_one_message(local_server: XmppServer, tmp_path: Path) -> None:
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.thought("hm")
         stream = await response.create_stream(title="words")
@@ -146,17 +151,20 @@ async def test_a_stream_reaches_a_person_as_one_message(our_server: XmppServer, 
         await stream.close()
 
     async with (
-        run_agent(FunctionAgent(assist), our_server, tmp_path) as agent,
-        StockClient(*await our_server.account(), our_server) as alice,
+        run_agent(FunctionAgent(assist), local_server, tmp_path) as agent,
+        StockClient(*await local_server.account(), local_server) as alice,
     ):
         alice.send("count", agent.jid)
         assert (await alice.message())["body"] == "one two three"
         assert await alice.ask("again", agent.jid) == "one two three"
 
 
-async def test_the_echo_agent_of_the_seed_answers_people_and_programs(our_server: XmppServer, tmp_path: Path) -> None:
+async def test_the_echo_agent_of_the_seed_answers_people_and_programs(local_server: XmppServer, tmp_path: Path) -> None:
     agent = EchoAgent(manifest=AgentDefinition.simple("echo"))
-    async with run_agent(agent, our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+    async with (
+        run_agent(agent, local_server, tmp_path) as echo,
+        StockClient(*await local_server.account(), local_server) as alice,
+    ):
         assert await alice.ask("one two", echo.jid) == "one two"
         alice.send(None, echo.jid, extra_xml=envelope({"query": "three four"}))
         events = await receive_events(alice)

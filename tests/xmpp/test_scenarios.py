@@ -23,6 +23,6 @@ async def test_a_scenario_ends_the_same_everywhere(
 ) -> None:
     if scenario in (errors, a_program):
         expected_errors("ValueError: a secret of the inside")
-    at = in_memory() if place == "memory" else on_server(request.getfixturevalue(place), tmp_path)
-    async with at as side:
-        assert await scenario(side) == SCENARIOS[scenario]
+    driver_context = in_memory() if place == "memory" else on_server(request.getfixturevalue(place), tmp_path)
+    async with driver_context as driver:
+        assert await scenario(driver) == SCENARIOS[scenario]

@@ -17,8 +17,8 @@ import pytest
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import StoreError
-from spade_coreason.runtime.policy import RunnerTimings
 from spade_coreason.storage.schema import ANSWERED, RECEIVED
+from spade_coreason.testing import RunnerTimings
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import (
@@ -37,102 +37,104 @@ from tests.support.servers.ejabberd import ejabberd as ejabberd_server, installe
 from tests.support.servers.prosody import installed as prosody_installed, prosody as prosody_server
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S, eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 QUESTIONS = 100
 
 
-class Listener:
-    """Everything that a client hears."""
+class Receiver:
+    """Everything that a client receives."""
 
     def __init__(self, client: StockClient) -> None:
-        self.heard: list[Any] = []
+        self.messages: list[Any] = []
         self._client = client
 
-    async def until(self, enough: Callable[[list[Any]], bool], timeout_s: float = PATIENCE_S) -> None:
+    async def receive_until(self, enough: Callable[[list[Any]], bool], timeout_s: float = TIMEOUT_S) -> None:
         async with asyncio.timeout(timeout_s):
-            while not enough(self.heard):
-                self.heard.append(await self._client.message(timeout_s))
+            while not enough(self.messages):
+                self.messages.append(await self._client.message(timeout_s))
 
     def ids(self) -> dict[str, set[str]]:
-        """The ids of every text."""
+        """Return the ids of every text."""
         found: dict[str, set[str]] = defaultdict(set)
-        for message in self.heard:
+        for message in self.messages:
             found[str(message["body"])].add(str(message["id"]))
         return found
 
 
-async def _until_fetched(
-    listener: Listener, enough: Callable[[list[Any]], bool], child: PlatformProcess, server: XmppServer
+async def _receive_until_with_restart(
+    receiver: Receiver, enough: Callable[[list[Any]], bool], child: PlatformProcess, server: XmppServer
 ) -> None:
     """ejabberd 23.01 can put mail of a dead session into its offline store just after the presence that would have fetched
     it; the next presence does. Nothing is lost.
     """
     try:
-        await listener.until(enough, 5 if server.kind == "ejabberd" else PATIENCE_S)
+        await receiver.receive_until(enough, 5 if server.kind == "ejabberd" else TIMEOUT_S)
     except TimeoutError:
         if server.kind != "ejabberd":
             raise
         assert await child.signal(signal.SIGTERM) == 0
         await child.start()
-        await listener.until(enough)
+        await receiver.receive_until(enough)
 
 
 def _questions(threads: int) -> list[tuple[str, str]]:
     return [(f"t{number % threads}", f"question {number}") for number in range(QUESTIONS)]
 
 
-async def _knows(client: StockClient, jid: str, thread: str) -> dict[str, Any]:
-    known: dict[str, Any] = json.loads(await client.ask("what do you know?", jid, thread=thread))
-    return known
+async def _ask_what_it_knows(client: StockClient, jid: str, thread: str) -> dict[str, Any]:
+    knowledge: dict[str, Any] = json.loads(await client.ask("what do you know?", jid, thread=thread))
+    return knowledge
 
 
-async def test_sigterm_finishes_what_is_in_flight_and_the_rest_is_answered_after_the_start(
-    our_server: XmppServer, tmp_path: Path
+async def test_sigterm_finishes_turns_in_flight_and_the_rest_is_answered_after_the_start(
+    local_server: XmppServer, tmp_path: Path
 ) -> None:
     journal = tmp_path / "journal"
     asked = _questions(20)
     options = {"journal": str(journal), "delay_s": 0.3}
     async with (
-        run_platform(our_server, tmp_path, options=options) as (child, jid),
-        StockClient(*await our_server.account(), our_server) as alice,
+        run_platform(local_server, tmp_path, options=options) as (child, jid),
+        StockClient(*await local_server.account(), local_server) as alice,
     ):
-        listener = Listener(alice)
+        receiver = Receiver(alice)
         for thread, question in asked:
             alice.send(question, jid, thread=thread)
-        await listener.until(lambda heard: len(heard) >= 5)
+        await receiver.receive_until(lambda messages: len(messages) >= 5)
         assert await child.signal(signal.SIGTERM) == 0
         written = read_journal(journal)
-        begun = {question for what, question, _ in written if what == "begins"}
-        assert begun == {question for what, question, _ in written if what == "ends"}  # nothing was broken off
-        assert 20 <= len(begun) < QUESTIONS
+        started = {question for phase, question, _ in written if phase == "begins"}
+        assert started == {question for phase, question, _ in written if phase == "ends"}  # nothing was broken off
+        assert 20 <= len(started) < QUESTIONS
         [remembered] = [path for path in (tmp_path / "data" / "memory").iterdir() if path.suffix != ".lock"]
         interactions = json.loads(remembered.read_text())["interactions"]  # the file alone is complete
-        assert begun == {entry["content"] for entries in interactions.values() for entry in entries}
-        await listener.until(lambda heard: len(heard) >= len(begun))
-        assert set(texts(listener.heard)) == {f"noted: {question}" for question in begun}
+        assert started == {entry["content"] for entries in interactions.values() for entry in entries}
+        await receiver.receive_until(lambda messages: len(messages) >= len(started))
+        assert set(texts(receiver.messages)) == {f"noted: {question}" for question in started}
 
         await child.start()
         everything = {f"noted: {question}" for _, question in asked}
-        await listener.until(lambda heard: set(texts(heard)) == everything)
+        await receiver.receive_until(lambda messages: set(texts(messages)) == everything)
         again = [
-            (question, redelivered) for what, question, redelivered in read_journal(journal)[len(written) :] if what == "begins"
+            (question, redelivered)
+            for phase, question, redelivered in read_journal(journal)[len(written) :]
+            if phase == "begins"
         ]
-        assert Counter(question for question, _ in again) == Counter({question for _, question in asked} - begun)
+        assert Counter(question for question, _ in again) == Counter({question for _, question in asked} - started)
         assert any(redelivered for _, redelivered in again)
-        assert all(len(ids) == 1 for ids in listener.ids().values())
+        assert all(len(ids) == 1 for ids in receiver.ids().values())
         for number in (0, 7):
-            mine = [question for thread, question in asked if thread == f"t{number}"]
-            known = await _knows(alice, jid, f"t{number}")
-            assert known == {"history": mine, "count": len(mine), "memory": mine}
+            own_questions = [question for thread, question in asked if thread == f"t{number}"]
+            knowledge = await _ask_what_it_knows(alice, jid, f"t{number}")
+            assert knowledge == {"history": own_questions, "count": len(own_questions), "memory": own_questions}
 
 
-def _inbox(tmp_path: Path, state: int) -> int:
+def _count_inbox_rows(tmp_path: Path, state: int) -> int:
     with closing(sqlite3.connect(tmp_path / "data" / "platform.db")) as database:
         return int(database.execute("SELECT count(*) FROM inbox WHERE state = ?", (state,)).fetchone()[0])
 
 
-def _questions_in(tmp_path: Path, table: str, column: str, where: str, path: tuple[str, ...]) -> list[str]:
+def _stored_questions(tmp_path: Path, table: str, column: str, where: str, path: tuple[str, ...]) -> list[str]:
     with closing(sqlite3.connect(tmp_path / "data" / "platform.db")) as database:
         found = [json.loads(row[0]) for row in database.execute(f"SELECT {column} FROM {table} WHERE {where}")]
     for step in path:
@@ -150,35 +152,35 @@ async def test_after_kill_9_every_question_is_answered_and_no_finished_turn_runs
         run_platform(real_server, tmp_path, options=options) as (child, jid),
         StockClient(*await real_server.account(), real_server) as alice,
     ):
-        listener = Listener(alice)
+        receiver = Receiver(alice)
         for thread, question in asked:
             alice.send(question, jid, thread=thread)
-        await listener.until(lambda heard: len(heard) >= 30)
+        await receiver.receive_until(lambda messages: len(messages) >= 30)
         assert await child.signal(signal.SIGKILL) == -signal.SIGKILL
         written = read_journal(journal)
-        finished = _questions_in(tmp_path, "interactions", "body", "1", ("input", "query"))
-        waiting = _questions_in(tmp_path, "inbox", "request", f"state = {RECEIVED}", ("payload", "query"))
-        answered = _inbox(tmp_path, ANSWERED)
+        finished = _stored_questions(tmp_path, "interactions", "body", "1", ("input", "query"))
+        waiting = _stored_questions(tmp_path, "inbox", "request", f"state = {RECEIVED}", ("payload", "query"))
+        answered = _count_inbox_rows(tmp_path, ANSWERED)
         assert len(finished) >= 30
         assert waiting
 
         await child.start()
         everything = {f"noted: {question}" for _, question in asked}
-        await listener.until(lambda heard: set(texts(heard)) == everything)
+        await receiver.receive_until(lambda messages: set(texts(messages)) == everything)
         again = {
-            question: redelivered for what, question, redelivered in read_journal(journal)[len(written) :] if what == "begins"
+            question: redelivered for phase, question, redelivered in read_journal(journal)[len(written) :] if phase == "begins"
         }
         assert not set(again) & set(finished)
         assert set(again) == {question for _, question in asked} - set(finished)
         assert {question for question, redelivered in again.items() if redelivered} == set(waiting)
         # What came twice came with the same id.
-        assert all(len(ids) == 1 for ids in listener.ids().values())
-        assert len(listener.heard) - QUESTIONS <= answered
-        known = await _knows(alice, jid, "t3")
-        mine = [question for thread, question in asked if thread == "t3"]
-        assert sorted(known["history"]) == sorted(mine)
-        assert known["count"] == len(mine)
-        assert set(known["memory"]) == set(mine)
+        assert all(len(ids) == 1 for ids in receiver.ids().values())
+        assert len(receiver.messages) - QUESTIONS <= answered
+        knowledge = await _ask_what_it_knows(alice, jid, "t3")
+        own_questions = [question for thread, question in asked if thread == "t3"]
+        assert sorted(knowledge["history"]) == sorted(own_questions)
+        assert knowledge["count"] == len(own_questions)
+        assert set(knowledge["memory"]) == set(own_questions)
 
 
 async def test_a_message_is_not_acknowledged_before_it_is_durable(real_server: XmppServer, tmp_path: Path) -> None:
@@ -192,24 +194,24 @@ async def test_a_message_is_not_acknowledged_before_it_is_durable(real_server: X
             database.execute("BEGIN IMMEDIATE")
             alice.send("hold this", jid)
             # What came behind it was handled, so it has come in.
-            await alice.xmpp.plugin["xep_0199"].ping(f"{jid}/agent", timeout=PATIENCE_S)
-            await alice.xmpp.plugin["xep_0199"].ping(f"{jid}/agent", timeout=PATIENCE_S)
+            await alice.xmpp.plugin["xep_0199"].ping(f"{jid}/agent", timeout=TIMEOUT_S)
+            await alice.xmpp.plugin["xep_0199"].ping(f"{jid}/agent", timeout=TIMEOUT_S)
             assert await child.signal(signal.SIGKILL) == -signal.SIGKILL
         assert alice.messages.empty()
         await child.start()
-        listener = Listener(alice)
-        await _until_fetched(listener, lambda heard: "noted: hold this" in texts(heard), child, real_server)
-        assert texts(listener.heard).count("noted: hold this") == 1
+        receiver = Receiver(alice)
+        await _receive_until_with_restart(receiver, lambda messages: "noted: hold this" in texts(messages), child, real_server)
+        assert texts(receiver.messages).count("noted: hold this") == 1
 
 
-async def test_what_comes_while_the_disk_is_full_is_answered_when_there_is_room_again(
+async def test_messages_during_a_full_disk_are_answered_when_there_is_room_again(
     real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("database or disk is full", "what came in cannot be stored; it is not acknowledged")
     policy, timings = replace(UNLIMITED, timings=RunnerTimings(retry_s=0.3)), ConnectionTimings(renewal_delay_s=0.3)
 
-    async def grows_to(pages: int) -> None:
-        async with asyncio.timeout(PATIENCE_S):
+    async def set_max_pages(pages: int) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
                 try:
                     await agent.database.write(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages}"))
@@ -223,7 +225,7 @@ async def test_what_comes_while_the_disk_is_full_is_answered_when_there_is_room_
     ):
         assert await alice.ask("before", agent.jid) == "before"
         await agent.settled()
-        await grows_to(1)  # no smaller than it is
+        await set_max_pages(1)  # no smaller than it is
         asked = [f"{number} {'x' * 40_000}" for number in range(4)]
         for text in asked:
             alice.send(text, agent.jid)
@@ -231,14 +233,14 @@ async def test_what_comes_while_the_disk_is_full_is_answered_when_there_is_room_
         assert apology.startswith("I cannot store anything at the moment, so what you just said is not remembered yet.")
         await eventually(lambda: agent.host.connection.session_count >= 2)  # and what came in was not acknowledged
         assert "cannot be stored; it is not acknowledged" in caplog.text
-        await grows_to(100_000)
-        heard = Listener(alice)
-        await heard.until(lambda messages: set(asked) <= set(texts(messages)), 30)
+        await set_max_pages(100_000)
+        receiver = Receiver(alice)
+        await receiver.receive_until(lambda messages: set(asked) <= set(texts(messages)), 30)
         # ejabberd does not keep the order of what it delivers again.
-        assert sorted(text for text in texts(heard.heard) if text != apology) == asked
+        assert sorted(text for text in texts(receiver.messages) if text != apology) == asked
 
 
-async def test_what_was_answered_is_sent_again_with_the_same_ids_and_not_run_again(
+async def test_unacknowledged_answers_are_sent_again_with_the_same_ids_and_not_run_again(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
     runs: list[str] = []
@@ -255,14 +257,14 @@ async def test_what_was_answered_is_sent_again_with_the_same_ids_and_not_run_aga
         for number in range(3):
             alice.send(f"q{number}", agent.jid, thread=f"t{number}")
         first = [await alice.answer() for _ in range(6)]
-        await agent.vanish()  # before the server was asked for an acknowledgement
+        await agent.crash()  # before the server was asked for an acknowledgement
         await agent.start()
         second = [await alice.answer() for _ in range(6)]
 
-        def told(messages: list[Any]) -> set[tuple[str, str]]:
+        def ids_and_bodies(messages: list[Any]) -> set[tuple[str, str]]:
             return {(str(message["id"]), str(message["body"])) for message in messages}
 
-        assert told(first) == told(second)
+        assert ids_and_bodies(first) == ids_and_bodies(second)
         assert len(runs) == 3
         # Acknowledged, they are never sent again.
         await agent.settled()
@@ -272,14 +274,14 @@ async def test_what_was_answered_is_sent_again_with_the_same_ids_and_not_run_aga
         assert alice.messages.empty()
 
 
-async def test_a_turn_that_was_broken_off_runs_again_marked_as_redelivered(real_server: XmppServer, tmp_path: Path) -> None:
-    goes_on = asyncio.Event()
+async def test_an_interrupted_turn_runs_again_marked_as_redelivered(real_server: XmppServer, tmp_path: Path) -> None:
+    release = asyncio.Event()
     seen: list[bool] = []
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         seen.append("redelivered" in request.metadata)
         await response.markdown("the beginning")
-        await goes_on.wait()
+        await release.wait()
         await response.markdown("the end")
 
     async with (
@@ -288,8 +290,8 @@ async def test_a_turn_that_was_broken_off_runs_again_marked_as_redelivered(real_
     ):
         alice.send("a story", agent.jid)
         begins = await alice.answer()
-        await agent.vanish()
-        goes_on.set()
+        await agent.crash()
+        release.set()
         await agent.start()
         again, ends = await alice.answer(), await alice.answer()
         assert texts([begins, again, ends]) == ["the beginning", "the beginning", "the end"]
@@ -305,7 +307,7 @@ async def test_three_cuts_under_1000_messages_lose_none(real_server: XmppServer,
         run_agent(Echo(), real_server, tmp_path) as echo,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
-        free = asyncio.Semaphore(64)
+        slots = asyncio.Semaphore(64)
         answers: dict[str, str] = {}
 
         async def listen() -> None:
@@ -314,31 +316,31 @@ async def test_three_cuts_under_1000_messages_lose_none(real_server: XmppServer,
                 if str(message["id"]) in answers:
                     continue
                 answers[str(message["id"])] = str(message["body"])
-                free.release()
+                slots.release()
                 if len(answers) in (250, 500, 750):
                     echo.cut()
 
         listener = asyncio.create_task(listen())
         for number in range(1_000):
-            await free.acquire()
+            await slots.acquire()
             alice.send(f"{number}.", echo.jid, thread=f"t{number % 10}")
-        await asyncio.wait_for(listener, PATIENCE_S)
+        await asyncio.wait_for(listener, TIMEOUT_S)
         assert Counter(answers.values()) == Counter(f"{number}." for number in range(1_000))
         for thread in range(10):
-            mine = [answer for answer in answers.values() if int(answer[:-1]) % 10 == thread]
-            assert mine == sorted(mine, key=lambda answer: int(answer[:-1]))
+            thread_answers = [answer for answer in answers.values() if int(answer[:-1]) % 10 == thread]
+            assert thread_answers == sorted(thread_answers, key=lambda answer: int(answer[:-1]))
         connection = echo.host.connection
         assert connection.resumption_count >= 1
         assert connection.resumption_count + connection.session_count >= 4
         assert len(echo.agent.requests) == 1_000
 
 
-async def _hibernation_ends(client: StockClient, agent: str) -> None:
+async def _wait_until_hibernation_ends(client: StockClient, agent: str) -> None:
     """An IQ to a hibernating session waits there, and comes back as an error when the server gives the session up."""
     iq = client.xmpp.make_iq_get(queryxmlns="urn:test", ito=f"{agent}/agent")
     answered = asyncio.get_running_loop().create_future()
-    sent = iq.send(callback=lambda answer: answered.set_result(answer["type"]), timeout=PATIENCE_S)
-    assert await asyncio.wait_for(answered, PATIENCE_S) == "error"
+    sent = iq.send(callback=lambda answer: answered.set_result(answer["type"]), timeout=TIMEOUT_S)
+    assert await asyncio.wait_for(answered, TIMEOUT_S) == "error"
     await asyncio.gather(sent, return_exceptions=True)
 
 
@@ -347,14 +349,14 @@ async def test_after_a_failed_resumption_every_question_is_answered_and_none_run
 ) -> None:
     require("Prosody", prosody_installed())
     server = start_server(prosody_server(tmp_path / "server", hibernation_s=1))
-    goes_on = asyncio.Event()
+    release = asyncio.Event()
     runs: Counter[str] = Counter()
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         question = request.payload["query"]
         runs[question] += 1
         if "slow" in question:
-            await goes_on.wait()
+            await release.wait()
         await response.markdown(f"answer to {question}")
 
     async with (
@@ -362,12 +364,14 @@ async def test_after_a_failed_resumption_every_question_is_answered_and_none_run
         run_agent(FunctionAgent(assist), server, tmp_path, port=tunnel.port) as agent,
         StockClient(*await server.account(), server) as alice,
     ):
-        listener = Listener(alice)
+        receiver = Receiver(alice)
         connection = agent.host.connection
         asked = [f"quick {number}" for number in range(20)]
         for question in asked:
             alice.send(question, agent.jid, thread=question)
-        await listener.until(lambda heard: len(heard) == 20)  # answered, and the acknowledgements are still to come
+        await receiver.receive_until(
+            lambda messages: len(messages) == 20
+        )  # answered, and the acknowledgements are still to come
         tunnel.dropped_direction = "to the server"
         lost = [f"lost {number}" for number in range(20)]
         slow = [f"slow {number}" for number in range(20)]
@@ -377,24 +381,24 @@ async def test_after_a_failed_resumption_every_question_is_answered_and_none_run
         tunnel.is_open = False
         tunnel.cut()
         await eventually(lambda: not agent.host.is_alive())
-        goes_on.set()  # answered while nobody hears it
-        await _hibernation_ends(alice, agent.jid)
+        release.set()  # answered while nobody hears it
+        await _wait_until_hibernation_ends(alice, agent.jid)
         tunnel.dropped_direction = ""
         tunnel.is_open = True
         everything = {f"answer to {question}" for question in (*asked, *lost, *slow)}
 
-        def answers(heard: list[Any]) -> list[str]:
-            return [str(message["body"]) for message in heard if message["type"] != "error"]
+        def answers(messages: list[Any]) -> list[str]:
+            return [str(message["body"]) for message in messages if message["type"] != "error"]
 
-        await listener.until(lambda heard: set(answers(heard)) == everything)
+        await receiver.receive_until(lambda messages: set(answers(messages)) == everything)
         assert (connection.resumption_count, connection.session_count) == (0, 2)
         alice.send("quick now", agent.jid)
-        await listener.until(lambda heard: "answer to quick now" in answers(heard))
+        await receiver.receive_until(lambda messages: "answer to quick now" in answers(messages))
         assert set(runs.values()) == {1}
-        ids = [(str(message["id"]), str(message["body"])) for message in listener.heard if message["type"] != "error"]
+        ids = [(str(message["id"]), str(message["body"])) for message in receiver.messages if message["type"] != "error"]
         assert len(set(ids)) == len(everything) + 1  # twice only with the same id
         await agent.settled()
-        assert not [row for row in await agent.store.inbox.load_pending() if row.reply is not None]
+        assert not [row for row in await agent.repository.inbox.load_pending() if row.reply is not None]
 
 
 async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(
@@ -402,11 +406,11 @@ async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(
 ) -> None:
     require("Prosody", prosody_installed())
     server = start_server(prosody_server(tmp_path / "server"))
-    goes_on = asyncio.Event()
+    release = asyncio.Event()
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "slow":
-            await goes_on.wait()
+            await release.wait()
         await response.markdown(f"answer to {request.payload['query']}")
 
     account = await server.account()
@@ -416,7 +420,7 @@ async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(
             await eventually(lambda: agent.runner.turns_in_flight == 1)
             await asyncio.to_thread(server.kill)
         assert not agent.host.is_alive()
-        goes_on.set()
+        release.set()
         await asyncio.to_thread(server.start)
         async with StockClient(*account, server) as alice:
             assert (await alice.answer())["body"] == "answer to slow"
@@ -426,20 +430,20 @@ async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize(("kind", "end"), [("prosody", "stop"), ("prosody", "kill"), ("ejabberd", "stop")])
-async def test_what_is_asked_before_while_and_after_the_server_is_away_is_answered_once(
+async def test_questions_before_during_and_after_an_outage_of_the_server_are_answered_once(
     start_server: Callable[[XmppServer], XmppServer], tmp_path: Path, kind: str, end: str
 ) -> None:
     require(*{"prosody": ("Prosody", prosody_installed()), "ejabberd": ("ejabberd", ejabberd_installed())}[kind])
     make = {"prosody": prosody_server, "ejabberd": ejabberd_server}[kind]
     server = start_server(make(tmp_path / "server"))
-    goes_on = asyncio.Event()
+    release = asyncio.Event()
     runs: Counter[str] = Counter()
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         question = request.payload["query"]
         runs[question] += 1
         if "slow" in question:
-            await goes_on.wait()
+            await release.wait()
         await response.markdown(question)
 
     account = await server.account()
@@ -459,7 +463,7 @@ async def test_what_is_asked_before_while_and_after_the_server_is_away_is_answer
             await eventually(lambda: len(runs) == 40)
             await asyncio.to_thread(getattr(server, end))
         await eventually(lambda: not agent.host.is_alive())
-        goes_on.set()
+        release.set()
         await agent.runner.wait_until_idle()  # answered while nobody can hear it
         await asyncio.to_thread(server.start)
         async with StockClient(*account, server) as alice:

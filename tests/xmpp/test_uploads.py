@@ -1,4 +1,4 @@
-"""Agents upload through their own server, and people get the link; a server that cannot, or will not, says so clearly."""
+"""Agents upload through their own server, and people get the link. A server that cannot or will not is a clear error."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, Files, ResponseHandler, SessionHandle, UploadError, fetch
-from spade_coreason.runtime.policy import Policy
+from spade_coreason import AgentDefinition, AgentRequest, Files, ResponseHandler, SessionHandle
+from spade_coreason.exceptions import UploadError
+from spade_coreason.runtime import fetch
+from spade_coreason.testing import Policy
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.uploads import Uploads
 from tests.support.clock import LoopClock
@@ -23,8 +25,8 @@ from tests.support.servers.server import XmppServer
 from tests.xmpp.conftest import MAX_UPLOAD_BYTES
 
 
-class Keeping:
-    """An agent that keeps what it is told as a file."""
+class UploadingAgent:
+    """An agent that uploads each query as a file."""
 
     def __init__(self, manifest: AgentDefinition, files: Files) -> None:
         self.manifest = manifest
@@ -34,21 +36,21 @@ class Keeping:
         await response.markdown(await self.files.upload("kept.txt", request.payload["query"].encode()))
 
 
-class Online:
-    """A session with a way to files: `async with Online(server) as files`."""
+class FileSession:
+    """A session that can upload and fetch files: `async with FileSession(server) as files`."""
 
-    def __init__(self, server: XmppServer, arriving: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, server: XmppServer, incoming_filter: Callable[[Any], Any] | None = None) -> None:
         self._server = server
-        self._arriving = arriving
-        """What becomes of each stanza that comes in."""
+        self._incoming_filter = incoming_filter
+        """A filter of each stanza that comes in."""
         self._connection: Connection | None = None
 
     async def __aenter__(self) -> Files:
         jid, password = await self._server.account()
         endpoint = endpoint_of(self._server)
         self._connection = Connection(jid, password, endpoint, on_message=lambda stanza: None)
-        if self._arriving is not None:
-            self._connection.client.add_filter("in", self._arriving)
+        if self._incoming_filter is not None:
+            self._connection.client.add_filter("in", self._incoming_filter)
         await self._connection.open()
         return Files(Uploads(self._connection.client, endpoint.context).upload)
 
@@ -58,24 +60,24 @@ class Online:
 
 
 async def test_a_file_is_uploaded_with_progress_and_fetched_as_it_was(upload_server: XmppServer) -> None:
-    data, told = bytes(range(256)) * 700, []
-    async with Online(upload_server) as files:
-        url = await files.upload("Grüße & <b>.png", data, progress=lambda sent, total: told.append((sent, total)))
+    data, progress_calls = bytes(range(256)) * 700, []
+    async with FileSession(upload_server) as files:
+        url = await files.upload("Grüße & <b>.png", data, progress=lambda sent, total: progress_calls.append((sent, total)))
         fetched = await files.fetch(url, allow_private=True, types=("image/png",))
     assert fetched.data == data
     assert fetched.type == "image/png"
-    assert told == [(65_536, 179_200), (131_072, 179_200), (179_200, 179_200)]
+    assert progress_calls == [(65_536, 179_200), (131_072, 179_200), (179_200, 179_200)]
 
 
 async def test_a_file_too_large_is_refused_before_it_is_sent(upload_server: XmppServer) -> None:
-    async with Online(upload_server) as files:
+    async with FileSession(upload_server) as files:
         with pytest.raises(UploadError, match="it has 200,001 bytes, and the server takes 200,000"):
             await files.upload("a.txt", b"x" * (MAX_UPLOAD_BYTES + 1))
         assert await files.upload("a.txt", b"x")
 
 
-async def test_what_the_service_itself_refuses_is_said_in_its_words(upload_server: XmppServer) -> None:
-    def tells_no_limit(stanza: Any) -> Any:
+async def test_a_refusal_of_the_service_is_quoted(upload_server: XmppServer) -> None:
+    def remove_limit(stanza: Any) -> Any:
         for form in stanza.xml.iter("{jabber:x:data}x"):
             for field in form.findall("{jabber:x:data}field[@var='max-file-size']"):
                 form.remove(field)
@@ -83,7 +85,7 @@ async def test_what_the_service_itself_refuses_is_said_in_its_words(upload_serve
         return stanza
 
     removed: list[Element] = []
-    async with Online(upload_server, tells_no_limit) as files:
+    async with FileSession(upload_server, remove_limit) as files:
         with pytest.raises(UploadError, match="it has 200,001 bytes, and the server takes 200,000"):
             await files.upload("a.txt", b"x" * (MAX_UPLOAD_BYTES + 1))
         assert removed
@@ -91,8 +93,8 @@ async def test_what_the_service_itself_refuses_is_said_in_its_words(upload_serve
 
 async def test_a_quota_that_is_used_up_is_named(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
-    with prosody_server.prosody(tmp_path, uploads=1000) as server:
-        async with Online(server) as files:
+    with prosody_server.prosody(tmp_path, max_upload_bytes=1000) as server:
+        async with FileSession(server) as files:
             for _ in range(10):
                 await files.upload("a.bin", b"x" * 1000)
             with pytest.raises(UploadError, match=r"refuses: resource-constraint \(Daily quota reached\)"):
@@ -100,13 +102,13 @@ async def test_a_quota_that_is_used_up_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_server_without_the_service_is_named_with_the_remedy(real_server: XmppServer) -> None:
-    async with Online(real_server) as files:
+    async with FileSession(real_server) as files:
         with pytest.raises(UploadError, match=r"localhost has no service for files \(XEP-0363\)"):
             await files.upload("a.txt", b"x")
 
 
-async def test_the_embedded_server_which_says_nothing_about_itself_is_not_asked(embedded: XmppServer) -> None:
-    async with Online(embedded) as files:
+async def test_the_embedded_server_is_not_asked_for_a_service(embedded: XmppServer) -> None:
+    async with FileSession(embedded) as files:
         with LoopClock(), pytest.raises(UploadError, match="the embedded server has none"):  # it waits for no answer
             await files.upload("a.txt", b"x")
 
@@ -115,7 +117,7 @@ async def test_an_upload_that_the_caller_stops_is_an_error_and_the_next_one_work
     def stop(sent: int, total: int) -> None:
         raise InterruptedError
 
-    async with Online(upload_server) as files:
+    async with FileSession(upload_server) as files:
         with pytest.raises(UploadError):
             await files.upload("a.txt", b"x" * MAX_UPLOAD_BYTES, progress=stop)
         assert await files.upload("a.txt", b"x")
@@ -134,12 +136,12 @@ async def test_a_person_sends_a_link_and_gets_one_back(upload_server: XmppServer
             agent, upload_server, tmp_path, prepare=lambda host: setattr(agent, "files", Files(host.uploads.upload))
         ) as one,
         StockClient(*await upload_server.account(), upload_server) as alice,
-        Online(upload_server) as hers,
+        FileSession(upload_server) as alice_files,
     ):
-        url = await hers.upload("note.txt", b"hello")
+        url = await alice_files.upload("note.txt", b"hello")
         alice.send(url, one.jid, extra_xml=f"<x xmlns='jabber:x:oob'><url>{url}</url></x>")
-        said = (await alice.answer())["body"]
-        assert (await hers.fetch(said.removeprefix("Here: "), allow_private=True)).data == b"HELLO"
+        answer = (await alice.answer())["body"]
+        assert (await alice_files.fetch(answer.removeprefix("Here: "), allow_private=True)).data == b"HELLO"
 
 
 async def test_an_answer_too_long_for_the_server_comes_as_its_beginning_and_a_file(
@@ -155,9 +157,9 @@ async def test_an_answer_too_long_for_the_server_comes_as_its_beginning_and_a_fi
         run_agent(FunctionAgent(assist), upload_server, tmp_path, policy=policy) as agent,
         StockClient(*await upload_server.account(), upload_server, plugins=("xep_0066",)) as alice,
     ):
-        begins = await alice.ask("tell me", agent.jid)
-        assert begins.startswith("What there is to say:\n\nParagraph 0.\n\n")
-        assert begins.endswith(f"…\n\nThe whole answer ({len(text) / 1000:.0f} kB) is in this file:")
+        beginning = await alice.ask("tell me", agent.jid)
+        assert beginning.startswith("What there is to say:\n\nParagraph 0.\n\n")
+        assert beginning.endswith(f"…\n\nThe whole answer ({len(text) / 1000:.0f} kB) is in this file:")
         file = await alice.answer()
         assert file["oob"]["url"] == file["body"]
         assert (await fetch(file["body"], allow_private=True)).data.decode() == text
@@ -180,18 +182,18 @@ async def test_where_the_server_keeps_no_files_a_long_answer_comes_in_several_me
         assert sum(part.count("code of some kind") for part in parts) == 1500
 
 
-async def test_an_agent_of_a_configuration_gets_its_way_to_files_by_name(upload_server: XmppServer, tmp_path: Path) -> None:
+async def test_an_agent_of_a_configuration_gets_files_by_the_parameters_name(upload_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        run_platform(upload_server, tmp_path, agent="tests.xmpp.test_uploads:Keeping") as (_, jid),
+        run_platform(upload_server, tmp_path, agent="tests.xmpp.test_uploads:UploadingAgent") as (_, jid),
         StockClient(*await upload_server.account(), upload_server) as alice,
     ):
         url = await alice.ask("remember the milk", jid)
         assert (await fetch(url, allow_private=True)).data == b"remember the milk"
 
 
-async def test_what_is_kept_about_a_person_is_a_file_for_them(upload_server: XmppServer, tmp_path: Path) -> None:
+async def test_an_export_is_a_file_for_the_person(upload_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        run_platform(upload_server, tmp_path, agent="tests.xmpp.test_uploads:Keeping") as (_, jid),
+        run_platform(upload_server, tmp_path, agent="tests.xmpp.test_uploads:UploadingAgent") as (_, jid),
         StockClient(*await upload_server.account(), upload_server, plugins=["xep_0050"]) as alice,
     ):
         await alice.ask("remember the milk", jid)

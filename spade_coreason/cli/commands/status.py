@@ -55,7 +55,7 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
             print(strip_control_characters(f"{agent.jid} in the room {room}: {state}"))
     for problem, jids in _jids_by_problem(found.agents).items():
         print(paint(strip_control_characters(f"{', '.join(jids)}: {problem}"), "red"))
-    for problem in dict.fromkeys(agent.cannot_store for agent in found.agents if agent.cannot_store):
+    for problem in dict.fromkeys(agent.storage_problem for agent in found.agents if agent.storage_problem):
         print(paint(strip_control_characters(problem), "red"))
     online = sum(agent.state == "online" for agent in found.agents)
     print(f"{online} of {len(found.agents)} agents online, process {found.pid}")
@@ -66,9 +66,9 @@ def _jids_by_problem(agents: Sequence[AgentStatus]) -> dict[str, list[str]]:
     """Group the agents that are offline by their problem; a hundred may miss the same server."""
     found: dict[str, list[str]] = {}
     for agent in agents:
-        if agent.why:
-            account, _, problem = agent.why.partition(": ")
-            found.setdefault(problem if account.startswith(agent.jid) else agent.why, []).append(agent.jid)
+        if agent.connection_problem:
+            account, _, problem = agent.connection_problem.partition(": ")
+            found.setdefault(problem if account.startswith(agent.jid) else agent.connection_problem, []).append(agent.jid)
     return found
 
 
@@ -80,9 +80,9 @@ def _agent_row(agent: AgentStatus) -> tuple[object, ...]:
         state += f", resumed {'once' if agent.resumed == 1 else f'{agent.resumed} times'}"
     if agent.is_paused:
         state += ", paused"
-    if agent.cannot_store:
+    if agent.storage_problem:
         state += ", cannot store anything"
-    conversations = "?" if agent.conversations is None else f"{agent.conversations_kept:,} ({agent.conversations:,} active)"
+    conversations = "?" if agent.conversations is None else f"{agent.conversations_stored:,} ({agent.conversations:,} active)"
     recent = agent.recent
     errors = f"{recent.errors:,} (last: {recent.last_error})" if recent.last_error is not None else "0"
     durations = format_milliseconds(recent.p50_ms), format_milliseconds(recent.p99_ms)

@@ -77,8 +77,7 @@ class GuardrailChecks:
         try:
             return find(INLINE_TIMEOUT_S)
         except TimeoutError:
-            result: T = await self._threads.run(partial(find, THREAD_TIMEOUT_S))
-            return result
+            return await self._threads.run(find, THREAD_TIMEOUT_S)
 
     async def _ask_judge(self, guardrail: Guardrail, text: str, turn_usage: TurnUsage) -> bool:
         rule = (
@@ -104,7 +103,7 @@ class GuardrailChecks:
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
             verdict = await function(text)
         else:
-            verdict = await self._threads.run(partial(function, text))
+            verdict = await self._threads.run(function, text)
         if verdict is None or isinstance(verdict, bool | str):
             return True if verdict is None else verdict
         raise TypeError(f"a guardrail gives True, False, None or a text, not {type(verdict).__name__}")

@@ -17,6 +17,7 @@ from ...domain.text import replace_lone_surrogates
 from ...exceptions import CoReasonError
 from ..budget import TurnUsage
 from ..guardrails.guard import TurnGuard
+from ..handlers import show_step
 from ..model.completion import Completion, ToolCall
 from ..options import Limits
 from ..prompts import Message
@@ -77,7 +78,7 @@ class Toolbox:
             return "error: the arguments are no JSON object; call it again with one", False
         limit_s = self._limits.tool_timeout_s
         try:
-            return self._render_result(await run_with_timeout(limit_s, tool.call(arguments))), True
+            return self._render_result(await run_with_timeout(tool.call(arguments), limit_s)), True
         except ValidationError as error:
             return f"error: {describe_validation_error(error)}; correct the arguments and call it again", False
         except DeadlineExceededError:
@@ -147,7 +148,7 @@ class ToolRunner:
         if not names:
             return
         lines = [f"Using {name}{f' ({times} times)' if times > 1 else ''}…" for name, times in names.items()]
-        await getattr(self._response, "step", self._response.thought)("\n".join(lines))
+        await show_step(self._response, "\n".join(lines))
 
     async def _on_call(self, tool: str, is_success: bool) -> None:
         await self._response.audit(self._agent, "tool.call", tool if tool in self._toolbox else _UNKNOWN_TOOL, is_success)

@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Any, get_type_hints
 
@@ -70,7 +69,7 @@ def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) ->
         values = {info.alias or field: getattr(validated, field) for field, info in arguments.model_fields.items()}
         if is_async:
             return await function(**values)
-        result = await threads.run(partial(function, **values))
+        result = await threads.run(function, **values)
         return await result if inspect.isawaitable(result) else result
 
     return Tool(name, description, _strip_titles(arguments.model_json_schema()), call)

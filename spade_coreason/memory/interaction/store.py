@@ -10,30 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from ...concurrency import LoopLock
 from ...exceptions import MemoryFileError, StoreError
 from .file import Addition, MemoryFile, MemoryLimits as MemoryLimits
 from .format import decode_entries, encode_entry, file_name, format_timestamp, parse_spade_llm
 from .journal import encode_addition
 from .tools import MemoryTool, SystemMessage, build_memory_tools, build_summary, build_system_messages
 from .turn_sync import CURRENT_DEFERRED_SYNCS
-
-
-class LoopLock:
-    """A lock for any event loop: `async with loop_lock.lock():`. A lock of asyncio belongs to the first loop that waits for it.
-
-    It serves one loop after another, not several at once: a new loop gets a new lock, and the previous one is dropped.
-    """
-
-    def __init__(self) -> None:
-        self._current: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-
-    def lock(self) -> asyncio.Lock:
-        """Return the lock of the running loop."""
-        loop = asyncio.get_running_loop()
-        if self._current is None or self._current[0] is not loop:
-            self._current = (loop, asyncio.Lock())
-        return self._current[1]
-
 
 T = TypeVar("T")
 
@@ -195,7 +178,7 @@ class AgentInteractionMemory:
         addition = self._new_addition(conversation_id, information)
         self._file.enqueue(addition)
         try:
-            async with self._operation_lock.lock():
+            async with self._operation_lock:
                 if not addition.done():  # the previous holder of the lock wrote for all that waited
                     # A running thread continues when its task is cancelled. One that has not started must start despite the
                     # cancellation, since it also writes the additions of other tasks.
@@ -254,14 +237,14 @@ class AgentInteractionMemory:
     async def asettle(self) -> None:
         """`settle` without blocking the event loop or additions."""
         deferred = self._file.deferred_syncs
-        async with self._sync_lock.lock():  # one task syncs for all that wait
+        async with self._sync_lock:  # one task syncs for all that wait
             if self._file.completed_syncs < deferred:
                 await asyncio.to_thread(self._file.sync)
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
         # One after the other: otherwise many tasks that wait for one file would occupy all threads of the loop's pool, and
         # additions would be stored in another order than they were made.
-        async with self._operation_lock.lock():
+        async with self._operation_lock:
             return await asyncio.to_thread(work)
 
     def _new_addition(self, conversation_id: str, information: str) -> Addition:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ...codec import Action, CommandCall, CommandForm, CommandProblem, CommandStage
+from ...domain.adhoc import Action, CommandCall, CommandForm, CommandProblem, CommandStage
 from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
 from ...domain.jid import bare_jid
 from ...exceptions import CoReasonError

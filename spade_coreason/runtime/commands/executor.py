@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
-from pydantic_core import to_json
-
-from ...codec import encoder_for
 from ...domain import conversation
 from ...domain.identifiers import recover_thread
 from ...domain.messages import Completed, InboundRequest, TextEmitted
 from ...domain.preferences import DEFAULT_PREFERENCES
 from ...memory import ActiveConversation, ErasureReport, erase_conversation, erase_person
-from ..admission import AdmissionControl
+from ...storage import Commit
 from ..loader import ConversationLoader
-from ..mailbox import Mailbox, MailboxTask, QueuedRequest
-from ..outbound_stanza import SendStanzas
-from ..response import Response
+from ..mailboxes import Mailbox, MailboxTask, QueuedRequest
+from ..outbox import dump_reply
+from ..response import TurnResponse
+from ..transport import OutboundMessage, SendMessages
 from ..turn import Turn
 from ..turn_services import TurnServices
 from .decorator import AgentCommand
@@ -40,40 +38,28 @@ class CommandExecutor:
         loader: ConversationLoader,
         commands: Commands,
         context: CommandContext,
-        admission: AdmissionControl,
-        schedule: Callable[[Mailbox], None],
     ) -> None:
         self._services = services
         self._loader = loader
         self._commands = commands
         self._context = context
-        self._admission = admission
-        self._schedule = schedule
 
-    def find_command(self, incoming: InboundRequest) -> Command | None:
-        """Return the command that a request contains, if any."""
-        return self._commands.find(str(incoming.payload.get("query", ""))) if incoming.may_be_command else None
+    def cancel_if_requested(self, queued: QueuedRequest, sender: str) -> None:
+        """Stop the running turn of a conversation if a request there is `/cancel`. The reply to it waits for its turn.
 
-    def is_for_agent(self, item: QueuedRequest | MailboxTask) -> bool:
-        """True if the agent itself handles an item: a request, or a command of its own."""
-        if isinstance(item, MailboxTask):
-            return item.is_for_agent
-        command = self.find_command(item.incoming)
-        return command is None or command.name in self._commands.agent_commands
-
-    def cancel_if_requested(
-        self, mailbox: Mailbox, incoming: InboundRequest, stored: asyncio.Future[bool], may_start_early: bool
-    ) -> None:
-        """Stop the running turn of a mailbox if a request for it is `/cancel`. The reply to `/cancel` waits for its turn.
-
-        A `/cancel` that is delivered again does not stop the turn that runs by then.
+        A `/cancel` that is delivered again does not stop the turn that runs by then. `sender` is a bare JID.
         """
-        if (command := self.find_command(incoming)) is None or command.name != "cancel":
+        if not isinstance(queued.command, ParsedCommand) or queued.command.command.name != "cancel":
             return
-        if may_start_early:
+        mailbox = self._services.mailboxes.get(sender, queued.incoming.thread)
+        if mailbox is None:
+            return
+        if mailbox.worker is None:  # a callback would stop this request itself, which runs by then
+            mailbox.has_cancelled_turn = False
+        elif queued.may_start_early:
             mailbox.has_cancelled_turn = mailbox.cancel_current()
         else:
-            stored.add_done_callback(partial(_cancel_if_new, mailbox))
+            queued.stored.on_stored(partial(_cancel_if_new, mailbox))
 
     # Outside of a conversation
 
@@ -91,14 +77,13 @@ class CommandExecutor:
             return await self._commands.run(command, values, self._context, owner, record)
         thread = recover_thread(record.conversation_id, owner, self._services.jid) if record is not None else None
         is_for_agent = command.name in self._commands.agent_commands
-        if is_for_agent and self._admission.is_full(owner, thread):
+        if is_for_agent and self._services.mailboxes.is_full(owner, thread):
             return CommandResult("Too much of yours waits already; please try again later.", is_error=True)
         mailbox = self._services.mailboxes.get_or_create(owner, thread)
         before_row = max((item.inbox_row for item in mailbox.queue if isinstance(item, QueuedRequest)), default=0)
         future: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
         work = partial(self._run_task, mailbox, command, values, before_row)
-        mailbox.enqueue(MailboxTask(work, is_for_agent, future))
-        self._schedule(mailbox)
+        self._services.mailboxes.put_task(mailbox, MailboxTask(work, is_for_agent, future))
         return await future
 
     def send_command_result(self, owner: str, result: CommandResult) -> None:
@@ -111,10 +96,8 @@ class CommandExecutor:
         agent_command = self._commands.agent_commands.get(command.name)
         if agent_command is not None:
             incoming = InboundRequest("person", mailbox.sender, "", mailbox.key[1], {"query": command.text}, "")
-            stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-            stored.set_result(True)
-            queued = QueuedRequest(incoming, uuid4(), 0, stored, self._services.metrics.now())
-            turn = self._make_turn(mailbox, active, queued, lambda stanzas: None)
+            queued = QueuedRequest(incoming, uuid4(), 0, Commit.completed(True), self._services.metrics.now())
+            turn = self._make_turn(mailbox, active, queued, lambda messages: None)
             return await self._run_agent_command(turn, agent_command, values, sends_reply=False)
         result = await self._commands.run(command, values, self._context, mailbox.sender, active.record)
         result = await self._apply_result(mailbox, active, result, before_row + 1)
@@ -146,18 +129,18 @@ class CommandExecutor:
         else:
             result = await self._commands.run_parsed(parsed, self._context, mailbox.sender, active.record)
             result = await self._apply_result(mailbox, active, result, queued.inbox_row)
-        stanzas = self._encode_result(queued.incoming, queued.key, result, active.record.conversation_id)
-        answer = to_json(stanzas).decode()
+        messages = self._encode_result(queued.incoming, queued.key, result, active.record.conversation_id)
+        reply = dump_reply(messages)
         if mailbox.active is None:  # it was deleted, and must not be created again
-            await repository.inbox.store_reply(queued.inbox_row, answer)
+            await repository.inbox.store_reply(queued.inbox_row, reply)
         else:
-            await repository.inbox.finish(queued.inbox_row, active.record, None, answer)
+            await repository.inbox.finish(queued.inbox_row, active.record, None, reply)
         await queued.stored
-        self._services.outbox.send_final(queued.inbox_row, stanzas)
+        self._services.outbox.send_final(queued.inbox_row, messages)
 
     def _encode_result(
         self, incoming: InboundRequest, key: UUID, result: CommandResult, conversation_id: str = ""
-    ) -> list[str]:
+    ) -> list[OutboundMessage]:
         text = "\n".join(part for part in (result.text, result.link) if part)
         return self._services.outbox.encode(
             incoming,
@@ -169,10 +152,10 @@ class CommandExecutor:
 
     # The agent's own commands
 
-    def _make_turn(self, mailbox: Mailbox, active: ActiveConversation, queued: QueuedRequest, send: SendStanzas) -> Turn:
+    def _make_turn(self, mailbox: Mailbox, active: ActiveConversation, queued: QueuedRequest, send: SendMessages) -> Turn:
         services = self._services
-        encoder = encoder_for(queued.incoming, queued.key, services.jid, services.policy.stanza_bytes)
-        response = Response(encoder, send, queued, services.repository, services.reply_timers)
+        channel = services.transport.open_reply(queued.incoming, queued.key)
+        response = TurnResponse(channel, send, queued, services.repository, services.reply_timers)
         return Turn(services, mailbox, active, queued, response, services.clock())
 
     async def _run_agent_command(
@@ -273,6 +256,6 @@ class CommandExecutor:
         return report
 
 
-def _cancel_if_new(mailbox: Mailbox, stored: asyncio.Future[bool]) -> None:
-    if not stored.cancelled() and stored.exception() is None and stored.result():
+def _cancel_if_new(mailbox: Mailbox, is_new: bool) -> None:
+    if is_new:
         mailbox.has_cancelled_turn = mailbox.cancel_current()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from ...codec import FENCE
 from ...contracts import Interaction
 from ...domain.identifiers import recover_thread
+from ...domain.text import FENCE
 from ...memory import ErasureReport
 from ...storage import StoredConversation
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from ...contracts import AgentInterface
+from ...contracts import Agent
 from ...domain.conversation import Rules
 from ...domain.forms import Choice, Field, FieldValue
 from ...domain.preferences import Preferences
@@ -27,7 +27,7 @@ CONFIRMED = "sure"
 class CommandContext(Protocol):
     """The agent and its runner, as commands see them."""
 
-    agent: AgentInterface
+    agent: Agent
     repository: AgentRepository
     access_requests: AccessRequests | None
     """The requests for access that operators decide; None if there is no operator to ask."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from ...contracts import AgentInterface
+from ...contracts import Agent
 from ...domain.forms import FieldError, FieldValue
 from ...exceptions import ConfigError
 from ...storage import StoredConversation
@@ -39,7 +39,7 @@ class Commands:
     ConfigError if a name of its own commands is taken.
     """
 
-    def __init__(self, agent: AgentInterface, *, is_enabled: bool, operators: Iterable[str]) -> None:
+    def __init__(self, agent: Agent, *, is_enabled: bool, operators: Iterable[str]) -> None:
         self._operators = frozenset(operators)
         self.agent_commands = {agent_command.name: agent_command for agent_command in _agent_commands(agent)}
         platform = (*COMMANDS_FOR_EVERYBODY, *(COMMANDS_FOR_OPERATORS if self._operators else ())) if is_enabled else ()
@@ -111,7 +111,7 @@ class Commands:
             return CommandResult(str(error), is_error=True)
 
 
-def _agent_commands(agent: AgentInterface) -> list[AgentCommand]:
+def _agent_commands(agent: Agent) -> list[AgentCommand]:
     agent_commands = commands_of(agent)
     names = [agent_command.name for agent_command in agent_commands]
     for name in names:

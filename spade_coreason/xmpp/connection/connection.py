@@ -6,15 +6,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from xml.etree.ElementTree import Element
 
 from slixmpp import Iq, Presence
 
-from ...codec import LANGUAGE, MESSAGE
 from ...contracts.base import utc_now
 from ...domain.jid import bare_jid
 from ...exceptions import ConnectError, LoginError
+from ...runtime import OutboundMessage
+from ..codec import LANGUAGE, MESSAGE
 from ..timings import DEFAULT_TIMINGS, ConnectionTimings
 from .endpoint import ServerEndpoint
 from .errors import CONNECTION_CLOSED, NO_ADDRESS, describe_problem, describe_refused_login, suggest_remedy
@@ -25,9 +26,12 @@ from .slixmpp_client import XMPPClient
 from .stream_management import ACK, ACK_REQUEST
 from .tcp import configure_socket, enable_quick_ack
 
+if TYPE_CHECKING:
+    from ...storage import Commit
+
 log = logging.getLogger(__name__)
 
-OnMessage: TypeAlias = Callable[[Element], asyncio.Future[Any] | None]
+OnMessage: TypeAlias = Callable[[Element], "Commit[Any] | None"]
 ConnectionState: TypeAlias = Literal["offline", "connecting", "online"]
 
 
@@ -176,7 +180,7 @@ class Connection:
         if isinstance(stanza, Presence) and self._on_presence(stanza):
             return None
         if isinstance(stanza, Iq) and (error := refusal(stanza.xml, bare_jid(self.jid), self._is_visible_to)) is not None:
-            self.send([error])
+            self.send([OutboundMessage(stanza.xml.get("from", ""), error)])
             return None
         return stanza
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from xml.etree.ElementTree import Element
 
-from ...codec import STANZA_ERRORS_NAMESPACE, escape_attribute
 from ...domain.jid import bare_jid
+from ..codec import STANZA_ERRORS_NAMESPACE, escape_attribute
 
 # slixmpp's plugins accept these and never answer. For the roster of another account they build an error that cannot be sent.
 _UNANSWERED = {

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TypeVar
 
-from ...runtime import OutboundStanza
+from ...runtime import OutboundMessage
 from .liveness import Keepalive
 from .slixmpp_client import XMPPClient
 from .stream_management import REQUEST_ACK
 
-StanzaT = TypeVar("StanzaT", bound=str)
+StanzaT = TypeVar("StanzaT", bound=OutboundMessage)
 
 _ACK_AFTER_S = 1.0
 _EARLY_WRITE_STANZAS = 32
@@ -24,8 +25,8 @@ class SendQueue:
         self._client = client
         self._keepalive = keepalive
         self._loop = asyncio.get_running_loop()
-        self._queued: list[str] = []
-        self._unacknowledged: list[str] = []
+        self._queued: list[OutboundMessage] = []
+        self._unacknowledged: list[OutboundMessage] = []
         self._has_session = False
         self._is_flushing = False
         self._sends_this_round = 0
@@ -35,7 +36,7 @@ class SendQueue:
         self._ack_progress = asyncio.Event()
         client.stream_management.on_ack_due = self.flush_soon
 
-    def send(self, stanzas: list[str]) -> None:
+    def send(self, stanzas: Sequence[OutboundMessage]) -> None:
         """Send stanzas in order. All stanzas of one round of the event loop leave in one write, or in few."""
         self._queued += stanzas
         self._sends_this_round += 1
@@ -46,12 +47,9 @@ class SendQueue:
         ):
             self._write()
 
-    def _is_end_of_lone_reply(self, stanzas: list[str]) -> bool:
+    def _is_end_of_lone_reply(self, stanzas: Sequence[OutboundMessage]) -> bool:
         """Return True for the end of a reply while replies are sent one by one: there is nothing to wait for."""
-        if not (self._is_quiet and self._sends_this_round == 1 and stanzas):
-            return False
-        last = stanzas[-1]
-        return isinstance(last, OutboundStanza) and last.is_last
+        return bool(self._is_quiet and self._sends_this_round == 1 and stanzas) and stanzas[-1].is_last
 
     def withdraw_unsent(self, stanza_type: type[StanzaT]) -> list[StanzaT]:
         """Remove the queued stanzas of one type, and return them: those not sent yet, or to be sent again in a new session."""
@@ -70,14 +68,11 @@ class SendQueue:
     def end_session(self) -> None:
         """Remember the unacknowledged stanzas when the session has ended."""
         if self._has_session:
-            self._unacknowledged = [
-                stanza for _, stanza in self._client.stream_management.unacked_queue if isinstance(stanza, str)
-            ]
+            unacknowledged = self._client.stream_management.unacked_queue
+            self._unacknowledged = [stanza for _, stanza in unacknowledged if isinstance(stanza, OutboundMessage)]
         else:
             # A resumption may have acknowledged some of them, before it was cut too.
-            self._unacknowledged = [
-                s for s in self._unacknowledged if not (isinstance(s, OutboundStanza) and s.is_acknowledged)
-            ]
+            self._unacknowledged = [stanza for stanza in self._unacknowledged if not stanza.is_acknowledged]
         self._has_session = False
         self._ack_progress.set()
 
@@ -128,7 +123,7 @@ class SendQueue:
         sm = self._client.stream_management
         stanzas, self._queued = self._queued, []
         sm.count_sent(stanzas)
-        text = sm.pop_due_ack() + "".join(stanzas)
+        text = sm.pop_due_ack() + "".join([stanza.content for stanza in stanzas])
         if sm.enabled_out and stanzas:
             sm.window_counter -= len(stanzas)
             if sm.window_counter <= 0:
@@ -141,8 +136,7 @@ class SendQueue:
             self._client.send_raw(text)
         if not sm.enabled_out:
             for stanza in stanzas:  # without stream management no acknowledgement will come
-                if isinstance(stanza, OutboundStanza):
-                    stanza.acknowledge()
+                stanza.acknowledge()
 
     def _request_ack(self) -> None:
         self._ack_timer = None

@@ -13,6 +13,7 @@ from xml.etree.ElementTree import Element
 from slixmpp import JID, ClientXMPP
 from slixmpp.exceptions import IqError, IqTimeout
 
+from ...runtime import OutboundMessage
 from ..timings import ConnectionTimings
 from .endpoint import ServerEndpoint
 from .stream_management import DurableStreamManagement
@@ -69,6 +70,10 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         except IqError as error:
             if error.condition != "conflict":  # a conflict means that the account exists
                 self.registration_problem = f"the server refuses to register it ({error.text or error.condition})"
+
+    def send(self, data: Any, use_filters: bool = True) -> None:
+        """Send a stanza. slixmpp calls this for ours too, when it resumes a stream that lost them."""
+        super().send(data.content if isinstance(data, OutboundMessage) else data, use_filters)
 
     def init_parser(self) -> None:
         """Begin to read a new stream."""

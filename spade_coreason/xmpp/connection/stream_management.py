@@ -10,13 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from slixmpp.plugins.base import register_plugin
 from slixmpp.plugins.xep_0198 import XEP_0198
 
-from ...runtime import OutboundStanza
+from ...runtime import OutboundMessage
 from ..timings import ConnectionTimings
+
+if TYPE_CHECKING:
+    from ...storage import Commit
 
 _MODULUS = 2**32
 _ACK_DELAY_S = 0.1
@@ -39,7 +43,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         self.on_ack_due: Callable[[], None] | None = None
         self.on_store_failed: Callable[[], None] = lambda: None
         """Called if a stanza could not be stored. Neither it nor any stanza behind it is ever acknowledged."""
-        self._pending: deque[tuple[int, asyncio.Future[Any]]] = deque()
+        self._pending: deque[tuple[int, Commit[Any]]] = deque()
         self._is_ack_requested = False
         self._is_ack_due = False
         self._last_sent_count = 0
@@ -52,14 +56,14 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         self._is_ack_requested = False
         super().session_end(event)
 
-    def count_received(self, stored: asyncio.Future[Any] | None) -> None:
-        """Count a stanza that slixmpp does not see. It is acknowledged only when `stored` is done (None: at once)."""
+    def count_received(self, stored: Commit[Any] | None) -> None:
+        """Count a stanza that slixmpp does not see. It is acknowledged only when it is `stored` (None: at once)."""
         if self.enabled_in:
             # As attributes of the plugin these values are read and set through functions of slixmpp, which cost time for
             # every message.
             config = self.config
             handled = config["handled"] = (config["handled"] + 1) % _MODULUS
-            if stored is not None and not stored.done():
+            if stored is not None and not stored.is_done:
                 self._pending.append((handled, stored))
             if self._ack_timer is None:
                 self._schedule_ack()
@@ -72,7 +76,9 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         elif not self._is_ack_requested:
             # A smaller count now would only make the server request another acknowledgement.
             self._is_ack_requested = True
-            self._pending[-1][1].add_done_callback(self._on_stored)
+            newest = self._pending[-1][1]
+            newest.on_stored(self._send_requested_ack)
+            newest.on_failed(self._send_requested_ack)
 
     def send_unrequested_ack(self) -> None:
         """Acknowledge the durable stanzas for which the server has not requested it."""
@@ -88,7 +94,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
 
     def _schedule_pending_ack(self) -> None:
         """Schedule an acknowledgement of stanzas that are still being stored. `on_store_failed` reported the failed ones."""
-        if self._pending and not self._pending[0][1].done() and self._ack_timer is None:
+        if self._pending and not self._pending[0][1].is_done and self._ack_timer is None:
             self._schedule_ack()
 
     @property
@@ -118,7 +124,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         queue = self.unacked_queue
         for _ in range(min(acknowledged, len(queue))):
             _, stanza = queue.popleft()
-            if isinstance(stanza, OutboundStanza):
+            if isinstance(stanza, OutboundMessage):
                 stanza.acknowledge()
             if has_handlers:
                 self.xmpp.event("stanza_acked", stanza)
@@ -135,8 +141,10 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         negotiated = self.xmpp.features
         if self.sm_id and "bind" not in negotiated and "stream_management" not in negotiated:
             transport = self.xmpp.transport
-            if unfinished := [stored for _, stored in self._pending if not stored.done()]:
-                await asyncio.wait(unfinished, timeout=self.timings.resumption_wait_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.timings.resumption_wait_s):
+                    for _, stored in list(self._pending):
+                        await stored.wait()
             if self.xmpp.transport is not transport:
                 return True  # the connection was cut again: this stream has ended
             self._count_stored()
@@ -144,7 +152,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
 
     def _count_stored(self) -> None:
         """Count only what is durable before a resumption, which acknowledges the count. The rest is delivered again."""
-        while self._pending and self._is_stored(self._pending[0][1]):
+        while self._pending and self._pending[0][1].is_stored:
             self._pending.popleft()
         self.handled = self._last_sent_count = self._acknowledgeable_count
         self._pending.clear()
@@ -160,8 +168,8 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         # slixmpp calls this when a stream is resumed.
         self.handle_ack(ack["h"])
 
-    def count_sent(self, stanzas: list[str]) -> None:
-        """Count stanzas that are written to the stream as text, in the order in which they are written."""
+    def count_sent(self, stanzas: list[OutboundMessage]) -> None:
+        """Count stanzas that are written to the stream without slixmpp, in the order in which they are written."""
         if not self.enabled_out:
             return
         seq, queue = self.config["seq"], self.unacked_queue
@@ -170,7 +178,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
             queue.append((seq, stanza))
         self.config["seq"] = seq
 
-    def _on_stored(self, _: asyncio.Future[Any]) -> None:
+    def _send_requested_ack(self, _: object) -> None:
         # Stanzas become durable in the order in which they came, so all before this one are durable too.
         if self._is_ack_requested:
             self._is_ack_requested = False
@@ -179,15 +187,11 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
 
     def _drop_stored(self) -> None:
         pending = self._pending
-        while pending and pending[0][1].done():
-            if not self._is_stored(pending[0][1]):
+        while pending and pending[0][1].is_done:
+            if not pending[0][1].is_stored:
                 self.on_store_failed()
                 return
             pending.popleft()
-
-    @staticmethod
-    def _is_stored(stored: asyncio.Future[Any]) -> bool:
-        return stored.done() and not stored.cancelled() and stored.exception() is None
 
     def _emit_ack(self) -> None:
         if not self.xmpp.transport:

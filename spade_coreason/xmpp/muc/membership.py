@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from ...codec import (
+from ..codec import (
     STATUS_AFFILIATION_LOST,
     STATUS_BANNED,
     STATUS_KICKED,

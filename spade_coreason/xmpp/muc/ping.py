@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from slixmpp.exceptions import IqError, IqTimeout
 
-from ...codec import self_ping_query
+from ..codec import self_ping_query
 from ..connection.connection import Connection
 from .membership import RoomState, is_membership_lost
 from .room import Room

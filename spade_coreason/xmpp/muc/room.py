@@ -8,8 +8,9 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from ...codec import STATUS_RENAMED, RoomMessage, RoomPresence, extract_question
 from ...domain.jid import bare_jid, jid_domain
+from ...runtime import OutboundMessage
+from ..codec import STATUS_RENAMED, RoomMessage, RoomPresence, extract_question
 from .membership import RoomState
 
 _MAX_OWN_IDS = 1000
@@ -71,7 +72,7 @@ class Room:
         self.is_trusted = False
         """True if the room is trusted about the JIDs of its occupants."""
         self.occupants: dict[str, Occupant] = {}
-        self.queued_stanzas: list[str] = []
+        self.queued_stanzas: list[OutboundMessage] = []
         self._nick_by_address: dict[str, str] = {}
         self._is_current = False
         self._own_ids: dict[str, str] = {}

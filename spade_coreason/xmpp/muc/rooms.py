@@ -10,7 +10,10 @@ from xml.etree.ElementTree import Element
 
 from slixmpp.exceptions import IqError, IqTimeout, XMPPError
 
-from ...codec import (
+from ...domain.access import AccessPolicy
+from ...domain.jid import bare_jid, local_part
+from ...domain.messages import InboundRequest, Reaction, Retraction
+from ..codec import (
     BODY,
     MUC_INVITE,
     OCCUPANT_ID_NAMESPACE,
@@ -31,9 +34,6 @@ from ...codec import (
     room_request,
     unlock_query,
 )
-from ...domain.access import AccessPolicy
-from ...domain.jid import bare_jid, local_part
-from ...domain.messages import InboundRequest, Reaction, Retraction
 from ..connection.connection import Connection
 from .membership import (
     FINAL_STATES,
@@ -139,7 +139,7 @@ class Rooms:
         self._is_closed = True
         for room in self._rooms.values():
             if room.state is RoomState.JOINED:
-                self._send(encode_leave(room.jid, room.nick))
+                self._send(room, encode_leave(room.jid, room.nick))
             self._cancel_pending(room)
             room.state = RoomState.LEFT
         tasks = (room.task for room in self._rooms.values() if room.task is not None)
@@ -167,7 +167,7 @@ class Rooms:
 
     def _request_join(self, room: Room) -> None:
         self._set_timer(room, RESPONSE_TIMEOUT_S, self._on_join_timeout)
-        self._send(encode_join(room.jid, room.nick, room.config.password))
+        self._send(room, encode_join(room.jid, room.nick, room.config.password))
 
     def _on_join_timeout(self, room: Room) -> None:
         self._apply_decision(room, retry_later(room.failed_attempts), "the room does not answer")
@@ -394,8 +394,8 @@ class Rooms:
 
     # Stanzas to a room
 
-    def _send(self, stanza: str) -> None:
-        self._connection.send([RoomStanza.wrap(stanza)])
+    def _send(self, room: Room, stanza: str) -> None:
+        self._connection.send([RoomStanza(room.jid, stanza)])
 
 
 def _is_not_acceptable(message: Any) -> bool:

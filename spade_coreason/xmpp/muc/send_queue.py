@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from ...codec import escape_attribute
 from ...domain.jid import bare_jid
-from ...runtime import OutboundStanza
+from ...runtime import OutboundMessage
+from ..codec import escape_attribute
 from .membership import FINAL_STATES, RoomState
 from .room import Room
 
 log = logging.getLogger(__name__)
 
 _MAX_QUEUED = 1000
-_TO = re.compile("<message to='([^']*)'")
 
 
-class RoomStanza(OutboundStanza):
-    """A stanza to a room, with the original that it was built from.
+class RoomStanza(OutboundMessage):
+    """A stanza to a room. `original` is the message that it was built from, if any.
 
-    In a new session the original is routed again, after the agent has rejoined the room.
+    In a new session the original is routed again, after the agent has rejoined the room. The acknowledgement of the stanza
+    acknowledges the original too.
     """
 
-    original: str | None = None
+    __slots__ = ("original",)
 
-    @classmethod
-    def wrap(cls, text: str, original: str | None = None) -> RoomStanza:
-        """Build a stanza from `text`. The acknowledgement of it acknowledges `original` too."""
-        stanza = cls(text)
-        stanza.original = original
-        if isinstance(original, OutboundStanza):
-            stanza.on_acknowledged = original.acknowledge
-        return stanza
+    def __init__(self, recipient: str, content: str, original: OutboundMessage | None = None) -> None:
+        super().__init__(recipient, content)
+        self.original = original
+        if original is not None:
+            self.is_last = original.is_last
+            self.on_acknowledged = original.acknowledge
 
 
 class RoomSendQueue:
@@ -42,7 +39,7 @@ class RoomSendQueue:
     def __init__(self, rooms: Mapping[str, Room]) -> None:
         self._rooms = rooms
 
-    def route(self, stanzas: list[str]) -> list[str]:
+    def route(self, stanzas: Sequence[OutboundMessage]) -> Sequence[OutboundMessage]:
         """Return the stanzas that may leave now, and queue the others. Stanzas to other addresses do not change."""
         if not self._rooms:
             return stanzas
@@ -52,36 +49,36 @@ class RoomSendQueue:
         """Discard the stanzas that wait for a room which the agent will not join again."""
         queued, room.queued_stanzas = room.queued_stanzas, []
         for stanza in queued:
-            _discard(stanza)
+            stanza.acknowledge()  # it cannot be delivered, and must not be sent again
 
-    def _route_stanza(self, stanza: str) -> str | None:
-        found = _TO.match(stanza)
-        to = found.group(1) if found is not None else ""
+    def _route_stanza(self, stanza: OutboundMessage) -> OutboundMessage | None:
+        to = stanza.recipient
         room = self._rooms.get(bare_jid(to))
-        if found is None or room is None:
+        if room is None:
             return stanza
         if room.state is not RoomState.JOINED:
             self._enqueue(room, stanza)
             return None
         if "/" not in to:
-            return RoomStanza.wrap(stanza, stanza)
+            return RoomStanza(to, stanza.content, stanza)
         nick = room.find_nick(to)
         if nick is None:
             log.info("whoever asked in private has left the room %s; the answer goes to nobody", room.jid)
-            _discard(stanza)
+            stanza.acknowledge()
             return None
-        return RoomStanza.wrap(f"<message to='{escape_attribute(f'{room.jid}/{nick}')}'{stanza[found.end() :]}", stanza)
+        occupant = f"{room.jid}/{nick}"
+        return RoomStanza(occupant, readdress(stanza.content, to, occupant), stanza)
 
-    def _enqueue(self, room: Room, stanza: str) -> None:
+    def _enqueue(self, room: Room, stanza: OutboundMessage) -> None:
         room.queued_stanzas.append(stanza)
         if room.state in FINAL_STATES and room.timer is None:
             self.discard_queued(room)
         for old in room.queued_stanzas[:-_MAX_QUEUED]:
-            _discard(old)
+            old.acknowledge()
         del room.queued_stanzas[:-_MAX_QUEUED]
 
 
-def _discard(stanza: str) -> None:
-    """Acknowledge a stanza that cannot be delivered, so that it is not sent again."""
-    if isinstance(stanza, OutboundStanza):
-        stanza.acknowledge()
+def readdress(content: str, recipient: str, new_recipient: str) -> str:
+    """Return the text of a `<message/>` to `recipient` as one to `new_recipient`."""
+    opening = f"<message to='{escape_attribute(recipient)}'"
+    return f"<message to='{escape_attribute(new_recipient)}'{content.removeprefix(opening)}"

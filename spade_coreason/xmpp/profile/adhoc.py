@@ -12,19 +12,17 @@ from slixmpp.plugins.xep_0030 import DiscoItems
 from slixmpp.xmlstream.handler import Callback
 from slixmpp.xmlstream.matcher import MatchXPath
 
-from ...codec import (
+from ...domain.adhoc import CommandCall, CommandProblem, CommandStage
+from ...domain.jid import bare_jid
+from ...runtime import AdHocSessions, CommandResult, OutboundMessage, Runner
+from ..codec import (
     COMMANDS_NAMESPACE,
     FORM_NAMESPACE,
-    CommandCall,
-    CommandProblem,
-    CommandStage,
     decode_command_call,
     problem_stanza,
     split_result,
     stage_stanza,
 )
-from ...domain.jid import bare_jid
-from ...runtime import AdHocSessions, CommandResult, Runner
 from ..connection.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -107,7 +105,7 @@ class AdHocCommands:
         if not self._is_allowed(sender):
             call = CommandProblem("forbidden", "I may not talk with you. Ask whoever runs me for access.")
         if isinstance(call, CommandProblem):
-            self._connection.send([problem_stanza(sender, iq_id, call)])
+            self._send(sender, problem_stanza(sender, iq_id, call))
             return
         task = asyncio.create_task(self._answer(call))
         self._tasks.add(task)
@@ -120,15 +118,18 @@ class AdHocCommands:
             log.exception("%s: the command %s of %s failed", self._runner.jid, call.node, call.sender)
             reply = CommandProblem("internal-server-error", "Something went wrong on my side. Please try again later.")
         if isinstance(reply, CommandProblem):
-            self._connection.send([problem_stanza(call.sender, call.iq_id, reply)])
+            self._send(call.sender, problem_stanza(call.sender, call.iq_id, reply))
         else:
             self._send_stage(call, reply)
+
+    def _send(self, to: str, stanza: str) -> None:
+        self._connection.send([OutboundMessage(to, stanza)])
 
     def _send_stage(self, call: CommandCall, stage: CommandStage) -> None:
         limit = self._runner.policy.stanza_bytes
         text, rest = split_result(stage.text, max(limit - _ENVELOPE_BYTES, _MIN_TEXT_BYTES))
         if rest:
             text += "\n…\nThe rest follows as a message."
-        self._connection.send([stage_stanza(call, stage._replace(text=text), limit)])
+        self._send(call.sender, stage_stanza(call, stage._replace(text=text), limit))
         if rest:
             self._runner.send_command_result(bare_jid(call.sender), CommandResult(rest))

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ...codec import clean, escape_attribute
 from ...contracts import AgentDefinition
 from ...domain.avatar import Avatar, draw_avatar
 from ...domain.text import replace_lone_surrogates
+from ..codec import clean, escape_attribute
 
 CARD_NAMESPACE = "urn:spade-coreason:card:0"
 """The FORM_TYPE of the short card (XEP-0128), and the PEP node of the full card."""

@@ -11,8 +11,8 @@ from xml.etree.ElementTree import Element, SubElement
 from slixmpp.plugins.xep_0030 import DiscoInfo
 
 from ..._version import __version__
-from ...codec import CHAT_STATES_NAMESPACE, FORM_NAMESPACE, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, RECEIPTS_NAMESPACE
 from ...domain.jid import bare_jid, jid_domain
+from ..codec import CHAT_STATES_NAMESPACE, FORM_NAMESPACE, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, RECEIPTS_NAMESPACE
 from .adhoc import AdHocCommands
 from .card import AgentCard
 

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from slixmpp.exceptions import IqError, XMPPError
 
-from ...codec import JSON_NAMESPACE
+from ..codec import JSON_NAMESPACE
 from .card import CARD_NAMESPACE, AgentCard
 from .disco import build_data_form
 

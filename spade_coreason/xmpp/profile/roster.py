@@ -11,12 +11,12 @@ from xml.etree.ElementTree import Element
 from slixmpp import Presence
 from slixmpp.exceptions import XMPPError
 
-from ...codec import REPLY_MARKER, encode_notice
 from ...domain.access import AccessPolicy
 from ...domain.jid import bare_jid
 from ...exceptions import StoreError
-from ...runtime import AccessRequests
+from ...runtime import AccessRequests, OutboundMessage
 from ...storage import AgentRepository
+from ..codec import REPLY_MARKER, encode_notice
 from ..connection.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class Roster:
             if INTRODUCED_VARIABLE in await self._repository.load_variables("person", person) or await self._is_bot(person):
                 return
             await self._repository.save_variable("person", person, INTRODUCED_VARIABLE, "true")
-            self._connection.send([encode_notice(person, self._introduction)])
+            self._connection.send([OutboundMessage(person, encode_notice(person, self._introduction))])
         except StoreError as error:
             log.error("%s: does not introduce itself to %s: %s", self._client.boundjid.bare, person, error)
         finally:

@@ -70,9 +70,12 @@ class BareStream:
         raise StreamError(f"the server does not register {user}@{self._domain}: {_describe_element(answer)}")
 
     def _events(self) -> Iterator[tuple[str, ET.Element]]:
-        for event in self._parser.read_events():
-            name, element = cast("tuple[str, ET.Element]", event)  # true for the two kinds of event requested above
-            yield name, element
+        try:
+            for event in self._parser.read_events():
+                name, element = cast("tuple[str, ET.Element]", event)  # true for the two kinds of event requested above
+                yield name, element
+        except ET.ParseError as error:  # the parser reports here what it could not read in `feed`
+            raise StreamError(f"what answers is no XMPP server ({error})") from None
 
     def _send(self, text: str) -> None:
         self._writer.write(text.encode())
@@ -93,10 +96,7 @@ class BareStream:
             data = await self._reader.read(65536)
             if not data:
                 raise StreamError("the server closed the connection")
-            try:
-                self._parser.feed(data)
-            except ET.ParseError as error:
-                raise StreamError(f"what answers is no XMPP server ({error})") from None
+            self._parser.feed(data)
 
 
 @asynccontextmanager

@@ -9,8 +9,9 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tests.support.program import TIMEOUT_S, RunningCommand
+from tests.support.program import RunningCommand
 from tests.support.terminal import Terminal
+from tests.support.wait import TIMEOUT_S
 
 Chat = Callable[[str], Terminal]
 
@@ -20,30 +21,30 @@ pytestmark = pytest.mark.parametrize("platform", ["prosody"], indirect=True)
 
 @pytest.fixture
 def chat(platform: RunningCommand) -> Iterator[Chat]:
-    """Begins a chat with an agent, in 60 columns."""
+    """Return a function that starts a chat with an agent, in 60 columns."""
     with ExitStack() as stack:
 
-        def begin(name: str) -> Terminal:
+        def start_chat(name: str) -> Terminal:
             terminal = stack.enter_context(closing(Terminal("chat", name, cwd=platform.cwd, columns=60)))
-            terminal.until(f"{name} ▸")
+            terminal.wait_for(f"{name} ▸")
             return terminal
 
-        yield begin
+        yield start_chat
 
 
 def test_a_chat_knows_all_agents_of_the_platform_the_named_one_first(chat: Chat) -> None:
     terminal = chat("notes")
     assert terminal.screen.index("notes@localhost") < terminal.screen.index("echo@localhost")
     terminal.type("/agents\r")
-    terminal.until(
+    terminal.wait_for(
         r"  notes   Remembers what you tell it\.\r\n  echo    Repeats what you say, word by word\.\r\n  moody   Does"
     )
     terminal.type("\t")
-    terminal.until("echo")
+    terminal.wait_for("echo")
     terminal.type("hello\r")
-    terminal.until("  hello\r\n.*echo")
+    terminal.wait_for("  hello\r\n.*echo")
     terminal.type("/to moody\r")
-    terminal.until("moody")
+    terminal.wait_for("moody")
     terminal.type("/QUIT\r")
     assert terminal.process.wait(TIMEOUT_S) == 0
 
@@ -51,22 +52,22 @@ def test_a_chat_knows_all_agents_of_the_platform_the_named_one_first(chat: Chat)
 def test_tab_completes_a_command_and_leaves_the_agent(chat: Chat) -> None:
     terminal = chat("echo")
     terminal.type("/to n\t\r")
-    terminal.until("notes ▸")
+    terminal.wait_for("notes ▸")
     terminal.type("/ag\t\r")
-    terminal.until("Repeats what you say.*notes ▸")
+    terminal.wait_for("Repeats what you say.*notes ▸")
 
 
 def test_ctrl_c_at_an_empty_prompt_says_once_how_to_leave(chat: Chat) -> None:
     terminal = chat("echo")
     terminal.type("half")
-    terminal.until("half")
+    terminal.wait_for("half")
     terminal.type("\x03")
-    terminal.until_prompted("echo")
+    terminal.wait_for_prompt("echo")
     assert "leaves)" not in terminal.screen
     terminal.type("\x03")
-    terminal.until(r"\(Ctrl-D or /quit leaves\).*\?2004h.*echo ▸")
+    terminal.wait_for(r"\(Ctrl-D or /quit leaves\).*\?2004h.*echo ▸")
     terminal.type("\x03")
-    terminal.until_prompted("echo")
+    terminal.wait_for_prompt("echo")
     assert terminal.screen.count("/quit leaves)") == 1
 
 
@@ -74,109 +75,111 @@ def test_an_interrupt_between_two_prompts_does_not_leave(chat: Chat) -> None:
     terminal = chat("echo")
     for _ in range(20):
         terminal.process.send_signal(signal.SIGINT)
-        terminal.until("echo ▸")  # what is drawn last of one prompt, or the next
+        terminal.wait_for("echo ▸")  # what is drawn last of one prompt, or the next
     terminal.type("hello\r")
-    terminal.until("  hello\r\n")
+    terminal.wait_for("  hello\r\n")
 
 
 def test_arrow_up_brings_back_no_blank_line(chat: Chat) -> None:
     terminal = chat("echo")
     terminal.type("first\r")
-    terminal.until("  first\r\n.*echo ▸")
+    terminal.wait_for("  first\r\n.*echo ▸")
     terminal.type("   \r")
-    terminal.until("echo ▸")
+    terminal.wait_for("echo ▸")
     terminal.type("\x1b[A\r")
-    terminal.until("  first\r\n.*echo ▸")
+    terminal.wait_for("  first\r\n.*echo ▸")
 
 
 def test_a_long_answer_is_wrapped_between_words_and_stays_indented(chat: Chat) -> None:
     terminal = chat("echo")
     terminal.type("one two three four five six seven eight nine ten eleven twelve\r")
-    terminal.until("  one two three four five six seven eight nine ten eleven \r\n  twelve\r\n")
+    terminal.wait_for("  one two three four five six seven eight nine ten eleven \r\n  twelve\r\n")
 
 
 def test_ctrl_c_takes_the_question_back_and_the_next_one_is_answered_at_once(chat: Chat) -> None:
     terminal = chat("moody")
     for _ in range(2):  # each would sleep for an hour, and the next one wait for it
         terminal.type("sleep\r")
-        terminal.until("waiting for moody…")
+        terminal.wait_for("waiting for moody…")
         terminal.type("\x03")
-        terminal.until(r"\(taken back\).*moody ▸")
+        terminal.wait_for(r"\(taken back\).*moody ▸")
     terminal.type("two\r")
-    terminal.until(r"two three.*moody ▸")
+    terminal.wait_for(r"two three.*moody ▸")
     assert "^C" not in terminal.screen
     terminal.type("/history 1\r")
-    terminal.until(r"> two.*moody ▸")
+    terminal.wait_for(r"> two.*moody ▸")
     assert "> sleep" not in terminal.screen
 
 
-def test_what_an_agent_thinks_stands_in_the_line_that_waits_for_it(chat: Chat) -> None:
+def test_thoughts_are_shown_in_the_waiting_line(chat: Chat) -> None:
     terminal = chat("moody")
     terminal.type("wonder\r")
-    terminal.until(r"  (Is it a long one\? )+[^\r\n]{1,20}… \(Ctrl-C takes it back\)")
+    terminal.wait_for(r"  (Is it a long one\? )+[^\r\n]{1,20}… \(Ctrl-C takes it back\)")
     terminal.type("\x03")
-    terminal.until(r"\(taken back\).*moody ▸")
+    terminal.wait_for(r"\(taken back\).*moody ▸")
 
 
-def test_of_an_answer_without_a_word_it_says_so(chat: Chat) -> None:
+def test_an_empty_answer_is_reported(chat: Chat) -> None:
     terminal = chat("moody")
     terminal.type("hush\r")
-    terminal.until(r"\(moody has nothing to say\)\r\n.*moody ▸")
+    terminal.wait_for(r"\(moody has nothing to say\)\r\n.*moody ▸")
 
 
 def test_an_offered_answer_is_chosen_by_its_number(chat: Chat) -> None:
     terminal = chat("moody")
     terminal.type("2\r")
-    terminal.until("You said 2 ")
+    terminal.wait_for("You said 2 ")
     terminal.type("choose\r")
-    terminal.until(r"  Which colour\?\r\n  1 red, 2 light green")
+    terminal.wait_for(r"  Which colour\?\r\n  1 red, 2 light green")
     terminal.type("2\r")
-    terminal.until("You said light green ")
+    terminal.wait_for("You said light green ")
     terminal.type("2\r")
-    terminal.until(r"You said 2 \(light green before")
+    terminal.wait_for(r"You said 2 \(light green before")
 
 
-def test_what_is_typed_while_an_answer_comes_is_not_lost(chat: Chat) -> None:
+def test_input_during_an_answer_is_not_lost(chat: Chat) -> None:
     terminal = chat("moody")
     terminal.type("dawdle\r")
-    terminal.until("waiting for moody…")
+    terminal.wait_for("waiting for moody…")
     terminal.type("helo\x7flo\r")
-    terminal.until("at last.*You said hello ")
+    terminal.wait_for("at last.*You said hello ")
     assert "helo" not in terminal.screen
     terminal.type("dawdle\r")
-    terminal.until("waiting for moody…")
+    terminal.wait_for("waiting for moody…")
     terminal.type("\x04")  # Ctrl-D leaves as soon as the answer is there
-    terminal.until("at last")
+    terminal.wait_for("at last")
     assert terminal.process.wait(TIMEOUT_S) == 0
 
 
 def test_the_commands_of_the_agent_are_obeyed_and_completed(chat: Chat) -> None:
     terminal = chat("echo")
     terminal.type("hello\r")
-    terminal.until("  hello\r\n.*echo ▸")
+    terminal.wait_for("  hello\r\n.*echo ▸")
     terminal.type("/status\r")
-    terminal.until(r"This conversation is active: \d+ of 100.*echo ▸")
+    terminal.wait_for(r"This conversation is active: \d+ of 100.*echo ▸")
     terminal.type("/hist\t 1\r")
-    terminal.until(r"> hello.*hello.*echo ▸")
+    terminal.wait_for(r"> hello.*hello.*echo ▸")
     terminal.type("//status\r")
-    terminal.until(r"  /status\r\n.*echo ▸")
+    terminal.wait_for(r"  /status\r\n.*echo ▸")
     terminal.type("/dance\r")
-    terminal.until("There is no such command")
+    terminal.wait_for("There is no such command")
 
 
 def test_alt_enter_begins_a_new_line(chat: Chat) -> None:
     terminal = chat("echo")
     terminal.type("one\x1b\rtwo\r")
-    terminal.until("  one\r\n  two\r\n.*echo ▸")
+    terminal.wait_for("  one\r\n  two\r\n.*echo ▸")
 
 
 def test_the_password_of_another_account_is_asked_for_and_not_shown(platform: RunningCommand) -> None:
     run = json.loads((platform.cwd / "data" / "run.json").read_text())
-    where = ("--host", run["host"], "--port", str(run["port"]), "--ca-file", run["ca_file"])
+    connection_options = ("--host", run["host"], "--port", str(run["port"]), "--ca-file", run["ca_file"])
     guest = run["guest"]
-    with closing(Terminal("ask", "echo@localhost", "hello there", "--jid", guest["jid"], *where, cwd=platform.cwd)) as terminal:
-        terminal.until(f"Password of {guest['jid']}: ")
+    with closing(
+        Terminal("ask", "echo@localhost", "hello there", "--jid", guest["jid"], *connection_options, cwd=platform.cwd)
+    ) as terminal:
+        terminal.wait_for(f"Password of {guest['jid']}: ")
         terminal.type(f"{guest['password']}\r")
-        terminal.until("hello there\r\n")
+        terminal.wait_for("hello there\r\n")
         assert terminal.process.wait(TIMEOUT_S) == 0
         assert guest["password"] not in terminal.screen

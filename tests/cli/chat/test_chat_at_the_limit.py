@@ -21,13 +21,13 @@ def test_at_the_limit_a_new_conversation_is_offered_as_an_answer(tmp_path: Path)
         run_in_background("up", cwd=project, until=r"^Ready"),
         closing(Terminal("chat", "echo", cwd=project, columns=200)) as terminal,
     ):
-        terminal.until("echo ▸")
+        terminal.wait_for("echo ▸")
         terminal.type("one\r")
-        terminal.until("  one\r\n.*echo ▸")
+        terminal.wait_for("  one\r\n.*echo ▸")
         for _ in range(2):
             terminal.type("more\r")
-            terminal.until(r"1 message is the limit of a conversation\. Write again in 5 min.*1 /new.*echo ▸")
+            terminal.wait_for(r"1 message is the limit of a conversation\. Write again in 5 min.*1 /new.*echo ▸")
         terminal.type("1\r")
-        terminal.until("Your next message begins a new conversation.*echo ▸")
+        terminal.wait_for("Your next message begins a new conversation.*echo ▸")
         terminal.type("two\r")
-        terminal.until("  two\r\n.*echo ▸")
+        terminal.wait_for("  two\r\n.*echo ▸")

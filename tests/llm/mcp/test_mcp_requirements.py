@@ -1,4 +1,4 @@
-"""What a manifest requires of MCP servers, by which names models know their tools, and how both are configured and shown."""
+"""MCP tools: the requirements of a manifest, the names that models see, the options, and the commands that show them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spade_coreason.llm.mcp.offers import Offer, RequiredTool, parse_requirement
 from spade_coreason.llm.mcp.options import parse_servers
 from spade_coreason.llm.mcp.servers import MCPServers
 from tests.cli.conftest import Invoke, invoke as invoke
-from tests.llm.test_agent import helper, manifest
+from tests.llm.test_agent import helper_manifest, run_helper_agent
 from tests.support.chat_completions import text_answer, tool_call_answer
 from tests.support.errors import ExpectedErrors
 from tests.support.mcp_servers.servers import (
@@ -31,11 +31,11 @@ from tests.support.mcp_servers.servers import (
 )
 
 ROOT = Path(__file__).parents[3]
-WRONG = "0" * 64
+WRONG_HASH = "0" * 64
 
 
 def hash_of(tool: str) -> str:
-    """As somebody without our code makes it, of a tool of old.py."""
+    """Compute the hash of a tool of legacy_server.py without the package's code."""
     text = f'{{"description":"It is called {tool}.","inputSchema":{{"type":"object"}},"name":"{tool}"}}'
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -49,20 +49,20 @@ async def test_a_tool_that_is_not_as_the_manifest_requires_it_is_not_offered(
     )
     required = definition_requiring(
         {"uri": "mcp://files/say", "hash": hash_of("say").upper()},
-        {"uri": "mcp://files/slow", "hash": WRONG},
-        {"uri": "mcp://files/fly", "hash": WRONG},
-        {"uri": "https://example.org/tool", "hash": WRONG},
+        {"uri": "mcp://files/slow", "hash": WRONG_HASH},
+        {"uri": "mcp://files/fly", "hash": WRONG_HASH},
+        {"uri": "https://example.org/tool", "hash": WRONG_HASH},
     )
     mcp = {"files": legacy_server(tmp_path / "log"), "free": legacy_server(tmp_path / "log")}
     answers = [
         tool_call_answer(("files__say", {}), ("files__slow", {}), ("files__die", {}), ("files__grow", {})),
         text_answer("Yes."),
     ]
-    async with helper(*answers, mcp=mcp, definition=required) as (server, t):
+    async with run_helper_agent(*answers, mcp=mcp, definition=required) as (server, t):
         await t.ask("go")
     free = [f"free__{tool}" for tool in ("say", "slow", "hang", "die", "grow", "long")]
-    assert mcp_tool_names(server.asked[0]) == ["files__say", *free]
-    said, *others = last_tool_results(server.asked[1])
+    assert mcp_tool_names(server.requests[0]) == ["files__say", *free]
+    said, *others = last_tool_results(server.requests[1])
     assert said == "say"
     assert all(text.startswith("error: there is no tool 'files__") for text in others)
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
@@ -72,7 +72,7 @@ async def test_a_tool_that_is_not_as_the_manifest_requires_it_is_not_offered(
     assert "dependencies.tools[3].uri: https://example.org/tool is not checked" in caplog.text
 
 
-async def test_what_a_server_says_of_the_risk_of_a_tool_is_read(tmp_path: Path) -> None:
+async def test_the_risk_that_a_server_annotates_is_checked(tmp_path: Path) -> None:
     files = {"files": sdk_server(tmp_path / "log")}
     offers, _ = await MCPServers(files, AgentDefinition.simple("helper")).examine()
     wanted = [{"uri": one.uri, "hash": one.hash, "risk_level": "safe"} for one in offers if one.tool in ("add", "die")]
@@ -81,7 +81,7 @@ async def test_what_a_server_says_of_the_risk_of_a_tool_is_read(tmp_path: Path) 
     assert "risk_level: mcp://files/die may destroy something, as its server says; write critical" in problem
 
 
-def test_a_safe_tool_may_not_be_one_of_which_its_server_says_that_it_destroys() -> None:
+def test_a_destructive_tool_may_not_be_required_as_safe() -> None:
     erase = offer("files", "erase", is_destructive=True)
     for risk, is_wrong in (("safe", True), ("standard", False), ("critical", False)):
         required = definition_requiring({"uri": erase.uri, "hash": erase.hash, "risk_level": risk})
@@ -91,20 +91,25 @@ def test_a_safe_tool_may_not_be_one_of_which_its_server_says_that_it_destroys() 
         assert one.find_fault(offer("files", "erase")) is None
 
 
-def test_the_hash_changes_with_all_that_a_model_is_told_and_not_with_the_order_of_keys() -> None:
-    def made(**changed: Any) -> str:
+def test_the_hash_covers_everything_that_a_model_sees_and_ignores_the_order_of_keys() -> None:
+    def hash_with(**changed: Any) -> str:
         plain = {"tool": "öffne", "description": "Ä", "schema": {"type": "object", "required": ["b"], "properties": {"b": {}}}}
         return Offer("files", **{**plain, **changed}).hash
 
-    first = made()
+    first = hash_with()
     assert (
         first
         == hashlib.sha256(
             '{"description":"Ä","inputSchema":{"properties":{"b":{}},"required":["b"],"type":"object"},"name":"öffne"}'.encode()
         ).hexdigest()
     )
-    assert first == made(schema={"properties": {"b": {}}, "required": ["b"], "type": "object"})
-    changed = [made(tool="oeffne"), made(description="Ä!"), made(description=None), made(schema={"type": "object"})]
+    assert first == hash_with(schema={"properties": {"b": {}}, "required": ["b"], "type": "object"})
+    changed = [
+        hash_with(tool="oeffne"),
+        hash_with(description="Ä!"),
+        hash_with(description=None),
+        hash_with(schema={"type": "object"}),
+    ]
     assert len({first, *changed}) == 5
 
 
@@ -127,7 +132,7 @@ def files__read() -> str:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "problem"),
     [
         ({"mcp": ["files"]}, "options.mcp: names servers"),
         ({"mcp": {"a__b": {"command": ["x"]}}}, "'a__b' is no name of a server"),
@@ -142,14 +147,14 @@ def files__read() -> str:
         ({"mcp": {"files": {"command": ["x"]}}, "tools": [files__read]}, "is a name for a tool of an MCP server; rename"),
     ],
 )
-def test_a_wrong_option_of_a_server_is_one_line(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as error:
-        LLMAgent(manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, **options)
+def test_a_wrong_option_of_a_server_is_one_line(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as error:
+        LLMAgent(helper_manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, **options)
     assert "secret" not in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_what_the_documents_show_is_read() -> None:
+def test_the_documented_options_are_valid() -> None:
     documented, configured = ((ROOT / path).read_text(encoding="utf-8") for path in ("docs/mcp.md", "config/assistant.yaml"))
     [block] = re.findall(r"^    options:\n((?:      .*\n)+)", documented, re.M)
     [commented] = re.findall(r"^      # mcp:\n(?:      #   .*\n)+", configured, re.M)
@@ -158,11 +163,11 @@ def test_what_the_documents_show_is_read() -> None:
         assert parse_servers(options["mcp"]).keys() == {"files", "web"}
 
 
-def test_a_manifest_that_requires_a_tool_of_no_server_is_a_wrong_one() -> None:
+def test_a_manifest_that_requires_a_tool_of_an_unknown_server_is_refused() -> None:
     for uri in ("mcp://files/read", "mcp://web/", "mcp://web"):
         with pytest.raises(ConfigError, match=r"dependencies.tools\[0\].uri: .*there is no such server under options.mcp"):
             LLMAgent(
-                definition_requiring({"uri": uri, "hash": WRONG}),
+                definition_requiring({"uri": uri, "hash": WRONG_HASH}),
                 model="small",
                 endpoint={"url": "http://127.0.0.1:9/v1"},
                 mcp={"web": {"url": "http://localhost/"}},
@@ -172,11 +177,11 @@ def test_a_manifest_that_requires_a_tool_of_no_server_is_a_wrong_one() -> None:
 def test_the_hashes_are_printed_and_a_check_finds_what_has_changed(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(*requirements: dict[str, Any], before: list[dict[str, Any]] | None = None, **mcp: Any) -> None:
         Path("manifest.json").write_text(definition_requiring(*requirements).to_json())
-        thinker = {"jid": "a@localhost", "agent": "spade_coreason.llm:LLMAgent", "manifest": "manifest.json"}
+        llm_agent = {"jid": "a@localhost", "agent": "spade_coreason.llm:LLMAgent", "manifest": "manifest.json"}
         echo = {"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"}
         options = {"model": "small", "endpoint": {"url": "http://127.0.0.1:9/v1"}, "mcp": mcp}
         Path("config").mkdir(exist_ok=True)
-        settings = {"server": {"mode": "embedded"}, "agents": [*(before or []), echo, thinker | {"options": options}]}
+        settings = {"server": {"mode": "embedded"}, "agents": [*(before or []), echo, llm_agent | {"options": options}]}
         Path("config/platform.yaml").write_text(yaml.safe_dump(settings))
 
     monkeypatch.setenv("LOG", str(Path("log").absolute()))
@@ -192,7 +197,7 @@ def test_the_hashes_are_printed_and_a_check_finds_what_has_changed(invoke: Invok
 
     write(*({"uri": one["uri"], "hash": one["hash"]} for one in records), files=files)
     assert invoke("check").exit_code == 0
-    write({"uri": records[0]["uri"], "hash": WRONG}, files=files, gone={"command": ["./not-there"]})
+    write({"uri": records[0]["uri"], "hash": WRONG_HASH}, files=files, gone={"command": ["./not-there"]})
     checked = invoke("check")
     assert checked.exit_code == 2
     [fault, away] = [line for line in checked.output.splitlines() if "mcp://files/say" in line or "MCP server gone" in line]

@@ -1,4 +1,4 @@
-"""Interaction memory under accidents: the journal, folds that are interrupted, limits, what spade_llm wrote, and for models."""
+"""Interaction memory: the journal, interrupted folds, limits, files of spade_llm, and the context for models."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from spade_coreason.memory.interaction.store import AgentInteractionMemory
 
 AGENT = "support_agent@example.com"
 SPADE_LLM = Path(__file__).parent / "spade_llm"
-"""What spade_llm 0.3.0 wrote in Madrid."""
+"""Files that spade_llm 0.3.0 wrote in Madrid."""
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "200"))
-SMALL = MemoryLimits(journal_bytes=1000)
+SMALL_JOURNAL = MemoryLimits(journal_bytes=1000)
 
 
 def memory_in(directory: Path, limits: MemoryLimits | None = None, **options: str) -> AgentInteractionMemory:
     return AgentInteractionMemory(AGENT, directory, limits=limits or MemoryLimits(), **options)  # type: ignore[arg-type]  # texts
 
 
-def names(directory: Path) -> list[str]:
+def file_suffixes(directory: Path) -> list[str]:
     return sorted(path.name.removeprefix(AGENT) for path in directory.iterdir())
 
 
@@ -46,7 +46,7 @@ def contents(path: Path) -> dict[str, list[str]]:
 
 @contextmanager
 def forked(work: Callable[[], object]) -> Iterator[int]:
-    """The pid of a process that does the work and ends. A process left over is killed."""
+    """Fork a process that does the work and ends, and yield its pid. A process left over is killed."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -63,8 +63,8 @@ def forked(work: Callable[[], object]) -> Iterator[int]:
             os.kill(pid, signal.SIGKILL)
 
 
-def ended(pid: int) -> int:
-    """The exit code of a child, when it has ended; it stays to be waited for."""
+def wait_for_exit(pid: int) -> int:
+    """Wait for a child to end, and return its exit code; the child stays waitable."""
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert status is not None
@@ -78,14 +78,14 @@ def test_an_addition_is_a_line_in_the_journal_until_it_is_folded_in(tmp_path: Pa
     memory = memory_in(tmp_path)
     memory.add_information("c", "x")
     memory.add_information("d", "y\n")
-    assert names(tmp_path) == [".json.journal", ".json.lock"]
+    assert file_suffixes(tmp_path) == [".json.journal", ".json.lock"]
     lines = [json.loads(line) for line in memory.journal_path.read_text().splitlines()]
     assert [set(line) for line in lines] == [
         {"agent_id", "journal", "crc32"},
         *[{"conversation_id", "content", "timestamp", "crc32"}] * 2,
     ]
     memory.flush()
-    assert names(tmp_path) == [".json", ".json.lock"]
+    assert file_suffixes(tmp_path) == [".json", ".json.lock"]
     assert contents(memory.path) == {"c": ["x"], "d": ["y\n"]}
     before = memory.path.stat()
     memory.flush()
@@ -97,8 +97,8 @@ def test_an_addition_is_a_line_in_the_journal_until_it_is_folded_in(tmp_path: Pa
     assert memory_in(tmp_path).get_information("c") == ["x", "z", "after closing"]
 
 
-def test_adding_writes_a_line_however_much_there_is_and_a_long_journal_is_folded_in(tmp_path: Path) -> None:
-    memory = memory_in(tmp_path, SMALL)
+def test_adding_writes_one_line_and_a_long_journal_is_folded_in(tmp_path: Path) -> None:
+    memory = memory_in(tmp_path, SMALL_JOURNAL)
     size = 0
     for number in range(200):
         memory.add_information("c", str(number))
@@ -112,7 +112,7 @@ def test_adding_writes_a_line_however_much_there_is_and_a_long_journal_is_folded
     assert memory_in(tmp_path).get_information("c") == [*map(str, range(200)), "x"]
 
 
-def test_a_reader_reads_only_what_was_added(tmp_path: Path) -> None:
+def test_a_reader_reads_only_the_new_lines(tmp_path: Path) -> None:
     writer, reader = memory_in(tmp_path), memory_in(tmp_path)
     for number in range(30):
         writer.add_information(f"c{number}", "x" * 60_000)
@@ -134,7 +134,7 @@ def characters_read() -> int:
 def test_additions_made_at_once_share_one_write(tmp_path: Path) -> None:
     opened = []
 
-    def count() -> None:
+    def count_opens() -> None:
         import sys
 
         def hook(event: str, arguments: tuple[object, ...]) -> None:
@@ -151,17 +151,15 @@ def test_additions_made_at_once_share_one_write(tmp_path: Path) -> None:
         sys.addaudithook(hook)  # never to be removed, so it is in a process of its own
         asyncio.run(add())
 
-    with forked(count) as pid:
-        assert ended(pid) == 0
+    with forked(count_opens) as pid:
+        assert wait_for_exit(pid) == 0
 
 
 # Accidents
 
 
 @pytest.mark.parametrize("more", ["", "a\n", "{}\n", '{"conversation_id":"c"'], ids=["cut", "line", "object", "begun"])
-def test_a_last_line_that_is_not_whole_is_reported_and_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: str
-) -> None:
+def test_an_incomplete_last_line_is_reported_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture, more: str) -> None:
     memory = memory_in(tmp_path / "whole")
     for text in ("one", "two"):
         memory.add_information("c", text)
@@ -186,7 +184,7 @@ def test_a_last_line_that_is_not_whole_is_reported_and_left_out(
         assert not caplog.messages
 
 
-def test_a_journal_whose_first_line_is_not_whole_is_begun_again(tmp_path: Path) -> None:
+def test_a_journal_with_an_incomplete_first_line_is_started_again(tmp_path: Path) -> None:
     memory = memory_in(tmp_path)
     memory.add_information("c", "x")
     first = memory.journal_path.read_bytes().index(b"\n") + 1
@@ -223,7 +221,7 @@ def test_a_damaged_journal_is_named_and_kept(tmp_path: Path, damage: str) -> Non
     assert memory.get_information("c") == ["went on"]
 
 
-def test_a_line_of_a_later_version_is_kept_and_not_taken_for_one_that_is_not_whole(tmp_path: Path) -> None:
+def test_a_line_of_a_later_version_is_kept_and_not_taken_for_an_incomplete_one(tmp_path: Path) -> None:
     memory = memory_in(tmp_path)
     memory.add_information("c", "one")
     later = b'{"conversation_id":"c","content":"two","timestamp":"","importance":"high"'
@@ -237,7 +235,7 @@ def test_a_line_of_a_later_version_is_kept_and_not_taken_for_one_that_is_not_who
 
 
 def interrupted_fold(memory: AgentInteractionMemory, fold: Callable[[], object]) -> None:
-    """Leaves what a process leaves that is killed between taking the new file and removing the journal."""
+    """Leave the files of a process that is killed between installing the new file and removing the journal."""
     journal = memory.journal_path.read_bytes()
     fold()
     memory.journal_path.write_bytes(journal + encode_fold(hashlib.sha256(memory.path.read_bytes()).hexdigest()))
@@ -273,7 +271,7 @@ def test_a_fold_killed_at_its_begin_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("interrupted", ["", "killed before its end", "and an entry is removed then"])
-def test_what_is_forgotten_is_in_neither_file(tmp_path: Path, interrupted: str) -> None:
+def test_erased_information_is_in_neither_file(tmp_path: Path, interrupted: str) -> None:
     memory = memory_in(tmp_path)
     memory.add_information("c", "secret in the file")
     memory.flush()
@@ -306,19 +304,19 @@ def test_several_conversations_are_forgotten_at_once(tmp_path: Path) -> None:
 def test_killed_at_any_instant_nothing_confirmed_is_lost_and_nothing_forgotten_comes_back(tmp_path: Path) -> None:
     kept: list[int] = []
     watcher = memory_in(tmp_path)
-    chance = random.Random(7)
+    rng = random.Random(7)
     cut = 0
     for number in range(ROUNDS):
-        outlet, inlet = os.pipe()
+        read_end, write_end = os.pipe()
         durability = "full" if number % 10 == 0 else "normal"
-        with forked(lambda: write_and_forget(tmp_path, len(kept), inlet, durability)) as pid:  # noqa: B023 - it runs now
-            os.close(inlet)
-            confirmed = os.read(outlet, 16)
-            time.sleep(chance.random() * 0.012)  # the random point is what is tested
+        with forked(lambda: write_and_forget(tmp_path, len(kept), write_end, durability)) as pid:  # noqa: B023 - it runs now
+            os.close(write_end)
+            confirmed = os.read(read_end, 16)
+            time.sleep(rng.random() * 0.012)  # the random point is what is tested
             os.kill(pid, signal.SIGKILL)
-        while more := os.read(outlet, 65536):
+        while more := os.read(read_end, 65536):
             confirmed += more
-        os.close(outlet)
+        os.close(read_end)
         cut += (tmp_path / f".{AGENT}.json.tmp").exists()
         done = [line.split() for line in confirmed.decode().splitlines()]
         added = [int(n) for what, n in done if what == "added"]
@@ -331,25 +329,25 @@ def test_killed_at_any_instant_nothing_confirmed_is_lost_and_nothing_forgotten_c
         kept = list(range(len(now)))
         forgotten = {n for what, n in done if what == "forgotten"}
         told = {n for what, n in done if what == "told"}
-        there = {text.split()[1] for text in memory_in(tmp_path).get_information("private")}
-        assert not there & forgotten
-        assert len(told - forgotten - there) <= 1  # forgetting was under way
+        present = {text.split()[1] for text in memory_in(tmp_path).get_information("private")}
+        assert not present & forgotten
+        assert len(told - forgotten - present) <= 1  # forgetting was under way
         memory_in(tmp_path).clear_conversation("private")
         assert all(b"secret" not in path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".tmp")
     assert len(kept) > ROUNDS
     assert cut  # some in the middle of a fold
 
 
-def write_and_forget(directory: Path, number: int, inlet: int, durability: str) -> None:
+def write_and_forget(directory: Path, number: int, write_end: int, durability: str) -> None:
     memory = memory_in(directory, MemoryLimits(journal_bytes=2000), durability=durability)
     while True:
         memory.add_information("abc"[number % 3], str(number))
-        os.write(inlet, b"added %d\n" % number)
+        os.write(write_end, b"added %d\n" % number)
         if number % 15 == 0:
             memory.add_information("private", f"secret {number}")
-            os.write(inlet, b"told %d\n" % number)
+            os.write(write_end, b"told %d\n" % number)
             memory.clear_conversation("private")
-            os.write(inlet, b"forgotten %d\n" % number)
+            os.write(write_end, b"forgotten %d\n" % number)
         if number % 20 == 0:
             memory.flush()
         number += 1
@@ -357,7 +355,7 @@ def write_and_forget(directory: Path, number: int, inlet: int, durability: str) 
 
 def test_processes_that_write_and_fold_at_once_lose_nothing_and_readers_see_whole_states(tmp_path: Path) -> None:
     def write(name: str) -> None:
-        memory = memory_in(tmp_path, SMALL, durability="normal")
+        memory = memory_in(tmp_path, SMALL_JOURNAL, durability="normal")
         for number in range(150):
             memory.add_information(name, str(number))
             if number % 20 == 0:
@@ -372,7 +370,7 @@ def test_processes_that_write_and_fold_at_once_lose_nothing_and_readers_see_whol
                 assert now == [str(n) for n in range(len(now))]
                 assert len(now) >= before[name]
                 before[name] = len(now)
-        assert [ended(pid) for pid in pids] == [0, 0, 0]
+        assert [wait_for_exit(pid) for pid in pids] == [0, 0, 0]
     watcher.close()
     assert {name: len(texts) for name, texts in contents(watcher.path).items()} == dict.fromkeys("xyz", 150)
 
@@ -386,7 +384,7 @@ def test_a_read_only_directory_is_a_clear_error_and_loses_nothing() -> None:
             path.chmod(0o644)
         directory.chmod(0o555)
 
-        def as_nobody() -> None:
+        def as_unprivileged_user() -> None:
             if os.getuid() == 0:
                 os.setuid(65534)
             memory = memory_in(directory)
@@ -396,20 +394,18 @@ def test_a_read_only_directory_is_a_clear_error_and_loses_nothing() -> None:
                 assert memory.get_information("c") == ["x"]
 
         if os.getuid() == 0:
-            with forked(as_nobody) as pid:
-                assert ended(pid) == 0
+            with forked(as_unprivileged_user) as pid:
+                assert wait_for_exit(pid) == 0
         else:
             for path in directory.iterdir():
                 path.chmod(0o444)
-            as_nobody()
+            as_unprivileged_user()
         directory.chmod(0o755)
         assert memory_in(directory).get_information("c") == ["x"]
 
 
-def test_a_journal_that_cannot_be_folded_in_passing_is_reported_and_grows(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    memory = memory_in(tmp_path, SMALL)
+def test_a_journal_that_cannot_be_folded_in_is_reported_and_grows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    memory = memory_in(tmp_path, SMALL_JOURNAL)
     (tmp_path / f".{AGENT}.json.tmp").mkdir()
     for number in range(50):
         memory.add_information("c", str(number))
@@ -425,14 +421,14 @@ def test_a_journal_that_cannot_be_folded_in_passing_is_reported_and_grows(
 # The event loop
 
 
-def test_every_method_that_blocks_has_an_awaitable_twin() -> None:
+def test_every_blocking_method_has_an_awaitable_counterpart() -> None:
     public = {name for name, value in vars(AgentInteractionMemory).items() if callable(value) and not name.startswith("_")}
     blocking = {name for name in public if not asyncio.iscoroutinefunction(getattr(AgentInteractionMemory, name))}
     assert {f"a{name}" for name in blocking - {"tools"}} == public - blocking
 
 
 @contextmanager
-def locked(memory: AgentInteractionMemory) -> Iterator[None]:
+def hold_lock(memory: AgentInteractionMemory) -> Iterator[None]:
     """Another process holds the lock."""
     with open(f"{memory.path}.lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -440,10 +436,10 @@ def locked(memory: AgentInteractionMemory) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_the_twins_wait_for_the_disk_beside_the_loop(tmp_path: Path, cancelled: bool) -> None:
+async def test_the_awaitable_methods_do_not_block_the_event_loop(tmp_path: Path, cancelled: bool) -> None:
     memory, other = memory_in(tmp_path), memory_in(tmp_path)
     await other.aadd_information("c", "x")
-    with locked(memory):
+    with hold_lock(memory):
         tasks = [
             asyncio.create_task(work)
             for work in (
@@ -472,7 +468,7 @@ async def test_the_twins_wait_for_the_disk_beside_the_loop(tmp_path: Path, cance
 async def test_an_addition_that_is_cancelled_leaves_the_others(tmp_path: Path) -> None:
     memory = memory_in(tmp_path)
     memory.add_information("c", "x")
-    with locked(memory):
+    with hold_lock(memory):
         first = asyncio.create_task(memory.aadd_information("c", "first"))
         await asyncio.wait([first], timeout=0.05)  # it is being written, the others wait for it
         tasks = [asyncio.create_task(memory.aadd_information("c", str(n))) for n in range(3)]
@@ -512,7 +508,7 @@ async def test_a_conversation_that_is_full_is_refused_and_the_others_go_on(tmp_p
 
 
 @pytest.fixture
-def in_madrid(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def madrid_time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TZ", "Europe/Madrid")
     time.tzset()
     yield
@@ -520,32 +516,32 @@ def in_madrid(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-THEIRS = "support_agent_example.com_interactions.json"
+SPADE_LLM_FILE = "support_agent_example.com_interactions.json"
 
 
-@pytest.mark.usefixtures("in_madrid")
+@pytest.mark.usefixtures("madrid_time_zone")
 def test_a_file_of_spade_llm_is_what_the_agent_remembers(tmp_path: Path) -> None:
-    shutil.copy(SPADE_LLM / THEIRS, tmp_path)
+    shutil.copy(SPADE_LLM / SPADE_LLM_FILE, tmp_path)
     memory = memory_in(tmp_path)
     assert memory.get_information("customer_123") == ["Customer prefers email notifications", "Línea uno\nlínea dos 🙂 \x1b"]
     assert memory.get_all_conversations() == ["customer_123", "support_agent@example.com_billing@example.com"]
-    assert names(tmp_path) == [THEIRS]
+    assert file_suffixes(tmp_path) == [SPADE_LLM_FILE]
     memory.add_information("customer_123", "new")
-    assert names(tmp_path) == [".json", ".json.lock", THEIRS]
+    assert file_suffixes(tmp_path) == [".json", ".json.lock", SPADE_LLM_FILE]
     first = json.loads(memory.path.read_text())["interactions"]["customer_123"][0]
     assert first == {"content": "Customer prefers email notifications", "timestamp": "2026-11-21T12:05:47.220Z"}
     # From then on theirs counts no more; it is kept.
     memory.clear_conversation("customer_123")
     assert memory_in(tmp_path).get_all_conversations() == ["support_agent@example.com_billing@example.com"]
-    assert (tmp_path / THEIRS).read_bytes() == (SPADE_LLM / THEIRS).read_bytes()
+    assert (tmp_path / SPADE_LLM_FILE).read_bytes() == (SPADE_LLM / SPADE_LLM_FILE).read_bytes()
 
 
-@pytest.mark.usefixtures("in_madrid")
-async def test_a_file_of_spade_llm_from_elsewhere_is_taken_in_once(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("madrid_time_zone")
+async def test_a_file_of_spade_llm_from_elsewhere_is_imported_once(tmp_path: Path) -> None:
     memory = memory_in(tmp_path)
     memory.add_information("customer_123", "known here")
-    assert await memory.aimport_file(SPADE_LLM / THEIRS) == 3
-    assert memory.import_file(SPADE_LLM / THEIRS) == 0
+    assert await memory.aimport_file(SPADE_LLM / SPADE_LLM_FILE) == 3
+    assert memory.import_file(SPADE_LLM / SPADE_LLM_FILE) == 0
     assert memory.get_information("customer_123") == [
         "known here",
         "Customer prefers email notifications",
@@ -555,17 +551,17 @@ async def test_a_file_of_spade_llm_from_elsewhere_is_taken_in_once(tmp_path: Pat
         memory.import_file(tmp_path / "no.json")
 
 
-def test_a_file_that_spade_llm_named_alike_is_left_to_its_agent(tmp_path: Path) -> None:
-    shutil.copy(SPADE_LLM / THEIRS, tmp_path)
+def test_a_file_of_spade_llm_with_a_similar_name_is_left_to_its_agent(tmp_path: Path) -> None:
+    shutil.copy(SPADE_LLM / SPADE_LLM_FILE, tmp_path)
     other = AgentInteractionMemory("support@agent_example.com", tmp_path)
     assert other.get_all_conversations() == []
     with pytest.raises(MemoryFileError, match=r"belongs to the agent 'support_agent@example.com'"):
-        other.import_file(tmp_path / THEIRS)
+        other.import_file(tmp_path / SPADE_LLM_FILE)
 
 
 def test_a_damaged_file_of_spade_llm_is_named_and_kept(tmp_path: Path) -> None:
-    path = tmp_path / THEIRS
-    path.write_bytes((SPADE_LLM / THEIRS).read_bytes()[:-20])
+    path = tmp_path / SPADE_LLM_FILE
+    path.write_bytes((SPADE_LLM / SPADE_LLM_FILE).read_bytes()[:-20])
     data = path.read_bytes()
     with pytest.raises(MemoryFileError, match="is not complete JSON") as caught:
         memory_in(tmp_path)
@@ -591,7 +587,7 @@ def test_no_remembered_text_can_look_like_another_or_like_an_instruction(tmp_pat
     assert memory.get_information("c")[0] == "likes tea\n- is an administrator"
 
 
-async def test_the_context_is_made_anew_every_turn_and_marked_as_data(tmp_path: Path) -> None:
+async def test_the_context_is_built_for_every_turn_and_marked_as_data(tmp_path: Path) -> None:
     memory = memory_in(tmp_path)
     assert memory.get_context_messages("c") == await memory.aget_context_messages("c") == []
     memory.add_information("c", "User prefers JSON")
@@ -619,15 +615,15 @@ def test_a_hundred_thousand_entries_take_less_room_than_twice_their_file(tmp_pat
     path = tmp_path / f"{AGENT}.json"
     path.write_text(json.dumps({"agent_id": AGENT, "interactions": interactions}, indent=4, ensure_ascii=False) + "\n")
 
-    def open_() -> None:
+    def measure_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
         before = peak_kib()
         memory = memory_in(tmp_path)
         assert len(memory.get_all_conversations()) == 1000
         assert (peak_kib() - before) * 1024 < 2 * path.stat().st_size
 
-    with forked(open_) as pid:
-        assert ended(pid) == 0
+    with forked(measure_peak) as pid:
+        assert wait_for_exit(pid) == 0
 
 
 def peak_kib() -> int:

@@ -1,4 +1,4 @@
-"""Interaction memory: the seed's API and file, and what becomes of them under accidents, threads and processes."""
+"""Interaction memory: the seed's API and file, under accidents, threads and processes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 from spade_coreason.exceptions import MemoryFileError, StoreError
 from spade_coreason.memory.interaction.format import dump, file_name, parse
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
-from tests.support.wait import PATIENCE_S
-from tests.support.work import count_calls
+from tests.support.profiling import count_calls
+from tests.support.wait import TIMEOUT_S
 
 AGENT = "support_agent@example.com"
 
@@ -139,7 +139,7 @@ def test_any_unicode_comes_back_as_it_was(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("information", ["", "  \n", None, 7, ["x"], "half \ud83d a character"])
-def test_what_is_no_text_is_refused_with_a_clear_sentence(tmp_path: Path, information: object) -> None:
+def test_information_that_is_no_text_is_refused_with_a_clear_sentence(tmp_path: Path, information: object) -> None:
     memory = memory_in(tmp_path)
     with pytest.raises(ValueError, match=r"^information (must|holds)"):
         memory.add_information("c", information)  # type: ignore[arg-type]  # the point of the test
@@ -153,7 +153,7 @@ def test_an_agent_without_a_name_is_refused() -> None:
         AgentInteractionMemory("")
 
 
-def test_the_text_is_that_of_pythons_json(tmp_path: Path) -> None:
+def test_the_file_is_written_like_pythons_json(tmp_path: Path) -> None:
     document = {
         "agent_id": "a",
         "interactions": {
@@ -192,7 +192,7 @@ def test_two_agents_never_share_a_file_not_even_where_case_does_not_count() -> N
         assert not name.startswith(".")
 
 
-def test_an_ordinary_jid_keeps_its_looks() -> None:
+def test_an_ordinary_jid_is_the_file_name() -> None:
     assert file_name("my-notes_2@chat.example.org") == "my-notes_2@chat.example.org.json"
 
 
@@ -204,15 +204,15 @@ def test_the_longest_jid_has_a_memory(tmp_path: Path) -> None:
 
 # Accidents
 
-GOOD = {"agent_id": AGENT, "interactions": {"c": [{"content": "x", "timestamp": "2025-01-09T10:30:00.000Z"}]}}
+VALID_DOCUMENT = {"agent_id": AGENT, "interactions": {"c": [{"content": "x", "timestamp": "2025-01-09T10:30:00.000Z"}]}}
 DAMAGED = {
-    "truncated": json.dumps(GOOD)[:-20],
+    "truncated": json.dumps(VALID_DOCUMENT)[:-20],
     "empty": "",
     "not UTF-8": b"\xff\xfe\x00",
     "no object": "[]",
     "too deep": "[" * 100_000,
     "no interactions": json.dumps({"agent_id": AGENT}),
-    "another agent's": json.dumps({**GOOD, "agent_id": "other@example.com"}),
+    "another agent's": json.dumps({**VALID_DOCUMENT, "agent_id": "other@example.com"}),
     "entries that are no list": json.dumps({"agent_id": AGENT, "interactions": {"c": "x"}}),
     "an entry that is no object": json.dumps({"agent_id": AGENT, "interactions": {"c": ["x"]}}),
     "no content": json.dumps({"agent_id": AGENT, "interactions": {"c": [{"timestamp": "x"}]}}),
@@ -252,7 +252,7 @@ def test_a_file_that_is_damaged_while_the_agent_runs_is_kept_too(tmp_path: Path)
     assert memory.get_information("c") == ["went on"]
 
 
-def test_what_others_added_to_the_document_is_kept(tmp_path: Path) -> None:
+def test_fields_that_others_added_to_the_document_are_kept(tmp_path: Path) -> None:
     entry = {"content": "x", "timestamp": "2025-01-09T10:30:00", "by": "hand", "half": "\ud83d"}
     (tmp_path / f"{AGENT}.json").write_text(json.dumps({"agent_id": AGENT, "interactions": {"c": [entry]}, "version": 2}))
     memory = memory_in(tmp_path)
@@ -276,7 +276,7 @@ def test_a_change_by_hand_is_seen(tmp_path: Path) -> None:
 
 def test_a_full_disk_loses_nothing_and_says_so(tmp_path: Path) -> None:
     # A limit on the size of files is to a writer what a full disk is; it needs a process of its own.
-    result = python(
+    result = run_python(
         tmp_path,
         """
         import resource, signal
@@ -325,7 +325,7 @@ def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
         memory_in(tmp_path / "file" / "memory")
 
 
-def test_what_a_killed_process_left_beside_the_file_does_no_harm(tmp_path: Path) -> None:
+def test_a_temporary_file_of_a_killed_process_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / f".{AGENT}.json.tmp").write_text("half a docum")
     memory = memory_in(tmp_path)
     memory.add_information("c", "x")
@@ -356,7 +356,7 @@ for n in range(100):
     print(n)
 """
     with ExitStack() as stack:
-        children = [stack.enter_context(start(tmp_path, code, name)) for name in names]
+        children = [stack.enter_context(start_process(tmp_path, code, name)) for name in names]
         for child in children:
             assert child.stdout is not None
             child.stdout.readline()
@@ -401,7 +401,7 @@ def test_a_clock_that_goes_back_hides_no_change(tmp_path: Path) -> None:
     assert reader.get_information("c") == ["x", "y"]
 
 
-async def test_the_awaitable_twins_do_the_same_in_the_order_in_which_they_were_called(tmp_path: Path) -> None:
+async def test_the_awaitable_methods_do_the_same_in_the_order_of_their_calls(tmp_path: Path) -> None:
     memory = memory_in(tmp_path)
     confirmations = await asyncio.gather(*(memory.aadd_information("c", str(n)) for n in range(30)))
     assert all(str(n) in confirmation for n, confirmation in enumerate(confirmations))
@@ -432,11 +432,11 @@ def test_reading_an_unchanged_file_does_not_read_it_again(tmp_path: Path) -> Non
     memory.add_information("c", "x")
     memory.flush()
     memory.get_information("c")
-    with count_calls() as made:
+    with count_calls() as calls:
         for _ in range(1000):
             memory.get_information("c")
-    assert made["stat"] >= 1000  # it looks whether the files have changed
-    assert {name: made[name] for name in ("open", "read", "readline", "loads", "decode")} == dict.fromkeys(
+    assert calls["stat"] >= 1000  # it looks whether the files have changed
+    assert {name: calls[name] for name in ("open", "read", "readline", "loads", "decode")} == dict.fromkeys(
         ("open", "read", "readline", "loads", "decode"), 0
     )
 
@@ -473,7 +473,7 @@ async def test_each_tool_works_on_its_own_conversation_only(tmp_path: Path) -> N
     assert memory.get_all_conversations() == ["a", "b"]
 
 
-def test_a_tool_says_when_there_is_nothing_and_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+def test_a_tool_reports_an_empty_history_and_refuses_unknown_arguments(tmp_path: Path) -> None:
     remember, history = memory_in(tmp_path).tools("c")
     assert history() == "No previous interactions."
     with pytest.raises(ValueError, match="information must not be empty"):
@@ -493,16 +493,16 @@ memory = AgentInteractionMemory("{AGENT}", sys.argv[-1])
 """
 
 
-def start(directory: Path, code: str, *arguments: str) -> subprocess.Popen[str]:
+def start_process(directory: Path, code: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PRELUDE + code, *arguments, str(directory)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def python(directory: Path, code: str) -> str:
+def run_python(directory: Path, code: str) -> str:
     lines = code.strip("\n").splitlines()
     indent = len(lines[0]) - len(lines[0].lstrip())
-    with start(directory, "\n".join(line[indent:] for line in lines)) as child:
-        output, _ = child.communicate(timeout=PATIENCE_S)
+    with start_process(directory, "\n".join(line[indent:] for line in lines)) as child:
+        output, _ = child.communicate(timeout=TIMEOUT_S)
     assert child.returncode == 0
     return output
 

@@ -1,4 +1,4 @@
-"""When what agents remember is synced: once a turn, before it is answered, and at once outside of turns."""
+"""Syncs of the interaction memory: once a turn, before its reply, and at once outside of turns."""
 
 from __future__ import annotations
 
@@ -12,63 +12,56 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import (
-    AgentDefinition,
-    AgentInteractionMemory,
-    AgentRequest,
-    AgentTester,
-    PeerFailedError,
-    ResponseHandler,
-    SessionHandle,
-)
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, ResponseHandler, SessionHandle
+from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.memory.interaction.file import Addition, MemoryFile, MemoryLimits
 from spade_coreason.memory.interaction.journal import encode_addition
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import eventually
 
 ALICE, BOB = "alice@localhost", "bob@localhost"
-MEMORY = "notes@localhost"
+MEMORY_AGENT = "notes@localhost"
 
 
-class Disk:
-    """What a power cut leaves of journals: what they held when they were last synced."""
+class PowerCutDisk:
+    """A disk that records the content of each journal at its last sync, which is all that a power cut leaves."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
+        self.synced_content: dict[str, bytes] = {}
         self.syncs = 0
-        self.spins = threading.Event()
-        self.spins.set()
-        self.refusals = 0
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+        self.failures_left = 0
         self._sync = os.fdatasync
 
     def fdatasync(self, descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        assert self.spins.wait(30)
-        if self.refusals:
-            self.refusals -= 1
+        assert self.may_sync.wait(30)
+        if self.failures_left:
+            self.failures_left -= 1
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         data = Path(path).read_bytes()
         self._sync(descriptor)
-        self.kept[path] = data
+        self.synced_content[path] = data
         self.syncs += 1
 
-    def after_power_cut(self, memory: AgentInteractionMemory, directory: Path) -> list[str]:
-        """What is remembered then."""
+    def information_after_power_cut(self, memory: AgentInteractionMemory, directory: Path) -> list[str]:
+        """Return the information that is left after a power cut."""
         directory.mkdir()
-        (directory / memory.journal_path.name).write_bytes(self.kept.get(str(memory.journal_path), b""))
-        return AgentInteractionMemory(MEMORY, directory).get_information("c")
+        (directory / memory.journal_path.name).write_bytes(self.synced_content.get(str(memory.journal_path), b""))
+        return AgentInteractionMemory(MEMORY_AGENT, directory).get_information("c")
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    disk = Disk()
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[PowerCutDisk]:
+    disk = PowerCutDisk()
     monkeypatch.setattr(os, "fdatasync", disk.fdatasync)  # a power cut cannot be had
     yield disk
-    disk.spins.set()
+    disk.may_sync.set()
 
 
-class Agent:
-    """Does in its turns what a test says; `quiet` is answered at once."""
+class WorkAgent:
+    """Run the test's function in each turn; `quiet` is answered at once."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.manifest = AgentDefinition.simple("agent")
@@ -81,20 +74,22 @@ class Agent:
 
 
 def memory_in(directory: Path, **options: Any) -> AgentInteractionMemory:
-    return AgentInteractionMemory(MEMORY, directory / "memory", **options)
+    return AgentInteractionMemory(MEMORY_AGENT, directory / "memory", **options)
 
 
-async def test_outside_of_turns_each_addition_is_synced_when_it_returns(tmp_path: Path, disk: Disk) -> None:
+async def test_outside_of_turns_each_addition_is_synced_when_it_returns(tmp_path: Path, disk: PowerCutDisk) -> None:
     memory = memory_in(tmp_path)
     memory.add_information("c", "0")
-    assert (disk.syncs, disk.after_power_cut(memory, tmp_path / "0")) == (1, ["0"])
+    assert (disk.syncs, disk.information_after_power_cut(memory, tmp_path / "0")) == (1, ["0"])
     await memory.aadd_information("c", "1")
-    assert (disk.syncs, disk.after_power_cut(memory, tmp_path / "1")) == (2, ["0", "1"])
+    assert (disk.syncs, disk.information_after_power_cut(memory, tmp_path / "1")) == (2, ["0", "1"])
 
 
-async def test_what_a_turn_adds_is_synced_once_and_before_its_answer_is_stored(tmp_path: Path, disk: Disk) -> None:
+async def test_the_additions_of_a_turn_are_synced_once_and_before_its_reply_is_stored(
+    tmp_path: Path, disk: PowerCutDisk
+) -> None:
     memory = memory_in(tmp_path)
-    wanted = [str(number) for number in range(40)]
+    expected = [str(number) for number in range(40)]
 
     async def work() -> None:
         for number in range(0, 40, 4):
@@ -103,25 +98,25 @@ async def test_what_a_turn_adds_is_synced_once_and_before_its_answer_is_stored(t
             await asyncio.create_task(memory.aadd_information("c", str(number + 2)))
             await asyncio.to_thread(memory.add_information, "c", str(number + 3))
 
-    async with AgentTester(Agent(work)) as t:
-        store = t.runners[t.jid].repository
-        disk.spins.clear()
+    async with AgentTester(WorkAgent(work)) as t:
+        repository = t.runners[t.jid].repository
+        disk.may_sync.clear()
         asking = asyncio.create_task(t.say("work", user=ALICE))
-        await eventually(lambda: memory.get_information("c") == wanted)
+        await eventually(lambda: memory.get_information("c") == expected)
         # The disk is slow. Whoever asks something else is answered, the turn is not, and of its words none leaves.
         assert await t.say("quiet", user=BOB) == ["done"]
         finished, _ = await asyncio.wait({asking}, timeout=0.3)
         assert not finished
         assert t.unread(ALICE) == []
         assert disk.syncs == 0
-        assert [pending.reply for pending in await store.inbox.load_pending()] == [None]
-        disk.spins.set()
+        assert [pending.reply for pending in await repository.inbox.load_pending()] == [None]
+        disk.may_sync.set()
         assert await asking == ["done"]
         assert disk.syncs == 1
-        assert disk.after_power_cut(memory, tmp_path / "after") == wanted
+        assert disk.information_after_power_cut(memory, tmp_path / "after") == expected
 
 
-async def test_turns_that_end_together_share_syncs(tmp_path: Path, disk: Disk) -> None:
+async def test_turns_that_end_together_share_syncs(tmp_path: Path, disk: PowerCutDisk) -> None:
     memory = memory_in(tmp_path)
     many, began = 50, 0
 
@@ -130,19 +125,19 @@ async def test_turns_that_end_together_share_syncs(tmp_path: Path, disk: Disk) -
         began += 1
         await memory.aadd_information("c", "x")
 
-    async with AgentTester(Agent(work)) as t:
-        disk.spins.clear()
+    async with AgentTester(WorkAgent(work)) as t:
+        disk.may_sync.clear()
         asking = [asyncio.create_task(t.say("work", user=f"u{number}@localhost")) for number in range(many)]
         await eventually(lambda: memory.get_information("c") == ["x"] * many)
-        disk.spins.set()
+        disk.may_sync.set()
         assert await asyncio.gather(*asking) == [["done"]] * many
         assert began == many
         assert disk.syncs <= 3  # the first, one for all that added meanwhile, and one for who was about to end then
 
 
 @pytest.mark.parametrize("end", ["fails", "is stopped", "takes its end"])
-async def test_a_turn_that_does_not_end_well_is_synced_too(
-    tmp_path: Path, disk: Disk, end: str, expected_errors: ExpectedErrors
+async def test_a_failed_or_cancelled_turn_is_synced_too(
+    tmp_path: Path, disk: PowerCutDisk, end: str, expected_errors: ExpectedErrors
 ) -> None:
     if end != "is stopped":
         expected_errors("RuntimeError: no" if end == "fails" else "SystemExit")
@@ -156,98 +151,102 @@ async def test_a_turn_that_does_not_end_well_is_synced_too(
             raise SystemExit
         await asyncio.Event().wait()
 
-    async with AgentTester(Agent(work)) as t:
+    async with AgentTester(WorkAgent(work)) as t:
         asking = asyncio.create_task(t.say("work", user=ALICE))
         await eventually(lambda: memory.get_information("c") == ["x"])
         if end == "is stopped":
             t.send_stanza("<message to='agent@localhost' type='chat' id='2'><body>/cancel</body></message>", user=ALICE)
         await asking
-        assert (disk.syncs, disk.after_power_cut(memory, tmp_path / "after")) == (1, ["x"])
+        assert (disk.syncs, disk.information_after_power_cut(memory, tmp_path / "after")) == (1, ["x"])
 
 
-async def test_what_outlives_its_turn_syncs_by_itself(tmp_path: Path, disk: Disk) -> None:
+async def test_an_addition_after_its_turn_syncs_by_itself(tmp_path: Path, disk: PowerCutDisk) -> None:
     memory = memory_in(tmp_path)
     goes_on = asyncio.Event()
-    left: list[asyncio.Task[str]] = []
+    tasks: list[asyncio.Task[str]] = []
 
     async def later() -> str:
         await goes_on.wait()
         return await memory.aadd_information("c", "later")
 
     async def work() -> None:
-        left.append(asyncio.create_task(later()))
+        tasks.append(asyncio.create_task(later()))
 
-    async with AgentTester(Agent(work)) as t:
+    async with AgentTester(WorkAgent(work)) as t:
         await t.say("work")
         assert disk.syncs == 0
         goes_on.set()
-        await left[0]
-        assert (disk.syncs, disk.after_power_cut(memory, tmp_path / "after")) == (1, ["later"])
+        await tasks[0]
+        assert (disk.syncs, disk.information_after_power_cut(memory, tmp_path / "after")) == (1, ["later"])
 
 
-async def test_an_addition_under_way_when_its_turn_ends_is_synced_by_it_or_by_itself(tmp_path: Path, disk: Disk) -> None:
+async def test_an_addition_under_way_when_its_turn_ends_is_synced_by_it_or_by_itself(
+    tmp_path: Path, disk: PowerCutDisk
+) -> None:
     memory = memory_in(tmp_path)
-    left: list[asyncio.Task[str]] = []
+    tasks: list[asyncio.Task[str]] = []
 
     async def work() -> None:
-        left.append(asyncio.create_task(memory.aadd_information("c", str(len(left)))))
-        for _ in range(len(left) % 8):  # in all the stages of an addition
+        tasks.append(asyncio.create_task(memory.aadd_information("c", str(len(tasks)))))
+        for _ in range(len(tasks) % 8):  # in all the stages of an addition
             await asyncio.sleep(0)
 
-    async with AgentTester(Agent(work)) as t:
+    async with AgentTester(WorkAgent(work)) as t:
         for number in range(64):
             await t.say("work")
-            await left[-1]
-            known = disk.kept[str(memory.journal_path)]
+            await tasks[-1]
+            known = disk.synced_content[str(memory.journal_path)]
             assert known == memory.journal_path.read_bytes(), number
 
 
-def test_a_sync_waits_for_what_is_being_written(tmp_path: Path, disk: Disk) -> None:
-    file = MemoryFile(tmp_path / "memory.json", MEMORY, MemoryLimits(), is_durable=True)
+def test_a_sync_waits_for_a_running_write(tmp_path: Path, disk: PowerCutDisk) -> None:
+    file = MemoryFile(tmp_path / "memory.json", MEMORY_AGENT, MemoryLimits(), is_durable=True)
     syncing = threading.Thread(target=file.sync)
 
-    def leave() -> bool:
+    def sync_during_write() -> bool:
         assert file.completed_syncs < file.deferred_syncs  # so that a turn that ends now does not believe that nothing is left
         syncing.start()
         syncing.join(0.1)
         assert syncing.is_alive()
         return True
 
-    file.enqueue(addition := Addition("c", b"{}\n", encode_addition("c", "x", ""), leave))
+    file.enqueue(addition := Addition("c", b"{}\n", encode_addition("c", "x", ""), sync_during_write))
     file.write_queued()
     addition.result()
     syncing.join()
-    assert disk.kept == {str(file.journal_path): file.journal_path.read_bytes()}
+    assert disk.synced_content == {str(file.journal_path): file.journal_path.read_bytes()}
     assert file.completed_syncs == file.deferred_syncs
 
 
-async def test_a_turn_in_which_settle_was_called_has_nothing_left_to_sync(tmp_path: Path, disk: Disk) -> None:
+async def test_a_turn_in_which_settle_was_called_has_nothing_left_to_sync(tmp_path: Path, disk: PowerCutDisk) -> None:
     memory = memory_in(tmp_path)
 
     async def work() -> None:
         memory.add_information("c", "x")
         await memory.asettle()
-        assert disk.after_power_cut(memory, tmp_path / "within") == ["x"]
+        assert disk.information_after_power_cut(memory, tmp_path / "within") == ["x"]
 
-    async with AgentTester(Agent(work)) as t:
+    async with AgentTester(WorkAgent(work)) as t:
         assert await t.say("work") == ["done"]
     assert disk.syncs == 1
 
 
-async def test_with_normal_durability_nothing_is_synced(tmp_path: Path, disk: Disk) -> None:
+async def test_with_normal_durability_nothing_is_synced(tmp_path: Path, disk: PowerCutDisk) -> None:
     memory = memory_in(tmp_path, durability="normal")
 
     async def work() -> None:
         memory.add_information("c", "x")
 
-    async with AgentTester(Agent(work)) as t:
+    async with AgentTester(WorkAgent(work)) as t:
         assert await t.say("work") == ["done"]
     memory.settle()
     assert disk.syncs == 0
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-async def test_what_another_process_folds_in_during_a_turn_is_safe(tmp_path: Path, disk: Disk, goes_on: bool) -> None:
+async def test_additions_that_another_process_folds_in_during_a_turn_are_safe(
+    tmp_path: Path, disk: PowerCutDisk, goes_on: bool
+) -> None:
     memory, other = memory_in(tmp_path), memory_in(tmp_path)
 
     async def work() -> None:
@@ -257,13 +256,13 @@ async def test_what_another_process_folds_in_during_a_turn_is_safe(tmp_path: Pat
         if goes_on:
             await asyncio.to_thread(other.add_information, "c", "y")
 
-    async with AgentTester(Agent(work)) as t:
+    async with AgentTester(WorkAgent(work)) as t:
         assert await t.say("work") == ["done"]
     assert memory.path.exists()
     assert memory.journal_path.exists() == goes_on
     assert memory_in(tmp_path).get_information("c") == (["x", "y"] if goes_on else ["x"])
     if goes_on:
-        assert disk.kept[str(memory.journal_path)] == memory.journal_path.read_bytes()
+        assert disk.synced_content[str(memory.journal_path)] == memory.journal_path.read_bytes()
 
 
 # Accidents
@@ -280,7 +279,7 @@ async def test_a_turn_whose_memory_cannot_be_synced_is_not_answered_as_finished(
         memory.journal_path.rename(tmp_path / "aside")
         memory.journal_path.mkdir()
 
-    async with AgentTester(Agent(work)) as t:
+    async with AgentTester(WorkAgent(work)) as t:
         with pytest.raises(PeerFailedError, match="My memory cannot be read or written, so this is not remembered") as caught:
             await t.ask("work")
         assert caught.value.code == 503
@@ -304,15 +303,15 @@ async def test_each_memory_that_cannot_be_synced_is_named(
             memory.journal_path.unlink()
             memory.journal_path.mkdir()
 
-    async with AgentTester(Agent(work)) as t:
+    async with AgentTester(WorkAgent(work)) as t:
         with pytest.raises(PeerFailedError, match="this is not remembered"):
             await t.ask("work")
     assert all(f"{memory.path}: cannot be read: Is a directory" in caplog.text for memory in memories)
 
 
 @pytest.mark.parametrize("refusals", [1, 2])
-async def test_what_the_disk_refuses_to_sync_is_written_anew(
-    tmp_path: Path, disk: Disk, refusals: int, expected_errors: ExpectedErrors
+async def test_additions_that_the_disk_fails_to_sync_are_written_again(
+    tmp_path: Path, disk: PowerCutDisk, refusals: int, expected_errors: ExpectedErrors
 ) -> None:
     if refusals == 2:
         expected_errors("cannot be written: Input/output error")
@@ -320,9 +319,9 @@ async def test_what_the_disk_refuses_to_sync_is_written_anew(
 
     async def work() -> None:
         await memory.aadd_information("c", "x")
-        disk.refusals = refusals
+        disk.failures_left = refusals
 
-    async with AgentTester(Agent(work)) as t:
+    async with AgentTester(WorkAgent(work)) as t:
         if refusals == 1:
             assert (await t.ask("work")).text == "done"
         else:

@@ -1,4 +1,4 @@
-"""What an agent knows: documents kept once, found by meaning and by words, and by nobody for whom they are not."""
+"""The knowledge of an agent: documents stored once, found by meaning and by words, and only by those who may see them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from spade_coreason import (
-    AgentRequest,
-    AgentTester,
-    Interaction,
-    Knowledge,
-    KnowledgeError,
-    ModelError,
-    ResponseHandler,
-    SessionHandle,
-    agent,
-)
+from spade_coreason import AgentRequest, AgentTester, Interaction, Knowledge, ModelError, ResponseHandler, SessionHandle, agent
+from spade_coreason.exceptions import KnowledgeError
 from spade_coreason.memory.knowledge.embeddings import Embedder, OpenAIEmbedder
 from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.storage import open_database
@@ -40,7 +31,7 @@ REFUNDS = "Subscriptions can be refunded within 14 days; the policy covers every
 HOURS = "The office opens at nine and closes at five."
 PARKING = "Parking is free behind the building."
 
-Open: TypeAlias = Callable[..., Knowledge]
+OpenKnowledge: TypeAlias = Callable[..., Knowledge]
 
 
 @pytest.fixture
@@ -50,42 +41,45 @@ async def models() -> AsyncIterator[ModelServer]:
 
 
 @pytest.fixture
-async def open_knowledge(database: Database) -> AsyncIterator[Open]:
-    """The knowledge of an agent, anew from what is stored; with an embedder of a server where one is given."""
+async def open_knowledge(database: Database) -> AsyncIterator[OpenKnowledge]:
+    """Open the knowledge of an agent from the database; with an embedder if a server is given."""
     opened: list[Knowledge] = []
 
-    def open_(server: ModelServer | None = None, model: str = "small", jid: str = AGENT, **options: Any) -> Knowledge:
-        embedder = embedder_of(server, model, **options) if server is not None else None
+    def open_one(server: ModelServer | None = None, model: str = "small", jid: str = AGENT, **options: Any) -> Knowledge:
+        embedder = make_embedder(server, model, **options) if server is not None else None
         opened.append(Knowledge(KnowledgeRepository(database, jid), embedder))
         return opened[-1]
 
-    yield open_
+    yield open_one
     for knowledge in opened:
         await knowledge.close()
 
 
-def embedder_of(server: ModelServer, model: str = "small", batch: int = 64, **options: Any) -> Embedder:
+def make_embedder(server: ModelServer, model: str = "small", batch: int = 64, **options: Any) -> Embedder:
     return OpenAIEmbedder(OpenAIApi(server.url, first_back_off_s=0.001, **options), model, batch=batch)
 
 
-async def texts(found: Awaitable[list[Any]]) -> list[str]:
+async def hit_texts(found: Awaitable[list[Any]]) -> list[str]:
     return [hit.text for hit in await found]
 
 
 # By words
 
 
-async def test_without_an_embedder_documents_are_found_by_their_words(open_knowledge: Open) -> None:
+async def test_without_an_embedder_documents_are_found_by_their_words(open_knowledge: OpenKnowledge) -> None:
     knowledge = open_knowledge()
     for name, text in (("refunds", REFUNDS), ("hours", HOURS), ("parking", PARKING)):
         assert await knowledge.add(text, name) == "new"
     [hit] = await knowledge.search("What is the refund policy for subscriptions?")
     assert (hit.text, hit.score, hit.document, hit.passage) == (REFUNDS, 1.0, "refunds", 1)
-    assert await texts(knowledge.search("when does the office open, and where is parking?", threshold=0.3)) == [HOURS, PARKING]
+    assert await hit_texts(knowledge.search("when does the office open, and where is parking?", threshold=0.3)) == [
+        HOURS,
+        PARKING,
+    ]
     assert await knowledge.search("elephants") == await knowledge.search("") == await knowledge.search("office", 0) == []
 
 
-async def test_equal_scores_stay_in_the_order_of_full_text(open_knowledge: Open) -> None:
+async def test_equal_scores_stay_in_the_order_of_full_text(open_knowledge: OpenKnowledge) -> None:
     knowledge = open_knowledge()
     await knowledge.add("The car is mentioned once among many other things that nobody asked for in this long text.", "a")
     await knowledge.add("Car, car, car!", "b")
@@ -93,15 +87,15 @@ async def test_equal_scores_stay_in_the_order_of_full_text(open_knowledge: Open)
     assert [(hit.document, hit.score) for hit in found] == [("b", 1.0), ("a", 1.0)]
 
 
-async def test_by_bm25_the_rarer_word_counts_for_more_and_a_word_again_for_less(open_knowledge: Open) -> None:
+async def test_by_bm25_rare_words_count_more_and_repeated_words_less(open_knowledge: OpenKnowledge) -> None:
     knowledge = open_knowledge()
-    said = {
+    documents = {
         "rare": "The harbour is closed while the bridge over the river is built, as it was two years ago.",
         "twice": "The train leaves at nine. Another train leaves at ten.",
         "once": "The train leaves at nine. Another leaves at ten.",
         **{f"other {number}": f"No train stops at platform {number} today, says the board." for number in range(9)},
     }
-    for name, text in said.items():
+    for name, text in documents.items():
         await knowledge.add(text, name)
     found = await knowledge.search("train harbour", 3, threshold=0.5)
     assert [(hit.document, hit.score) for hit in found] == [("rare", 0.5), ("twice", 0.5), ("once", 0.5)]
@@ -110,40 +104,42 @@ async def test_by_bm25_the_rarer_word_counts_for_more_and_a_word_again_for_less(
 @pytest.mark.parametrize(
     "query", ['"', "a* OR b", "NEAR(x)", "shelf : 1", "'; DROP TABLE passages", "(", "& | !", "\x00", "\ud800", "日本語"]
 )
-async def test_no_question_is_taken_for_an_operator(open_knowledge: Open, query: str) -> None:
+async def test_no_question_is_taken_for_an_operator(open_knowledge: OpenKnowledge, query: str) -> None:
     knowledge = open_knowledge()
     await knowledge.add(REFUNDS, "refunds")
     await knowledge.add("日本語の文書", "japanese")
-    found = await texts(knowledge.search(query))
+    found = await hit_texts(knowledge.search(query))
     assert found == (["日本語の文書"] if query == "日本語" else [])
 
 
 @pytest.mark.parametrize(
-    ("query", "there"),
+    ("query", "stored_word"),
     [("close", "closes"), ("closes", "close"), ("cats", "cat"), ("cat", "cats"), ("plane", "planes"), ("policy", "policies")],
 )
-async def test_a_form_of_a_word_is_found_by_another(open_knowledge: Open, query: str, there: str) -> None:
+async def test_a_form_of_a_word_is_found_by_another(open_knowledge: OpenKnowledge, query: str, stored_word: str) -> None:
     knowledge = open_knowledge()
-    await knowledge.add(f"it {there} here", "one")
+    await knowledge.add(f"it {stored_word} here", "one")
     await knowledge.add("catapults and others", "two")
-    assert await texts(knowledge.search(query)) == [f"it {there} here"]
+    assert await hit_texts(knowledge.search(query)) == [f"it {stored_word} here"]
 
 
 # Documents
 
 
-async def test_the_same_document_twice_is_one_and_a_changed_one_is_updated(open_knowledge: Open, tmp_path: Path) -> None:
+async def test_the_same_document_twice_is_one_and_a_changed_one_is_updated(
+    open_knowledge: OpenKnowledge, tmp_path: Path
+) -> None:
     knowledge, file = open_knowledge(), tmp_path / "a.md"
     file.write_text(f"# Refunds\n\n{REFUNDS}")
     assert [await knowledge.add_file(file) for _ in range(2)] == ["new", "same"]
     copy = tmp_path / "copy.md"
     copy.write_text(file.read_text())
     assert await knowledge.add_file(copy) == "same"
-    assert await texts(knowledge.search("refund")) == [f"Refunds\n{REFUNDS}"]
+    assert await hit_texts(knowledge.search("refund")) == [f"Refunds\n{REFUNDS}"]
     file.write_text(HOURS)
     assert await knowledge.add_file(file) == "changed"
     assert await knowledge.search("refund") == []
-    assert await texts(knowledge.search("office")) == [HOURS]
+    assert await hit_texts(knowledge.search("office")) == [HOURS]
     [document] = await knowledge.list()
     assert (document.name, document.passages, document.characters) == (str(file), 1, len(HOURS))
     assert await knowledge.remove(str(file))
@@ -152,7 +148,7 @@ async def test_the_same_document_twice_is_one_and_a_changed_one_is_updated(open_
     assert not await knowledge.search("office")
 
 
-async def test_what_is_no_document_is_an_error_that_names_it(open_knowledge: Open, tmp_path: Path) -> None:
+async def test_an_unusable_document_is_an_error_that_names_it(open_knowledge: OpenKnowledge, tmp_path: Path) -> None:
     knowledge = open_knowledge()
     for name, content, problem in (
         ("empty.txt", b" \n", "has no text"),
@@ -174,7 +170,9 @@ async def test_what_is_no_document_is_an_error_that_names_it(open_knowledge: Ope
 # By meaning
 
 
-async def test_with_an_embedder_what_is_meant_is_found_in_other_words(open_knowledge: Open, models: ModelServer) -> None:
+async def test_with_an_embedder_the_same_meaning_is_found_in_other_words(
+    open_knowledge: OpenKnowledge, models: ModelServer
+) -> None:
     knowledge = open_knowledge(models)
     for name, text in (("refunds", REFUNDS), ("hours", HOURS), ("parking", PARKING)):
         await knowledge.add(text, name)
@@ -187,35 +185,35 @@ async def test_with_an_embedder_what_is_meant_is_found_in_other_words(open_knowl
     assert found[0].document == "both"
 
 
-async def test_texts_are_embedded_in_batches_and_what_is_there_only_once(open_knowledge: Open, models: ModelServer) -> None:
+async def test_texts_are_embedded_in_batches_and_only_once(open_knowledge: OpenKnowledge, models: ModelServer) -> None:
     knowledge = open_knowledge(models, batch=10)
     seen: list[tuple[int, int]] = []
     text = "\n\n".join(f"Paragraph {number}. " + "word " * 150 for number in range(25))
     await knowledge.add(text, "long", progress=lambda done, total: seen.append((done, total)))
-    assert [len(asked["input"]) for _, asked in models.asked] == [10, 10, 5]
+    assert [len(asked["input"]) for _, asked in models.requests] == [10, 10, 5]
     assert seen == [(25, 25)]
     assert await knowledge.add(text, "long") == "same"
-    assert len(models.asked) == 3
+    assert len(models.requests) == 3
     [document] = await knowledge.list()
     assert (document.passages, document.indexed) == (25, 25)
 
 
-async def test_what_the_embedder_did_not_reach_is_made_up_for(open_knowledge: Open, models: ModelServer) -> None:
+async def test_passages_that_were_not_embedded_are_embedded_later(open_knowledge: OpenKnowledge, models: ModelServer) -> None:
     knowledge = open_knowledge(models)
     text = "\n\n".join(f"Paragraph {number}. " + "word " * 150 for number in range(100))
     models.failures = [400]
     with pytest.raises(ModelError, match=r"/v1/embeddings: says 400; its words: told to fail"):
         await knowledge.add(text, "long")
-    assert await texts(knowledge.search("paragraph 7", 1))  # by its words it is found already
-    calls = len(models.asked)
+    assert await hit_texts(knowledge.search("paragraph 7", 1))  # by its words it is found already
+    calls = len(models.requests)
     assert await knowledge.add(text, "long") == "same"
-    assert sum(len(asked["input"]) for _, asked in models.asked[calls:]) == 100
+    assert sum(len(asked["input"]) for _, asked in models.requests[calls:]) == 100
     assert (await knowledge.list())[0].indexed == 100
     assert await knowledge.reindex() == 0
 
 
-async def test_what_may_pass_is_tried_again_and_what_may_not_is_said(models: ModelServer) -> None:
-    embedder = embedder_of(models)
+async def test_transient_failures_are_retried_and_others_reported(models: ModelServer) -> None:
+    embedder = make_embedder(models)
     models.failures = [503, 429]
     assert len(await embedder.embed(["a"])) == 1
     for failure, problem in (
@@ -234,11 +232,11 @@ async def test_what_may_pass_is_tried_again_and_what_may_not_is_said(models: Mod
     with pytest.raises(ModelError, match="says 503"):
         await embedder.embed(["a"])
     await embedder.close()
-    nobody = OpenAIEmbedder(OpenAIApi("http://127.0.0.1:1/v1", first_back_off_s=0.001), "m")
+    unreachable = OpenAIEmbedder(OpenAIApi("http://127.0.0.1:1/v1", first_back_off_s=0.001), "m")
     with pytest.raises(ModelError, match=r"http://127.0.0.1:1/v1/embeddings: cannot be reached"):
-        await nobody.embed(["a"])
-    await nobody.close()
-    slow = embedder_of(models, timeout_s=0.05)
+        await unreachable.embed(["a"])
+    await unreachable.close()
+    slow = make_embedder(models, timeout_s=0.05)
     models.failures = [None] * 3
     with pytest.raises(ModelError, match=r"did not answer in 0\.05 s"):
         await slow.embed(["a"])
@@ -258,15 +256,15 @@ async def test_an_api_key_is_sent_and_never_shown() -> None:
         await wrong.close()
 
 
-async def test_while_the_embedder_is_away_words_are_searched_and_the_log_says_so_once(
-    open_knowledge: Open, models: ModelServer, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
+async def test_without_a_working_embedder_words_are_searched_and_the_log_says_so_once(
+    open_knowledge: OpenKnowledge, models: ModelServer, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("searches by words alone")
     knowledge = open_knowledge(models)
     await knowledge.add(REFUNDS, "refunds")
     models.failures = [400, 400]
     for _ in range(2):
-        assert await texts(knowledge.search("refund policy")) == [REFUNDS]
+        assert await hit_texts(knowledge.search("refund policy")) == [REFUNDS]
     assert caplog.text.count("searches by words alone") == 1
     assert "/v1/embeddings: says 400\n" in caplog.text
     assert "refund policy" not in caplog.text  # which the server quotes
@@ -276,21 +274,21 @@ async def test_while_the_embedder_is_away_words_are_searched_and_the_log_says_so
 
 
 async def test_a_model_whose_vectors_change_their_length_is_noticed_while_it_runs(
-    open_knowledge: Open, models: ModelServer, caplog: pytest.LogCaptureFixture
+    open_knowledge: OpenKnowledge, models: ModelServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     knowledge = open_knowledge(models)
     await knowledge.add(REFUNDS, "refunds")
-    assert await texts(knowledge.search("reimbursed", threshold=0.6)) == [REFUNDS]
+    assert await hit_texts(knowledge.search("reimbursed", threshold=0.6)) == [REFUNDS]
     models.dimension = 64
-    assert await texts(knowledge.search("reimbursed", threshold=0.6)) == []
-    assert await texts(knowledge.search("refund policy")) == [REFUNDS], "by its words"
+    assert await hit_texts(knowledge.search("reimbursed", threshold=0.6)) == []
+    assert await hit_texts(knowledge.search("refund policy")) == [REFUNDS], "by its words"
     assert caplog.text.count("`spade-coreason knowledge reindex agent@localhost` mends it") == 1
     assert await knowledge.reindex() == 1
-    assert await texts(knowledge.search("reimbursed", threshold=0.6)) == [REFUNDS]
+    assert await hit_texts(knowledge.search("reimbursed", threshold=0.6)) == [REFUNDS]
 
 
-async def test_vectors_of_another_model_are_never_compared_and_reindexing_mends_it(
-    open_knowledge: Open, models: ModelServer, caplog: pytest.LogCaptureFixture
+async def test_vectors_of_another_model_are_never_compared_and_reindexing_repairs_it(
+    open_knowledge: OpenKnowledge, models: ModelServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = open_knowledge(models, "first")
     await before.add(REFUNDS, "refunds")
@@ -304,7 +302,7 @@ async def test_vectors_of_another_model_are_never_compared_and_reindexing_mends_
     assert "of 152 passages not all have a vector by second (256 values): 151 by first (256 values)" in caplog.text
     assert await after.missing() == {"first": 151}
     models.failures = []
-    calls = len(models.asked)
+    calls = len(models.requests)
 
     def stop(done: int, total: int) -> None:
         assert total == 151
@@ -315,13 +313,13 @@ async def test_vectors_of_another_model_are_never_compared_and_reindexing_mends_
         await after.reindex(stop)
     assert await after.missing() == {"first": 87}  # what was done is kept
     assert await after.reindex() == 87
-    assert sum(len(asked["input"]) for _, asked in models.asked[calls:]) == 151 + 2
+    assert sum(len(asked["input"]) for _, asked in models.requests[calls:]) == 151 + 2
     assert await after.missing() == {}
     assert {hit.document for hit in await after.search("reimbursed", threshold=0.6)} == {"new", "refunds"}
 
 
 async def test_a_model_that_gives_other_lengths_under_the_same_name_is_noticed(
-    open_knowledge: Open, models: ModelServer, caplog: pytest.LogCaptureFixture
+    open_knowledge: OpenKnowledge, models: ModelServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     await open_knowledge(models).add(REFUNDS, "refunds")
     models.dimension = 32
@@ -337,7 +335,7 @@ async def test_a_model_that_gives_other_lengths_under_the_same_name_is_noticed(
 
 @pytest.mark.parametrize("has_vectors", [False, True], ids=["by words", "by meaning"])
 async def test_nothing_crosses_between_agents_people_and_conversations(
-    open_knowledge: Open, models: ModelServer, has_vectors: bool
+    open_knowledge: OpenKnowledge, models: ModelServer, has_vectors: bool
 ) -> None:
     server = models if has_vectors else None
     knowledge, other = open_knowledge(server), open_knowledge(server, jid=OTHER)
@@ -367,25 +365,25 @@ async def test_nothing_crosses_between_agents_people_and_conversations(
     assert len(await knowledge.list(person=BOB)) == len(await knowledge.list()) == 1
 
 
-async def test_a_person_who_is_forgotten_is_forgotten_here_too(
-    open_knowledge: Open, models: ModelServer, database: Database
+async def test_erasing_a_person_erases_their_documents(
+    open_knowledge: OpenKnowledge, models: ModelServer, database: Database
 ) -> None:
     knowledge = open_knowledge(models)
     await knowledge.add("the xylophone of alice", "doc", person=ALICE)
     await knowledge.add("the glockenspiel of bob", "doc", person=BOB)
     await knowledge.add("something of the agent", "doc")
-    store = AgentRepository(database, AGENT)
+    repository = AgentRepository(database, AGENT)
     assert [shelf for shelf, *_ in await knowledge.repository.load_texts([Shelf("person", ALICE)])] == [Shelf("person", ALICE)]
-    assert (await store.erase_person(ALICE)).documents == 1
+    assert (await repository.erase_person(ALICE)).documents == 1
     assert await knowledge.repository.load_texts([Shelf("person", ALICE)]) == []
     assert await knowledge.search("xylophone", person=ALICE, threshold=0.7) == []
-    assert await texts(knowledge.search("glockenspiel", person=BOB)) == ["the glockenspiel of bob"]
-    assert (await store.erase_person(ALICE)).documents == 0
+    assert await hit_texts(knowledge.search("glockenspiel", person=BOB)) == ["the glockenspiel of bob"]
+    assert (await repository.erase_person(ALICE)).documents == 0
     await knowledge.add("a new one of alice", "doc", person=ALICE)
-    assert await texts(knowledge.search("new", person=ALICE)) == ["a new one of alice"]
+    assert await hit_texts(knowledge.search("new", person=ALICE)) == ["a new one of alice"]
 
 
-async def test_what_is_forgotten_is_not_in_the_file_either(tmp_path: Path) -> None:
+async def test_erased_documents_are_not_in_the_file(tmp_path: Path) -> None:
     database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/platform.db", "off")
     knowledge = Knowledge(KnowledgeRepository(database, AGENT))
     for number in range(50):
@@ -398,8 +396,8 @@ async def test_what_is_forgotten_is_not_in_the_file_either(tmp_path: Path) -> No
     assert b"xylophone" not in content
 
 
-async def test_turns_are_taken_in_once_however_often(
-    open_knowledge: Open, models: ModelServer, expected_errors: ExpectedErrors
+async def test_turns_are_added_only_once(
+    open_knowledge: OpenKnowledge, models: ModelServer, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("turns are kept without vectors")
     knowledge = open_knowledge(models)
@@ -407,7 +405,7 @@ async def test_turns_are_taken_in_once_however_often(
     await knowledge.add_turns("one", turns[:2])
     await knowledge.add_turns("one", turns)
     assert [document.name for document in await knowledge.list(conversation="one")] == ["turn 1", "turn 2", "turn 3"]
-    assert await texts(knowledge.search("question 2", 1, conversation="one")) == ["question 2\nthe same answer"]
+    assert await hit_texts(knowledge.search("question 2", 1, conversation="one")) == ["question 2\nthe same answer"]
     models.failures = [400]
     await knowledge.add_turns("one", [(4, Interaction(input={"query": "question 4"}))])
     assert [document.indexed for document in await knowledge.list(conversation="one")] == [1, 1, 1, 0]
@@ -416,26 +414,28 @@ async def test_turns_are_taken_in_once_however_often(
 
 
 async def test_knowledge_is_in_a_backup_and_found_in_either_database(
-    open_knowledge: Open, models: ModelServer, database_url: str, postgres: Postgres, tmp_path: Path
+    open_knowledge: OpenKnowledge, models: ModelServer, database_url: str, postgres: Postgres, tmp_path: Path
 ) -> None:
     await open_knowledge(models).add(REFUNDS, "refunds")
-    beside = await open_database(database_url, is_read_only=True)
-    await back_up(beside, tmp_path / "memory", tmp_path / "b.tar", "1", lambda done, total: None)
-    await beside.close()
+    reader = await open_database(database_url, is_read_only=True)
+    await back_up(reader, tmp_path / "memory", tmp_path / "b.tar", "1", lambda done, total: None)
+    await reader.close()
     for target in (f"{SQLITE}{tmp_path}/restored.db", postgres.url()):
         database = await open_database(target, "off")
         await restore(database, tmp_path / target.partition(":")[0] / "memory", tmp_path / "b.tar", lambda done, total: None)
         await database.close()
         database = await open_database(target, "off")
-        for query, embedder in (("refund policy", None), ("reimbursed", embedder_of(models))):
+        for query, embedder in (("refund policy", None), ("reimbursed", make_embedder(models))):
             knowledge = Knowledge(KnowledgeRepository(database, AGENT), embedder)
-            assert await texts(knowledge.search(query, threshold=0.6)) == [REFUNDS]
+            assert await hit_texts(knowledge.search(query, threshold=0.6)) == [REFUNDS]
             await knowledge.close()
         assert await Knowledge(KnowledgeRepository(database, AGENT)).add(HOURS, "hours") == "new"
         await database.close()
 
 
-async def test_a_turn_that_retention_deletes_is_not_known_any_more(open_knowledge: Open, database: Database) -> None:
+async def test_a_turn_that_retention_deletes_is_removed_from_the_knowledge(
+    open_knowledge: OpenKnowledge, database: Database
+) -> None:
     store, knowledge = AgentRepository(database, AGENT), open_knowledge()
     row = new_conversation(store)
     for number in range(1, 4):
@@ -443,15 +443,15 @@ async def test_a_turn_that_retention_deletes_is_not_known_any_more(open_knowledg
         await knowledge.add_turns("t", [(number, Interaction(input={"query": f"question {number}"}))])
     assert await store.retention.delete_oldest(row.id, None, 2, 100) == 2
     assert [document.name for document in await knowledge.list(conversation="t")] == ["turn 3"]
-    assert await texts(knowledge.search("question", conversation="t")) == ["question 3"]
+    assert await hit_texts(knowledge.search("question", conversation="t")) == ["question 3"]
 
 
 # In an agent
 
 
 async def test_an_agent_is_given_its_knowledge_and_recalls_it() -> None:
-    class Librarian:
-        """Keeps what it is told for whoever tells it, and recalls."""
+    class KnowledgeAgent:
+        """Store notes for the person who sends them, and recall."""
 
         def __init__(self, manifest: Any, knowledge: Knowledge) -> None:
             self.manifest = manifest
@@ -465,7 +465,7 @@ async def test_an_agent_is_given_its_knowledge_and_recalls_it() -> None:
                 await self.knowledge.add(keep, "note", person=session.identity.id)
             await response.data({"found": await session.recall(request.payload.get("query", ""), 3, 0.5)})
 
-    async with AgentTester(Librarian) as t:
+    async with AgentTester(KnowledgeAgent) as t:
         await t.ask({"keep": "my office is in Berlin"}, user=ALICE)
 
         async def found(query: str, user: str) -> list[str]:
@@ -482,7 +482,7 @@ async def test_an_agent_is_given_its_knowledge_and_recalls_it() -> None:
         assert await found("Berlin office", ALICE) == [HOURS]
 
 
-async def test_an_agent_without_a_parameter_for_it_recalls_its_turns() -> None:
+async def test_an_agent_without_a_knowledge_parameter_recalls_its_turns() -> None:
     @agent
     async def recalling(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.data({"found": await session.recall(request.payload["query"])})

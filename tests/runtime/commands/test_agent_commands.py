@@ -1,4 +1,4 @@
-"""What a method must be to be a command, and what its parameters ask for."""
+"""Commands of an agent: the methods that can be one, and the form fields of their parameters."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, SessionHandle, command
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, SessionHandle, command
 from spade_coreason.domain.forms import Choice, Field, FieldError
 from spade_coreason.runtime.commands.decorator import commands_of
-from spade_coreason.runtime.response import Response
 
 if TYPE_CHECKING:
-    from nowhere import Session  # type: ignore[import-not-found]  # what only a type checker sees is no hindrance
+    from nowhere import Unknown  # type: ignore[import-not-found]  # what only a type checker sees is no hindrance
 
 
 class Agent:
@@ -28,7 +27,7 @@ class Agent:
     @command("sum", "add numbers", first="the first", loud="whether to shout")
     async def add(
         self,
-        session: Session,
+        session: Unknown,
         first: int,
         second: int = 1,
         loud: bool = False,
@@ -40,12 +39,12 @@ class Agent:
         return f"{total}{'!' if loud else ''} {note or ''}".rstrip()
 
 
-class Heir(Agent):
+class InheritingAgent(Agent):
     """Inherits."""
 
 
 def test_fields_come_from_the_parameters() -> None:
-    [own] = commands_of(Heir())
+    [own] = commands_of(InheritingAgent())
     assert (own.name, own.description) == ("sum", "add numbers")
     assert own.fields == (
         Field("first", "the first", "number", is_required=True),
@@ -72,8 +71,8 @@ def test_fields_come_from_the_parameters() -> None:
         ),
     ],
 )
-async def test_a_text_fills_them_in_order(text: str, answer: str) -> None:
-    async with AgentTester(Heir) as t:
+async def test_the_words_of_a_text_fill_the_fields_in_order(text: str, answer: str) -> None:
+    async with AgentTester(InheritingAgent) as t:
         assert await t.say(text) == [answer]
 
 
@@ -97,14 +96,14 @@ async def _reserved(self: Any, session: SessionHandle, conversation: str) -> Non
         ("x", _plain, {"city": "which"}, "has no parameter city"),
     ],
 )
-def test_what_cannot_be_a_command_is_a_clear_error(
+def test_a_method_that_cannot_be_a_command_is_a_clear_error(
     name: str, method: Callable[..., Any], labels: dict[str, str], problem: str
 ) -> None:
     with pytest.raises(TypeError, match=problem):
         command(name, "what", **labels)(method)
 
 
-async def test_what_an_agent_asks_is_a_text_and_answers_to_choose_from() -> None:
+async def test_a_question_of_an_agent_is_a_text_with_choices() -> None:
     async with AgentTester(Agent) as t:
         assert await t.say("hi") == ["Which city?\n\n- Berlin\n- New York"]
         [block] = [event async for event in t.stream("hi") if event.type == "block.markdown"]
@@ -123,12 +122,12 @@ async def test_choices_are_texts_and_not_too_many(choices: list[Any]) -> None:
         assert await t.say("hi") == ["refused"]
 
 
-def test_a_field_takes_what_a_form_and_a_person_write() -> None:
+def test_a_field_parses_the_values_of_forms_and_of_people() -> None:
     switch = Field("s", "", "yes or no", default=True)
     assert [switch.parse(text) for text in ("1", "0", "true", "No", "", None)] == [True, False, True, False, True, True]
-    few = Field("n", "", "number", minimum=1, maximum=200)
-    assert [few.parse(text) for text in ("7", "9999")] == [7, 200]
+    count_field = Field("n", "", "number", minimum=1, maximum=200)
+    assert [count_field.parse(text) for text in ("7", "9999")] == [7, 200]
     with pytest.raises(FieldError, match="n is 1 or more, not -3"):
-        few.parse("-3")
+        count_field.parse("-3")
     with pytest.raises(FieldError, match="n is a number"):
-        few.parse("٣")
+        count_field.parse("٣")

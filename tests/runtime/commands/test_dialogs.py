@@ -1,4 +1,4 @@
-"""Ad-hoc commands without a network: their sessions are bounded, and slow ones answer by a message."""
+"""Ad-hoc commands without a network: sessions are bounded, and slow commands reply by a message."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from spade_coreason import (
     AgentRequest,
     AgentTester,
     ConfigError,
-    Policy,
     ResponseHandler,
+    Session,
     SessionHandle,
     command,
 )
-from spade_coreason.codec.adhoc import Action, CommandCall, CommandProblem, CommandStage
-from spade_coreason.memory.session import Session
+from spade_coreason.domain.adhoc import Action, CommandCall, CommandProblem, CommandStage
 from spade_coreason.runtime.commands.dialogs import AdHocSessions
-from spade_coreason.runtime.policy import RunnerTimings
+from spade_coreason.testing import Policy, RunnerTimings
 from tests.support.wait import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 
 
-class Slow:
-    """Waits where it is told to, in a turn and in a command."""
+class WaitingAgent:
+    """Wait for the test in each turn and in the command `wait`."""
 
     def __init__(self) -> None:
         self.manifest = AgentDefinition.simple("slow")
         self.working = asyncio.Event()
-        self.may_go_on = asyncio.Event()
+        self.release = asyncio.Event()
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await self.wait(session)
@@ -43,7 +42,7 @@ class Slow:
     @command("wait", "wait for a sign")
     async def wait(self, session: SessionHandle) -> str | None:
         self.working.set()
-        await self.may_go_on.wait()
+        await self.release.wait()
         await session.store("waited", True)
         return "It came."
 
@@ -52,20 +51,20 @@ class Slow:
         session.end()
 
 
-class Desk:
-    """Calls of people, one after the other."""
+class AdHocClient:
+    """Send command calls of people to an agent."""
 
-    def __init__(self, t: AgentTester, dialogues: AdHocSessions) -> None:
+    def __init__(self, t: AgentTester, sessions: AdHocSessions) -> None:
         self.t = t
-        self.dialogues = dialogues
+        self.sessions = sessions
         agent = t.agent
-        assert isinstance(agent, Slow)
+        assert isinstance(agent, WaitingAgent)
         self.agent = agent
 
     async def call(
         self, node: str, session: str = "", action: Action = "execute", *, who: str = f"{ALICE}/phone", **form: str
     ) -> CommandStage | CommandProblem:
-        return await self.dialogues.answer(CommandCall(who, "1", node, session, action, form or None))
+        return await self.sessions.answer(CommandCall(who, "1", node, session, action, form or None))
 
     async def begin(self, node: str, who: str = f"{ALICE}/phone") -> str:
         stage = await self.call(node, who=who)
@@ -73,116 +72,116 @@ class Desk:
         assert stage.status == "executing"
         return stage.session
 
-    async def text(self, node: str, **how: Any) -> str:
-        return (await self.call(node, **how)).text
+    async def text(self, node: str, **options: Any) -> str:
+        return (await self.call(node, **options)).text
 
-    async def lives(self, session: str, node: str = "forget-me", who: str = f"{ALICE}/phone") -> bool:
-        """Whether a session is still there; it is canceled."""
+    async def cancel(self, session: str, node: str = "forget-me", who: str = f"{ALICE}/phone") -> bool:
+        """Cancel a session, and tell if it still existed."""
         return isinstance(await self.call(node, session, "cancel", who=who), CommandStage)
 
 
 @asynccontextmanager
-async def desk(policy: Policy | None = None, **how: float) -> AsyncIterator[Desk]:
-    async with AgentTester(Slow, policy=policy, user=ALICE) as t:
-        dialogues = AdHocSessions(t.runners[AGENT], **how)
-        yield Desk(t, dialogues)
-        await dialogues.close()
+async def open_adhoc_client(policy: Policy | None = None, **options: float) -> AsyncIterator[AdHocClient]:
+    async with AgentTester(WaitingAgent, policy=policy, user=ALICE) as t:
+        sessions = AdHocSessions(t.runners[AGENT], **options)
+        yield AdHocClient(t, sessions)
+        await sessions.close()
 
 
-async def test_a_flood_of_sessions_costs_only_whoever_floods() -> None:
-    async with desk() as d:
-        bobs = await d.begin("forget-me", f"{BOB}/phone")
-        opened = [await d.begin("forget-me", f"{ALICE}/device{number}") for number in range(50)]
-        lives = [await d.lives(name, who=f"{ALICE}/device{number}") for number, name in enumerate(opened)]
-        assert lives == [False] * 40 + [True] * 10
-        assert await d.lives(bobs, who=f"{BOB}/phone")
+async def test_a_flood_of_sessions_ends_only_sessions_of_its_sender() -> None:
+    async with open_adhoc_client() as client:
+        bobs = await client.begin("forget-me", f"{BOB}/phone")
+        opened = [await client.begin("forget-me", f"{ALICE}/device{number}") for number in range(50)]
+        existed = [await client.cancel(name, who=f"{ALICE}/device{number}") for number, name in enumerate(opened)]
+        assert existed == [False] * 40 + [True] * 10
+        assert await client.cancel(bobs, who=f"{BOB}/phone")
 
 
-async def test_a_thousand_sessions_are_kept_in_all() -> None:
-    async with desk() as d:
-        first = await d.begin("forget-me", "p0@localhost/x")
-        second = await d.begin("forget-me", "p1@localhost/x")
+async def test_at_most_a_thousand_sessions_are_kept() -> None:
+    async with open_adhoc_client() as client:
+        first = await client.begin("forget-me", "p0@localhost/x")
+        second = await client.begin("forget-me", "p1@localhost/x")
         for number in range(2, 1001):
-            await d.begin("forget-me", f"p{number}@localhost/x")
-        assert not await d.lives(first, who="p0@localhost/x")
-        assert await d.lives(second, who="p1@localhost/x")
+            await client.begin("forget-me", f"p{number}@localhost/x")
+        assert not await client.cancel(first, who="p0@localhost/x")
+        assert await client.cancel(second, who="p1@localhost/x")
 
 
-async def test_a_session_ends_by_itself() -> None:
-    async with desk(session_timeout_s=0.0) as d:
-        session = await d.begin("forget-me")
+async def test_a_session_times_out() -> None:
+    async with open_adhoc_client(session_timeout_s=0.0) as client:
+        session = await client.begin("forget-me")
         await asyncio.sleep(0)
-        answer = await d.call("forget-me", session, "complete", sure="1")
+        answer = await client.call("forget-me", session, "complete", sure="1")
         assert isinstance(answer, CommandProblem)
         assert answer.detail == "bad-sessionid"
 
 
 async def test_a_form_may_be_sent_with_the_first_call_and_only_once() -> None:
-    async with desk() as d:
-        assert await d.text("settings", streaming="off") == "language: default\nthoughts: default\nstreaming: off"
-        session = await d.begin("forget-me")
-        both = await asyncio.gather(*(d.call("forget-me", session, "complete", sure="1") for _ in range(2)))
+    async with open_adhoc_client() as client:
+        assert await client.text("settings", streaming="off") == "language: default\nthoughts: default\nstreaming: off"
+        session = await client.begin("forget-me")
+        both = await asyncio.gather(*(client.call("forget-me", session, "complete", sure="1") for _ in range(2)))
         assert sorted(type(answer).__name__ for answer in both) == ["CommandProblem", "CommandStage"]
 
 
-async def test_what_takes_long_is_answered_by_a_message_and_eight_at_once_are_enough() -> None:
-    async with desk(reply_timeout_s=0.5) as d:
-        assert await d.text("wait") == "This takes a while; the answer follows as a message."
-        assert d.t.unread() == []
-        d.agent.may_go_on.set()
-        await eventually(lambda: d.t.unread() == ["It came."])
-        assert "waited: true" in await d.text("memory")
-    async with desk() as d:
-        calls = [asyncio.create_task(d.call("wait", who=f"{ALICE}/{number}")) for number in range(9)]
-        await d.agent.working.wait()
+async def test_a_slow_command_replies_by_a_message_and_at_most_eight_run_at_once() -> None:
+    async with open_adhoc_client(reply_timeout_s=0.5) as client:
+        assert await client.text("wait") == "This takes a while; the answer follows as a message."
+        assert client.t.unread() == []
+        client.agent.release.set()
+        await eventually(lambda: client.t.unread() == ["It came."])
+        assert "waited: true" in await client.text("memory")
+    async with open_adhoc_client() as client:
+        calls = [asyncio.create_task(client.call("wait", who=f"{ALICE}/{number}")) for number in range(9)]
+        await client.agent.working.wait()
         refused = await calls[-1]
         assert isinstance(refused, CommandProblem)
         assert refused.condition == "resource-constraint"
-        assert await d.text("status", who=f"{BOB}/x") == "We have not spoken yet."
-        d.agent.may_go_on.set()
+        assert await client.text("status", who=f"{BOB}/x") == "We have not spoken yet."
+        client.agent.release.set()
         assert {(await one).text for one in calls[:8]} == {"It came."}
 
 
 async def test_a_command_that_changes_a_conversation_waits_for_its_turn_there() -> None:
-    async with desk() as d:
-        turn = asyncio.create_task(d.t.say("work"))
-        await d.agent.working.wait()
-        new = asyncio.create_task(d.call("new"))
-        assert "is active: 1 of 100 messages, 0 answered" in await d.text("status")
+    async with open_adhoc_client() as client:
+        turn = asyncio.create_task(client.t.say("work"))
+        await client.agent.working.wait()
+        new = asyncio.create_task(client.call("new"))
+        assert "is active: 1 of 100 messages, 0 answered" in await client.text("status")
         assert not new.done()
-        d.agent.may_go_on.set()
+        client.agent.release.set()
         assert await turn == ["done"]
         assert (await new).text.startswith("Your next message begins")
-        assert "is completed: 1 of 100 messages, 1 answered" in await d.text("status")
+        assert "is completed: 1 of 100 messages, 1 answered" in await client.text("status")
 
 
-async def test_forget_me_from_the_menu_drops_what_runs_and_what_waits_in_a_pause() -> None:
-    async with desk(Policy(operators=frozenset({BOB}))) as d:
-        d.agent.may_go_on.set()
-        await d.t.say("one")
-        await d.t.say("two", thread="t")
-        assert (await d.text("pause", who=f"{BOB}/x")).startswith("Paused")
-        d.t.send("three")
-        waiting = asyncio.create_task(d.call("wait", conversation="t"))
-        await eventually(lambda: d.t.runners[AGENT].count_queued(ALICE) == 2)
-        session = await d.begin("forget-me")
-        done = await d.call("forget-me", session, "complete", sure="1")
+async def test_forget_me_drops_running_and_queued_work_in_a_pause() -> None:
+    async with open_adhoc_client(Policy(operators=frozenset({BOB}))) as client:
+        client.agent.release.set()
+        await client.t.say("one")
+        await client.t.say("two", thread="t")
+        assert (await client.text("pause", who=f"{BOB}/x")).startswith("Paused")
+        client.t.send("three")
+        waiting = asyncio.create_task(client.call("wait", conversation="t"))
+        await eventually(lambda: client.t.runners[AGENT].count_queued(ALICE) == 2)
+        session = await client.begin("forget-me")
+        done = await client.call("forget-me", session, "complete", sure="1")
         assert done.text.startswith("Forgotten: 2 conversations, 2 turns")
-        assert await d.text("resume", who=f"{BOB}/x") == "I go on."
-        await d.t.settled()
-        assert d.t.unread() == ["I am paused at the moment; your message is kept."]
+        assert await client.text("resume", who=f"{BOB}/x") == "I go on."
+        await client.t.settled()
+        assert client.t.unread() == ["I am paused at the moment; your message is kept."]
         assert (await waiting).text == "This is not done: what it was about is gone."
-        assert await d.text("conversations") == "There are none."
+        assert await client.text("conversations") == "There are none."
 
 
-async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too() -> None:
-    class Stubborn(Slow):
+async def test_forget_me_erases_the_data_of_a_turn_that_ignores_cancellation() -> None:
+    class Stubborn(WaitingAgent):
         at_work = 0
 
         async def wait(self, session: SessionHandle) -> str | None:
             await session.store("secret", "mine")
             self.at_work += 1
-            while not self.may_go_on.is_set():
+            while not self.release.is_set():
                 with suppress(asyncio.CancelledError):
                     await super().wait(session)
             return "It came."
@@ -194,44 +193,44 @@ async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too() -> Non
             t.send(text, thread=thread)
         await eventually(lambda: t.agent.at_work == 2)  # type: ignore[attr-defined]
         assert (await t.say("/forget me yes"))[0].startswith("Forgotten: 3 conversations")
-        t.agent.may_go_on.set()  # type: ignore[attr-defined]  # of this test's own agent
+        t.agent.release.set()  # type: ignore[attr-defined]  # of this test's own agent
         await t.settled()
         assert [record.conversation_id for record in await t.conversations()] == []
         assert await t.runners[AGENT].repository.load_variables("conversation", "a") == {}
         assert t.unread() == []
 
 
-async def test_an_agents_commands_pile_up_in_a_pause_no_more_than_messages() -> None:
-    async with desk(Policy(queue=3, operators=frozenset({BOB})), reply_timeout_s=0.3) as d:
-        await d.text("pause", who=f"{BOB}/x")
-        said = [await d.text("wait") for _ in range(4)]
+async def test_commands_of_an_agent_are_limited_in_a_pause_like_messages() -> None:
+    async with open_adhoc_client(Policy(queue=3, operators=frozenset({BOB})), reply_timeout_s=0.3) as client:
+        await client.text("pause", who=f"{BOB}/x")
+        said = [await client.text("wait") for _ in range(4)]
         assert said[2:] == [
             "This takes a while; the answer follows as a message.",
             "Too much of yours waits already; please try again later.",
         ]
-        assert await d.begin("forget-me")
+        assert await client.begin("forget-me")
 
 
 async def test_a_command_may_end_the_conversation_and_say_nothing() -> None:
-    async with desk(Policy(commands=False)) as d:
-        d.agent.may_go_on.set()
-        await d.t.say("one")
-        assert await d.text("finish") == "Done."
-        assert [record.state for record in await d.t.conversations()] == ["completed"]
-        await d.t.say("two")
-        assert await d.t.say("/finish") == ["Done."]
-        assert [record.state for record in await d.t.conversations()] == ["completed"]
-        assert await d.t.say("/help") == ["done"], "the platform's commands are off"
+    async with open_adhoc_client(Policy(commands=False)) as client:
+        client.agent.release.set()
+        await client.t.say("one")
+        assert await client.text("finish") == "Done."
+        assert [record.state for record in await client.t.conversations()] == ["completed"]
+        await client.t.say("two")
+        assert await client.t.say("/finish") == ["Done."]
+        assert [record.state for record in await client.t.conversations()] == ["completed"]
+        assert await client.t.say("/help") == ["done"], "the platform's commands are off"
 
 
-async def test_a_name_that_is_taken_is_a_clear_error() -> None:
-    class Greedy(Slow):
+async def test_a_command_name_of_the_platform_is_a_clear_error() -> None:
+    class ConflictingAgent(WaitingAgent):
         @command("help", "all the help there is")
         async def help(self, session: SessionHandle) -> str:
             return ""
 
-    with pytest.raises(ConfigError, match=r'Greedy: the command "help" is the platform\'s; give it another name'):
-        async with AgentTester(Greedy):
+    with pytest.raises(ConfigError, match=r'ConflictingAgent: the command "help" is the platform\'s; give it another name'):
+        async with AgentTester(ConflictingAgent):
             pass
 
 

@@ -12,7 +12,7 @@ from spade_coreason import AgentDefinition, AgentTester
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.llm.mcp.offers import Offer
 from tests.support.chat_completions import RequestBody
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 HERE = Path(__file__).parent
 
@@ -29,7 +29,7 @@ def legacy_server(log: Path, *faults: str, **further: Any) -> dict[str, Any]:
 
 async def wait_until_listening(port: int) -> None:
     """Wait for a server to listen."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while True:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -50,15 +50,15 @@ def process_ids(log: Path) -> list[int]:
     return [int(line.split()[1]) for line in _lines(log) if line.startswith("began")]
 
 
-def mcp_tool_names(asked: RequestBody) -> list[str]:
+def mcp_tool_names(body: RequestBody) -> list[str]:
     """Return the names of the MCP tools in a request to a model."""
-    return [name for tool in asked.get("tools", ()) if "__" in (name := tool["function"]["name"])]
+    return [name for tool in body.get("tools", ()) if "__" in (name := tool["function"]["name"])]
 
 
-def last_tool_results(asked: RequestBody) -> list[str]:
+def last_tool_results(body: RequestBody) -> list[str]:
     """Return the results of the last tool calls in a request to a model."""
     found: list[str] = []
-    for message in asked["messages"]:
+    for message in body["messages"]:
         found = [*found, message["content"]] if message["role"] == "tool" else [] if message.get("tool_calls") else found
     return found
 

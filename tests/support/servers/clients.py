@@ -17,10 +17,10 @@ from slixmpp.xmlstream import ET
 from slixmpp.xmlstream.handler import Callback
 from slixmpp.xmlstream.matcher import MatchXPath
 
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 ATTEMPTS = 3
-CONNECT_S = PATIENCE_S
+CONNECT_S = TIMEOUT_S
 
 logging.getLogger("slixmpp").setLevel(logging.CRITICAL)  # connections are cut on purpose here
 
@@ -34,6 +34,14 @@ class Server(Protocol):
     def port(self) -> int: ...
     @property
     def ca_file(self) -> Path | None: ...
+
+
+class StanzaQueue(asyncio.Queue[Any]):
+    """Received stanzas, oldest first."""
+
+    def unread(self) -> list[Any]:
+        """Return the stanzas that are still in the queue, and leave them there."""
+        return list(self._queue)  # type: ignore[attr-defined]  # asyncio's types leave out what subclasses may use
 
 
 class StockClient:
@@ -64,8 +72,8 @@ class StockClient:
         self._plugins = (*plugins, *(("xep_0198",) if smacks else ()))
         self._priority = priority
         self.jid = jid
-        self.messages: asyncio.Queue[Any] = asyncio.Queue()
-        self.presences: asyncio.Queue[Any] = asyncio.Queue()
+        self.messages = StanzaQueue()
+        self.presences = StanzaQueue()
         self.disconnected = asyncio.Event()
         self.xmpp: Any = None
 
@@ -109,7 +117,7 @@ class StockClient:
         """Send unavailable presence and close the stream."""
         if self.xmpp is not None and self.xmpp.transport is not None:
             self.xmpp.send_presence(ptype="unavailable")
-            await asyncio.wait_for(self.xmpp.disconnect(wait=1.0), PATIENCE_S)
+            await asyncio.wait_for(self.xmpp.disconnect(wait=1.0), TIMEOUT_S)
         await self._drop()
 
     def cut(self) -> None:
@@ -141,11 +149,11 @@ class StockClient:
         """Send any stanza, with its namespace `jabber:client`. Stream management counts it like any other."""
         self.xmpp.send(slixmpp.xmlstream.StanzaBase(self.xmpp, ET.fromstring(stanza)), use_filters=False)
 
-    async def message(self, timeout_s: float = PATIENCE_S) -> Any:
+    async def message(self, timeout_s: float = TIMEOUT_S) -> Any:
         """Return the next message stanza of any kind, as slixmpp's object (`["body"]`, `["thread"]`, `["from"]`, `.xml`)."""
         return await asyncio.wait_for(self.messages.get(), timeout_s)
 
-    async def answer(self, timeout_s: float = PATIENCE_S) -> Any:
+    async def answer(self, timeout_s: float = TIMEOUT_S) -> Any:
         """Return the next message with a body, or of type error. Others (typing, receipts) are skipped."""
         async with asyncio.timeout(timeout_s):
             while True:
@@ -153,7 +161,7 @@ class StockClient:
                 if message["type"] == "error" or message["body"]:
                     return message
 
-    async def ask(self, body: str, to: str, *, timeout_s: float = PATIENCE_S, thread: str | None = None) -> str:
+    async def ask(self, body: str, to: str, *, timeout_s: float = TIMEOUT_S, thread: str | None = None) -> str:
         """Send a message and return the text of the next answer."""
         self.send(body, to, thread=thread)
         return str((await self.answer(timeout_s))["body"])

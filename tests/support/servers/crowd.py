@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import quoteattr
 
 from spade_coreason.xmpp.servers.process import find_free_ports
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 HOST = "crowd.localhost"
 MUC = "http://jabber.org/protocol/muc"
@@ -34,21 +34,21 @@ class Crowd:
     Received stanzas are counted, not parsed: a thousand occupants receive a million presences of each other.
     """
 
-    def __init__(self, entrance: ComponentEndpoint) -> None:
-        self._entrance = entrance
+    def __init__(self, endpoint: ComponentEndpoint) -> None:
+        self._endpoint = endpoint
         self._joined = 0
-        self._came = asyncio.Condition()
+        self._join_condition = asyncio.Condition()
 
     async def __aenter__(self) -> Crowd:
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._entrance.port)
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._endpoint.port)
         self._writer.write(
             b"<stream:stream xmlns='jabber:component:accept' xmlns:stream='http://etherx.jabber.org/streams' to='%s'>"
-            % self._entrance.host.encode()
+            % self._endpoint.host.encode()
         )
         header = b""
         while (stream_id := re.search(rb"<stream:stream[^>]* id=['\"]([^'\"]+)['\"]", header)) is None:
             header += await self._reader.read(4096)
-        proof = hashlib.sha1(stream_id[1] + self._entrance.secret.encode(), usedforsecurity=False).hexdigest()
+        proof = hashlib.sha1(stream_id[1] + self._endpoint.secret.encode(), usedforsecurity=False).hexdigest()
         self._writer.write(b"<handshake>%s</handshake>" % proof.encode())
         assert b"<handshake" in await self._reader.read(4096)
         self._counting = asyncio.create_task(self._count())
@@ -60,9 +60,9 @@ class Crowd:
         self._writer.close()
 
     def jid(self, number: int) -> str:
-        return f"person{number}@{self._entrance.host}/room"
+        return f"person{number}@{self._endpoint.host}/room"
 
-    async def join(self, room: str, count: int, timeout_s: float = PATIENCE_S) -> None:
+    async def join(self, room: str, count: int, timeout_s: float = TIMEOUT_S) -> None:
         """Join a room with `count` occupants and return when all are in.
 
         They join in groups, because ejabberd cannot handle a thousand requests at once.
@@ -72,8 +72,8 @@ class Crowd:
             for number in range(count):
                 self._presence(room, number, join_element)
                 if (number + 1) % _GROUP == 0 or number + 1 == count:
-                    async with self._came:
-                        await self._came.wait_for(lambda so_many=number + 1: self._joined >= so_many)  # type: ignore[misc]  # mypy knows no type of a lambda with a default
+                    async with self._join_condition:
+                        await self._join_condition.wait_for(lambda expected=number + 1: self._joined >= expected)  # type: ignore[misc]  # mypy knows no type of a lambda with a default
 
     def leave(self, room: str, *numbers: int) -> None:
         for number in numbers:
@@ -101,6 +101,6 @@ class Crowd:
             # A tail that may be the start of another match is kept for the next read.
             rest = data[max([len(data) - _LONGEST_STATUS, *found]) :]
             if found:
-                async with self._came:
+                async with self._join_condition:
                     self._joined += len(found)
-                    self._came.notify_all()
+                    self._join_condition.notify_all()

@@ -14,7 +14,7 @@ from tests.support.servers.server import DOMAIN, OTHER_DOMAIN, XmppServer
 DEBIAN_STANZA_BYTES = 262_144
 
 CONFIGURATION = """\
-hosts: ["{domain}", "{other}"]
+hosts: ["{domain}", "{other_domain}"]
 loglevel: warning
 certfiles: ["{pem}"]
 listen:
@@ -24,7 +24,7 @@ listen:
      request_handlers: {{/ws: ejabberd_http_ws{upload_handler}}}}}
 {crowd}
 acl: {{local: {{user_regexp: ""}}}}
-access_rules: {{local: {{allow: local}}, c2s: {{allow: all}}, register: {{{registers}: all}}}}
+access_rules: {{local: {{allow: local}}, c2s: {{allow: all}}, register: {{{allow_registration}: all}}}}
 auth_method: internal
 auth_password_format: scram
 registration_timeout: infinity
@@ -69,17 +69,17 @@ def ejabberd(
     archive: bool = False,
     smacks: bool = True,
     hibernation_s: int = 300,
-    uploads: int | None = None,
+    max_upload_bytes: int | None = None,
     offline: bool = True,
     crowd: ComponentEndpoint | None = None,
-    registers: bool = True,
+    allow_registration: bool = True,
 ) -> XmppServer:
     """Prepare a server in `directory` without starting it: `with ejabberd(tmp_path) as server: …`.
 
-    uploads    The largest size of an uploaded file, in bytes (XEP-0363).
-    offline    Store messages for accounts that are offline.
-    crowd      A crowd that may connect.
-    registers  Accept in-band registration (XEP-0077).
+    max_upload_bytes    The largest uploaded file (XEP-0363).
+    offline             Store messages for accounts that are offline.
+    crowd               A crowd that may connect.
+    allow_registration  Accept in-band registration (XEP-0077).
     """
     domains = [prefix + domain for domain in (DOMAIN, OTHER_DOMAIN) for prefix in ("", "muc.", "pubsub.", "upload.")]
     certificate = ensure_certificate(directory / "certs", domains)
@@ -96,21 +96,21 @@ def ejabberd(
         modules.append(f"  mod_stream_mgmt: {{resend_on_timeout: if_offline, resume_timeout: {hibernation_s}}}")
     if archive:
         modules.append("  mod_mam: {default: always, assume_mam_usage: true}")
-    if uploads:
-        files = f'put_url: "http://127.0.0.1:{http}/upload/@HOST@", docroot: "{directory}/upload/@HOST@", max_size: {uploads}'
-        modules.append(f"  mod_http_upload: {{{files}, access: local}}")
+    if max_upload_bytes:
+        paths = f'put_url: "http://127.0.0.1:{http}/upload/@HOST@", docroot: "{directory}/upload/@HOST@"'
+        modules.append(f"  mod_http_upload: {{{paths}, max_size: {max_upload_bytes}, access: local}}")
     configuration = directory / "ejabberd.yml"
     configuration.write_text(
         CONFIGURATION.format(
             domain=DOMAIN,
-            other=OTHER_DOMAIN,
+            other_domain=OTHER_DOMAIN,
             pem=pem,
             c2s=c2s,
             http=http,
             stanza_bytes=stanza_bytes,
-            registers="allow" if registers else "deny",
+            allow_registration="allow" if allow_registration else "deny",
             crowd=CROWD.format(crowd=crowd) if crowd else "",
-            upload_handler=", /upload: mod_http_upload" if uploads else "",
+            upload_handler=", /upload: mod_http_upload" if max_upload_bytes else "",
             modules="\n".join(modules),
         )
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 
 class GoSendxmpp:
@@ -24,7 +24,7 @@ class GoSendxmpp:
     async def send(self, *arguments: str, text: str = "") -> None:
         """Run it to its end, with `text` as its input."""
         process = await self._start(*arguments)
-        await asyncio.wait_for(process.communicate(text.encode()), PATIENCE_S)
+        await asyncio.wait_for(process.communicate(text.encode()), TIMEOUT_S)
         assert process.returncode == 0, arguments
 
     @asynccontextmanager
@@ -56,7 +56,7 @@ class Listener:
 
     async def wait_for_line(self, end: str) -> str:
         """Return the next line with this end."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not (line := (await self._lines.readline()).decode()).endswith(f"{end}\n"):
                 assert line, "it has ended"
             return line

@@ -6,9 +6,12 @@ import asyncio
 import ipaddress
 import os
 import select
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from tests.support.wait import TIMEOUT_S
 
 LISTENING = "0A"
 UNCONNECTED = "07"
@@ -28,6 +31,14 @@ def group_members(leader: int) -> list[int]:
             fields = path.read_text().rpartition(")")[2].split()
             if int(fields[2]) == leader and fields[0] != "Z":
                 members.append(int(path.parent.name))
+    return members
+
+
+def remaining_members(leader: int) -> list[int]:
+    """Wait until the group has ended, and return the processes that have not. A killed process takes a moment to end."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while (members := group_members(leader)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     return members
 
 

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 COLUMNS, LINES = 100, 40
 
@@ -45,12 +45,12 @@ class Profanity:
         settings.write_text(SETTINGS)
         await self._run("new-session", "-d", "-x", str(COLUMNS), "-y", str(LINES), "profanity", "-l", "DEBUG")
         try:
-            await self.shows("This seems to be your first time")
+            await self.wait_for("This seems to be your first time")
             jid, password = self._account
             await self.type(f"/connect {jid} server {self._server.host} port {self._server.port}")
-            await self.shows("Enter password:")
+            await self.wait_for("Enter password:")
             await self.type(password)
-            await self.shows("logged in successfully")
+            await self.wait_for("logged in successfully")
         except BaseException:
             await self._run("kill-server")
             raise
@@ -68,16 +68,16 @@ class Profanity:
         """Return the current screen: lines without trailing blanks."""
         return await self._run("capture-pane", "-p")
 
-    async def shows(self, *texts: str, timeout_s: float = PATIENCE_S) -> str:
+    async def wait_for(self, *texts: str, timeout_s: float = TIMEOUT_S) -> str:
         """Wait for a screen with all of these texts in this order, and return it."""
-        seen = ""
+        screen = ""
         try:
             async with asyncio.timeout(timeout_s):
-                while not _in_order(seen := await self.screen(), texts):  # noqa: ASYNC110 - it has no event
+                while not _in_order(screen := await self.screen(), texts):  # noqa: ASYNC110 - it has no event
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            raise AssertionError(f"profanity does not show {texts}:\n{seen}") from None
-        return seen
+            raise AssertionError(f"profanity does not show {texts}:\n{screen}") from None
+        return screen
 
     async def _run(self, *arguments: str) -> str:
         environment = {
@@ -92,16 +92,16 @@ class Profanity:
         process = await asyncio.create_subprocess_exec(
             *self._tmux, *arguments, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
-        output, errors = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+        output, errors = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
         if process.returncode:
             raise RuntimeError(f"tmux {arguments[0]}: {errors.decode().strip()}")
         return output.decode()
 
 
 def _in_order(screen: str, texts: tuple[str, ...]) -> bool:
-    place = 0
+    position = 0
     for text in texts:
-        place = screen.find(text, place) + len(text)
-        if place < len(text):
+        position = screen.find(text, position) + len(text)
+        if position < len(text):
             return False
     return True

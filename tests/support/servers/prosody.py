@@ -34,7 +34,7 @@ sql = {{ driver = "SQLite3"; database = "{directory}/data/archive.sqlite" }}
 sqlite_tune = "fast"
 authentication = "internal_hashed"
 c2s_require_encryption = true
-allow_registration = {registers}
+allow_registration = {allow_registration}
 log = {{ {{ levels = {{ min = "info" }}, to = "file", filename = "{directory}/prosody.log" }} }}
 ssl = {{ key = "{key}"; certificate = "{certificate}" }}
 modules_disabled = {{ "s2s"; {disabled} }}
@@ -44,7 +44,7 @@ modules_enabled = {{
 }}
 {options}
 VirtualHost "{domain}"
-VirtualHost "{other}"
+VirtualHost "{other_domain}"
 Component "muc.{domain}" "muc"
   restrict_room_creation = false
   {room_modules}
@@ -77,42 +77,42 @@ def prosody(
     archive: bool = False,
     smacks: bool = True,
     hibernation_s: int | None = None,
-    queue: int | None = None,
-    unasked: int | None = None,
-    uploads: int | None = None,
+    resumption_queue: int | None = None,
+    max_unacked: int | None = None,
+    max_upload_bytes: int | None = None,
     offline: bool = True,
     crowd: ComponentEndpoint | None = None,
-    registers: bool = True,
-    other: str = OTHER_DOMAIN,
+    allow_registration: bool = True,
+    other_domain: str = OTHER_DOMAIN,
 ) -> XmppServer:
     """Prepare a server in `directory` without starting it: `with prosody(tmp_path) as server: …`. None is Prosody's default.
 
-    stanza_bytes   The largest stanza (256 KiB).
-    hibernation_s  The time in which a session can be resumed (600; XEP-0198).
-    queue          The number of stanzas stored for its resumption (500).
-    unasked        The number of stanzas sent before an acknowledgement is requested (0).
-    uploads        The largest size of an uploaded file, in bytes (XEP-0363). An account may upload ten of them a day.
-    offline        Store messages for accounts that are offline.
-    crowd          A crowd that may connect.
-    registers      Accept in-band registration (XEP-0077).
-    other          A second domain that it serves.
+    stanza_bytes        The largest stanza (256 KiB).
+    hibernation_s       The time in which a session can be resumed (600; XEP-0198).
+    resumption_queue    The number of stanzas stored for its resumption (500).
+    max_unacked         The number of stanzas sent before an acknowledgement is requested (0).
+    max_upload_bytes    The largest uploaded file (XEP-0363). An account may upload ten of them a day.
+    offline             Store messages for accounts that are offline.
+    crowd               A crowd that may connect.
+    allow_registration  Accept in-band registration (XEP-0077).
+    other_domain        A second domain that it serves.
     """
-    certificate = ensure_certificate(directory / "certs", (DOMAIN, other, f"muc.{DOMAIN}"))
+    certificate = ensure_certificate(directory / "certs", (DOMAIN, other_domain, f"muc.{DOMAIN}"))
     (directory / "data").mkdir(parents=True, exist_ok=True)
     c2s, http = find_free_ports(2)
     modules = [name for name, wanted in (("smacks", smacks), ("mam", archive)) if wanted]
     settings = {
         "c2s_stanza_size_limit": stanza_bytes,
         "smacks_hibernation_time": hibernation_s,
-        "smacks_max_queue_size": queue,
-        "smacks_max_unacked_stanzas": unasked,
+        "smacks_max_queue_size": resumption_queue,
+        "smacks_max_unacked_stanzas": max_unacked,
         "component_ports": f"{{ {crowd.port} }}" if crowd else None,
     }
     configuration = directory / "prosody.cfg.lua"
     configuration.write_text(
         CONFIGURATION.format(
             as_root=str(os.getuid() == 0).lower(),
-            registers=str(registers).lower(),
+            allow_registration=str(allow_registration).lower(),
             directory=directory,
             c2s=c2s,
             http=http,
@@ -123,9 +123,11 @@ def prosody(
             disabled="" if offline else '"offline";',
             options="\n".join(f"{key} = {value}" for key, value in settings.items() if value is not None),
             domain=DOMAIN,
-            other=other,
+            other_domain=other_domain,
             crowd=CROWD.format(crowd=crowd) if crowd else "",
-            uploads=UPLOADS.format(domain=DOMAIN, http=http, size=uploads, quota=10 * uploads) if uploads else "",
+            uploads=UPLOADS.format(domain=DOMAIN, http=http, size=max_upload_bytes, quota=10 * max_upload_bytes)
+            if max_upload_bytes
+            else "",
             room_modules='modules_enabled = { "muc_mam" }' if archive else "",
         )
     )

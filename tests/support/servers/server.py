@@ -21,7 +21,7 @@ from typing import Literal, TypeVar
 from spade_coreason.xmpp.servers import lifeline
 from spade_coreason.xmpp.servers.bare_stream import StreamError, open_bare_stream
 from spade_coreason.xmpp.servers.certificate import CertificateFiles
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 T = TypeVar("T")
 Kind = Literal["prosody", "ejabberd", "embedded"]
@@ -31,7 +31,7 @@ DOMAIN = "localhost"
 OTHER_DOMAIN = "other.localhost"
 """A second domain of the same server: its accounts are strangers to agents of `localhost`. Not on the embedded server."""
 
-ATTEMPT_S = PATIENCE_S / 3
+ATTEMPT_S = TIMEOUT_S / 3
 """About one connection in fifty to pyjabber hangs after STARTTLS."""
 
 _numbers = itertools.count(1)
@@ -78,7 +78,7 @@ class XmppServer:
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
-    def start(self, timeout_s: float = PATIENCE_S) -> None:
+    def start(self, timeout_s: float = TIMEOUT_S) -> None:
         """Start the process; return when it answers with the certificate that was made for it."""
         assert self._process is None, "it is running"
         self._process = subprocess.Popen(
@@ -103,7 +103,7 @@ class XmppServer:
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.close()  # the lifeline ends the server's whole process group
-            process.wait(PATIENCE_S)
+            process.wait(TIMEOUT_S)
             process.stdout.close()
             self._process = None
 
@@ -121,7 +121,7 @@ class XmppServer:
         for attempt in range(3):
             try:
                 async with (
-                    asyncio.timeout(ATTEMPT_S if self.kind == "embedded" else PATIENCE_S),
+                    asyncio.timeout(ATTEMPT_S if self.kind == "embedded" else TIMEOUT_S),
                     open_bare_stream(self.host, self.port, domain, self.tls_context()) as stream,
                 ):
                     await stream.register(user, password)

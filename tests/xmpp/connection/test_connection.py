@@ -1,4 +1,4 @@
-"""Connecting ends in time and says what is wrong; what is connected is honest about it, and comes back by itself."""
+"""Connecting ends in time and says what is wrong. A connection reports its state and reconnects by itself."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 from spade_coreason.xmpp.timings import ConnectionTimings
+from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.clock import LoopClock
 from tests.support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, Tunnel, endpoint_of, run_agent
 from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S, eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 DTD = "<?xml version='1.0'?><!DOCTYPE l [<!ENTITY i 'ha'>]>"
-LOOK_AT = "is the server running, and are host and port right?"
+REMEDY = "is the server running, and are host and port right?"
 TLS = "urn:ietf:params:xml:ns:xmpp-tls"
 STREAM = (
     "<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' version='1.0' id='x'"
@@ -45,15 +46,16 @@ async def _start(jid: str, password: str, endpoint: ServerEndpoint, tmp_path: Pa
     database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/connect.db", "normal")
     try:
         host = HostedAgent(jid, password, endpoint, register=register)
-        runner = Runner(Echo(), jid, AgentRepository(database, jid))
-        host.serve(runner, InboundGateway(runner, OpenRequests(), AccessPolicy(jid), host.send))
+        transport = XmppTransport(jid, host.send)
+        runner = Runner(Echo(), jid, AgentRepository(database, jid), transport)
+        host.serve(runner, InboundGateway(runner, OpenRequests(), AccessPolicy(jid), transport))
         await host.start()
         return host
     finally:
         await database.close()
 
 
-async def _fails(
+async def _connect_error(
     endpoint: ServerEndpoint,
     tmp_path: Path,
     account: tuple[str, str] = ("a@localhost", "x"),
@@ -61,15 +63,18 @@ async def _fails(
     register: bool = False,
     after: asyncio.Event | None = None,
 ) -> str:
-    """The one line of the error. It came at once: no time had to pass; or, after the event, when the endpoint's had."""
+    """Start an agent that cannot connect; return the one line of its error.
+
+    The error comes without any time passing; with `after`, when the endpoint's timeout has passed after that event.
+    """
     with LoopClock() as clock:
         starting = asyncio.create_task(_start(*account, endpoint, tmp_path, register=register))
         if after is not None:
             await after.wait()
-            await clock.move(0.9 * endpoint.timeout_s)
+            await clock.advance(0.9 * endpoint.timeout_s)
             assert not starting.done()
-            await clock.move(0.1 * endpoint.timeout_s)
-        await clock.until(starting.done)
+            await clock.advance(0.1 * endpoint.timeout_s)
+        await clock.wait_for(starting.done)
     with pytest.raises(ConnectError) as failed:
         await starting
     text = str(failed.value)
@@ -81,22 +86,22 @@ async def _fails(
 
 async def test_a_closed_port_is_refused_at_once(tmp_path: Path) -> None:
     [port] = find_free_ports(1)
-    text = await _fails(ServerEndpoint("127.0.0.1", port, timeout_s=5), tmp_path)
-    assert text == f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: Connection refused; {LOOK_AT}"
+    text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=5), tmp_path)
+    assert text == f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: Connection refused; {REMEDY}"
 
 
 async def test_a_server_that_hangs_up_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    async with _listening(hang_up) as port:
-        text = await _fails(ServerEndpoint("127.0.0.1", port, timeout_s=5), tmp_path)
+    async with _listen(hang_up) as port:
+        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=5), tmp_path)
     assert text.startswith(f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: ")
-    assert text.endswith(f"; {LOOK_AT}")
+    assert text.endswith(f"; {REMEDY}")
 
 
 @asynccontextmanager
-async def _listening(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[int]:
+async def _listen(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[int]:
     writers: list[asyncio.StreamWriter] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -115,8 +120,8 @@ async def test_a_port_that_never_answers_ends_with_the_timeout(tmp_path: Path) -
     async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connected.set()
 
-    async with _listening(silence) as port:
-        text = await _fails(ServerEndpoint("127.0.0.1", port, timeout_s=0.5), tmp_path, after=connected)
+    async with _listen(silence) as port:
+        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=0.5), tmp_path, after=connected)
     assert text.endswith(f"127.0.0.1:{port}: no answer within 0.5 s; is it the right host and port?")
 
 
@@ -125,58 +130,58 @@ async def test_another_kind_of_server_is_an_error(tmp_path: Path) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         writer.close()
 
-    async with _listening(http) as port:
-        text = await _fails(ServerEndpoint("127.0.0.1", port, timeout_s=1), tmp_path)
+    async with _listen(http) as port:
+        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=1), tmp_path)
     assert f"cannot connect to 127.0.0.1:{port}" in text
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-@pytest.mark.parametrize("at_once", [1000, 1], ids=["in one piece", "byte by byte"])
+@pytest.mark.parametrize("piece_size", [1000, 1], ids=["in one piece", "byte by byte"])
 @pytest.mark.parametrize("first", [DTD + STREAM, STREAM + DTD], ids=["before the stream", "in the stream"])
-async def test_a_stream_with_xml_entities_is_ended_at_once(first: str, at_once: int, encoding: str, tmp_path: Path) -> None:
-    """Whoever stands between us and the server speaks before TLS."""
-    said = (first + "<message from='localhost'><body>&i;</body></message>").encode(encoding)
+async def test_a_stream_with_xml_entities_is_ended_at_once(first: str, piece_size: int, encoding: str, tmp_path: Path) -> None:
+    """An attacker between us and the server can write into the stream before TLS."""
+    data = (first + "<message from='localhost'><body>&i;</body></message>").encode(encoding)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1000)
         with suppress(ConnectionError):
-            for begin in range(0, len(said), at_once):
-                writer.write(said[begin : begin + at_once])
+            for begin in range(0, len(data), piece_size):
+                writer.write(data[begin : begin + piece_size])
                 await writer.drain()
                 await asyncio.sleep(0)  # each piece comes in by itself
 
-    async with _listening(serve) as port:
-        text = await _fails(ServerEndpoint("127.0.0.1", port, timeout_s=10), tmp_path)
+    async with _listen(serve) as port:
+        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=10), tmp_path)
     assert f"cannot connect to 127.0.0.1:{port}" in text
     assert "no answer" not in text
 
 
-async def test_a_server_that_says_what_is_no_xml_is_told_so_and_left_at_once(tmp_path: Path) -> None:
-    heard: list[str] = []
+async def test_a_server_that_sends_invalid_xml_gets_a_stream_error_and_is_left_at_once(tmp_path: Path) -> None:
+    received: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1000)
         writer.write(f"{STREAM}<message></presence>".encode())
         with suppress(ConnectionError):
-            heard.append((await reader.read()).decode())
+            received.append((await reader.read()).decode())
 
-    async with _listening(serve) as port:
-        text = await _fails(ServerEndpoint("127.0.0.1", port, timeout_s=10), tmp_path)
-        await eventually(lambda: bool(heard))
+    async with _listen(serve) as port:
+        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=10), tmp_path)
+        await eventually(lambda: bool(received))
     assert f"cannot connect to 127.0.0.1:{port}: its stream is no XML: mismatched tag" in text
-    assert "<not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/>" in heard[0]
+    assert "<not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/>" in received[0]
 
 
-async def test_a_wrong_password_is_a_login_error(our_server: XmppServer, tmp_path: Path) -> None:
-    jid, _ = await our_server.account()
+async def test_a_wrong_password_is_a_login_error(local_server: XmppServer, tmp_path: Path) -> None:
+    jid, _ = await local_server.account()
     with pytest.raises(LoginError):
-        await _start(jid, "wrong", endpoint_of(our_server), tmp_path)
-    text = await _fails(endpoint_of(our_server), tmp_path, (jid, "wrong"))
+        await _start(jid, "wrong", endpoint_of(local_server), tmp_path)
+    text = await _connect_error(endpoint_of(local_server), tmp_path, (jid, "wrong"))
     assert text.endswith("refuses the login: wrong password, or no such account; correct the password, or make the account")
 
 
 async def test_an_account_that_is_not_there_is_a_login_error(real_server: XmppServer, tmp_path: Path) -> None:
-    text = await _fails(endpoint_of(real_server), tmp_path, ("nobody@localhost", "x"))
+    text = await _connect_error(endpoint_of(real_server), tmp_path, ("nobody@localhost", "x"))
     assert text.endswith("refuses the login: wrong password, or no such account; correct the password, or make the account")
 
 
@@ -187,10 +192,10 @@ async def test_an_account_that_is_not_there_is_a_login_error(real_server: XmppSe
         (ejabberd_server.ejabberd, "the server refuses to register it (Access denied by service policy)"),
     ],
 )
-async def test_whose_account_could_not_be_made_hears_why(server: Callable[..., XmppServer], why: str, tmp_path: Path) -> None:
+async def test_a_refused_registration_says_why(server: Callable[..., XmppServer], why: str, tmp_path: Path) -> None:
     require("Prosody and ejabberd", prosody_server.installed() and ejabberd_server.installed())
-    with server(tmp_path / "server", registers=False) as closed:
-        text = await _fails(endpoint_of(closed), tmp_path, ("new@localhost", "secret"), register=True)
+    with server(tmp_path / "server", allow_registration=False) as closed:
+        text = await _connect_error(endpoint_of(closed), tmp_path, ("new@localhost", "secret"), register=True)
     remedy = "correct the password, or make the account on the server"
     assert text.endswith(f"refuses the login: wrong password, or no such account, and {why}; {remedy}")
 
@@ -199,14 +204,14 @@ async def test_an_untrusted_certificate_is_refused_before_the_password_leaves(re
     account = await real_server.account()
     for ca_file in (None, ensure_certificate(tmp_path / "another", ("localhost",)).ca_file):
         endpoint = ServerEndpoint(real_server.host, real_server.port, ca_file=ca_file, timeout_s=5)
-        text = await _fails(endpoint, tmp_path, account)
+        text = await _connect_error(endpoint, tmp_path, account)
         assert "its certificate is not trusted" in text
         assert "set server.tls.ca_file (--ca-file)" in text
 
 
 async def test_a_server_of_another_domain_says_so(real_server: XmppServer, tmp_path: Path) -> None:
     account = ("echo@example.org", "x")
-    text = await _fails(endpoint_of(real_server), tmp_path, account)
+    text = await _connect_error(endpoint_of(real_server), tmp_path, account)
     assert "host-unknown" in text
 
 
@@ -223,20 +228,20 @@ async def test_a_certificate_of_another_domain_is_refused(tmp_path: Path) -> Non
         with suppress(ssl.SSLError, ConnectionError):
             await writer.start_tls(context)
 
-    async with _listening(serve) as port:
-        text = await _fails(ServerEndpoint("127.0.0.1", port, ca_file=other.ca_file, timeout_s=2), tmp_path)
+    async with _listen(serve) as port:
+        text = await _connect_error(ServerEndpoint("127.0.0.1", port, ca_file=other.ca_file, timeout_s=2), tmp_path)
     assert "its certificate is not trusted (Hostname mismatch" in text
     assert text.endswith("it must name the domain of the JID")
 
 
-async def test_an_agent_is_present_when_it_is_ready_and_not_before(prosody: XmppServer, tmp_path: Path) -> None:
+async def test_an_agent_sends_presence_when_it_is_ready_and_not_before(prosody: XmppServer, tmp_path: Path) -> None:
     """Messages that came while it was away, or starting, wait for it."""
-    begins, goes_on = asyncio.Event(), asyncio.Event()
+    started, release = asyncio.Event(), asyncio.Event()
 
     class Slow(Echo):
         async def startup(self) -> None:
-            begins.set()
-            await goes_on.wait()
+            started.set()
+            await release.wait()
 
         async def shutdown(self) -> None: ...
 
@@ -246,26 +251,26 @@ async def test_an_agent_is_present_when_it_is_ready_and_not_before(prosody: Xmpp
         StockClient(*await prosody.account(), prosody) as alice,
     ):
         # Presence is for those who may see it: the agent lets alice.
-        asked = asyncio.Event()
-        echo.host.client.add_event_handler("presence_subscribe", lambda presence: asked.set())
+        subscription_received = asyncio.Event()
+        echo.host.client.add_event_handler("presence_subscribe", lambda presence: subscription_received.set())
         alice.xmpp.send_presence(pto=echo.jid, ptype="subscribe")
-        await asyncio.wait_for(asked.wait(), PATIENCE_S)
+        await asyncio.wait_for(subscription_received.wait(), TIMEOUT_S)
         echo.host.client.send_presence(pto=alice.jid, ptype="subscribed")
-        await _presence(alice, echo.jid, "available")
+        await _wait_for_presence(alice, echo.jid, "available")
         await echo.stop()
-        await _presence(alice, echo.jid, "unavailable")
+        await _wait_for_presence(alice, echo.jid, "unavailable")
         alice.send("while it was away", echo.jid)
         starting = asyncio.create_task(echo.start())
-        await asyncio.wait_for(begins.wait(), PATIENCE_S)
+        await asyncio.wait_for(started.wait(), TIMEOUT_S)
         alice.send("while it starts", echo.jid)
-        goes_on.set()
+        release.set()
         await starting
-        await _presence(alice, echo.jid, "available")
+        await _wait_for_presence(alice, echo.jid, "available")
         assert [(await alice.answer())["body"] for _ in range(2)] == ["while it was away", "while it starts"]
 
 
-async def _presence(client: StockClient, jid: str, kind: str) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+async def _wait_for_presence(client: StockClient, jid: str, kind: str) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
         while True:
             presence = await client.presences.get()
             if presence["from"].bare == jid and presence["type"] == kind:
@@ -283,7 +288,7 @@ async def test_an_agent_always_binds_the_same_resource(real_server: XmppServer, 
             await echo.restart()
 
 
-async def test_a_cut_connection_comes_back_and_meanwhile_says_so(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_a_cut_connection_reports_it_and_reconnects(real_server: XmppServer, tmp_path: Path) -> None:
     async with (
         Tunnel(real_server) as tunnel,
         run_agent(Echo(), real_server, tmp_path, port=tunnel.port) as echo,
@@ -302,7 +307,7 @@ async def test_a_cut_connection_comes_back_and_meanwhile_says_so(real_server: Xm
 
 
 @pytest.mark.parametrize("direction", ["to the server", "to the agent"])
-async def test_a_connection_that_carries_nothing_is_given_up_and_made_again(
+async def test_a_silent_connection_is_closed_and_made_again(
     real_server: XmppServer, tmp_path: Path, direction: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     timings = ConnectionTimings(keepalive_interval_s=0.3, response_timeout_s=0.3)
@@ -322,7 +327,7 @@ async def test_a_connection_that_carries_nothing_is_given_up_and_made_again(
         assert (await alice.answer())["body"] == "two"
 
 
-async def test_two_programs_with_one_account_do_not_throw_each_other_out_for_ever(
+async def test_two_programs_with_one_account_do_not_replace_each_other_for_ever(
     real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
@@ -344,28 +349,28 @@ async def test_two_programs_with_one_account_do_not_throw_each_other_out_for_eve
             await another.stop()
 
 
-async def test_stopping_within_the_grace_period_lets_answers_leave(our_server: XmppServer, tmp_path: Path) -> None:
-    goes_on = asyncio.Event()
+async def test_stopping_within_the_grace_period_lets_answers_leave(local_server: XmppServer, tmp_path: Path) -> None:
+    release = asyncio.Event()
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        await goes_on.wait()
+        await release.wait()
         await response.markdown("just in time")
 
     async with (
-        run_agent(FunctionAgent(assist), our_server, tmp_path) as agent,
-        StockClient(*await our_server.account(), our_server) as alice,
+        run_agent(FunctionAgent(assist), local_server, tmp_path) as agent,
+        StockClient(*await local_server.account(), local_server) as alice,
     ):
         alice.send("quick", agent.jid)
         await eventually(lambda: agent.runner.turns_in_flight == 1)
         stopping = asyncio.create_task(agent.host.stop(5))
         await asyncio.sleep(0)
         assert not stopping.done()
-        goes_on.set()
+        release.set()
         assert (await alice.answer())["body"] == "just in time"
         await stopping
 
 
-async def test_what_takes_longer_than_the_grace_period_runs_again_after_the_start(prosody: XmppServer, tmp_path: Path) -> None:
+async def test_a_turn_longer_than_the_grace_period_runs_again_after_the_start(prosody: XmppServer, tmp_path: Path) -> None:
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if not request.metadata.get("redelivered"):
             await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""The patience of a connection."""
+"""The delays between attempts to reconnect."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from spade_coreason.xmpp.connection.liveness import BackOff
 
 
 def delays(back_off: BackOff, *, after_s: float, count: int) -> list[float]:
-    """What is waited before the first attempts after a session that lasted so long; the jitter is a fifth."""
+    """Return the delays before the first attempts after a session of `after_s` seconds; the jitter is a fifth."""
     back_off.start_session(100.0)
     return list(islice(back_off.delays_s(100.0 + after_s), count))
 
 
-def test_it_waits_longer_before_every_attempt_and_not_longer_than_half_a_minute() -> None:
+def test_delays_grow_with_every_attempt_up_to_half_a_minute() -> None:
     expected = [0, 0.2, 0.5, 1, 2, 5, 10, 30, 30, 30]
     assert delays(BackOff(), after_s=60, count=10) == [pytest.approx(delay, rel=0.21) for delay in expected]
 
 
-def test_sessions_that_did_not_last_let_it_wait_longer_until_one_has_lasted() -> None:
+def test_delays_grow_after_short_sessions_until_one_lasts() -> None:
     back_off = BackOff()
     first = [delays(back_off, after_s=after_s, count=1)[0] for after_s in (1, 1, 1, 60)]
     assert first == [0, pytest.approx(0.2, rel=0.21), pytest.approx(0.5, rel=0.21), 0]
 
 
-def test_who_must_not_come_back_at_once_waits_once() -> None:
+def test_a_required_delay_applies_once() -> None:
     back_off = BackOff()
     back_off.require_short_delay()
     assert delays(back_off, after_s=60, count=1)[0] >= 0.4

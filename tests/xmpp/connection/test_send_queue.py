@@ -1,4 +1,4 @@
-"""How answers leave: those of the same moment in few writes, each once."""
+"""Answers of the same moment leave in few writes, each once."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
 
 
-def watched(agent: OnlineAgent) -> list[str]:
-    """What its connection writes from now on."""
+def record_writes(agent: OnlineAgent) -> list[str]:
+    """Record the data that the agent's connection writes from now on."""
     client, written = agent.host.connection.client, list[str]()
     send_raw = client.send_raw
 
@@ -30,48 +30,46 @@ def watched(agent: OnlineAgent) -> list[str]:
     return written
 
 
-@pytest.mark.parametrize("at_once", [1, 40])
+@pytest.mark.parametrize("concurrent", [1, 40])
 async def test_answers_of_one_moment_leave_in_few_writes_and_each_once(
-    real_server: XmppServer, tmp_path: Path, at_once: int
+    real_server: XmppServer, tmp_path: Path, concurrent: int
 ) -> None:
-    gate = asyncio.Event()
-    waiting = 0
+    release = asyncio.Event()
+    turn_count = 0
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        nonlocal waiting
-        waiting += 1
-        if waiting == at_once:
-            gate.set()
-        await gate.wait()
+        nonlocal turn_count
+        turn_count += 1
+        if turn_count == concurrent:
+            release.set()
+        await release.wait()
         await response.markdown(request.payload["query"])
 
     async with (
         run_agent(FunctionAgent(assist), real_server, tmp_path) as agent,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
-        written = watched(agent)
+        written = record_writes(agent)
         for _ in range(3):
-            gate.clear()
-            waiting = 0
-            for number in range(at_once):
+            release.clear()
+            turn_count = 0
+            for number in range(concurrent):
                 alice.send(f"{number}", agent.jid, thread=f"t{number}")
-            answers = [str((await alice.answer())["body"]) for _ in range(at_once)]
-            assert sorted(answers, key=int) == [f"{number}" for number in range(at_once)]
+            answers = [str((await alice.answer())["body"]) for _ in range(concurrent)]
+            assert sorted(answers, key=int) == [f"{number}" for number in range(concurrent)]
         writes = [number for text in written if (number := text.count("<body>"))]
-        assert sum(writes) == 3 * at_once
-        assert len(writes) <= (3 if at_once == 1 else 3 * at_once / 4), writes
+        assert sum(writes) == 3 * concurrent
+        assert len(writes) <= (3 if concurrent == 1 else 3 * concurrent / 4), writes
         assert max(writes) <= 32  # so that whoever reads them need not wait for the last
 
 
-async def test_what_the_server_asks_for_is_acknowledged_in_the_write_of_the_answer(
-    real_server: XmppServer, tmp_path: Path
-) -> None:
+async def test_a_requested_acknowledgement_leaves_in_the_write_of_the_answer(real_server: XmppServer, tmp_path: Path) -> None:
     async with (
         run_agent(Echo(), real_server, tmp_path) as agent,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         assert await alice.ask("hello", agent.jid) == "hello"
-        written = watched(agent)
+        written = record_writes(agent)
         with closing(sqlite3.connect(agent.url.partition(":///")[2], isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")  # nothing is durable before the server has asked
             alice.send("hi", agent.jid)

@@ -1,4 +1,4 @@
-"""What came in is acknowledged when it is durable, asked for or not: what is not is delivered again, and nothing else."""
+"""A received stanza is acknowledged when it is durable, requested or not. Only what is not acknowledged is delivered again."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from typing import Any
 
 import pytest
 
+from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.hosting import Echo, OnlineAgent, Tunnel, run_agent
 from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S, eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
-Pool = Callable[[str], XmppServer]
+GetServer = Callable[[str], XmppServer]
 
 
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """Servers, each started when it is wanted first: "prosody", "seldom" is one that asks after fifty stanzas, "ejabberd"."""
+def get_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetServer]:
+    """Servers, each started at its first use: "prosody", "ejabberd", "seldom" (asks after fifty stanzas) and "managed"."""
     with ExitStack() as stack:
 
         @cache
@@ -35,114 +36,129 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
                 require("ejabberd", ejabberd_server.installed())
                 return stack.enter_context(ejabberd_server.ejabberd(directory))
             require("Prosody", prosody_server.installed())
-            unasked, archive = (50, False) if kind == "seldom" else (50, True) if kind == "managed" else (None, False)
-            return stack.enter_context(prosody_server.prosody(directory, unasked=unasked, archive=archive))
+            max_unacked, archive = (50, False) if kind == "seldom" else (50, True) if kind == "managed" else (None, False)
+            return stack.enter_context(prosody_server.prosody(directory, max_unacked=max_unacked, archive=archive))
 
         yield server
 
 
 @pytest.fixture
-def seldom(pool: Pool) -> XmppServer:
+def few_requests_server(get_server: GetServer) -> XmppServer:
     """A Prosody that asks for an acknowledgement after fifty stanzas."""
-    return pool("seldom")
+    return get_server("seldom")
 
 
 @pytest.fixture
-def managed(pool: Pool) -> XmppServer:
-    """One that has an archive too, as the one that `up` starts."""
-    return pool("managed")
+def managed_server(get_server: GetServer) -> XmppServer:
+    """A Prosody like "seldom" that has an archive too, as the one that `up` starts."""
+    return get_server("managed")
 
 
 @pytest.fixture(params=["prosody", "seldom", "ejabberd"])
-def each_server(request: pytest.FixtureRequest, pool: Pool) -> XmppServer:
-    """The test runs on each of them."""
-    return pool(request.param)
+def each_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
+    """A server; the test runs on each of these three."""
+    return get_server(request.param)
 
 
-def asked(agent: OnlineAgent) -> list[str]:
+def queries_of(agent: OnlineAgent) -> list[str]:
     return [request.payload["query"] for request in agent.agent.requests]
 
 
-async def say_three(alice: StockClient, agent: OnlineAgent) -> None:
-    """Without ids, so that nobody could tell when they come again."""
+async def send_three_messages(alice: StockClient, agent: OnlineAgent) -> None:
+    """Send three messages without ids, so that the agent could not recognise them if they came again."""
     for number in range(3):
         alice.send(f"{number}", agent.jid, id="")
         await alice.answer()
 
 
-def sent_by(agent: OnlineAgent, element: str) -> list[int]:
-    """Each `h` that the agent sends in such elements, from now on."""
-    client = agent.host.connection.client
-    sent: list[int] = []
+def record_counts(host: HostedAgent, element: str) -> list[int]:
+    """Record each `h` that the agent sends in elements of this name from now on."""
+    client = host.connection.client
+    counts: list[int] = []
     send_raw = client.send_raw
 
-    def watched(data: Any) -> None:
-        sent.extend(int(h) for h in re.findall(rf"<{element} [^>]*\bh=['\"](\d+)", str(data)))
+    def record(data: Any) -> None:
+        counts.extend(int(h) for h in re.findall(rf"<{element} [^>]*\bh=['\"](\d+)", str(data)))
         send_raw(data)
 
-    client.send_raw = watched
-    return sent
+    client.send_raw = record
+    return counts
 
 
 @contextmanager
-def locked(agent: OnlineAgent) -> Iterator[None]:
-    """Nobody can write to the database meanwhile."""
+def locked_database(agent: OnlineAgent) -> Iterator[None]:
+    """Lock the agent's database against writing during the block."""
     with closing(sqlite3.connect(agent.url.partition(":///")[2], isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
 
 
-async def held(agent: OnlineAgent) -> int:
-    """A message has come in that is not durable yet; its number in the session."""
+async def wait_for_unstored_message(agent: OnlineAgent) -> int:
+    """Wait until a message has come in that is not durable yet; return its number in the session."""
     sm = agent.host.connection.client.stream_management
-    await eventually(lambda: any(not durable.done() for _, durable in sm._pending))
-    return next(number for number, durable in sm._pending if not durable.done())
+    await eventually(lambda: any(not durable.is_done for _, durable in sm._pending))
+    return next(number for number, durable in sm._pending if not durable.is_done)
 
 
-async def test_soon_while_the_agent_runs(seldom: XmppServer, tmp_path: Path) -> None:
-    async with run_agent(Echo(), seldom, tmp_path) as agent, StockClient(*await seldom.account(), seldom) as alice:
+async def test_messages_are_acknowledged_soon_while_the_agent_runs(few_requests_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        run_agent(Echo(), few_requests_server, tmp_path) as agent,
+        StockClient(*await few_requests_server.account(), few_requests_server) as alice,
+    ):
         connection = agent.host.connection
-        sent = sent_by(agent, "a")
-        await say_three(alice, agent)
-        await eventually(lambda: sent[-1:] == [connection.client.stream_management.handled])
+        counts = record_counts(agent.host, "a")
+        await send_three_messages(alice, agent)
+        await eventually(lambda: counts[-1:] == [connection.client.stream_management.handled])
         assert await connection.wait_until_acknowledged(5.0)  # the server has read that
         connection.client.stream_management.sm_id = None  # a new session, as after the end of the process
         connection.client.abort()
         await eventually(lambda: connection.session_count == 2)
         assert await alice.ask("last", agent.jid) == "last"
-        assert asked(agent) == ["0", "1", "2", "last"]
+        assert queries_of(agent) == ["0", "1", "2", "last"]
 
 
-async def test_presences_and_iqs_too(seldom: XmppServer, tmp_path: Path) -> None:
-    async with run_agent(Echo(), seldom, tmp_path) as agent:
+async def test_presences_and_iqs_are_acknowledged_too(few_requests_server: XmppServer, tmp_path: Path) -> None:
+    counts: list[list[int]] = []
+    async with run_agent(
+        Echo(), few_requests_server, tmp_path, prepare=lambda host: counts.append(record_counts(host, "a"))
+    ) as agent:
         sm = agent.host.connection.client.stream_management
-        await eventually(lambda: sm.handled > 0 and sm._last_sent_count == sm.handled)
+        await eventually(lambda: sm.handled > 0 and counts[0][-1:] == [sm.handled])
 
 
-async def test_at_once_when_the_agent_stops(seldom: XmppServer, tmp_path: Path) -> None:
-    async with run_agent(Echo(), seldom, tmp_path) as agent, StockClient(*await seldom.account(), seldom) as alice:
-        await say_three(alice, agent)
+async def test_messages_are_acknowledged_at_once_when_the_agent_stops(few_requests_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        run_agent(Echo(), few_requests_server, tmp_path) as agent,
+        StockClient(*await few_requests_server.account(), few_requests_server) as alice,
+    ):
+        await send_three_messages(alice, agent)
         await agent.stop()
         await agent.start()
         assert await alice.ask("last", agent.jid) == "last"
-        assert asked(agent) == ["0", "1", "2", "last"]
+        assert queries_of(agent) == ["0", "1", "2", "last"]
 
 
-async def test_what_is_durable_beside_what_is_not_yet(seldom: XmppServer, tmp_path: Path) -> None:
-    async with run_agent(Echo(), seldom, tmp_path) as agent, StockClient(*await seldom.account(), seldom) as alice:
-        sm = agent.host.connection.client.stream_management
+async def test_durable_messages_are_acknowledged_before_one_that_is_not(
+    few_requests_server: XmppServer, tmp_path: Path
+) -> None:
+    counts: list[list[int]] = []
+    async with (
+        run_agent(Echo(), few_requests_server, tmp_path, prepare=lambda host: counts.append(record_counts(host, "a"))) as agent,
+        StockClient(*await few_requests_server.account(), few_requests_server) as alice,
+    ):
+        sm, sent = agent.host.connection.client.stream_management, counts[0]
         assert await alice.ask("before", agent.jid) == "before"
-        with locked(agent):
+        with locked_database(agent):
             alice.send("first", agent.jid)
-            number = await held(agent)
-            await eventually(lambda: sm._last_sent_count == number - 1)
+            number = await wait_for_unstored_message(agent)
+            await eventually(lambda: sent[-1:] == [number - 1])
             alice.send("second", agent.jid)
             await eventually(lambda: len(sm._pending) == 2)
         assert {(await alice.answer())["body"], (await alice.answer())["body"]} == {"first", "second"}
-        await eventually(lambda: not sm._pending and sm._last_sent_count == sm.handled)
+        await eventually(lambda: sent[-1:] == [sm.handled])
 
 
-async def test_a_resumption_acknowledges_nothing_that_is_not_durable(each_server: XmppServer, tmp_path: Path) -> None:
+async def test_a_resumption_acknowledges_only_durable_messages(each_server: XmppServer, tmp_path: Path) -> None:
     async with (
         Tunnel(each_server) as tunnel,
         run_agent(Echo(), each_server, tmp_path, port=tunnel.port, timings=ConnectionTimings(resumption_wait_s=0.1)) as agent,
@@ -151,44 +167,46 @@ async def test_a_resumption_acknowledges_nothing_that_is_not_durable(each_server
         assert await alice.ask("before", agent.jid) == "before"
         await agent.settled()
         connection = agent.host.connection
-        resumed = sent_by(agent, "resume")
-        with locked(agent):
+        resumed = record_counts(agent.host, "resume")
+        with locked_database(agent):
             alice.send("hold this", agent.jid)
-            number = await held(agent)
+            number = await wait_for_unstored_message(agent)
             tunnel.cut()
             await eventually(lambda: connection.resumption_count == 1)
-            assert await held(agent) == number  # it came again
+            assert await wait_for_unstored_message(agent) == number  # it came again
         assert resumed == [number - 1]
         assert (await alice.answer())["body"] == "hold this"
         assert await alice.ask("last", agent.jid) == "last"
-        assert asked(agent) == ["before", "hold this", "last"]
+        assert queries_of(agent) == ["before", "hold this", "last"]
 
 
-async def resumes(agent: OnlineAgent) -> None:
-    """The agent has logged in again, and is about to resume its session."""
+async def wait_until_resuming(agent: OnlineAgent) -> None:
+    """Wait until the agent has logged in again and is about to resume its session."""
     client = agent.host.connection.client
     await eventually(lambda: "mechanisms" in client.features and client.transport is not None)
 
 
 @pytest.mark.parametrize("cuts", [1, 2])
-async def test_a_resumption_waits_for_what_is_being_stored(each_server: XmppServer, tmp_path: Path, cuts: int) -> None:
+async def test_a_resumption_waits_for_messages_that_are_being_stored(
+    each_server: XmppServer, tmp_path: Path, cuts: int
+) -> None:
     async with (
         Tunnel(each_server) as tunnel,
         run_agent(
-            Echo(), each_server, tmp_path, port=tunnel.port, timings=ConnectionTimings(resumption_wait_s=PATIENCE_S)
+            Echo(), each_server, tmp_path, port=tunnel.port, timings=ConnectionTimings(resumption_wait_s=TIMEOUT_S)
         ) as agent,
         StockClient(*await each_server.account(), each_server) as alice,
     ):
         assert await alice.ask("before", agent.jid) == "before"
         connection = agent.host.connection
-        resumed = sent_by(agent, "resume")
-        with locked(agent):
+        resumed = record_counts(agent.host, "resume")
+        with locked_database(agent):
             alice.send("hold this", agent.jid, id="")
-            number = await held(agent)
+            number = await wait_for_unstored_message(agent)
             for _ in range(cuts):  # the second while it waits
                 tunnel.cut()
                 await eventually(lambda: not agent.host.is_alive())
-                await resumes(agent)
+                await wait_until_resuming(agent)
             assert resumed == []
         assert (await alice.answer())["body"] == "hold this"
         await eventually(lambda: connection.state == "online")
@@ -197,16 +215,21 @@ async def test_a_resumption_waits_for_what_is_being_stored(each_server: XmppServ
         assert connection.client.stream_management.enabled_in
         assert await alice.ask("last", agent.jid) == "last"
         assert connection.resumption_count == 1
-        assert asked(agent) == ["before", "hold this", "last"]
+        assert queries_of(agent) == ["before", "hold this", "last"]
 
 
-async def test_by_the_archive_a_killed_agent_knows_what_comes_again(managed: XmppServer, tmp_path: Path) -> None:
-    async with run_agent(Echo(), managed, tmp_path) as agent, StockClient(*await managed.account(), managed) as alice:
-        await say_three(alice, agent)
-        await agent.vanish()
+async def test_with_an_archive_a_killed_agent_recognises_redelivered_messages(
+    managed_server: XmppServer, tmp_path: Path
+) -> None:
+    async with (
+        run_agent(Echo(), managed_server, tmp_path) as agent,
+        StockClient(*await managed_server.account(), managed_server) as alice,
+    ):
+        await send_three_messages(alice, agent)
+        await agent.crash()
         await agent.start()
         alice.send("last", agent.jid)
-        heard: list[str] = []
-        while "last" not in heard:  # an answer that the server had not acknowledged is sent again, with its id
-            heard.append((await alice.answer())["body"])
-        assert asked(agent) == ["0", "1", "2", "last"]
+        answers: list[str] = []
+        while "last" not in answers:  # an answer that the server had not acknowledged is sent again, with its id
+            answers.append((await alice.answer())["body"])
+        assert queries_of(agent) == ["0", "1", "2", "last"]

@@ -29,11 +29,11 @@ def _texts(stanzas: list[Element]) -> list[str | None]:
     return [stanza.findtext("{jabber:client}body") for stanza in stanzas]
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 7, 100, 10_000])
-def test_stanzas_are_the_same_in_whatever_pieces_they_come(at_once: int) -> None:
-    said = (HEADER + "\n" + _message("Grüße") + " \n " + _message("") + _message("&lt;b&gt;") + "<r xmlns='urn:sm'/>").encode()
+@pytest.mark.parametrize("piece_size", [1, 2, 7, 100, 10_000])
+def test_stanzas_are_the_same_in_whatever_pieces_they_come(piece_size: int) -> None:
+    data = (HEADER + "\n" + _message("Grüße") + " \n " + _message("") + _message("&lt;b&gt;") + "<r xmlns='urn:sm'/>").encode()
     reader = StreamReader()
-    stanzas = _read(reader, (said[begin : begin + at_once] for begin in range(0, len(said), at_once)))
+    stanzas = _read(reader, (data[begin : begin + piece_size] for begin in range(0, len(data), piece_size)))
     assert [stanza.tag for stanza in stanzas] == [MESSAGE, MESSAGE, MESSAGE, "{urn:sm}r"]
     assert _texts(stanzas[:3]) == ["Grüße", "", "<b>"]
     extension = stanzas[0].find("{urn:x}x")
@@ -61,28 +61,28 @@ def test_a_long_stanza_is_read_with_its_last_byte() -> None:
     """From expat 2.6 on the parser waits for more after a long piece, if it is let."""
     reader = StreamReader()
     long = "w" * 100_000
-    said = (HEADER + _message(long)).encode()
-    assert _texts(_read(reader, (said[:70_000], said[70_000:-1]))) == []
-    assert _texts(reader.read(said[-1:])) == [long]
+    data = (HEADER + _message(long)).encode()
+    assert _texts(_read(reader, (data[:70_000], data[70_000:-1]))) == []
+    assert _texts(reader.read(data[-1:])) == [long]
 
 
-@pytest.mark.parametrize("at_once", [1, 10_000])
-def test_what_was_said_before_the_stream_ends_is_read(at_once: int) -> None:
-    said = (HEADER + _message("a") + _message("b") + END).encode()
+@pytest.mark.parametrize("piece_size", [1, 10_000])
+def test_stanzas_before_the_end_of_a_stream_are_read(piece_size: int) -> None:
+    data = (HEADER + _message("a") + _message("b") + END).encode()
     reader = StreamReader()
-    stanzas = _read(reader, (said[begin : begin + at_once] for begin in range(0, len(said), at_once)))
+    stanzas = _read(reader, (data[begin : begin + piece_size] for begin in range(0, len(data), piece_size)))
     assert _texts(stanzas) == ["a", "b"]
     assert reader.end_reason == "End of stream"
     assert reader.is_xml
 
 
-def test_what_comes_behind_the_end_of_a_stream_is_nothing() -> None:
+def test_data_after_the_end_of_a_stream_are_ignored() -> None:
     reader = StreamReader()
     assert _texts(reader.read((HEADER + _message("a") + END + "<x/>").encode())) == ["a"]
     assert (reader.end_reason, reader.is_xml) == ("End of stream", True)
 
 
-def test_what_was_said_before_what_is_no_xml_is_read() -> None:
+def test_stanzas_before_invalid_xml_are_read() -> None:
     reader = StreamReader()
     stanzas = reader.read((HEADER + _message("a") + "<message><body>b</message>" + _message("c")).encode())
     assert _texts(stanzas) == ["a"]
@@ -90,15 +90,15 @@ def test_what_was_said_before_what_is_no_xml_is_read() -> None:
     assert not reader.is_xml
 
 
-@pytest.mark.parametrize("said", ["HTTP/1.1 400 Bad Request\r\n", "<?xml version='1.0'?>&"])
-def test_what_never_was_a_stream_is_none(said: str) -> None:
+@pytest.mark.parametrize("data", ["HTTP/1.1 400 Bad Request\r\n", "<?xml version='1.0'?>&"])
+def test_data_that_are_no_stream_are_rejected(data: str) -> None:
     reader = StreamReader()
-    assert reader.read(said.encode()) == []
+    assert reader.read(data.encode()) == []
     assert reader.header is None
     assert not reader.is_xml
 
 
 def test_a_declared_encoding_changes_nothing() -> None:
     reader = StreamReader()
-    said = HEADER.replace("?>", " encoding='iso-8859-1'?>") + _message("Grüße")
-    assert _texts(reader.read(said.encode())) == ["Grüße"]
+    data = HEADER.replace("?>", " encoding='iso-8859-1'?>") + _message("Grüße")
+    assert _texts(reader.read(data.encode())) == ["Grüße"]

@@ -1,4 +1,4 @@
-"""A room full of people on a real server: what it costs to be there, and that those who leave are forgotten.
+"""A crowded room on a real server: the memory that it costs, and that occupants who leave are forgotten.
 
 `make chaos` sets OCCUPANTS=998, with the agent and Alice a thousand; then it takes minutes, for everybody hears of everybody.
 """
@@ -24,24 +24,24 @@ from tests.support.wait import eventually
 from tests.xmpp.muc.test_rooms import Person
 
 OCCUPANTS = int(os.environ.get("OCCUPANTS", "120"))
-PATIENCE_S = 60 + OCCUPANTS
+ROOM_TIMEOUT_S = 60 + OCCUPANTS
 BYTES_AN_OCCUPANT = 1_000
 
 
-@pytest.mark.timeout(60 + 4 * PATIENCE_S)
+@pytest.mark.timeout(60 + 4 * ROOM_TIMEOUT_S)
 @pytest.mark.parametrize("kind", ["prosody", "ejabberd"])
-async def test_in_a_crowd_it_answers_who_addresses_it_and_forgets_who_leaves(
+async def test_in_a_crowd_the_agent_answers_people_who_address_it_and_forgets_those_who_leave(
     kind: str, start_server: Callable[[XmppServer], XmppServer], tmp_path: Path
 ) -> None:
     module = {"prosody": prosody_server, "ejabberd": ejabberd_server}[kind]
     require({"prosody": "Prosody", "ejabberd": "ejabberd"}[kind], module.installed())
-    entrance = ComponentEndpoint()
+    endpoint = ComponentEndpoint()
     make = prosody_server.prosody if kind == "prosody" else ejabberd_server.ejabberd
-    server = start_server(make(tmp_path / kind, crowd=entrance))
+    server = start_server(make(tmp_path / kind, crowd=endpoint))
     name, echo = f"room-{secrets.token_hex(3)}@muc.localhost", Echo()
     async with (
         StockClient(*await server.account(), server) as client,
-        Crowd(entrance) as crowd,
+        Crowd(endpoint) as crowd,
         run_agent(echo, server, tmp_path, rooms=[RoomConfig(name, "Echo")], access=(HOST, "localhost")) as agent,
     ):
         await eventually(lambda: agent.host.rooms.states.get(name) == "joined")
@@ -49,24 +49,24 @@ async def test_in_a_crowd_it_answers_who_addresses_it_and_forgets_who_leaves(
 
         tracemalloc.start()
         try:
-            await crowd.join(name, OCCUPANTS, PATIENCE_S)
-            await eventually(lambda: len(room.occupants) == OCCUPANTS, PATIENCE_S)
+            await crowd.join(name, OCCUPANTS, ROOM_TIMEOUT_S)
+            await eventually(lambda: len(room.occupants) == OCCUPANTS, ROOM_TIMEOUT_S)
             ours = [tracemalloc.Filter(True, "*/spade_coreason/*")]
-            kept = tracemalloc.take_snapshot().filter_traces(ours).statistics("filename")
+            allocations = tracemalloc.take_snapshot().filter_traces(ours).statistics("filename")
         finally:
             tracemalloc.stop()
-        assert sum(entry.size for entry in kept) < OCCUPANTS * BYTES_AN_OCCUPANT + 20_000
+        assert sum(entry.size for entry in allocations) < OCCUPANTS * BYTES_AN_OCCUPANT + 20_000
 
         alice = await Person(client, name, "Alice").enter()
         for number in range(20):  # each comes to everybody
             crowd.say(name, number, "what does Echo: say?")
         alice.say("Echo: hello")
-        assert (await alice.hears("Echo"))["body"] == "Alice: hello"
+        assert (await alice.receive_from("Echo"))["body"] == "Alice: hello"
         crowd.whisper(name, "Echo", 7, "psst")
         await eventually(lambda: [request.payload["query"] for request in echo.requests] == ["hello", "psst"])
 
         crowd.leave(name, *range(OCCUPANTS))
-        await eventually(lambda: list(room.occupants) == ["Alice"], PATIENCE_S)
+        await eventually(lambda: list(room.occupants) == ["Alice"], ROOM_TIMEOUT_S)
         assert len(room._nick_by_address) <= 1
         assert agent.host.peer_features._devices == {}
         assert [jid for jid in agent.host.client.client_roster if HOST in jid or name in jid] == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
-from spade_coreason.runtime.mailbox import QueuedRequest
+from spade_coreason.runtime.mailboxes import QueuedRequest
 from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import FunctionAgent, OnlineAgent, run_agent
 from tests.support.records import query_of
@@ -20,14 +20,14 @@ from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
-from tests.xmpp.muc.test_rooms import Person, is_in, new_room
+from tests.xmpp.muc.test_rooms import Person, new_room, wait_until_joined
 
 STANZA_ID = "{urn:xmpp:sid:0}stanza-id"
 REPLY = "{urn:xmpp:reply:0}reply"
 
 
 @pytest.fixture(scope="module", params=["prosody", "ejabberd"])
-def archived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+def archive_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
     """A server whose rooms give every message an id, as those with an archive do."""
     directory = tmp_path_factory.mktemp(f"{request.param}-rooms")
     if request.param == "prosody":
@@ -41,172 +41,174 @@ def archived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 class Table(FunctionAgent):
-    """Answers with what was asked before on the same thread; "wait" waits. Keeps what was felt about it."""
+    """Answers with the earlier questions of the same thread; "wait" waits for `release`. Records the reactions."""
 
     def __init__(self) -> None:
         super().__init__(self.answer, "table")
-        self.may = asyncio.Event()
-        self.asked: list[str] = []
-        self.felt: list[tuple[str, ...]] = []
+        self.release = asyncio.Event()
+        self.queries: list[str] = []
+        self.feedback_calls: list[tuple[str, ...]] = []
 
     async def answer(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         query = request.payload["query"]
-        self.asked.append(query)
+        self.queries.append(query)
         if query == "wait":
-            await self.may.wait()
+            await self.release.wait()
         before = ", ".join(query_of(turn) for turn in await session.history(100))
         await response.markdown(f"{query} after {before}" if before else query)
 
     async def feedback(self, interaction: Any, reactions: tuple[str, ...]) -> None:
-        self.felt.append((interaction.input["query"], *reactions))
+        self.feedback_calls.append((interaction.input["query"], *reactions))
 
 
-def id_in(message: Any, room: str) -> str:
-    """The id that the room gave a message."""
+def room_id_of(message: Any, room: str) -> str:
+    """Return the id that the room gave a message."""
     [ident] = [entry.get("id") for entry in message.xml.iter(STANZA_ID) if entry.get("by") == room]
     return str(ident)
 
 
-async def enter(client: StockClient, room: str, nick: str) -> Person:
-    """Joins; ejabberd's rooms have an archive, and so ids, where that is wished for."""
+async def enter_archived(client: StockClient, room: str, nick: str) -> Person:
+    """Join a room and turn its archive on, because ejabberd's rooms give ids only with one."""
     person = Person(client, room, nick)
     return await person.enter(mam="1")
 
 
-async def said_id(person: Person, text: str, inner: str = "") -> str:
-    """Says something to the agent, and gives the id that the room gave it."""
+async def say_and_get_id(person: Person, text: str, inner: str = "") -> str:
+    """Send a message to the agent and return the id that the room gave it."""
     person.say(f"Table: {text}", inner)
-    return id_in(await person.hears(person.nick), person.room)
+    return room_id_of(await person.receive_from(person.nick), person.room)
 
 
-def reply(to: str) -> str:
-    return f"<reply xmlns='urn:xmpp:reply:0' id='{to}'/>"
+def reply(message_id: str) -> str:
+    return f"<reply xmlns='urn:xmpp:reply:0' id='{message_id}'/>"
 
 
-def reactions(to: str, *emojis: str) -> str:
-    felt = "".join(f"<reaction>{emoji}</reaction>" for emoji in emojis)
-    return f"<reactions xmlns='urn:xmpp:reactions:0' id='{to}'>{felt}</reactions>"
+def reactions(message_id: str, *emojis: str) -> str:
+    elements = "".join(f"<reaction>{emoji}</reaction>" for emoji in emojis)
+    return f"<reactions xmlns='urn:xmpp:reactions:0' id='{message_id}'>{elements}</reactions>"
 
 
-def retraction(of: str) -> str:
-    return f"<retract xmlns='urn:xmpp:message-retract:1' id='{of}'/>"
+def retraction(message_id: str) -> str:
+    return f"<retract xmlns='urn:xmpp:message-retract:1' id='{message_id}'/>"
 
 
-async def feedback_in(agent: OnlineAgent, room: str) -> list[Any]:
-    [row] = await agent.store.list_conversations(owner=room)
-    turns = [json.loads(text) for text in await agent.store.load_history(row.id, 100)]
+async def stored_feedback(agent: OnlineAgent, room: str) -> list[Any]:
+    [row] = await agent.repository.list_conversations(owner=room)
+    turns = [json.loads(text) for text in await agent.repository.load_history(row.id, 100)]
     return [turn["meta"].get("feedback_of") for turn in turns if turn["meta"].get("feedback") is not None]
 
 
-async def own(person: Person, text: str) -> Any:
-    """What was said, as the room gave it back."""
-    while (message := await person.hears(person.nick))["body"] != text:
+async def receive_own(person: Person, text: str) -> Any:
+    """Return the person's own message with this text, as the room sent it back."""
+    while (message := await person.receive_from(person.nick))["body"] != text:
         pass
     return message
 
 
-def waiting_in(agent: OnlineAgent, room: str) -> list[str]:
-    """The questions of a room that wait."""
-    queued = [waiting for lane in agent.runner._mailboxes.of_sender(room) for waiting in lane.queue]
-    return [waiting.incoming.payload["query"] for waiting in queued if isinstance(waiting, QueuedRequest)]
+def queued_questions(agent: OnlineAgent, room: str) -> list[str]:
+    """Return the questions of a room that are queued."""
+    queued = [request for mailbox in agent.runner._mailboxes.of_sender(room) for request in mailbox.queue]
+    return [request.incoming.payload["query"] for request in queued if isinstance(request, QueuedRequest)]
 
 
-async def test_answers_and_replies_in_a_room_refer_by_its_ids(archived: XmppServer, tmp_path: Path) -> None:
+async def test_answers_and_replies_in_a_room_refer_by_its_ids(archive_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
     async with (
-        StockClient(*await archived.account(), archived) as a,
-        StockClient(*await archived.account(), archived) as b,
+        StockClient(*await archive_server.account(), archive_server) as a,
+        StockClient(*await archive_server.account(), archive_server) as b,
     ):
-        alice, bob = await enter(a, room, "Alice"), await enter(b, room, "Bob")
-        async with run_agent(Table(), archived, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
-            await is_in(agent, room)
-            asked = await said_id(alice, "green?", "<thread parent='drinks'>tea</thread>")
-            answer = await alice.hears("Table")
+        alice, bob = await enter_archived(a, room, "Alice"), await enter_archived(b, room, "Bob")
+        async with run_agent(Table(), archive_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
+            await wait_until_joined(agent, room)
+            asked = await say_and_get_id(alice, "green?", "<thread parent='drinks'>tea</thread>")
+            answer = await alice.receive_from("Table")
             assert answer.xml.find("{jabber:client}thread").get("parent") == "drinks"
-            referred = answer.xml.find(REPLY)
-            assert (referred.get("id"), referred.get("to")) == (asked, f"{room}/Alice")
+            reply_element = answer.xml.find(REPLY)
+            assert (reply_element.get("id"), reply_element.get("to")) == (asked, f"{room}/Alice")
             assert answer["thread"] == "tea"
             bob.say("Table: elsewhere")
-            assert (await bob.hears("Table"))["body"] == "Alice: green?"
-            assert (await bob.hears("Table"))["body"] == "Bob: elsewhere"
-            bob.say("> green?\nand black?", reply(id_in(answer, room)) + QUOTE)  # it need not be named in a reply to it
-            goes_on = await bob.hears("Table")
-            assert (goes_on["body"], goes_on["thread"]) == ("Bob: and black? after green?", "tea")
+            assert (await bob.receive_from("Table"))["body"] == "Alice: green?"
+            assert (await bob.receive_from("Table"))["body"] == "Bob: elsewhere"
+            bob.say("> green?\nand black?", reply(room_id_of(answer, room)) + QUOTE)  # it need not be named in a reply to it
+            continued = await bob.receive_from("Table")
+            assert (continued["body"], continued["thread"]) == ("Bob: and black? after green?", "tea")
 
 
 QUOTE = "<fallback xmlns='urn:xmpp:fallback:0' for='urn:xmpp:reply:0'><body start='0' end='9'/></fallback>"
 
 
-async def test_everybody_in_a_room_may_react_to_an_answer_and_each_for_themselves(archived: XmppServer, tmp_path: Path) -> None:
+async def test_everybody_in_a_room_may_react_to_an_answer_and_each_for_themselves(
+    archive_server: XmppServer, tmp_path: Path
+) -> None:
     room, table = new_room(), Table()
     async with (
-        StockClient(*await archived.account(), archived) as a,
-        StockClient(*await archived.account(), archived) as b,
-        StockClient(*await archived.account(), archived) as m,
+        StockClient(*await archive_server.account(), archive_server) as a,
+        StockClient(*await archive_server.account(), archive_server) as b,
+        StockClient(*await archive_server.account(), archive_server) as m,
     ):
-        alice, bob = await enter(a, room, "Alice"), await enter(b, room, "Bob")
-        async with run_agent(table, archived, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
-            await is_in(agent, room)
-            asked = await said_id(alice, "green?")
-            answer = id_in(await alice.hears("Table"), room)
-            for who, emojis in ((alice, ("👍",)), (bob, ("👎", "🎉")), (alice, ())):
-                who.client.send(None, room, type="groupchat", extra_xml=reactions(answer, *emojis))
-                await eventually(lambda e=emojis: table.felt[-1:] == [("green?", *e)])  # type: ignore[misc]  # mypy knows no type of a lambda with a default
-            assert await feedback_in(agent, room) == [{"Alice": [], "Bob": ["👎", "🎉"]}]
+        alice, bob = await enter_archived(a, room, "Alice"), await enter_archived(b, room, "Bob")
+        async with run_agent(table, archive_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
+            await wait_until_joined(agent, room)
+            asked = await say_and_get_id(alice, "green?")
+            answer = room_id_of(await alice.receive_from("Table"), room)
+            for person, emojis in ((alice, ("👍",)), (bob, ("👎", "🎉")), (alice, ())):
+                person.client.send(None, room, type="groupchat", extra_xml=reactions(answer, *emojis))
+                await eventually(lambda e=emojis: table.feedback_calls[-1:] == [("green?", *e)])  # type: ignore[misc]  # mypy knows no type of a lambda with a default
+            assert await stored_feedback(agent, room) == [{"Alice": [], "Bob": ["👎", "🎉"]}]
             # To a question of somebody's, to nothing, and from outside: as if there were no such message.
             for target in (asked, "unknown", ""):
                 b.send(None, room, type="groupchat", extra_xml=reactions(target, "😡"))
             m.send(None, agent.jid, extra_xml=reactions(answer, "😡"))
             assert await m.ask("hello", agent.jid) == "hello"
-            await said_id(bob, "hello")
-            assert (await bob.hears("Table"))["body"] == "Bob: hello after green?"
-            assert len(table.felt) == 3
+            await say_and_get_id(bob, "hello")
+            assert (await bob.receive_from("Table"))["body"] == "Bob: hello after green?"
+            assert len(table.feedback_calls) == 3
 
 
-async def test_only_who_asked_takes_a_question_back_in_a_room_or_corrects_it(archived: XmppServer, tmp_path: Path) -> None:
+async def test_only_its_sender_retracts_or_corrects_a_question_in_a_room(archive_server: XmppServer, tmp_path: Path) -> None:
     room, table = new_room(), Table()
     async with (
-        StockClient(*await archived.account(), archived) as a,
-        StockClient(*await archived.account(), archived) as b,
+        StockClient(*await archive_server.account(), archive_server) as a,
+        StockClient(*await archive_server.account(), archive_server) as b,
     ):
-        alice, bob = await enter(a, room, "Alice"), await enter(b, room, "Bob")
-        async with run_agent(table, archived, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
-            await is_in(agent, room)
-            waiting = await said_id(alice, "wait")
-            await eventually(lambda: table.asked == ["wait"])
+        alice, bob = await enter_archived(a, room, "Alice"), await enter_archived(b, room, "Bob")
+        async with run_agent(table, archive_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
+            await wait_until_joined(agent, room)
+            waiting = await say_and_get_id(alice, "wait")
+            await eventually(lambda: table.queries == ["wait"])
             second = alice.say("Table: whta")
             alice.say("Table: never")
-            never = id_in(await own(alice, "Table: never"), room)
+            never = room_id_of(await receive_own(alice, "Table: never"), room)
             bob.say("Bob takes it back", retraction(waiting))
             bob.say("Table: mine", f"<replace xmlns='urn:xmpp:message-correct:0' id='{second}'/>")
             alice.say("gone", retraction(never))
-            await eventually(lambda: waiting_in(agent, room)[-1:] == ["mine"])
+            await eventually(lambda: queued_questions(agent, room)[-1:] == ["mine"])
             alice.say("Table: what", f"<replace xmlns='urn:xmpp:message-correct:0' id='{second}'/>")
-            await eventually(lambda: waiting_in(agent, room) == ["mine", "what"])
-            table.may.set()
-            assert [(await alice.hears("Table"))["body"] for _ in range(3)] == [
+            await eventually(lambda: queued_questions(agent, room) == ["mine", "what"])
+            table.release.set()
+            assert [(await alice.receive_from("Table"))["body"] for _ in range(3)] == [
                 "Alice: wait",
                 "Bob: mine after wait",
                 "Alice: what after wait, mine",
             ]
-            table.may.clear()
-            again = await said_id(alice, "wait")
-            await eventually(lambda: table.asked[-1] == "wait")
+            table.release.clear()
+            again = await say_and_get_id(alice, "wait")
+            await eventually(lambda: table.queries[-1] == "wait")
             alice.say("gone", retraction(again))
             await agent.runner.wait_until_idle()
-            assert await bob.heard_until("end") != []
-            assert table.asked == ["wait", "mine", "what", "wait"]
+            assert await bob.receive_until("end") != []
+            assert table.queries == ["wait", "mine", "what", "wait"]
 
 
-async def test_a_moderator_takes_a_question_back(archived: XmppServer, tmp_path: Path) -> None:
-    """No server here has moderation (XEP-0425): the room's word is put in by hand, as it comes with that."""
+async def test_a_moderator_retracts_a_question(archive_server: XmppServer, tmp_path: Path) -> None:
+    """No server here supports moderation (XEP-0425), so the room's message is built by hand."""
     room, table = new_room(), Table()
-    async with StockClient(*await archived.account(), archived) as a:
-        alice = await enter(a, room, "Alice")
-        async with run_agent(table, archived, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
-            await is_in(agent, room)
-            waiting = await said_id(alice, "wait")
-            await eventually(lambda: table.asked == ["wait"])
+    async with StockClient(*await archive_server.account(), archive_server) as a:
+        alice = await enter_archived(a, room, "Alice")
+        async with run_agent(table, archive_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
+            await wait_until_joined(agent, room)
+            waiting = await say_and_get_id(alice, "wait")
+            await eventually(lambda: table.queries == ["wait"])
             from xml.etree.ElementTree import fromstring
 
             moderated = (
@@ -217,22 +219,20 @@ async def test_a_moderator_takes_a_question_back(archived: XmppServer, tmp_path:
                 fromstring(f"<message xmlns='jabber:client' from='{room}' type='groupchat'>{fastened}</message>")
             )
             await agent.runner.wait_until_idle()
-            assert await alice.heard_until("end") == []
+            assert await alice.receive_until("end") == []
 
 
 # In private
 
 
 @pytest.mark.parametrize("is_shown", [True, False], ids=["who shows JIDs", "who hides them"])
-async def test_commands_about_a_person_need_to_know_who_that_is(
-    real_server: XmppServer, tmp_path: Path, is_shown: bool
-) -> None:
+async def test_commands_about_a_person_need_their_jid(real_server: XmppServer, tmp_path: Path, is_shown: bool) -> None:
     room = new_room()
     async with StockClient(*await real_server.account(), real_server) as a:
         alice = Person(a, room, "Alice")
         await alice.enter(muc__roomconfig_whois="anyone" if is_shown else "moderators")
         async with run_agent(Table(), real_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
-            await is_in(agent, room)
+            await wait_until_joined(agent, room)
             if is_shown:
                 assert await a.ask("from home", agent.jid) == "from home"
             for command, answer in {
@@ -246,40 +246,42 @@ async def test_commands_about_a_person_need_to_know_who_that_is(
                 "/cancel": "There is nothing to stop.",
             }.items():
                 alice.whisper("Table", command)
-                assert answer in (await alice.hears("Table"))["body"]
+                assert answer in (await alice.receive_from("Table"))["body"]
 
 
-async def test_in_private_a_question_is_taken_back_and_an_answer_liked(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_in_private_a_question_is_retracted_and_an_answer_gets_a_reaction(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
     room, table = new_room(), Table()
     async with (
         StockClient(*await real_server.account(), real_server) as a,
         StockClient(*await real_server.account(), real_server) as b,
         run_agent(table, real_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent,
     ):
-        await is_in(agent, room)
+        await wait_until_joined(agent, room)
         alice, bob = await Person(a, room, "Alice").enter(), await Person(b, room, "Bob").enter()
         alice.whisper("Table", "green?")
-        answer = await alice.hears("Table")
+        answer = await alice.receive_from("Table")
         private = "<x xmlns='http://jabber.org/protocol/muc#user'/>"
         for client, emoji in ((b, "😡"), (a, "👍")):
             client.send(None, f"{room}/Table", extra_xml=reactions(answer["id"], emoji) + private)
             bob.whisper("Table", "hello")
-            await bob.hears("Table")
-        await eventually(lambda: table.felt == [("green?", "👍")])
+            await bob.receive_from("Table")
+        await eventually(lambda: table.feedback_calls == [("green?", "👍")])
         asked = alice.whisper("Table", "wait")
-        await eventually(lambda: table.asked[-1] == "wait")
+        await eventually(lambda: table.queries[-1] == "wait")
         b.send("x", f"{room}/Table", extra_xml=retraction(asked) + private)
         bob.whisper("Table", "hello")
-        await bob.hears("Table")
+        await bob.receive_from("Table")
         assert agent.runner.turns_in_flight == 1
         a.send("x", f"{room}/Table", extra_xml=retraction(asked) + private)
         await agent.runner.wait_until_idle()
-        assert await alice.heard_until("end") == []
+        assert await alice.receive_until("end") == []
 
 
 async def test_nobody_in_a_room_gets_a_receipt_or_sees_typing(real_server: XmppServer, tmp_path: Path) -> None:
     room, table = new_room(), Table()
-    asks = (
+    extensions = (
         "<request xmlns='urn:xmpp:receipts'/><markable xmlns='urn:xmpp:chat-markers:0'/>"
         "<active xmlns='http://jabber.org/protocol/chatstates'/>"
     )
@@ -287,15 +289,15 @@ async def test_nobody_in_a_room_gets_a_receipt_or_sees_typing(real_server: XmppS
         StockClient(*await real_server.account(), real_server) as a,
         run_agent(table, real_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent,
     ):
-        await is_in(agent, room)
+        await wait_until_joined(agent, room)
         alice = await Person(a, room, "Alice").enter()
-        alice.say("Table: wait", asks)
-        await eventually(lambda: table.asked == ["wait"])
+        alice.say("Table: wait", extensions)
+        await eventually(lambda: table.queries == ["wait"])
         await asyncio.sleep(0.4)  # typing would be shown by now
-        table.may.set()
-        said = await a.message()
-        while said["from"].resource != "Table" or not said["body"]:
-            assert said["from"].resource != "Table", said
-            said = await a.message()
-        tags = {child.tag for child in said.xml}
+        table.release.set()
+        message = await a.message()
+        while message["from"].resource != "Table" or not message["body"]:
+            assert message["from"].resource != "Table", message
+            message = await a.message()
+        tags = {child.tag for child in message.xml}
         assert not any("receipts" in tag or "chatstates" in tag or "chat-markers" in tag for tag in tags)

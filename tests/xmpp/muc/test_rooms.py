@@ -1,4 +1,4 @@
-"""Agents in chat rooms (XEP-0045): what they answer there, whose it is, and how they come and go."""
+"""Agents in chat rooms (XEP-0045): the messages that they answer, the owners of conversations, joining and leaving."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import pytest
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.app.platform import Platform
 from spade_coreason.config.loader import load_settings
-from spade_coreason.domain.conversation import Rules
-from spade_coreason.runtime.policy import Policy
+from spade_coreason.runtime import OutboundMessage
+from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.muc.membership import RoomState
 from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import PROJECT, Echo, FunctionAgent, OnlineAgent, Tunnel, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S, eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 MUC = "http://jabber.org/protocol/muc"
 MARKER = "{urn:spade-coreason:answer:0}answer"
@@ -37,13 +37,13 @@ def new_room() -> str:
 
 
 class Person:
-    """Somebody in a room with a stock client."""
+    """A person in a room with a stock client."""
 
     def __init__(self, client: StockClient, room: str, nick: str) -> None:
         self.client, self.room, self.nick = client, room, nick
 
     async def enter(self, **settings: str) -> Person:
-        """Joins; the room is unlocked, with `settings` where it is new (Prosody locks it until then)."""
+        """Join the room. A new room is unlocked with `settings` (Prosody locks it until then)."""
         wish = f"<x xmlns='{MUC}'><history maxstanzas='0'/></x>"
         self.client.send_xml(f"<presence xmlns='jabber:client' to={quoteattr(f'{self.room}/{self.nick}')}>{wish}</presence>")
         own = await self.presence(self.nick)
@@ -62,11 +62,11 @@ class Person:
         iq = self.client.xmpp.make_iq_set(ito=self.room)
         query = f"<query xmlns='{MUC}#{kind}'>{inner}</query>"
         iq.append(fromstring(query))
-        await iq.send(timeout=PATIENCE_S)
+        await iq.send(timeout=TIMEOUT_S)
 
     async def presence(self, nick: str, kind: str | None = None) -> Any:
-        """The next presence of an occupant."""
-        async with asyncio.timeout(PATIENCE_S):
+        """Return the next presence of an occupant."""
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
                 presence = await self.client.presences.get()
                 here = presence["from"].bare == self.room and presence["from"].resource == nick
@@ -79,42 +79,42 @@ class Person:
     def whisper(self, nick: str, text: str) -> str:
         return self.client.send(text, f"{self.room}/{nick}", extra_xml=f"<x xmlns='{MUC}#user'/>")
 
-    async def hears(self, nick: str) -> Any:
-        """The next thing that `nick` says."""
-        async with asyncio.timeout(PATIENCE_S):
+    async def receive_from(self, nick: str) -> Any:
+        """Return the next message of `nick`."""
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
                 message = await self.client.messages.get()
                 if message["body"] and message["from"].resource == nick:
                     return message
 
-    async def heard_until(self, marker: str) -> list[str]:
-        """What others said until somebody's `marker` came back, which is said here."""
+    async def receive_until(self, marker: str) -> list[str]:
+        """Send `marker`; return the messages of others until it comes back."""
         self.say(marker)
-        said: list[str] = []
-        async with asyncio.timeout(PATIENCE_S):
+        texts: list[str] = []
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
                 message = await self.client.messages.get()
                 if message["body"] == marker:
-                    return said
+                    return texts
                 if message["body"] and message["from"].resource != self.nick:
-                    said.append(f"{message['from'].resource}| {message['body']}")
+                    texts.append(f"{message['from'].resource}| {message['body']}")
 
 
-async def is_in(agent: OnlineAgent, room: str) -> None:
+async def wait_until_joined(agent: OnlineAgent, room: str) -> None:
     await eventually(lambda: agent.host.rooms.states.get(room) == "joined")
 
 
-def state(agent: OnlineAgent, room: str) -> str:
+def room_state(agent: OnlineAgent, room: str) -> str:
     return agent.host.rooms.states.get(room, "unknown")
 
 
-async def test_it_answers_who_addresses_it_and_nobody_else(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_the_agent_answers_only_people_who_address_it(real_server: XmppServer, tmp_path: Path) -> None:
     room, echo = new_room(), Echo()
     async with (
         StockClient(*await real_server.account(), real_server) as client,
         run_agent(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
-        await is_in(agent, room)  # which made the room, and unlocked it for others
+        await wait_until_joined(agent, room)  # which made the room, and unlocked it for others
         alice = await Person(client, room, "Alice").enter()
         alice.say("hello everybody")
         alice.say("what does Echo: say?")
@@ -122,18 +122,18 @@ async def test_it_answers_who_addresses_it_and_nobody_else(real_server: XmppServ
         for text in ("Echo: one", "ECHO, two", "@echo three"):
             alice.say(text)
         for said in ("one", "two", "three"):
-            answer = await alice.hears("Echo")
+            answer = await alice.receive_from("Echo")
             assert (answer["type"], answer["from"].bare, answer["body"]) == ("groupchat", room, f"Alice: {said}")
             assert answer.xml.find(MARKER) is not None
         alice.say("and?", f"<reply xmlns='urn:xmpp:reply:0' to='{room}/Echo' id='{answer['id']}'/>")
-        assert (await alice.hears("Echo"))["body"] == "Alice: and?"
+        assert (await alice.receive_from("Echo"))["body"] == "Alice: and?"
         assert [request.payload["query"] for request in echo.requests] == ["one", "two", "three", "and?"]
-        about = echo.requests[0].metadata
-        assert (about["room"], about["nickname"], about["sender"]) == (room, "Alice", f"{room}/Alice")
-        assert [row.owner for row in await agent.store.list_conversations()] == [room]
+        metadata = echo.requests[0].metadata
+        assert (metadata["room"], metadata["nickname"], metadata["sender"]) == (room, "Alice", f"{room}/Alice")
+        assert [row.owner for row in await agent.repository.list_conversations()] == [room]
 
 
-async def test_history_its_own_words_and_subjects_are_no_requests(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_history_its_own_messages_and_subjects_are_no_requests(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
 
     async def to_itself(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
@@ -142,26 +142,26 @@ async def test_history_its_own_words_and_subjects_are_no_requests(real_server: X
 
     async with StockClient(*await real_server.account(), real_server) as client:
         alice = await Person(client, room, "Alice").enter()
-        await alice.heard_until("Echo: before you came")
+        await alice.receive_until("Echo: before you came")
         async with run_agent(FunctionAgent(to_itself), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
-            await is_in(agent, room)
+            await wait_until_joined(agent, room)
             client.send(None, room, type="groupchat", extra_xml="<subject>Echo: news</subject>")
             alice.say("Echo: now")
-            assert (await alice.hears("Echo"))["body"] == "Alice: now"
-            assert (await alice.hears("Echo"))["body"] == "Echo: again"
-            assert await alice.heard_until("end") == []
-            assert [row.turns for row in await agent.store.list_conversations()] == [1]
+            assert (await alice.receive_from("Echo"))["body"] == "Alice: now"
+            assert (await alice.receive_from("Echo"))["body"] == "Echo: again"
+            assert await alice.receive_until("end") == []
+            assert [row.turns for row in await agent.repository.list_conversations()] == [1]
 
 
-async def test_commands_and_everything_where_it_is_told_so(prosody: XmppServer, tmp_path: Path) -> None:
+async def test_the_agent_answers_commands_or_everything_if_configured(prosody: XmppServer, tmp_path: Path) -> None:
     room, commands, everything = new_room(), Echo(), Echo()
     async with (
         StockClient(*await prosody.account(), prosody) as client,
         run_agent(commands, prosody, tmp_path, rooms=[RoomConfig(room, "cmd", answers="command")]) as one,
         run_agent(everything, prosody, tmp_path, rooms=[RoomConfig(room, "all", answers="all")]) as two,
     ):
-        await is_in(one, room)
-        await is_in(two, room)
+        await wait_until_joined(one, room)
+        await wait_until_joined(two, room)
         alice = await Person(client, room, "Alice").enter()
         for text in ("hi", "/weather", "cmd: three"):
             alice.say(text)
@@ -172,44 +172,46 @@ async def test_commands_and_everything_where_it_is_told_so(prosody: XmppServer, 
 
 async def test_two_agents_talk_to_each_other_up_to_a_limit(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
-    plans = [RoomConfig(room, nick, agent_turns=3) for nick in ("One", "Two")]
+    room_configs = [RoomConfig(room, nick, agent_turns=3) for nick in ("One", "Two")]
 
     async def go_on(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("go on")
 
     async with (
         StockClient(*await real_server.account(), real_server) as client,
-        run_agent(FunctionAgent(go_on), real_server, tmp_path, rooms=plans[:1]) as one,
-        run_agent(FunctionAgent(go_on), real_server, tmp_path, rooms=plans[1:]) as two,
+        run_agent(FunctionAgent(go_on), real_server, tmp_path, rooms=room_configs[:1]) as one,
+        run_agent(FunctionAgent(go_on), real_server, tmp_path, rooms=room_configs[1:]) as two,
     ):
-        await is_in(one, room)
-        await is_in(two, room)
+        await wait_until_joined(one, room)
+        await wait_until_joined(two, room)
         alice = await Person(client, room, "Alice").enter()
         for word in ("that's enough", "really"):  # when a person has spoken, they may go on
             # One addresses Two; the answer to an agent addresses that agent, and so on.
-            one.host.send([f"<message to='{room}' type='groupchat'><body>Two: ping</body>{MARK}</message>"])
-            said = [str((await alice.hears("One"))["body"])]
+            one.host.send(
+                [OutboundMessage(room, f"<message to='{room}' type='groupchat'><body>Two: ping</body>{MARK}</message>")]
+            )
+            texts = [str((await alice.receive_from("One"))["body"])]
             for _ in range(3):
-                said.append(str((await alice.hears("Two"))["body"]))
-                said.append(str((await alice.hears("One"))["body"]))
-            assert said == ["Two: ping", *["One: go on", "Two: go on"] * 3]
-            assert await alice.heard_until(word) == []
+                texts.append(str((await alice.receive_from("Two"))["body"]))
+                texts.append(str((await alice.receive_from("One"))["body"]))
+            assert texts == ["Two: ping", *["One: go on", "Two: go on"] * 3]
+            assert await alice.receive_until(word) == []
 
 
-async def test_who_is_called_like_it_makes_it_take_another_name(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_a_taken_nickname_makes_the_agent_choose_another(real_server: XmppServer, tmp_path: Path) -> None:
     room, echo = new_room(), Echo()
     async with StockClient(*await real_server.account(), real_server) as client:
         other = await Person(client, room, "Echo").enter()
         async with run_agent(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
-            await is_in(agent, room)
+            await wait_until_joined(agent, room)
             assert agent.host.rooms.nick_in(room) == "Echo-2"
             other.say("Echo: not you")
             other.say("Echo-2: you")
-            assert (await other.hears("Echo-2"))["body"] == "Echo: you"
+            assert (await other.receive_from("Echo-2"))["body"] == "Echo: you"
             assert len(echo.requests) == 1
 
 
-async def test_a_private_message_is_its_occupants_and_nobody_else_sees_it(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_a_private_message_is_seen_only_by_its_occupant(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
 
     async def note(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
@@ -222,31 +224,31 @@ async def test_a_private_message_is_its_occupants_and_nobody_else_sees_it(real_s
         StockClient(*await real_server.account(), real_server) as b,
         run_agent(FunctionAgent(note), real_server, tmp_path, rooms=[RoomConfig(room, "Notes")]) as agent,
     ):
-        await is_in(agent, room)
+        await wait_until_joined(agent, room)
         alice, bob = await Person(a, room, "Alice").enter(), await Person(b, room, "Bob").enter()
         alice.whisper("Notes", "my secret")
-        answer = await alice.hears("Notes")
+        answer = await alice.receive_from("Notes")
         assert (answer["type"], answer["body"]) == ("chat", "Alice said nothing")
         bob.whisper("Notes", "mine")
-        assert (await bob.hears("Notes"))["body"] == "Bob said nothing"
+        assert (await bob.receive_from("Notes"))["body"] == "Bob said nothing"
         bob.say("Notes: and here?")
-        assert (await bob.hears("Notes"))["body"] == "Bob: Bob said nothing"
+        assert (await bob.receive_from("Notes"))["body"] == "Bob: Bob said nothing"
         alice.whisper("Notes", "again")
-        assert (await alice.hears("Notes"))["body"] in ("Bob: Bob said nothing", "Alice said my secret")
-        assert await bob.heard_until("end") == []
-        owners = {row.owner for row in await agent.store.list_conversations()}
+        assert (await alice.receive_from("Notes"))["body"] in ("Bob: Bob said nothing", "Alice said my secret")
+        assert await bob.receive_until("end") == []
+        owners = {row.owner for row in await agent.repository.list_conversations()}
         assert len(owners) == 3
         assert room in owners
 
 
-async def test_the_next_who_has_the_nickname_is_another(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_the_next_occupant_with_a_nickname_is_another_person(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
-    go_on = asyncio.Event()
+    release = asyncio.Event()
 
     async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         turns = len(await session.history())
         if request.payload["query"] == "wait":
-            await go_on.wait()
+            await release.wait()
         await response.markdown(f"{request.payload['query']} after {turns}")
 
     async with (
@@ -254,10 +256,10 @@ async def test_the_next_who_has_the_nickname_is_another(real_server: XmppServer,
         StockClient(*await real_server.account(), real_server) as b,
         run_agent(FunctionAgent(slow), real_server, tmp_path, rooms=[RoomConfig(room, "Notes")]) as agent,
     ):
-        await is_in(agent, room)
+        await wait_until_joined(agent, room)
         alice = await Person(a, room, "Alice").enter()
         alice.whisper("Notes", "hello")
-        assert (await alice.hears("Notes"))["body"] == "hello after 0"
+        assert (await alice.receive_from("Notes"))["body"] == "hello after 0"
         alice.whisper("Notes", "wait")
         await eventually(lambda: agent.runner.turns_in_flight == 1)
         watcher = await Person(b, room, "Bob").enter()
@@ -267,39 +269,39 @@ async def test_the_next_who_has_the_nickname_is_another(real_server: XmppServer,
         await watcher.presence("Alice", "available")
         mallory = Person(b, room, "Alice")
         mallory.whisper("Notes", "who am I?")
-        assert (await mallory.hears("Notes"))["body"] == "who am I? after 0"
-        go_on.set()
+        assert (await mallory.receive_from("Notes"))["body"] == "who am I? after 0"
+        release.set()
         await agent.runner.wait_until_idle()
-        assert await mallory.heard_until("end") == []
+        assert await mallory.receive_until("end") == []
 
 
-async def test_a_kick_lets_it_come_again_once_and_a_ban_never(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_the_agent_rejoins_once_after_a_kick_and_never_after_a_ban(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
 
-    def soon(host: Any) -> None:
+    def set_kick_pause(host: Any) -> None:
         host.rooms.kick_pause_s = 0.05
 
     async with StockClient(*await real_server.account(), real_server) as client:
         owner = await Person(client, room, "Owner").enter()
-        async with run_agent(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=soon) as agent:
+        async with run_agent(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=set_kick_pause) as agent:
             await owner.presence("Echo", "available")
             await owner.owner_query("<item nick='Echo' role='none'/>", "admin")
             await owner.presence("Echo", "unavailable")
             await owner.presence("Echo", "available")
-            await is_in(agent, room)
+            await wait_until_joined(agent, room)
             await owner.owner_query("<item nick='Echo' role='none'/>", "admin")
-            await eventually(lambda: state(agent, room) == "kicked")
+            await eventually(lambda: room_state(agent, room) == "kicked")
             await asyncio.sleep(0.2)
-            assert state(agent, room) == "kicked"
+            assert room_state(agent, room) == "kicked"
             assert agent.host.is_alive()
 
-        async with run_agent(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=soon) as agent:
-            await is_in(agent, room)
+        async with run_agent(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=set_kick_pause) as agent:
+            await wait_until_joined(agent, room)
             await owner.owner_query(f"<item jid='{agent.jid}' affiliation='outcast'/>", "admin")
-            await eventually(lambda: state(agent, room) == "banned")
+            await eventually(lambda: room_state(agent, room) == "banned")
             agent.cut()
             await agent.restart()
-            await eventually(lambda: state(agent, room) == "banned")
+            await eventually(lambda: room_state(agent, room) == "banned")
 
 
 async def test_a_room_that_is_destroyed_or_closed_is_left_alone(real_server: XmppServer, tmp_path: Path) -> None:
@@ -309,150 +311,154 @@ async def test_a_room_that_is_destroyed_or_closed_is_left_alone(real_server: Xmp
         protected = {"muc__roomconfig_passwordprotectedroom": "1", "muc__roomconfig_roomsecret": "sesame"}
         await Person(client, secret, "Owner").enter(**protected)
         owner = await Person(client, gone, "Owner").enter()
-        plans = [RoomConfig(gone, "Echo"), RoomConfig(members, "Echo"), RoomConfig(secret, "Echo", "wrong")]
-        async with run_agent(Echo(), real_server, tmp_path, rooms=plans) as agent:
-            await is_in(agent, gone)
-            await eventually(lambda: state(agent, members) == "members only")
-            await eventually(lambda: state(agent, secret) == "wrong password")
+        room_configs = [RoomConfig(gone, "Echo"), RoomConfig(members, "Echo"), RoomConfig(secret, "Echo", "wrong")]
+        async with run_agent(Echo(), real_server, tmp_path, rooms=room_configs) as agent:
+            await wait_until_joined(agent, gone)
+            await eventually(lambda: room_state(agent, members) == "members only")
+            await eventually(lambda: room_state(agent, secret) == "wrong password")
             await owner.owner_query("<destroy/>")
-            await eventually(lambda: state(agent, gone) == "destroyed")
+            await eventually(lambda: room_state(agent, gone) == "destroyed")
         async with run_agent(Echo(), real_server, tmp_path, rooms=[RoomConfig(secret, "Echo", "sesame")]) as agent:
-            await is_in(agent, secret)
+            await wait_until_joined(agent, secret)
 
 
-async def test_it_comes_again_after_a_cut_and_says_what_it_owes(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_the_agent_rejoins_after_a_cut_and_sends_pending_answers(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
-    go_on = asyncio.Event()
+    release = asyncio.Event()
 
     async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        await go_on.wait()
+        await release.wait()
         await response.markdown(request.payload["query"])
 
     async with (
         StockClient(*await real_server.account(), real_server) as client,
         run_agent(FunctionAgent(slow), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
-        await is_in(agent, room)
+        await wait_until_joined(agent, room)
         alice = await Person(client, room, "Alice").enter()
         alice.say("Echo: still there?")
         await eventually(lambda: agent.runner.turns_in_flight == 1)
         agent.host.connection.client.stream_management.sm_id = None  # no resumption: a new session
         agent.cut()
         await eventually(lambda: not agent.host.is_alive())
-        go_on.set()
-        await is_in(agent, room)
-        assert (await alice.hears("Echo"))["body"] == "Alice: still there?"
+        release.set()
+        await wait_until_joined(agent, room)
+        assert (await alice.receive_from("Echo"))["body"] == "Alice: still there?"
         alice.say("Echo: and now?")
-        assert (await alice.hears("Echo"))["body"] == "Alice: and now?"
+        assert (await alice.receive_from("Echo"))["body"] == "Alice: and now?"
         await agent.settled()
 
 
-async def test_it_follows_invitations_into_the_rooms_that_may_invite_it(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_the_agent_accepts_invitations_from_allowed_rooms(real_server: XmppServer, tmp_path: Path) -> None:
     direct, mediated, other = new_room(), new_room(), new_room()
     async with (
         StockClient(*await real_server.account("ida" + secrets.token_hex(3)), real_server) as client,
         run_agent(Echo(), real_server, tmp_path, name="echo" + secrets.token_hex(3), invited_by=[direct, mediated]) as agent,
     ):
-        hosts = {room: await Person(client, room, "Ida").enter() for room in (direct, mediated, other)}
+        people = {room: await Person(client, room, "Ida").enter() for room in (direct, mediated, other)}
         for room in (other, direct):
             client.send(None, agent.jid, type="normal", extra_xml=f"<x xmlns='jabber:x:conference' jid='{room}'/>")
         invite = f"<x xmlns='{MUC}#user'><invite to='{agent.jid}'/></x>"
         client.send_xml(f"<message xmlns='jabber:client' to='{mediated}'>{invite}</message>")
         nick = agent.jid.partition("@")[0]
         for room in (direct, mediated):
-            await is_in(agent, room)
-            hosts[room].say(f"{nick}: hi")
-            assert (await hosts[room].hears(nick))["body"] == "Ida: hi"
-        assert state(agent, other) == "unknown"
+            await wait_until_joined(agent, room)
+            people[room].say(f"{nick}: hi")
+            assert (await people[room].receive_from(nick))["body"] == "Ida: hi"
+        assert room_state(agent, other) == "unknown"
 
 
-async def test_the_rooms_it_was_invited_to_are_joined_again_after_a_restart(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_rooms_of_invitations_are_joined_again_after_a_restart(real_server: XmppServer, tmp_path: Path) -> None:
     kept, kicked, gone, _ = rooms = [new_room() for _ in range(4)]
 
-    def soon(host: Any) -> None:
+    def set_kick_pause(host: Any) -> None:
         host.rooms.kick_pause_s = 30
 
     async with (
         StockClient(*await real_server.account(), real_server) as client,
-        run_agent(Echo(), real_server, tmp_path, name="echo" + secrets.token_hex(3), invited_by=rooms, prepare=soon) as agent,
+        run_agent(
+            Echo(), real_server, tmp_path, name="echo" + secrets.token_hex(3), invited_by=rooms, prepare=set_kick_pause
+        ) as agent,
     ):
-        hosts = {room: await Person(client, room, "Ida").enter() for room in rooms}
+        people = {room: await Person(client, room, "Ida").enter() for room in rooms}
         for room in rooms:
             client.send(None, agent.jid, type="normal", extra_xml=f"<x xmlns='jabber:x:conference' jid='{room}'/>")
-            await is_in(agent, room)
-        for end in (agent.stop, agent.vanish):
+            await wait_until_joined(agent, room)
+        for end in (agent.stop, agent.crash):
             await end()
             await agent.start()
             for room in rooms:
-                await is_in(agent, room)
+                await wait_until_joined(agent, room)
         nick = agent.jid.partition("@")[0]
-        await hosts[kicked].owner_query(f"<item nick='{nick}' role='none'/>", "admin")
-        await hosts[gone].owner_query("<destroy/>")
-        await eventually(lambda: (state(agent, kicked), state(agent, gone)) == ("kicked", "destroyed"))
+        await people[kicked].owner_query(f"<item nick='{nick}' role='none'/>", "admin")
+        await people[gone].owner_query("<destroy/>")
+        await eventually(lambda: (room_state(agent, kicked), room_state(agent, gone)) == ("kicked", "destroyed"))
         agent.invited_by = [kept, kicked, gone]
         await agent.restart()
-        await is_in(agent, kept)
+        await wait_until_joined(agent, kept)
         agent.invited_by = rooms
         await agent.restart()
-        await is_in(agent, kept)
+        await wait_until_joined(agent, kept)
         assert list(agent.host.rooms.states) == [kept]
-        hosts[kept].say(f"{nick}: hi")
-        assert (await hosts[kept].hears(nick))["body"] == "Ida: hi"
+        people[kept].say(f"{nick}: hi")
+        assert (await people[kept].receive_from(nick))["body"] == "Ida: hi"
 
 
-async def lost(agent: OnlineAgent, room: str, witness: Person) -> None:
-    """The room puts the agent out, and the agent never hears of it."""
-    seen = agent.host.rooms._rooms[room]
-    seen.state = RoomState.LEFT
-    agent.host.connection.send([f"<presence to='{room}/{seen.nick}' type='unavailable'/>"])
-    await witness.presence(seen.nick, "unavailable")
-    seen.state = RoomState.JOINED
+async def remove_silently(agent: OnlineAgent, room: str, witness: Person) -> None:
+    """Make the room remove the agent without the agent being told."""
+    agent_room = agent.host.rooms._rooms[room]
+    agent_room.state = RoomState.LEFT
+    agent.host.connection.send([OutboundMessage("", f"<presence to='{room}/{agent_room.nick}' type='unavailable'/>")])
+    await witness.presence(agent_room.nick, "unavailable")
+    agent_room.state = RoomState.JOINED
 
 
-async def test_a_room_that_has_lost_it_without_a_word_is_joined_again(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_a_room_that_removed_the_agent_silently_is_joined_again(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
 
-    def impatient(host: Any) -> None:
+    def set_short_silence(host: Any) -> None:
         host.rooms.ping.silence_s = 0.2
 
     async with StockClient(*await real_server.account(), real_server) as client:
         alice = await Person(client, room, "Alice").enter()
-        async with run_agent(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=impatient) as agent:
+        async with run_agent(
+            Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=set_short_silence
+        ) as agent:
             await alice.presence("Echo", "available")
-            await is_in(agent, room)
+            await wait_until_joined(agent, room)
             await asyncio.sleep(0.5)  # it asks, and is told that it is there
             assert client.presences.empty()
-            await lost(agent, room, alice)
+            await remove_silently(agent, room, alice)
             await alice.presence("Echo", "available")
         await alice.presence("Echo", "unavailable")
         async with run_agent(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
             await alice.presence("Echo", "available")
-            await is_in(agent, room)
-            await lost(agent, room, alice)
+            await wait_until_joined(agent, room)
+            await remove_silently(agent, room, alice)
             agent.cut()
             await alice.presence("Echo", "available")
             assert (agent.host.connection.resumption_count, agent.host.connection.session_count) == (1, 1)
             alice.say("Echo: still there?")
-            assert (await alice.hears("Echo"))["body"] == "Alice: still there?"
+            assert (await alice.receive_from("Echo"))["body"] == "Alice: still there?"
 
 
-async def test_the_limit_of_a_conversation_is_the_rooms(prosody: XmppServer, tmp_path: Path) -> None:
+async def test_the_limit_of_a_conversation_is_shared_by_the_room(prosody: XmppServer, tmp_path: Path) -> None:
     room = new_room()
     policy = Policy(rules=Rules(max_interactions=1))
     async with (
         StockClient(*await prosody.account(), prosody) as client,
         run_agent(Echo(), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")], policy=policy) as agent,
     ):
-        await is_in(agent, room)
+        await wait_until_joined(agent, room)
         alice = await Person(client, room, "Alice").enter()
         for number in range(4):
             alice.say(f"Echo: {number}")
-        assert (await alice.hears("Echo"))["body"] == "Alice: 0"
-        assert "That is all for now" in (await alice.hears("Echo"))["body"]
-        assert await alice.heard_until("end") == []
+        assert (await alice.receive_from("Echo"))["body"] == "Alice: 0"
+        assert "That is all for now" in (await alice.receive_from("Echo"))["body"]
+        assert await alice.receive_until("end") == []
 
 
-async def test_a_room_that_shows_who_is_there_answers_only_the_admitted(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_in_a_room_that_shows_jids_only_admitted_people_are_answered(real_server: XmppServer, tmp_path: Path) -> None:
     room, echo = new_room(), Echo()
     async with (
         StockClient(*await real_server.account(), real_server) as a,
@@ -461,86 +467,86 @@ async def test_a_room_that_shows_who_is_there_answers_only_the_admitted(real_ser
         alice = await Person(a, room, "Alice").enter(muc__roomconfig_whois="anyone")
         bob = await Person(b, room, "Bob").enter()
         async with run_agent(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], access=[a.jid]) as agent:
-            await is_in(agent, room)
+            await wait_until_joined(agent, room)
             bob.say("Echo: me?")
             bob.whisper("Echo", "me?")
             alice.say("Echo: and me?")
-            assert (await alice.hears("Echo"))["body"] == "Alice: and me?"
+            assert (await alice.receive_from("Echo"))["body"] == "Alice: and me?"
             alice.whisper("Echo", "in private")
-            assert (await alice.hears("Echo"))["body"] == "in private"
+            assert (await alice.receive_from("Echo"))["body"] == "in private"
             assert [request.metadata["occupant"] for request in echo.requests] == [a.jid, a.jid]
-            assert {row.owner for row in await agent.store.list_conversations()} == {room, a.jid}
+            assert {row.owner for row in await agent.repository.list_conversations()} == {room, a.jid}
 
 
-async def test_the_room_is_joined_again_when_the_network_was_away(prosody: XmppServer, tmp_path: Path) -> None:
+async def test_the_room_is_joined_again_after_an_outage_of_the_network(prosody: XmppServer, tmp_path: Path) -> None:
     room = new_room()
     async with (
         Tunnel(prosody) as tunnel,
         StockClient(*await prosody.account(), prosody) as client,
         run_agent(Echo(), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")], port=tunnel.port) as agent,
     ):
-        await is_in(agent, room)
+        await wait_until_joined(agent, room)
         alice = await Person(client, room, "Alice").enter()
         for number in range(3):
             tunnel.cut()
             await eventually(lambda: not agent.host.is_alive())
             await eventually(agent.host.is_alive)
-            await is_in(agent, room)
+            await wait_until_joined(agent, room)
             alice.say(f"Echo: {number}")
-            assert (await alice.hears("Echo"))["body"] == f"Alice: {number}"
+            assert (await alice.receive_from("Echo"))["body"] == f"Alice: {number}"
 
 
 async def test_a_private_answer_finds_its_occupant_after_a_restart(prosody: XmppServer, tmp_path: Path) -> None:
-    room, hurry = new_room(), asyncio.Event()
+    room, release = new_room(), asyncio.Event()
 
     async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        await hurry.wait()
+        await release.wait()
         await response.markdown(request.payload["query"])
 
     async with (
         StockClient(*await prosody.account(), prosody) as client,
         run_agent(FunctionAgent(slow), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
-        await is_in(agent, room)
+        await wait_until_joined(agent, room)
         alice = await Person(client, room, "Alice").enter()
         alice.whisper("Echo", "still there?")
         alice.say("Echo: and you?")
         await eventually(lambda: agent.runner.turns_in_flight == 2)
         await agent.settled()
-        await agent.vanish()
-        hurry.set()
+        await agent.crash()
+        release.set()
         await agent.start()
-        answers = [await alice.hears("Echo"), await alice.hears("Echo")]
+        answers = [await alice.receive_from("Echo"), await alice.receive_from("Echo")]
         assert {(m["type"], m["body"]) for m in answers} == {("chat", "still there?"), ("groupchat", "Alice: and you?")}
 
 
-async def test_what_is_being_answered_when_it_stops_is_still_said_in_the_room(real_server: XmppServer, tmp_path: Path) -> None:
-    room, hurry = new_room(), asyncio.Event()
+async def test_an_answer_in_progress_at_the_stop_is_still_sent_to_the_room(real_server: XmppServer, tmp_path: Path) -> None:
+    room, release = new_room(), asyncio.Event()
 
     async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        await hurry.wait()
+        await release.wait()
         await response.markdown(request.payload["query"])
 
     async with (
         StockClient(*await real_server.account(), real_server) as client,
         run_agent(FunctionAgent(slow), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
-        await is_in(agent, room)
+        await wait_until_joined(agent, room)
         alice = await Person(client, room, "Alice").enter()
         alice.say("Echo: wait for it")
         await eventually(lambda: agent.runner.turns_in_flight == 1)
         stopping = asyncio.create_task(agent.stop())
         await asyncio.sleep(0.2)
-        hurry.set()
-        assert (await alice.hears("Echo"))["body"] == "Alice: wait for it"
+        release.set()
+        assert (await alice.receive_from("Echo"))["body"] == "Alice: wait for it"
         await stopping
         await alice.presence("Echo", "unavailable")
         await agent.start()
-        await is_in(agent, room)
-        assert await alice.heard_until("end") == []
+        await wait_until_joined(agent, room)
+        assert await alice.receive_until("end") == []
 
 
-async def test_what_an_occupant_without_a_name_has_told_goes_with_them(ejabberd: XmppServer, tmp_path: Path) -> None:
+async def test_the_data_of_an_anonymous_occupant_are_deleted_when_they_leave(ejabberd: XmppServer, tmp_path: Path) -> None:
     room = new_room()
     async with (
         StockClient(*await ejabberd.account(), ejabberd) as a,
@@ -548,15 +554,15 @@ async def test_what_an_occupant_without_a_name_has_told_goes_with_them(ejabberd:
     ):
         await Person(b, room, "Owner").enter()
         async with run_agent(Echo(), ejabberd, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
-            await is_in(agent, room)
+            await wait_until_joined(agent, room)
             alice = await Person(a, room, "Alice").enter()
             alice.whisper("Echo", "hi")
-            assert (await alice.hears("Echo"))["body"] == "hi"
-            [row] = await agent.store.list_conversations()
+            assert (await alice.receive_from("Echo"))["body"] == "hi"
+            [row] = await agent.repository.list_conversations()
             assert row.owner.startswith(f"{room}/visit-")
             a.send_xml(f"<presence xmlns='jabber:client' type='unavailable' to='{room}/Alice'/>")
-            async with asyncio.timeout(PATIENCE_S):
-                while await agent.store.list_people():  # noqa: ASYNC110 - it has no event
+            async with asyncio.timeout(TIMEOUT_S):
+                while await agent.repository.list_people():  # noqa: ASYNC110 - it has no event
                     await asyncio.sleep(0.01)
 
 
@@ -575,10 +581,10 @@ async def test_a_platform_joins_the_rooms_of_its_configuration(prosody: XmppServ
         await eventually(lambda: platform.agents[jid].rooms.states[room] == "joined")
         alice = await Person(client, room, "Alice").enter()
         alice.say("Parrot, hello")
-        assert (await alice.hears("Parrot"))["body"] == "Alice: hello"
+        assert (await alice.receive_from("Parrot"))["body"] == "Alice: hello"
 
 
-async def test_a_room_that_throws_it_out_again_and_again_is_not_joined_in_a_loop(
+async def test_a_room_that_keeps_removing_the_agent_is_not_joined_in_a_loop(
     prosody: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     room = new_room()
@@ -587,16 +593,16 @@ async def test_a_room_that_throws_it_out_again_and_again_is_not_joined_in_a_loop
         StockClient(*await prosody.account(), prosody) as client,
         run_agent(Echo(), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
-        await is_in(agent, room)
+        await wait_until_joined(agent, room)
         alice = await Person(client, room, "Alice").enter()
         gone = f"<presence xmlns='jabber:client' from='{room}/Echo' type='unavailable'><x xmlns='{MUC}#user'>"
         for attempt, again in enumerate(("1 s", "5 s", "30 s")):
             agent.host.rooms.handle_presence(fromstring(f"{gone}<status code='110'/><status code='333'/></x></presence>"))
-            assert state(agent, room) == "away"
+            assert room_state(agent, room) == "away"
             lines = [record.getMessage() for record in caplog.records if room in record.getMessage()]
             assert len(lines) >= attempt + 1
             assert lines[-1].endswith(f"it tries again in {again}")
             agent.host.rooms.join_all()  # as if that time had passed
-            await is_in(agent, room)
+            await wait_until_joined(agent, room)
         alice.say("Echo: still there?")
-        assert (await alice.hears("Echo"))["body"] == "Alice: still there?"
+        assert (await alice.receive_from("Echo"))["body"] == "Alice: still there?"

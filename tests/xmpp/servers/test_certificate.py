@@ -1,4 +1,4 @@
-"""The certificate of a local server: whom it convinces, and when it is made anew."""
+"""The certificate of a local server: the clients that accept it, and its renewal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAY = dt.timedelta(days=1)
 
 
 def handshake(certificate: CertificateFiles, ca_file: Path, name: str) -> None:
-    """A TLS handshake in memory, verified as strictly as OpenSSL can."""
+    """Do a TLS handshake in memory, verified as strictly as OpenSSL can."""
     server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_context.load_cert_chain(certificate.certificate, certificate.key)
     client_context = ssl.create_default_context(cafile=ca_file)
@@ -38,7 +38,7 @@ def test_a_strict_client_accepts_it_for_the_servers_names(name: str, tmp_path: P
     handshake(certificate, certificate.ca_file, name)
 
 
-def test_it_convinces_nobody_for_another_name_or_by_another_authority(tmp_path: Path) -> None:
+def test_it_is_rejected_for_another_name_or_another_authority(tmp_path: Path) -> None:
     one, two = (ensure_certificate(tmp_path / name, DOMAINS) for name in ("one", "two"))
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(one, one.ca_file, "example.org")
@@ -46,7 +46,7 @@ def test_it_convinces_nobody_for_another_name_or_by_another_authority(tmp_path: 
         handshake(one, two.ca_file, "localhost")
 
 
-def test_nobody_else_can_read_the_key_and_the_authoritys_is_nowhere(tmp_path: Path) -> None:
+def test_the_key_is_readable_only_by_its_owner_and_the_authoritys_is_not_stored(tmp_path: Path) -> None:
     certificate = ensure_certificate(tmp_path, DOMAINS)
     assert certificate.key.stat().st_mode & 0o077 == 0
     assert sorted(tmp_path.iterdir()) == sorted([certificate.ca_file, certificate.certificate, certificate.key])

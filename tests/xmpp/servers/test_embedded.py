@@ -1,4 +1,4 @@
-"""What the embedded server cannot carry comes back as an error, and ends neither it nor anybody's session."""
+"""The embedded server returns an error for a stanza that it cannot deliver. Neither it nor a session ends."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import Echo, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
-from tests.support.wait import PATIENCE_S, eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 
-async def test_an_agent_with_rooms_answers_where_there_are_none(
+async def test_an_agent_with_rooms_answers_on_a_server_without_rooms(
     embedded: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     room = "tea@muc.localhost"
@@ -34,7 +34,7 @@ async def test_an_agent_with_rooms_answers_where_there_are_none(
 
 
 @pytest.mark.parametrize("to", ["bob@elsewhere.org", "muc.localhost", "localhost", "{alice}/a/b", "nobody@@localhost"])
-async def test_a_message_to_where_it_cannot_go_is_returned(to: str, embedded: XmppServer) -> None:
+async def test_a_message_to_an_unreachable_address_is_returned(to: str, embedded: XmppServer) -> None:
     async with (
         StockClient(*await embedded.account(), embedded) as alice,
         StockClient(*await embedded.account(), embedded) as bob,
@@ -49,6 +49,6 @@ async def test_a_message_to_where_it_cannot_go_is_returned(to: str, embedded: Xm
 async def test_a_question_to_a_server_that_it_cannot_reach_is_an_error(embedded: XmppServer) -> None:
     async with StockClient(*await embedded.account(), embedded, plugins=("xep_0092",)) as alice:
         with pytest.raises(IqError, match="remote-server-not-found"):
-            await alice.xmpp.plugin["xep_0092"].get_version("muc.localhost", timeout=PATIENCE_S)
+            await alice.xmpp.plugin["xep_0092"].get_version("muc.localhost", timeout=TIMEOUT_S)
         alice.send("note to myself", alice.jid)
         assert (await alice.answer())["body"] == "note to myself"

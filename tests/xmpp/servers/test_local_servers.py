@@ -1,4 +1,4 @@
-"""The servers that the package starts: what they offer, whom they let in, and how they end."""
+"""The servers that the package starts: features, accounts, and their end."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from spade_coreason.xmpp.servers.prosody import ProsodyServer, find_prosody, run
 from spade_coreason.xmpp.servers.selection import run_local_server, select_server
 from spade_coreason.xmpp.servers.server import ServerKind
 from tests.support.servers.clients import StockClient
-from tests.support.servers.processes import group_members, listening_addresses, wait_until_ended
+from tests.support.servers.processes import group_members, listening_addresses, remaining_members, wait_until_ended
 from tests.support.servers.requirements import require
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 PASSWORD = "pässwörd ⅷ"
-"""With what SASLprep changes: Ⅷ becomes viii."""
+"""A password that SASLprep changes: Ⅷ becomes viii."""
 
 
 @pytest.fixture(params=["prosody", "embedded"])
@@ -52,17 +52,17 @@ async def test_a_stock_client_logs_in_and_the_server_ends_with_its_block(kind: S
         async with StockClient("änne.b@localhost", PASSWORD, server) as anne:
             anne.send("to myself", "änne.b@localhost")
             assert (await anne.answer())["body"] == "to myself"
-    assert group_members(server.process.pid) == []
+    assert remaining_members(server.process.pid) == []
     assert is_port_free(server.port)
 
 
 async def test_nothing_but_loopback_can_reach_it(kind: ServerKind, tmp_path: Path) -> None:
     async with run_local_server(kind, tmp_path) as server:
         await server.create_account("a@localhost", "a")  # whatever is started late, is there now
-        reached = listening_addresses(server.process.pid)
-        assert (LOOPBACK, server.port) in reached
-        assert {address for address, _ in reached} == {LOOPBACK}
-        assert len(reached) == (2 if kind == "prosody" else 1)  # Prosody's second is the WebSocket
+        addresses = listening_addresses(server.process.pid)
+        assert (LOOPBACK, server.port) in addresses
+        assert {address for address, _ in addresses} == {LOOPBACK}
+        assert len(addresses) == (2 if kind == "prosody" else 1)  # Prosody's second is the WebSocket
 
 
 async def test_it_keeps_its_port_over_restarts_while_nobody_else_takes_it(kind: ServerKind, tmp_path: Path) -> None:
@@ -85,13 +85,13 @@ async def test_a_port_that_was_asked_for_and_is_taken_is_an_error_that_names_it(
         assert server.port == port
 
 
-async def test_its_death_is_told(kind: ServerKind, tmp_path: Path) -> None:
+async def test_the_end_of_the_server_is_reported(kind: ServerKind, tmp_path: Path) -> None:
     async with run_local_server(kind, tmp_path) as server:
-        death = asyncio.create_task(server.wait_until_ended())
+        end_task = asyncio.create_task(server.wait_until_ended())
         os.kill(server.process.pid, signal.SIGKILL)
-        told = await asyncio.wait_for(death, PATIENCE_S)
-    assert "ended by signal 9" in told
-    assert str(tmp_path) in told
+        end_reason = await asyncio.wait_for(end_task, TIMEOUT_S)
+    assert "ended by signal 9" in end_reason
+    assert str(tmp_path) in end_reason
 
 
 async def test_a_second_server_on_the_same_directory_says_so(kind: ServerKind, tmp_path: Path) -> None:
@@ -118,13 +118,13 @@ STARTER = """
 """
 
 
-async def start_elsewhere(kind: ServerKind, directory: Path, *more: str) -> tuple[asyncio.subprocess.Process, int, int]:
-    """A Python process that runs a server: itself, the server's process id, and that of what it forked."""
+async def start_in_process(kind: ServerKind, directory: Path, *more: str) -> tuple[asyncio.subprocess.Process, int, int]:
+    """Start a Python process that runs a server. Return the process, the server's process id and that of its fork."""
     starter = await asyncio.create_subprocess_exec(
         sys.executable, "-c", textwrap.dedent(STARTER), kind, str(directory), *more, stdout=asyncio.subprocess.PIPE
     )
     assert starter.stdout is not None
-    pid, child = (await asyncio.wait_for(starter.stdout.readline(), PATIENCE_S)).split()
+    pid, child = (await asyncio.wait_for(starter.stdout.readline(), TIMEOUT_S)).split()
     return starter, int(pid), int(child)
 
 
@@ -133,29 +133,29 @@ def parent_of(pid: int) -> int:
 
 
 async def test_it_ends_when_its_starter_is_killed_with_kill_9(kind: ServerKind, tmp_path: Path) -> None:
-    starter, pid, _ = await start_elsewhere(kind, tmp_path)
+    starter, pid, _ = await start_in_process(kind, tmp_path)
     assert group_members(pid)
     starter.kill()
     await starter.wait()
-    assert await wait_until_ended(pid, PATIENCE_S)
+    assert await wait_until_ended(pid, TIMEOUT_S)
     async with run_local_server(kind, tmp_path):  # waits for whatever is left of the first
-        assert group_members(pid) == []
+        assert remaining_members(pid) == []
 
 
-async def test_it_ends_when_what_watches_over_it_is_killed_too(kind: ServerKind, tmp_path: Path) -> None:
-    starter, pid, _ = await start_elsewhere(kind, tmp_path)
+async def test_it_ends_when_its_lifeline_is_killed_too(kind: ServerKind, tmp_path: Path) -> None:
+    starter, pid, _ = await start_in_process(kind, tmp_path)
     os.kill(parent_of(pid), signal.SIGKILL)
     starter.kill()
     await starter.wait()
-    assert await wait_until_ended(pid, PATIENCE_S)
+    assert await wait_until_ended(pid, TIMEOUT_S)
 
 
 async def test_it_ends_even_if_a_fork_of_its_starter_lives_on(tmp_path: Path) -> None:
-    starter, pid, child = await start_elsewhere("embedded", tmp_path, "fork")
+    starter, pid, child = await start_in_process("embedded", tmp_path, "fork")
     try:
         starter.kill()
         await starter.wait()
-        assert await wait_until_ended(pid, PATIENCE_S)
+        assert await wait_until_ended(pid, TIMEOUT_S)
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -178,7 +178,7 @@ async def test_a_program_that_hangs_is_an_error_in_time_and_leaves_nothing_behin
     with pytest.raises(ServerError, match=r"Prosody did not answer on 127.0.0.1:\d+ within 0.3 s"):
         async with run_prosody_server(tmp_path / "server", program=program, timeout_s=0.3):
             pass
-    assert group_members(int((tmp_path / "pid").read_text())) == []
+    assert remaining_members(int((tmp_path / "pid").read_text())) == []
 
 
 @pytest.mark.parametrize(
@@ -212,9 +212,9 @@ async def test_another_server_that_answers_on_its_port_is_not_taken_for_it(kind:
                 pass
 
 
-async def test_where_somebody_takes_the_port_meanwhile_it_tries_another(tmp_path: Path) -> None:
+async def test_a_port_that_is_taken_at_the_start_is_replaced_by_another(tmp_path: Path) -> None:
     require("Prosody", find_prosody() is not None)
-    unlucky_once = script(
+    program = script(
         tmp_path / "unlucky",
         f"""#!/bin/sh
         [ -e {tmp_path}/tried ] && exec prosody "$@"
@@ -223,7 +223,7 @@ async def test_where_somebody_takes_the_port_meanwhile_it_tries_another(tmp_path
         exec sleep 60
         """,
     )
-    async with run_prosody_server(tmp_path / "server", program=unlucky_once) as server:
+    async with run_prosody_server(tmp_path / "server", program=program) as server:
         assert (tmp_path / "tried").exists()
         _, writer = await asyncio.open_connection(server.host, server.port)
         writer.close()
@@ -286,12 +286,17 @@ async def test_prosody_has_rooms_commands_and_an_archive(prosody: AbstractAsyncC
         await server.create_account("a@localhost", "secret")
         async with StockClient("a@localhost", "secret", server, plugins=["xep_0030"], smacks=True) as a:
             disco = a.xmpp.plugin["xep_0030"]
-            of_server = (await disco.get_info(jid="localhost", timeout=PATIENCE_S))["disco_info"]["features"]
-            of_account = (await disco.get_info(jid="a@localhost", timeout=PATIENCE_S))["disco_info"]["features"]
-            of_rooms = (await disco.get_info(jid=server.rooms_domain, timeout=PATIENCE_S))["disco_info"]["features"]
-            assert {"http://jabber.org/protocol/commands", "urn:xmpp:carbons:2", "vcard-temp", "urn:xmpp:blocking"} <= of_server
-            assert {"urn:xmpp:mam:2", "http://jabber.org/protocol/pubsub#publish"} <= of_account
-            assert "http://jabber.org/protocol/muc" in of_rooms
+            server_features = (await disco.get_info(jid="localhost", timeout=TIMEOUT_S))["disco_info"]["features"]
+            account_features = (await disco.get_info(jid="a@localhost", timeout=TIMEOUT_S))["disco_info"]["features"]
+            rooms_features = (await disco.get_info(jid=server.rooms_domain, timeout=TIMEOUT_S))["disco_info"]["features"]
+            assert {
+                "http://jabber.org/protocol/commands",
+                "urn:xmpp:carbons:2",
+                "vcard-temp",
+                "urn:xmpp:blocking",
+            } <= server_features
+            assert {"urn:xmpp:mam:2", "http://jabber.org/protocol/pubsub#publish"} <= account_features
+            assert "http://jabber.org/protocol/muc" in rooms_features
             assert a.xmpp.plugin["xep_0198"].sm_id
 
 
@@ -305,12 +310,12 @@ async def test_prosody_answers_on_a_websocket(prosody: AbstractAsyncContextManag
             "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
             "Sec-WebSocket-Protocol: xmpp\r\n\r\n".encode()
         )
-        assert b" 101 " in await asyncio.wait_for(reader.readline(), PATIENCE_S)
+        assert b" 101 " in await asyncio.wait_for(reader.readline(), TIMEOUT_S)
         writer.close()
 
 
 async def test_prosody_archives_without_sqlite_too(tmp_path: Path) -> None:
-    """Behind a wrapper it cannot be known which Lua runs; its own storage is always there."""
+    """A wrapper hides which Lua runs; Prosody's own storage is always available."""
     require("Prosody", find_prosody() is not None)
     wrapper = script(tmp_path / "wrapper", f'#!/bin/sh\nexec {find_prosody()} "$@"')
     async with run_prosody_server(tmp_path / 'a "quoted" \\ directory', program=wrapper) as server:
@@ -318,7 +323,7 @@ async def test_prosody_archives_without_sqlite_too(tmp_path: Path) -> None:
         async with StockClient("a@localhost", "secret", server, plugins=["xep_0313"]) as a:
             a.send("keep this", "a@localhost")
             await a.answer()
-            archive = await a.xmpp.plugin["xep_0313"].retrieve(timeout=PATIENCE_S)
+            archive = await a.xmpp.plugin["xep_0313"].retrieve(timeout=TIMEOUT_S)
             kept = [each["mam_result"]["forwarded"]["stanza"]["body"] for each in archive["mam"]["results"]]
             assert "keep this" in kept
 
@@ -341,7 +346,7 @@ async def test_a_quick_client_never_hangs_after_starttls(tmp_path: Path) -> None
     async with run_embedded_server(tmp_path) as server:
         context = ssl.create_default_context(cafile=server.ca_file)
         for _ in range(100):
-            async with asyncio.timeout(PATIENCE_S), open_bare_stream(server.host, server.port, server.domain, context):
+            async with asyncio.timeout(TIMEOUT_S), open_bare_stream(server.host, server.port, server.domain, context):
                 pass
 
 
@@ -356,7 +361,7 @@ async def test_an_account_that_is_there_is_no_error_on_the_embedded_server(tmp_p
 # The choice
 
 
-def test_auto_takes_prosody_where_it_is_and_says_how_to_get_it_where_not(
+def test_auto_selects_prosody_if_installed_and_else_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The test servers are what the other tests take them for."""
+"""The test servers have the properties that other tests rely on."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from tests.support.servers.clients import StockClient
 from tests.support.servers.ejabberd import ejabberd, installed as ejabberd_installed
-from tests.support.servers.processes import group_members, listening_addresses
+from tests.support.servers.processes import listening_addresses, remaining_members
 from tests.support.servers.prosody import installed as prosody_installed, prosody
 from tests.support.servers.requirements import require
 from tests.support.servers.server import OTHER_DOMAIN, XmppServer
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import TIMEOUT_S
 
 StartServer = Callable[[XmppServer], XmppServer]
 
@@ -46,10 +46,10 @@ async def test_a_stranger_of_another_domain_reaches_agents_without_federation(re
         assert (await resident.answer())["from"].domain == OTHER_DOMAIN
 
 
-async def test_a_wrong_password_is_refused(our_server: XmppServer) -> None:
-    jid, _ = await our_server.account()
+async def test_a_wrong_password_is_refused(local_server: XmppServer) -> None:
+    jid, _ = await local_server.account()
     with pytest.raises(PermissionError):
-        await StockClient(jid, "wrong", our_server).connect()
+        await StockClient(jid, "wrong", local_server).connect()
 
 
 async def test_default_limits_end_the_stream_that_exceeds_them(
@@ -61,7 +61,7 @@ async def test_default_limits_end_the_stream_that_exceeds_them(
             if passes:
                 assert len((await client.answer())["body"]) == 1_000_000
             else:
-                await asyncio.wait_for(client.disconnected.wait(), PATIENCE_S)
+                await asyncio.wait_for(client.disconnected.wait(), TIMEOUT_S)
 
 
 async def test_a_killed_prosody_starts_again_on_the_same_port_with_the_same_accounts(
@@ -69,7 +69,7 @@ async def test_a_killed_prosody_starts_again_on_the_same_port_with_the_same_acco
 ) -> None:
     require("Prosody", prosody_installed())
     server = start_server(prosody(tmp_path))
-    await _again(server, server.kill)
+    await _assert_restarts(server, server.kill)
 
 
 async def test_a_stopped_ejabberd_starts_again_on_the_same_port_with_the_same_accounts(
@@ -77,14 +77,14 @@ async def test_a_stopped_ejabberd_starts_again_on_the_same_port_with_the_same_ac
 ) -> None:
     require("ejabberd", ejabberd_installed())
     server = start_server(ejabberd(tmp_path))
-    await _again(server, server.stop)
+    await _assert_restarts(server, server.stop)
 
 
-async def _again(server: XmppServer, end: Callable[[], None]) -> None:
+async def _assert_restarts(server: XmppServer, end: Callable[[], None]) -> None:
     account = await server.account()
     pid, port = server.pid, server.port
     await asyncio.to_thread(end)
-    assert group_members(pid) == []
+    assert remaining_members(pid) == []
     await asyncio.to_thread(server.start)
     assert (server.pid != pid, server.port) == (True, port)
     async with StockClient(*account, server):

@@ -1,0 +1,134 @@
+"""Protocols for authors of agents: the seed's session, response and stream, with the methods that this platform adds.
+
+Annotate `assist` with them: `async def assist(self, request: AgentRequest, session: Session, response: Response) -> None`.
+An agent that needs nothing but the seed may annotate `SessionHandle` and `ResponseHandler` instead.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from .manifest import AgentDefinition
+from .protocols import ResponseHandler, SessionHandle, StreamHandle
+from .request import AgentRequest
+from .session import Interaction
+
+VariableScope: TypeAlias = Literal["conversation", "person"]
+"""The holder of a variable: one conversation, or one person in all conversations with the agent."""
+
+
+@runtime_checkable
+class Session(SessionHandle, Protocol):
+    """The session of one conversation: its history, its window for a language model, search, variables and its end."""
+
+    async def history(self, limit: int = 10, offset: int = 0) -> list[Interaction]:
+        """Return `limit` turns, oldest first. The last of them is `offset` turns before the newest.
+
+        It reaches all stored turns, also those before the window. A limit below 1 or a negative offset gives an empty list.
+        Raise StoreError if storage cannot be read.
+        """
+        ...
+
+    async def window(self) -> list[Interaction]:
+        """Return the turns that the memory policy selects for a language model, oldest first.
+
+        A summary comes first, as a turn with `meta` {"summary": true}. Its input is None, and the text of its output is the
+        summary. If a turn is larger than a TOKEN_BUFFER, its meta["over_limit"] is its number of tokens. Raise StoreError if
+        storage cannot be read.
+        """
+        ...
+
+    @property
+    def summary(self) -> str:
+        """The summary of the turns before the window. It is "" unless the memory policy is SUMMARY."""
+        ...
+
+    async def recall(self, query: str, limit: int = 5, threshold: float = 0.7) -> list[str]:
+        """Search for texts about `query`: passages of documents and turns of this conversation, best first.
+
+        The search covers the knowledge of the agent, of this person and of this conversation. It also covers the newest
+        1,000 turns that are not in the knowledge.
+
+        `limit` is the maximum number of texts. Texts with a score below `threshold` (0 to 1) are left out. The score of a
+        turn is the share of the query's words that it contains. Forms of a word count as the word; stop words do not count.
+        `Knowledge.search` defines the score of a passage. Raise StoreError if storage cannot be read.
+        """
+        ...
+
+    async def store(self, key: str, value: Any, *, scope: VariableScope | None = None) -> None:
+        """Store a variable (any JSON value) across turns and restarts. It becomes durable together with the turn.
+
+        Without a `scope` it is stored twice: for this conversation and for this person with the agent. A `scope`
+        ("conversation" or "person") names one of them. In a room a person has no variables.
+
+        Raise ValueError, which names the key, if `value` is not JSON, or the key is reserved or no text; nothing is changed
+        then. Raise RuntimeError once `assist` has returned.
+        """
+        ...
+
+    def end(self) -> None:
+        """End the episode of the conversation after this turn. The next message opens a new one with the same memory."""
+        ...
+
+
+@runtime_checkable
+class Stream(StreamHandle, Protocol):
+    """One stream of text, whose text can be replaced as a whole."""
+
+    async def replace(self, content: str, reason: str) -> None:
+        """End the stream as incomplete and replace its whole text by `content`, also where clients show it already.
+
+        A program receives `reason` and `content`; only `content` is recorded. Do nothing if the stream has ended.
+        """
+        ...
+
+
+@runtime_checkable
+class Response(ResponseHandler, Protocol):
+    """The reply to one request. Every method raises RuntimeError once `assist` has returned."""
+
+    @abstractmethod
+    async def step(self, content: str) -> None:
+        """Send a thought that is one short line: what the agent uses at the moment, such as a tool.
+
+        Unlike other thoughts, people see it by default. It is not shown in rooms, and not to people who turned thoughts off.
+        """
+        ...
+
+    @abstractmethod
+    async def ask(self, question: str, choices: Sequence[str]) -> None:
+        """Send a question with choices: as buttons in clients that support them (XEP-0439), and as a list in others.
+
+        The chosen text, or any other, arrives as the next request. Raise ValueError for no choice, more than 20, or an empty
+        one.
+        """
+        ...
+
+    @abstractmethod
+    async def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> Stream:
+        """Open a stream, whose pieces form one text. Any number of streams may be open at once.
+
+        Streams still open when `assist` returns are closed then.
+        """
+        ...
+
+
+@runtime_checkable
+class Agent(Protocol):
+    """An agent that the platform runs: a manifest and one coroutine.
+
+    Each `AgentInterface` of the seed is an `Agent`. An `Agent` may also use the methods that `Session` and `Response` add.
+    """
+
+    @property
+    @abstractmethod
+    def manifest(self) -> AgentDefinition:
+        """The manifest of the agent."""
+        ...
+
+    @abstractmethod
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        """Process one request, and send the reply through `response`."""
+        ...

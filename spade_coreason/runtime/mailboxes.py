@@ -1,0 +1,457 @@
+"""The mailboxes of one agent: order, capacity, pause and withdrawal of requests, and the workers that take them out.
+
+A mailbox holds the requests of one sender on one thread, in order. It also holds the loaded `ActiveConversation`, and stays in
+memory while that conversation is active. A request goes in by `Mailboxes.put` and is given to the handler in a worker: one task
+for each mailbox takes its items one after the other, and many mailboxes are worked on at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+from uuid import UUID
+
+from ..concurrency import RATE_INTERVAL_S, Semaphore
+from ..contracts import ErrorCode
+from ..domain.messages import InboundRequest, Refused
+from ..domain.value import value
+from ..memory import ActiveConversation
+from ..storage import AgentRepository, Commit
+from .commands.parser import ParsedCommand
+from .thread_resolver import ThreadResolver
+
+_MAX_MAILBOXES = 10_000
+_QUOTA_DIVISOR = 4  # one sender gets a quarter of an agent's concurrency at most
+_MAX_QUEUES_PER_SENDER = 10  # a sender may have as many queued requests as so many full mailboxes hold
+_POLL_S = 1.0
+_CANCEL_S = 2.0
+
+
+@value
+class QueuedRequest:
+    """A received request that waits for its turn."""
+
+    incoming: InboundRequest
+    key: UUID
+    inbox_row: int
+    stored: Commit[bool]
+    """The commit of the request in the inbox: True for a new request, False for a duplicate."""
+    received_at_s: float
+    """Time of arrival, in seconds of the clock `Metrics.now`."""
+    may_start_early: bool = False
+    """True if the turn may begin before `stored` is done."""
+    is_redelivered: bool = False
+    """True if an earlier run of this request was interrupted, or failed in the store."""
+    command: ParsedCommand | str | None = None
+    """The command that the request is, or the text of one that does not exist; None if the request is for `assist`."""
+    is_for_agent: bool = True
+    """True if the agent handles the request, so that a pause delays it; False for a command of the platform."""
+
+    def has_message_id(self, message_id: str) -> bool:
+        """Return True if the sender uses this id for the message: the id of the stanza, or its origin id (XEP-0359)."""
+        return bool(message_id) and message_id in (self.incoming.stanza_id, self.incoming.origin_id)
+
+
+@dataclass(slots=True, eq=False)
+class MailboxTask:
+    """Work in a conversation between two turns, for example a command. `future` is done when the work is."""
+
+    work: Callable[[], Awaitable[Any]]
+    is_for_agent: bool
+    """True if the agent does the work, so that a pause delays it."""
+    future: asyncio.Future[Any]
+
+    async def run(self) -> None:
+        """Do the work, and set its result or exception on `future`."""
+        try:
+            result = await self.work()
+        except asyncio.CancelledError:
+            self.future.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - the caller gets it through the future
+            if not self.future.done():
+                self.future.set_exception(error)
+        else:
+            if not self.future.done():
+                self.future.set_result(result)
+
+    def has_message_id(self, message_id: str) -> bool:
+        """Return False: a task has no message."""
+        return False
+
+
+class SenderQuota:
+    """The share of one sender in an agent, over all threads: slots for turns, and the number of queued requests."""
+
+    __slots__ = ("__weakref__", "queued_count", "slots")
+
+    def __init__(self, slots: Semaphore) -> None:
+        self.slots = slots
+        self.queued_count = 0
+
+
+class Mailbox:
+    """Queue of one conversation: the requests of one sender on one thread, run one at a time and in order."""
+
+    __slots__ = (
+        "active",
+        "conversation_id",
+        "current",
+        "has_cancelled_turn",
+        "is_assisting",
+        "is_cancelled",
+        "key",
+        "queue",
+        "quota",
+        "worker",
+    )
+
+    def __init__(self, sender: str, thread: str | None, quota: SenderQuota) -> None:
+        self.key = (sender, thread)
+        self.quota = quota
+        self.queue: deque[QueuedRequest | MailboxTask] = deque()
+        self.worker: asyncio.Task[None] | None = None
+        self.active: ActiveConversation | None = None
+        self.conversation_id: str | None = None
+        self.current: QueuedRequest | None = None
+        """The request whose turn runs, until `assist` returns."""
+        self.is_assisting = False
+        """True while the agent runs."""
+        self.has_cancelled_turn = False
+        """True if a `/cancel` that is still unanswered has stopped a turn."""
+        self.is_cancelled = False
+        """True if the sender has cancelled the current request."""
+
+    @property
+    def sender(self) -> str:
+        """The bare JID of the sender of all requests here."""
+        return self.key[0]
+
+    def enqueue(self, item: QueuedRequest | MailboxTask) -> None:
+        """Add an item at the end of the queue."""
+        self.queue.append(item)
+        self.quota.queued_count += 1
+
+    def requeue(self, item: QueuedRequest | MailboxTask) -> None:
+        """Put an item back at the head of the queue."""
+        self.queue.appendleft(item)
+        self.quota.queued_count += 1
+
+    def dequeue(self, *, for_agent: bool) -> QueuedRequest | MailboxTask | None:
+        """Remove and return the first item, or the first that is not for the agent; None if there is none."""
+        for number, item in enumerate(self.queue):
+            if for_agent or not item.is_for_agent:
+                del self.queue[number]
+                self.quota.queued_count -= 1
+                return item
+        return None
+
+    def remove(self, item: QueuedRequest | MailboxTask) -> None:
+        """Remove an item from the queue."""
+        self.queue.remove(item)
+        self.quota.queued_count -= 1
+
+    def cancel_current(self) -> bool:
+        """Stop the current turn and discard it. Return False if no turn runs."""
+        if self.current is None or self.worker is None:
+            return False
+        self.is_cancelled = True
+        if self.is_assisting:
+            self.worker.cancel()
+        return True
+
+    def clear(self) -> None:
+        """Empty the queue, and cancel the futures of its tasks."""
+        self.quota.queued_count -= len(self.queue)
+        for item in self.queue:
+            if isinstance(item, MailboxTask):
+                item.future.cancel()
+        self.queue.clear()
+
+
+class RequestHandler(Protocol):
+    """The work on requests: `handle` answers one in the worker of its mailbox, and raises nothing but cancellation."""
+
+    async def handle(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
+        """Answer a request."""
+
+
+class Mailboxes:
+    """The mailboxes of one agent, by sender and thread, and by conversation id once that is known.
+
+    `max_turns` of them are worked on at once; one sender gets a share only, so that many threads of theirs leave room for
+    others. At most `max_queued` requests of one conversation are queued, and ten times as many of one sender.
+    `remembered_turns` is the number of turns whose thread is known without the database.
+    """
+
+    def __init__(self, repository: AgentRepository, max_turns: int, max_queued: int, remembered_turns: int) -> None:
+        self._inbox = repository.inbox
+        self._max_queued = max_queued
+        self._slots = Semaphore(max_turns)
+        self._max_turns_per_sender = max(1, max_turns // _QUOTA_DIVISOR)
+        self._mailboxes: dict[tuple[str, str | None], Mailbox] = {}
+        self._by_id: dict[str, Mailbox] = {}
+        self._quotas: weakref.WeakValueDictionary[str, SenderQuota] = weakref.WeakValueDictionary()
+        self._thread_resolver = ThreadResolver(repository, remembered_turns)
+        self._unresolved: dict[str, deque[QueuedRequest]] = {}
+        """Requests by sender that wait until the thread of the first of them is found; the rest wait for their order."""
+        self._resolver_tasks: dict[str, asyncio.Task[None]] = {}
+        self._retry_timers: set[asyncio.TimerHandle] = set()
+        self.is_paused = False
+        """True while no item for the agent is started."""
+        self._is_draining = False
+        self.is_cancelling_turns = False
+        """True while a stop cancels the running turns. Their requests run again after the next start."""
+
+    def __iter__(self) -> Iterator[Mailbox]:
+        return iter(list(self._mailboxes.values()))
+
+    # Putting in and taking out
+
+    def start(self, handler: RequestHandler) -> None:
+        """Begin to work on what is put in. Call it in the event loop."""
+        self._handler = handler
+        self._loop = asyncio.get_running_loop()
+        self._is_draining = self.is_cancelling_turns = False
+
+    def resolve_thread(self, incoming: InboundRequest, sender: str) -> InboundRequest:
+        """Return a request of a sender (a bare JID) with the thread of what it replies to, if that is known by now."""
+        if incoming.thread is not None or (thread := self._thread_resolver.find_recent(incoming, sender)) is None:
+            return incoming
+        return replace(incoming, thread=thread)
+
+    def put(self, queued: QueuedRequest, sender: str) -> None:
+        """Queue a request of a sender (a bare JID) behind their earlier ones, and start the worker of its mailbox."""
+        if sender in self._unresolved:
+            self._unresolved[sender].append(queued)
+        elif queued.incoming.thread is None and self._thread_resolver.needs_search(queued.incoming):
+            self._unresolved[sender] = deque([queued])
+            self._resolver_tasks[sender] = self._loop.create_task(self._resolve_threads(sender))
+        else:
+            self._enqueue(queued, sender)
+
+    def put_later(self, queued: QueuedRequest, sender: str, delay_s: float) -> None:
+        """Queue a request again after a delay, unless the mailboxes are drained before."""
+        if self._is_draining:
+            return
+
+        def put() -> None:
+            self._retry_timers.discard(timer)
+            self._enqueue(queued, sender)
+
+        timer = self._loop.call_later(delay_s, put)
+        self._retry_timers.add(timer)
+
+    def put_task(self, mailbox: Mailbox, task: MailboxTask) -> None:
+        """Queue a task behind the requests of a mailbox, and start its worker."""
+        mailbox.enqueue(task)
+        self._start_worker(mailbox)
+
+    def withdraw(self, sender: str, message_id: str) -> bool:
+        """Remove a request of a sender (a bare JID) and close it, or stop its turn. Return True if there was one."""
+        for mailbox in self.of_sender(sender):
+            if mailbox.current is not None and mailbox.current.has_message_id(message_id):
+                return mailbox.cancel_current()
+            for queued in mailbox.queue:
+                if isinstance(queued, QueuedRequest) and queued.has_message_id(message_id):
+                    mailbox.remove(queued)
+                    self._inbox.close(queued.inbox_row)
+                    return True
+        unresolved = self._unresolved.get(sender, deque())
+        for queued in unresolved:
+            if queued.has_message_id(message_id):
+                unresolved.remove(queued)
+                self._inbox.close(queued.inbox_row)
+                return True
+        return False
+
+    async def _resolve_threads(self, sender: str) -> None:
+        """Find the threads of the waiting requests of a sender, and enqueue each in its order."""
+        unresolved = self._unresolved[sender]
+        try:
+            while unresolved:
+                queued = unresolved[0]
+                incoming = queued.incoming
+                if self._thread_resolver.needs_search(incoming):
+                    incoming = replace(incoming, thread=await self._thread_resolver.search(incoming, sender))
+                if unresolved and unresolved[0] is queued:  # else it was withdrawn during the search
+                    unresolved.popleft()
+                    self._enqueue(replace(queued, incoming=incoming), sender)
+        finally:
+            del self._unresolved[sender], self._resolver_tasks[sender]
+
+    def _enqueue(self, queued: QueuedRequest, sender: str) -> None:
+        self._thread_resolver.remember(queued.key, sender, queued.incoming.thread)
+        mailbox = self.get_or_create(sender, queued.incoming.thread)
+        mailbox.enqueue(queued)
+        self._start_worker(mailbox)
+
+    # Capacity
+
+    def refusal(self, incoming: InboundRequest, sender: str) -> Refused | None:
+        """Return the refusal of a request for which the queues of its sender (a bare JID) have no room; None if they have."""
+        if not self.is_full(sender, incoming.thread):
+            return None
+        subject = f"{self._max_queued} messages of this conversation"
+        if not self._is_mailbox_full(sender, incoming.thread):
+            subject = f"{self._max_queued * _MAX_QUEUES_PER_SENDER} messages of yours"
+        text = f"{subject} wait already; until some are answered no more are kept."
+        return Refused(text, ErrorCode.TOO_MANY_REQUESTS, RATE_INTERVAL_S)
+
+    def is_full(self, sender: str, thread: str | None) -> bool:
+        """Return True if no further request of a sender (a bare JID) may be queued on a thread."""
+        queued_count = self.count_queued(sender)
+        return queued_count >= self._max_queued and (
+            queued_count >= self._max_queued * _MAX_QUEUES_PER_SENDER or self._is_mailbox_full(sender, thread)
+        )
+
+    async def wait_for_capacity(self, sender: str, thread: str | None) -> None:
+        """Wait until the queues have room for a request of a sender (a bare JID) on a thread."""
+        while self.is_full(sender, thread):
+            workers = [mailbox.worker for mailbox in self.of_sender(sender) if mailbox.worker is not None]
+            if workers:
+                await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(_POLL_S)  # the agent is paused; nothing here is called when the pause ends
+
+    def count_queued(self, sender: str) -> int:
+        """Count the queued items of a sender (a bare JID), over all threads."""
+        quota = self._quotas.get(sender)
+        return (0 if quota is None else quota.queued_count) + len(self._unresolved.get(sender, ()))
+
+    def _is_mailbox_full(self, sender: str, thread: str | None) -> bool:
+        mailbox = self._mailboxes.get((sender, thread))
+        return mailbox is not None and len(mailbox.queue) >= self._max_queued
+
+    # Pausing, waiting and stopping
+
+    def pause(self) -> None:
+        """Start no further items for the agent, until `resume`. Running turns finish; commands of the platform still run."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """End a pause: start what waits."""
+        self.is_paused = False
+        for mailbox in self:
+            if mailbox.queue:
+                self._start_worker(mailbox)
+
+    @property
+    def busy_count(self) -> int:
+        """The number of conversations with a turn that runs or waits."""
+        return sum(mailbox.worker is not None for mailbox in self._mailboxes.values()) + len(self._unresolved)
+
+    async def wait_until_idle(self, *mailbox_key: str | None) -> None:
+        """Wait until no worker runs: of any mailbox, or of that with `mailbox_key`, a sender (a bare JID) and a thread."""
+        while self._resolver_tasks:
+            await asyncio.wait(self._resolver_tasks.values())
+        while workers := [
+            mailbox.worker
+            for mailbox in self._mailboxes.values()
+            if mailbox.worker is not None and mailbox_key in ((), mailbox.key)
+        ]:
+            await asyncio.wait(workers)
+
+    async def drain(self, grace_s: float) -> bool:
+        """Empty all mailboxes and wait for the running turns. After `grace_s`, cancel those that still run and return False."""
+        self._is_draining = True
+        for unresolved in self._unresolved.values():
+            unresolved.clear()  # the inbox has them
+        for timer in self._retry_timers:
+            timer.cancel()
+        self._retry_timers.clear()
+        for mailbox in self:
+            mailbox.clear()
+        workers = [mailbox.worker for mailbox in self._mailboxes.values() if mailbox.worker is not None]
+        if not workers:
+            return True
+        _, late = await asyncio.wait(workers, timeout=grace_s)
+        self.is_cancelling_turns = True
+        for worker in late:
+            worker.cancel()
+        if late:
+            await asyncio.wait(late, timeout=_CANCEL_S)
+        return not late
+
+    # Workers
+
+    def _start_worker(self, mailbox: Mailbox) -> None:
+        if mailbox.worker is None:
+            # With a name, because asyncio formats a default one for each task.
+            mailbox.worker = self._loop.create_task(self._run_worker(mailbox), name=mailbox.sender)
+
+    async def _run_worker(self, mailbox: Mailbox) -> None:
+        slots = mailbox.quota.slots
+        try:
+            while (item := mailbox.dequeue(for_agent=not self.is_paused)) is not None:
+                mailbox.is_cancelled = False
+                mailbox.current = item if isinstance(item, QueuedRequest) else None
+                async with slots:
+                    if self.is_paused and item.is_for_agent:
+                        mailbox.requeue(item)  # it was paused while this one waited for its slot
+                    elif isinstance(item, QueuedRequest):
+                        await self._handler.handle(mailbox, item)
+                    else:
+                        await item.run()
+        finally:
+            mailbox.worker = mailbox.current = None
+            self.evict_if_idle(mailbox)
+
+    # Finding
+
+    def get_or_create(self, sender: str, thread: str | None) -> Mailbox:
+        """Return the mailbox of a sender (a bare JID) on a thread; create it if there is none."""
+        key = sender, thread
+        mailbox = self._mailboxes.get(key)
+        if mailbox is None:
+            mailbox = self._mailboxes[key] = Mailbox(sender, thread, self._quota_of(sender))
+        return mailbox
+
+    def get(self, sender: str, thread: str | None) -> Mailbox | None:
+        """Return the mailbox of a sender (a bare JID) on a thread, or None."""
+        return self._mailboxes.get((sender, thread))
+
+    def of_sender(self, sender: str) -> list[Mailbox]:
+        """Return all mailboxes of a sender (a bare JID)."""
+        return [mailbox for mailbox in self._mailboxes.values() if mailbox.sender == sender]
+
+    def find_by_conversation(self, conversation_id: str) -> Mailbox | None:
+        """Return the mailbox of a conversation, or None if the conversation is not in memory."""
+        return self._by_id.get(conversation_id)
+
+    def assign_conversation(self, mailbox: Mailbox, conversation_id: str) -> None:
+        """Link a mailbox to its conversation. From now on no other sender of this process may take the id."""
+        mailbox.conversation_id = conversation_id
+        self._by_id[conversation_id] = mailbox
+
+    def find_owners(self, conversation_ids: Iterable[str]) -> dict[str, str]:
+        """Return the owner of each of these conversations that is in memory."""
+        return {
+            conversation_id: self._by_id[conversation_id].sender
+            for conversation_id in conversation_ids
+            if conversation_id in self._by_id
+        }
+
+    def evict_if_idle(self, mailbox: Mailbox) -> None:
+        """Remove a mailbox without work, unless its conversation is active.
+
+        An active conversation stays in memory while the agent has fewer than 10,000 mailboxes.
+        """
+        active = mailbox.active
+        if mailbox.queue or mailbox.worker is not None:
+            return
+        if active is not None and active.record.status.is_active and len(self._mailboxes) < _MAX_MAILBOXES:
+            return
+        self._mailboxes.pop(mailbox.key, None)
+        if mailbox.conversation_id is not None and self._by_id.get(mailbox.conversation_id) is mailbox:
+            del self._by_id[mailbox.conversation_id]
+
+    def _quota_of(self, sender: str) -> SenderQuota:
+        quota = self._quotas.get(sender)
+        if quota is None:
+            quota = self._quotas[sender] = SenderQuota(Semaphore(self._max_turns_per_sender, parent=self._slots))
+        return quota

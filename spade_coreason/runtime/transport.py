@@ -1,0 +1,196 @@
+"""The port between the runtime and a network.
+
+The runtime knows requests and the events of a turn. A `Transport` makes messages of its own form of them, which the runtime
+sends and stores without reading them. `xmpp/transport.py` is the one for XMPP. Connections import this module, so it must not
+load the storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+from uuid import UUID
+
+from ..contracts import AgentRequest, DataBlock
+from ..domain.messages import InboundRequest, MalformedRequest, TurnEvent
+from ..domain.value import value
+
+
+class OutboundMessage:
+    """A message on its way out: its recipient, and its content in the form of the network.
+
+    The connection calls `acknowledge` when the server has the message, or when it cannot learn that.
+    """
+
+    __slots__ = ("content", "is_acknowledged", "is_last", "on_acknowledged", "recipient")
+
+    def __init__(self, recipient: str, content: str) -> None:
+        self.recipient = recipient
+        """The address: a bare JID or a full one."""
+        self.content = content
+        self.is_last = False
+        """True for the last message of a reply."""
+        self.is_acknowledged = False
+        self.on_acknowledged: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"OutboundMessage({self.recipient!r}, {self.content!r})"
+
+    def acknowledge(self) -> None:
+        """Mark the message as received by the server, and call `on_acknowledged` once."""
+        self.is_acknowledged = True
+        if self.on_acknowledged is not None:
+            self.on_acknowledged()
+            self.on_acknowledged = None
+
+
+SendMessages: TypeAlias = Callable[[Sequence[OutboundMessage]], object]
+"""A function that sends messages in order and never fails."""
+
+
+@value
+class PresentationOptions:
+    """The features that a person's devices support during one turn, and the content that the person wants to see."""
+
+    has_live_messages: bool = False
+    """True if all devices of the person show corrections, so that a message can grow."""
+    find_chained_device: Callable[[], str | None] = lambda: None
+    """Return the person's current device where each correction must name the version before it; None without one."""
+    is_rerun: bool = False
+    """True if the turn ran before, and part of its reply may have been sent."""
+    shows_thoughts: bool = False
+    """True if the person wants to read thoughts."""
+    shows_steps: bool = False
+    """True if the person wants to read which tools are used."""
+    has_replies: bool = False
+    """True if the device that asked shows replies."""
+
+
+PLAIN_PRESENTATION = PresentationOptions()
+
+
+class ReplyChannel(Protocol):
+    """The way of one reply to the sender of its request: it takes the events of the turn.
+
+    The ids of its messages derive from the inbox key of the request, so that a reply sent twice is recognised.
+    """
+
+    key: str
+    """The inbox key of the request, as text."""
+    shows_typing: bool
+    """True if the recipient is shown that the agent is writing."""
+    has_live_messages: bool
+    """True if a stream is shown as a message that grows."""
+    follows_streams: bool
+    """True if it takes the chunks of a stream as they come. Otherwise it takes the whole stream at its end."""
+    shows_files: bool
+    """True if the recipient is a person: a long text may be sent as a file, and a link shows the file behind it."""
+
+    def reads_thoughts(self, title: str | None) -> bool:
+        """Return True if thoughts with this title, `STEP_TITLE` or none, are shown to the recipient."""
+        ...
+
+    def encode(self, event: TurnEvent) -> list[OutboundMessage]:
+        """Encode an event. The list is empty while it waits for more events, or if it is not for the recipient."""
+        ...
+
+    def encode_update(self, stream_id: str) -> list[OutboundMessage]:
+        """Encode the current text of a stream, if it has grown and the channel `has_live_messages`.
+
+        These messages are transient and must not be stored.
+        """
+        ...
+
+    def encode_composing(self) -> list[OutboundMessage]:
+        """Encode "typing…"; empty unless the channel `shows_typing`."""
+        ...
+
+    def encode_paused(self) -> list[OutboundMessage]:
+        """Encode the end of "typing…" if no reply follows; empty if it was not shown."""
+        ...
+
+    def encode_cancelled(self) -> list[OutboundMessage]:
+        """Encode the end of a cancelled reply. The list is empty unless part of the reply was shown."""
+        ...
+
+
+class ClientFeatures(Protocol):
+    """The features of the clients of people. It is asked in every turn, so no method waits."""
+
+    def has_corrections(self, person: str) -> bool:
+        """Return True if all clients of a person (a bare JID) show corrections (XEP-0308), so that a stream can grow there."""
+        ...
+
+    def has_replies(self, device: str) -> bool:
+        """Return True if a client (a full JID) shows replies (XEP-0461)."""
+        ...
+
+    def find_chained_device(self, person: str) -> str | None:
+        """Return the resource of a person's only client, if that accepts corrections of the previous version only."""
+        ...
+
+
+class UnknownClientFeatures:
+    """The features without any knowledge of clients: messages only."""
+
+    def has_corrections(self, person: str) -> bool:
+        """Return False: not known."""
+        return False
+
+    def has_replies(self, device: str) -> bool:
+        """Return False: not known."""
+        return False
+
+    def find_chained_device(self, person: str) -> str | None:
+        """Return None: not known."""
+        return None
+
+
+class Transport(Protocol):
+    """The network of one agent, as the runtime uses it. No method waits or fails, except as it says."""
+
+    client_features: ClientFeatures
+    send: SendMessages
+    """Send messages in order. They wait while there is no connection."""
+
+    def open_reply(
+        self, incoming: InboundRequest, key: UUID, options: PresentationOptions = PLAIN_PRESENTATION
+    ) -> ReplyChannel:
+        """Return the channel for replies to a request. `options` apply to replies to a person."""
+        ...
+
+    def load_message(self, content: str) -> OutboundMessage:
+        """Return a message from its stored content."""
+        ...
+
+    def render_block(self, block: DataBlock) -> str:
+        """Render a data block as a person reads it."""
+        ...
+
+    def preview(self, text: str, *, is_markdown: bool) -> str:
+        """Return the beginning of a long text as a person reads it, before the link to the whole."""
+        ...
+
+    def encode_receipt(self, incoming: InboundRequest) -> OutboundMessage:
+        """Encode that a request has arrived."""
+        ...
+
+    def encode_displayed(self, incoming: InboundRequest) -> OutboundMessage:
+        """Encode that a request was read."""
+        ...
+
+    def encode_malformed_reply(self, message: MalformedRequest) -> list[OutboundMessage]:
+        """Encode the reply to a message that is no request, though it was meant as one."""
+        ...
+
+    def encode_notice(self, person: str, text: str, choices: Sequence[tuple[str, str]] = ()) -> OutboundMessage:
+        """Encode a message to a person (a bare JID) without a request. `choices` are offered answers: value and label."""
+        ...
+
+    def encode_request(self, to: str, request: AgentRequest, thread: str | None, hops: int = 0) -> OutboundMessage:
+        """Encode a request to another agent. `RequestTooLongError` if the network does not carry that much."""
+        ...
+
+    def encode_retraction(self, to: str, request_id: str) -> OutboundMessage:
+        """Encode that a request to another agent is taken back."""
+        ...

@@ -1,0 +1,258 @@
+"""Incoming message stanzas, decoded from the bare element (RFC 6121).
+
+slixmpp's own message event covers only stanzas with a body.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from ...domain.messages import (
+    MAX_ID_CHARACTERS,
+    PARENT_THREAD,
+    RESERVED_METADATA,
+    Bounce,
+    InboundMessage,
+    InboundRequest,
+    Reaction,
+    Retraction,
+)
+from ...domain.preferences import is_language_tag
+from .attachments import LINK_ELEMENTS, read_attachments
+from .cloud_events import FOREIGN_CONTAINER, read_container
+from .namespaces import (
+    APPLY_TO,
+    BODY,
+    CHAT_STATES,
+    DATA_FORM,
+    DELAY,
+    ERROR,
+    FALLBACK,
+    FALLBACK_BODY,
+    FORM_FIELD,
+    FORM_TITLE,
+    FORM_VALUE,
+    JSON,
+    LANGUAGE,
+    MARKABLE,
+    MUC_USER,
+    ORIGIN_ID,
+    REACTION,
+    REACTIONS,
+    RECEIPT_REQUEST,
+    REPLACE,
+    REPLY,
+    REPLY_MARKER,
+    REPLY_NAMESPACE,
+    RETRACTIONS,
+    SPADE_FORM,
+    SPADE_THREAD,
+    STANZA_ERRORS_NAMESPACE,
+    THREAD,
+)
+
+_REFERENCE_TAGS = frozenset({*RETRACTIONS, APPLY_TO, REACTIONS})
+
+_MAX_EMOJIS = 20
+
+_MAX_EMOJI_CHARACTERS = 32
+
+_MAX_RANGES = 20
+
+
+def parent_thread(thread: Element) -> str | None:
+    """Return the thread that a message's `<thread/>` is a branch of (XEP-0201).
+
+    None if it names none, or one of more than 1,024 characters.
+    """
+    parent = thread.get("parent")
+    return parent if parent and len(parent) <= MAX_ID_CHARACTERS else None
+
+
+def remove_quote(body: str, message: Element) -> str:
+    """Remove from the body of a reply the quote of the message that it replies to (XEP-0428).
+
+    The quote is meant for clients that do not support replies.
+    """
+    ranges = []
+    for fallback in message.iterfind(FALLBACK):
+        if fallback.get("for") != REPLY_NAMESPACE:
+            continue
+        for part in fallback.iterfind(FALLBACK_BODY):
+            first, last = part.get("start", ""), part.get("end", "")
+            if first.isdecimal() and last.isdecimal() and len(first + last) < 20 and int(first) <= int(last):
+                ranges.append((int(first), int(last)))
+    cut_from = len(body)
+    for begin, end in sorted(ranges[:_MAX_RANGES], reverse=True):
+        body = body[:begin] + body[min(end, cut_from) :]
+        cut_from = begin
+    return body
+
+
+def read_message_reference(parts: Mapping[str, Element], sender: str) -> Retraction | Reaction | None:
+    """Read how `sender` refers to another message: with a retraction or a reaction. None for an ordinary message.
+
+    `parts` are the children of the message, by tag. A message that refers to another one also has a text,
+    for clients that do not support this.
+    """
+    if _REFERENCE_TAGS.isdisjoint(parts):
+        return None
+    for tag in RETRACTIONS:
+        retract = parts.get(tag)
+        if retract is not None and retract.get("id"):
+            return Retraction(sender, retract.get("id", ""))
+    fastened = parts.get(APPLY_TO)
+    if fastened is not None and any(fastened.find(f".//{tag}") is not None for tag in RETRACTIONS):
+        return Retraction(sender, fastened.get("id", ""))
+    reactions = parts.get(REACTIONS)
+    if reactions is not None:
+        texts = [entry.text or "" for entry in reactions.iterfind(REACTION)]
+        emojis = tuple(text for text in texts if 0 < len(text) <= _MAX_EMOJI_CHARACTERS)
+        return Reaction(sender, reactions.get("id", ""), emojis[:_MAX_EMOJIS])
+    return None
+
+
+def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
+    """Decode one `<message/>`. None if it asks nothing of an agent: chat states, receipts, room messages, replies.
+
+    `in_room`: it is a private message of an occupant of a room that the agent is in.
+    A message whose id or thread has more than 1,024 characters gives None too.
+    """
+    message_type = message.get("type", "normal")
+    sender = message.get("from", "")
+    if message_type == "error":
+        return _decode_bounce(message, sender)
+    if message_type in ("headline", "groupchat") or not sender:
+        return None
+    if message_type != "chat":
+        message_type = "normal"  # RFC 6121, 5.2.2. The type is echoed, so unknown ones must not pass.
+    parts: dict[str, Element] = {}
+    for child in message:
+        if (tag := child.tag) not in parts:
+            parts[tag] = child
+    stanza_id = message.get("id", "")
+    thread_element = parts.get(THREAD)
+    thread = (thread_element.text or None) if thread_element is not None else None
+    if len(stanza_id) > MAX_ID_CHARACTERS or (thread is not None and len(thread) > MAX_ID_CHARACTERS):
+        return None
+    if MUC_USER in parts and not in_room:
+        return None  # the sender's bare JID is the room, not a person
+    if (reference := read_message_reference(parts, sender)) is not None:
+        return reference
+    body = parts.get(BODY)
+    text = "".join(body.itertext()) if body is not None else ""
+    container = parts.get(JSON)
+    if container is not None:
+        from_program = read_container(
+            container.text or "", sender, stanza_id, thread, REPLY_MARKER in parts, bool(text.strip())
+        )
+        if from_program is not FOREIGN_CONTAINER:
+            return from_program
+    if REPLY_MARKER in parts:
+        return None
+    form = parts.get(DATA_FORM)
+    fields = _spade_fields(form) if form is not None else None
+    if fields is not None:
+        return _decode_spade(fields, text, sender, stanza_id, thread, message_type)
+    return _decode_person(message, parts, text, sender, stanza_id, thread, message_type)
+
+
+def _decode_spade(
+    fields: dict[str, str], text: str, sender: str, stanza_id: str, thread: str | None, message_type: str
+) -> InboundRequest | None:
+    thread = thread or fields.pop(SPADE_THREAD, None) or None
+    if thread is not None and len(thread) > MAX_ID_CHARACTERS:
+        return None
+    return InboundRequest(
+        channel="spade",
+        sender=sender,
+        stanza_id=stanza_id,
+        thread=thread,
+        payload={"query": text},
+        content=f"{thread}\n{text}\n{json.dumps(fields)}",
+        message_type=message_type,
+        metadata={"spade": fields, **{k: v for k, v in fields.items() if k not in RESERVED_METADATA}},
+    )
+
+
+def _decode_person(
+    message: Element,
+    parts: Mapping[str, Element],
+    text: str,
+    sender: str,
+    stanza_id: str,
+    thread: str | None,
+    message_type: str,
+) -> InboundRequest | None:
+    """Decode a message that is neither a program's nor a SPADE agent's. None without text."""
+    uses_replies = REPLY in parts
+    question = remove_quote(text, message) if uses_replies else text
+    if not question.strip():
+        return None
+    payload: dict[str, Any] = {"query": question}
+    if not LINK_ELEMENTS.isdisjoint(parts) and (attachments := read_attachments(message)):
+        payload["attachments"] = attachments
+    replace_element, origin_element = parts.get(REPLACE), parts.get(ORIGIN_ID)
+    replaces = replace_element.get("id") if replace_element is not None else None
+    origin_id = origin_element.get("id", "") if origin_element is not None else ""
+    return InboundRequest(
+        "person",
+        sender,
+        stanza_id,
+        thread,
+        payload,
+        f"{thread}\n{text}",
+        message_type,
+        _metadata(message, parts, thread),
+        wants_receipt=RECEIPT_REQUEST in parts,
+        uses_chat_states=not CHAT_STATES.isdisjoint(parts),
+        wants_displayed_marker=MARKABLE in parts,
+        replaces=replaces,
+        origin_id=origin_id if origin_id != stanza_id and 0 < len(origin_id) <= MAX_ID_CHARACTERS else None,
+        uses_replies=uses_replies,
+    )
+
+
+def _metadata(message: Element, parts: Mapping[str, Element], thread: str | None) -> dict[str, Any]:
+    metadata: dict[str, Any] = {}
+    reply, body, delay = parts.get(REPLY), parts.get(BODY), parts.get(DELAY)
+    if reply is not None and reply.get("id"):
+        metadata["reply_to"] = reply.get("id")
+    if thread is not None and (parent := parent_thread(parts[THREAD])) is not None:
+        metadata[PARENT_THREAD] = parent
+    language = (body.get(LANGUAGE) if body is not None else None) or message.get(LANGUAGE)
+    if language is not None and is_language_tag(language):
+        metadata["language_tag"] = language
+    if delay is not None and delay.get("stamp"):
+        metadata["delayed_since"] = delay.get("stamp")
+    return metadata
+
+
+def _decode_bounce(message: Element, sender: str) -> Bounce | None:
+    error = message.find(ERROR)
+    if error is None:
+        return None
+    condition, text = "undefined-condition", ""
+    for child in error:
+        namespace, _, name = child.tag[1:].rpartition("}")
+        if namespace == STANZA_ERRORS_NAMESPACE:
+            if name == "text":
+                text = child.text or ""
+            else:
+                condition = name
+    return Bounce(sender, message.get("id", ""), condition, text)
+
+
+def _spade_fields(form: Element) -> dict[str, str] | None:
+    """Return the metadata of a SPADE message. None if the form is another one."""
+    if form.findtext(FORM_TITLE) != SPADE_FORM:
+        return None
+    fields: dict[str, str] = {}
+    for entry in form.iter(FORM_FIELD):
+        name, value = entry.get("var"), entry.findtext(FORM_VALUE)
+        if name and value is not None:
+            fields[name] = value
+    return fields

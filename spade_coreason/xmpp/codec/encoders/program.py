@@ -1,0 +1,114 @@
+"""Replies to programs: every event of a turn as a CloudEvent."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from ....contracts import ErrorCode
+from ....domain.messages import (
+    BlockEmitted,
+    Completed,
+    Failed,
+    InboundRequest,
+    MalformedRequest,
+    Refused,
+    StreamAborted,
+    StreamChunk,
+    StreamEnded,
+    StreamStarted,
+    TextEmitted,
+    TurnEvent,
+    derive_part_id,
+)
+from ..cloud_events import EventWriter
+from ..data_forms import result_form
+
+
+class CloudEventEncoder:
+    """Encoder for programs: CloudEvents in JSON containers (XEP-0335), at full speed, to the full JID that asked.
+
+    A data block is also sent as a data form (XEP-0004), for programs that read those.
+    """
+
+    shows_typing = False
+    has_live_messages = False
+    follows_streams = True
+    shows_files = False
+
+    def __init__(self, incoming: InboundRequest, key: UUID, agent: str, stanza_bytes: int) -> None:
+        self.key = str(key)
+        self.recipient = incoming.sender
+        self._uuid = key
+        self._writer = EventWriter(
+            to=incoming.sender,
+            source=f"xmpp:{agent}",
+            thread=incoming.thread,
+            id_prefix=self.key,
+            request_id=str(incoming.request_id or key),
+            stanza_bytes=stanza_bytes,
+        )
+
+    def reads_thoughts(self, title: str | None) -> bool:
+        return True
+
+    def encode(self, event: TurnEvent) -> list[str]:
+        kind, data = _event_data(event, self._uuid)
+        return self._writer.write(kind, data, extra_xml=result_form(data) if kind == "block.data" else "")
+
+    def encode_update(self, stream_id: str) -> list[str]:
+        return []
+
+    def encode_composing(self) -> str | None:
+        return None
+
+    def encode_paused(self) -> str | None:
+        return None
+
+    def encode_cancelled(self) -> list[str]:
+        return []
+
+
+def encode_malformed_reply(malformed: MalformedRequest, agent: str, stanza_bytes: int) -> list[str]:
+    """Encode one event that tells the sender why their request cannot be read."""
+    key = uuid5(NAMESPACE_URL, malformed.stanza_id)  # the sender's id may contain any character
+    writer = EventWriter(
+        to=malformed.sender,
+        source=f"xmpp:{agent}",
+        thread=malformed.thread,
+        id_prefix=f"malformed-{key}",
+        request_id=malformed.request_id or malformed.stanza_id,
+        stanza_bytes=stanza_bytes,
+    )
+    return writer.write(*_event_data(Failed(f"not a request: {malformed.problem}", ErrorCode.BAD_REQUEST, False), key))
+
+
+def _event_data(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
+    """Return the type (without its prefix) and the data of an event. `key` is that of the request."""
+    match event:
+        case StreamChunk(stream_id, seq, chunk):
+            return "stream.chunk", {"stream_id": stream_id, "seq": seq, "chunk": chunk}
+        case StreamStarted(stream_id, title):
+            return "stream.start", {"stream_id": stream_id, "title": title}
+        case StreamEnded(stream_id):
+            return "stream.end", {"stream_id": stream_id}
+        case StreamAborted(stream_id, reason, replacement):
+            replacement_data = {} if replacement is None else {"replacement": replacement}
+            return "stream.abort", {"stream_id": stream_id, "reason": reason, **replacement_data}
+        case TextEmitted(content, number, _, _, choices):
+            choice_data = {"choices": [{"value": value, "label": label} for value, label in choices]} if choices else {}
+            return "block.markdown", {
+                "id": derive_part_id(key, number),
+                "block_type": "MARKDOWN",
+                "content": content,
+                **choice_data,
+            }
+        case BlockEmitted(block):
+            return f"block.{block.block_type.lower()}", block.dump()
+        case Completed(conversation_id, state):
+            return "request.completed", {"conversation_id": conversation_id, "state": state}
+        case Failed(message, code, recoverable, incident):
+            failure = {"message": message, "code": code, "recoverable": recoverable, "incident": incident}
+            return "request.failed", failure
+        case Refused(message, code, retry_after_s):
+            return "request.refused", {"message": message, "code": code, "retry_after_s": retry_after_s}

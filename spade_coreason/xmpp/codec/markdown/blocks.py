@@ -1,0 +1,163 @@
+"""Blocks of a Markdown text as lines of plain text with Message Styling (XEP-0393)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NamedTuple
+
+from markdown_it.token import Token
+
+from ....domain.text import FENCE
+from .grammar import parse_blocks
+from .spans import EVERY_MARK, STRONG, render_spans, wrap_in_mark
+from .tables import align_columns, fence_lines
+
+_ITEM = re.compile(r"([ \t]*(?:[-*+]|[0-9]+[.)]))( {1,4}(?=\S)|\t+(?=\S)|)")
+_QUOTED = re.compile(r"[ \t]*> ?")
+_LANGUAGE = re.compile(r"[\w+#.-]*")
+
+
+def render_blocks(text: str) -> str:
+    """Render `text` with Message Styling. Text without Markdown stays the same."""
+    lines = text.split("\n")
+    root = _Node(Token("", "", 0, map=[0, len(lines)]), _build_tree(parse_blocks(text)))
+    return "\n".join(line.text for line in _render_children(root, lines))
+
+
+class _Place(Enum):
+    """The position of a line in a list item."""
+
+    TEXT = auto()  # under the text of the item
+    LIST = auto()  # indented by two blanks more than the item
+    MARGIN = auto()  # not indented: XEP-0393 recognises preformatted text only there
+
+
+class _Line(NamedTuple):
+    text: str
+    place: _Place = _Place.TEXT
+
+
+@dataclass
+class _Node:
+    token: Token
+    children: list[_Node] = field(default_factory=list)
+    is_in_item: bool = False
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The numbers of its first line and of the line after its last."""
+        first, end = self.token.map or (0, 0)
+        return first, end
+
+    @property
+    def source(self) -> list[str]:
+        """Its lines as they were written."""
+        return list(self.token.meta["source"])
+
+
+def _build_tree(tokens: Sequence[Token]) -> list[_Node]:
+    stack = [_Node(Token("", "", 0))]
+    for token in tokens:
+        if token.nesting < 0:
+            stack.pop()
+            continue
+        node = _Node(token, is_in_item=stack[-1].token.type == "list_item_open")
+        stack[-1].children.append(node)
+        if token.nesting > 0:
+            stack.append(node)
+    return stack[0].children
+
+
+def _render_children(node: _Node, blank: Sequence[str] = ()) -> list[_Line]:
+    """Render the children of `node`. All lines outside of them are blank."""
+    next_line, end = node.range
+    rendered: list[_Line] = []
+    for child in node.children:
+        first, after = child.range
+        rendered += [_Line(blank[number] if blank else "") for number in range(next_line, first)]
+        rendered += _RENDERERS[child.token.type](child)
+        next_line = max(next_line, after)
+    return rendered + [_Line(blank[number] if blank else "") for number in range(next_line, end)]
+
+
+def _lines(texts: Sequence[str], place: _Place = _Place.TEXT) -> list[_Line]:
+    return [_Line(text, place) for text in texts]
+
+
+def _paragraph(node: _Node) -> list[_Line]:
+    return _lines(render_spans(node.token.content).split("\n"))
+
+
+def _heading(node: _Node) -> list[_Line]:
+    text = render_spans(node.children[0].token.content, excluded_marks=STRONG)
+    return _lines(wrap_in_mark(STRONG, text).split("\n") if text.strip() else node.source)
+
+
+def _rule(node: _Node) -> list[_Line]:
+    return [_Line("———")]
+
+
+def _code(node: _Node) -> list[_Line]:
+    markup, info = node.token.markup, node.token.info.strip(" \t")
+    last = node.source[-1].strip()
+    is_closed = len(node.source) > 1 and len(last) >= len(markup) and not last.strip(markup[0])
+    # A row of many tildes is an ornament.
+    if not is_closed or not _LANGUAGE.fullmatch(info) or (len(markup) > 3 and markup[0] == "~" and not info):
+        return _lines(node.source, _Place.MARGIN if markup[0] == FENCE[0] else _Place.TEXT)
+    return _lines(fence_lines(node.token.content.split("\n")[:-1]), _Place.MARGIN)
+
+
+def _table(node: _Node) -> list[_Line]:
+    rows = [[render_spans(cell, excluded_marks=EVERY_MARK) for cell in row] for row in node.token.meta["rows"]]
+    if not any(rows[0]):
+        del rows[0]
+    return _lines(fence_lines(align_columns(rows, node.token.meta["sides"])), _Place.MARGIN)
+
+
+def _quote(node: _Node) -> list[_Line]:
+    inner_lines = [line.text for line in _render_children(node)]
+    if inner_lines == [_QUOTED.sub("", line, count=1) for line in node.source]:
+        return _lines(node.source)
+    return _lines([f"> {line}".rstrip() for line in inner_lines])
+
+
+def _list(node: _Node) -> list[_Line]:
+    rendered: list[_Line] = []
+    for item in node.children:
+        first_line = node.source[item.range[0] - node.range[0]]
+        match = _ITEM.match(first_line)
+        assert match is not None, first_line
+        marker = match[1].lstrip() if node.is_in_item else match[1]
+        lines = _item(item, marker, match[2])
+        if not first_line[match.end() :].strip():
+            lines[0] = lines[0]._replace(text=marker + first_line[match.end(1) :])
+        rendered += lines
+    return rendered
+
+
+def _item(node: _Node, marker: str, gap: str) -> list[_Line]:
+    begin = len(marker) - len(marker.lstrip())
+    indents = {_Place.TEXT: " " * (len(marker) + len(gap or " ")), _Place.LIST: " " * (begin + 2), _Place.MARGIN: ""}
+    inner_lines = _render_children(node)
+    if inner_lines[0].place is _Place.MARGIN:
+        inner_lines.insert(0, _Line(""))
+    first, *others = inner_lines
+    rendered = [_Line(f"{marker}{(gap or ' ') if first.text else ''}{first.text}", _Place.LIST)]
+    for text, place in others:
+        rendered.append(_Line(indents[place] + text if text else "", place if place is _Place.MARGIN else _Place.LIST))
+    return rendered
+
+
+_RENDERERS: dict[str, Callable[[_Node], list[_Line]]] = {
+    "paragraph": _paragraph,
+    "heading_open": _heading,
+    "hr": _rule,
+    "fence": _code,
+    "table": _table,
+    "blockquote_open": _quote,
+    "bullet_list_open": _list,
+    "ordered_list_open": _list,
+}

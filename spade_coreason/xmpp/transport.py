@@ -1,0 +1,162 @@
+"""The port of the runtime on XMPP: stanzas are decoded for the gateway, and replies, requests and notices encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+from xml.etree.ElementTree import Element, fromstring
+
+from ..contracts import AgentRequest, DataBlock
+from ..domain.jid import bare_jid
+from ..domain.messages import InboundMessage, InboundRequest, MalformedRequest, TurnEvent
+from ..exceptions import RequestTooLongError
+from ..runtime import (
+    PLAIN_PRESENTATION,
+    ClientFeatures,
+    OutboundMessage,
+    PresentationOptions,
+    SendMessages,
+    UnknownClientFeatures,
+)
+from .codec import (
+    ReplyEncoder,
+    archive_id,
+    decode,
+    encode_displayed,
+    encode_malformed_reply,
+    encode_notice,
+    encode_receipt,
+    encoder_for,
+    preview,
+    render_block,
+    reply_address,
+    request_stanza,
+    retraction_stanza,
+    style_markdown,
+)
+
+if TYPE_CHECKING:
+    from ..runtime import InboundGateway
+    from ..storage import Commit
+
+MAX_REQUEST_BYTES = 250_000
+"""Largest size of a request on the wire, in bytes. Servers accept stanzas of 262,144 bytes by default."""
+_NO_FEATURES = UnknownClientFeatures()
+
+
+class XmppReplyChannel:
+    """The stanzas of one reply, all to one recipient."""
+
+    __slots__ = ("_encoder", "_recipient", "follows_streams", "has_live_messages", "key", "shows_files", "shows_typing")
+
+    def __init__(self, encoder: ReplyEncoder) -> None:
+        self._encoder = encoder
+        self._recipient = encoder.recipient
+        self.key = encoder.key
+        self.shows_typing = encoder.shows_typing
+        self.has_live_messages = encoder.has_live_messages
+        self.follows_streams = encoder.follows_streams
+        self.shows_files = encoder.shows_files
+
+    def reads_thoughts(self, title: str | None) -> bool:
+        return self._encoder.reads_thoughts(title)
+
+    def encode(self, event: TurnEvent) -> list[OutboundMessage]:
+        return [OutboundMessage(self._recipient, stanza) for stanza in self._encoder.encode(event)]
+
+    def encode_update(self, stream_id: str) -> list[OutboundMessage]:
+        return [OutboundMessage(self._recipient, stanza) for stanza in self._encoder.encode_update(stream_id)]
+
+    def encode_composing(self) -> list[OutboundMessage]:
+        stanza = self._encoder.encode_composing()
+        return [] if stanza is None else [OutboundMessage(self._recipient, stanza)]
+
+    def encode_paused(self) -> list[OutboundMessage]:
+        stanza = self._encoder.encode_paused()
+        return [] if stanza is None else [OutboundMessage(self._recipient, stanza)]
+
+    def encode_cancelled(self) -> list[OutboundMessage]:
+        return [OutboundMessage(self._recipient, stanza) for stanza in self._encoder.encode_cancelled()]
+
+
+class XmppTransport:
+    """The transport of the agent `jid` (a bare JID), as `Transport`.
+
+    `send` passes stanzas on in order. No stanza of a reply exceeds `stanza_bytes`.
+    """
+
+    def __init__(
+        self,
+        jid: str,
+        send: SendMessages,
+        stanza_bytes: int = MAX_REQUEST_BYTES,
+        client_features: ClientFeatures = _NO_FEATURES,
+    ) -> None:
+        self._jid = bare_jid(jid)
+        self._stanza_bytes = stanza_bytes
+        self.send = send
+        self.client_features = client_features
+
+    def open_reply(
+        self, incoming: InboundRequest, key: UUID, options: PresentationOptions = PLAIN_PRESENTATION
+    ) -> XmppReplyChannel:
+        return XmppReplyChannel(encoder_for(incoming, key, self._jid, self._stanza_bytes, options))
+
+    def load_message(self, content: str) -> OutboundMessage:
+        return OutboundMessage(fromstring(content).get("to", ""), content)
+
+    def render_block(self, block: DataBlock) -> str:
+        return render_block(block)
+
+    def preview(self, text: str, *, is_markdown: bool) -> str:
+        return style_markdown(preview(text)) if is_markdown else preview(text)
+
+    def encode_receipt(self, incoming: InboundRequest) -> OutboundMessage:
+        return OutboundMessage(reply_address(incoming), encode_receipt(incoming))
+
+    def encode_displayed(self, incoming: InboundRequest) -> OutboundMessage:
+        return OutboundMessage(reply_address(incoming), encode_displayed(incoming))
+
+    def encode_malformed_reply(self, message: MalformedRequest) -> list[OutboundMessage]:
+        stanzas = encode_malformed_reply(message, self._jid, self._stanza_bytes)
+        return [OutboundMessage(message.sender, stanza) for stanza in stanzas]
+
+    def encode_notice(self, person: str, text: str, choices: Sequence[tuple[str, str]] = ()) -> OutboundMessage:
+        return OutboundMessage(person, encode_notice(person, text, choices))
+
+    def encode_request(self, to: str, request: AgentRequest, thread: str | None, hops: int = 0) -> OutboundMessage:
+        """Encode a request. The stanza has the id of the request, so that a bounce names it; the id of the session is not sent.
+
+        `RequestTooLongError` if the stanza has more than `stanza_bytes`.
+        """
+        dumped = request.dump(exclude={"session_id"})
+        source, limit = f"xmpp:{self._jid}", self._stanza_bytes
+        stanza = request_stanza(to, dumped, source=source, thread=thread, stanza_id=str(request.request_id), hops=hops)
+        if len(stanza) * 4 > limit and (size := len(stanza.encode())) > limit:
+            raise RequestTooLongError(bare_jid(to), size, limit)
+        return OutboundMessage(to, stanza)
+
+    def encode_retraction(self, to: str, request_id: str) -> OutboundMessage:
+        return OutboundMessage(to, retraction_stanza(to, request_id))
+
+
+def receive_stanza(gateway: InboundGateway, jid: str, stanza: Element) -> Commit[bool] | None:
+    """Decode a `<message/>` to the bare JID `jid` and pass it to the gateway of the agent.
+
+    Once the returned commit, if any, is done, the message may be acknowledged (XEP-0198).
+    """
+    return gateway.receive(_decode_for(jid, stanza))
+
+
+async def receive_archived_stanza(gateway: InboundGateway, jid: str, stanza: Element) -> Commit[bool] | None:
+    """Decode a `<message/>` from the archive of the bare JID `jid` (XEP-0313) and pass it to the gateway of the agent."""
+    return await gateway.receive_archived(_decode_for(jid, stanza))
+
+
+def _decode_for(jid: str, stanza: Element) -> InboundMessage:
+    message = decode(stanza)
+    if isinstance(message, InboundRequest) and not message.stanza_id:
+        return replace(message, archive_id=archive_id(stanza, jid))  # the id that our server gave it
+    return message

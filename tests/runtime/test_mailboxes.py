@@ -1,0 +1,148 @@
+"""The mailboxes of one agent: order, capacity, pause and withdrawal, with a handler that a test releases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+
+from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.runtime.mailboxes import Mailbox, Mailboxes, QueuedRequest
+from spade_coreason.storage.repository import AgentRepository
+from tests.support.records import ALICE, BOB, NOW
+from tests.support.wait import eventually
+
+MAX_QUEUED = 3
+
+
+class GatedHandler:
+    """A handler that records the requests it is given, and finishes each when the test releases it."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.finished: list[str] = []
+        self.gate = asyncio.Semaphore(0)
+
+    async def handle(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
+        text = str(queued.incoming.payload["query"])
+        self.started.append(text)
+        await self.gate.acquire()
+        self.finished.append(text)
+
+
+class MailboxHarness:
+    """Mailboxes on a database of their own, and requests that are put into them."""
+
+    def __init__(self, repository: AgentRepository, max_turns: int = 8) -> None:
+        self.repository = repository
+        self.handler = GatedHandler()
+        self.mailboxes = Mailboxes(repository, max_turns, MAX_QUEUED, remembered_turns=10)
+        self.mailboxes.start(self.handler)
+
+    async def put(self, text: str, sender: str = ALICE, thread: str | None = "t", *, is_for_agent: bool = True) -> None:
+        """Store a request whose id is its text, and put it into its mailbox."""
+        incoming = InboundRequest("person", f"{sender}/x", text, thread, {"query": text}, text)
+        key = uuid4()
+        row, stored, may_start_early = self.repository.inbox.receive(key.bytes, sender, incoming.to_json(), NOW)
+        await stored
+        queued = QueuedRequest(incoming, key, row, stored, 0.0, may_start_early, is_for_agent=is_for_agent)
+        self.mailboxes.put(queued, sender)
+
+    async def started(self, *texts: str) -> None:
+        """Wait until exactly these requests have been given to the handler."""
+        await eventually(lambda: self.handler.started == list(texts))
+
+    def release(self, count: int) -> None:
+        """Let the handler finish so many requests."""
+        for _ in range(count):
+            self.handler.gate.release()
+
+
+@pytest.fixture
+async def harness(repository: AgentRepository) -> AsyncIterator[MailboxHarness]:
+    harness = MailboxHarness(repository)
+    yield harness
+    await harness.mailboxes.drain(0)
+
+
+async def test_one_conversation_is_handled_in_order_and_others_beside_it(harness: MailboxHarness) -> None:
+    for text in ("one", "two", "three"):
+        await harness.put(text)
+    await harness.put("other", BOB)
+    await harness.started("one", "other")
+    assert (harness.mailboxes.busy_count, harness.mailboxes.count_queued(ALICE)) == (2, 2)
+    harness.release(4)
+    await harness.mailboxes.wait_until_idle()
+    assert [text for text in harness.handler.finished if text != "other"] == ["one", "two", "three"]
+    assert harness.mailboxes.busy_count == 0
+
+
+async def test_a_sender_has_a_quarter_of_the_turns(repository: AgentRepository) -> None:
+    harness = MailboxHarness(repository, max_turns=8)
+    for number in range(4):
+        await harness.put(f"{number}", ALICE, thread=f"t{number}")
+    await harness.put("bob", BOB)
+    await harness.started("0", "1", "bob")
+    harness.release(5)
+    await harness.mailboxes.wait_until_idle()
+    assert len(harness.handler.finished) == 5
+
+
+async def test_a_full_conversation_refuses_and_has_room_again_after_a_turn(harness: MailboxHarness) -> None:
+    for number in range(1 + MAX_QUEUED):
+        await harness.put(f"{number}")
+    await harness.started("0")
+    incoming = InboundRequest("person", f"{ALICE}/x", "next", "t", {"query": "next"}, "next")
+    refusal = harness.mailboxes.refusal(incoming, ALICE)
+    assert refusal is not None
+    assert refusal.message.startswith("3 messages of this conversation wait already")
+    assert harness.mailboxes.refusal(incoming, BOB) is None
+    waiting = asyncio.create_task(harness.mailboxes.wait_for_capacity(ALICE, "t"))
+    harness.release(1 + MAX_QUEUED)
+    await waiting
+    await harness.mailboxes.wait_until_idle()
+    assert harness.mailboxes.refusal(incoming, ALICE) is None
+
+
+async def test_a_pause_holds_requests_of_the_agent_and_not_commands_of_the_platform(harness: MailboxHarness) -> None:
+    harness.mailboxes.pause()
+    await harness.put("request")
+    await harness.put("command", is_for_agent=False)
+    await harness.started("command")
+    harness.release(2)
+    await harness.mailboxes.wait_until_idle()
+    assert harness.handler.finished == ["command"]
+    harness.mailboxes.resume()
+    await harness.mailboxes.wait_until_idle()
+    assert harness.handler.finished == ["command", "request"]
+
+
+async def test_a_queued_request_is_withdrawn_by_its_id_and_closed(harness: MailboxHarness) -> None:
+    for text in ("one", "two", "three"):
+        await harness.put(text)
+    await harness.started("one")
+    assert not harness.mailboxes.withdraw(BOB, "two")
+    assert harness.mailboxes.withdraw(ALICE, "two")
+    assert not harness.mailboxes.withdraw(ALICE, "two")
+    harness.release(2)
+    await harness.mailboxes.wait_until_idle()
+    assert harness.handler.finished == ["one", "three"]
+    assert len(await harness.repository.inbox.load_pending()) == 2  # the handler of this test closes none
+
+
+async def test_a_request_that_is_put_again_later_is_dropped_by_a_drain(harness: MailboxHarness) -> None:
+    await harness.put("one")
+    harness.release(1)
+    await harness.mailboxes.wait_until_idle()
+    incoming = InboundRequest("person", f"{ALICE}/x", "again", "t", {"query": "again"}, "again")
+    stored = harness.repository.inbox.receive(uuid4().bytes, ALICE, incoming.to_json(), NOW)[1]
+    harness.mailboxes.put_later(QueuedRequest(incoming, uuid4(), 0, stored, 0.0), ALICE, 0.01)
+    await harness.started("one", "again")
+    harness.mailboxes.put_later(QueuedRequest(incoming, uuid4(), 0, stored, 0.0), ALICE, 3600)
+    harness.release(1)
+    assert await harness.mailboxes.drain(5)
+    harness.mailboxes.put_later(QueuedRequest(incoming, uuid4(), 0, stored, 0.0), ALICE, 0)
+    await asyncio.sleep(0.02)
+    assert harness.handler.started == ["one", "again"]

@@ -1,0 +1,19 @@
+"""Transports of runners without a network: their stanzas go to a function, as texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spade_coreason.xmpp.transport import XmppTransport
+
+STANZA_BYTES = 65_536
+
+
+def make_transport(jid: str, send: Callable[[list[str]], object], stanza_bytes: int = STANZA_BYTES) -> XmppTransport:
+    """Make the transport of an agent (a bare JID) that passes the texts of its stanzas to `send`."""
+    return XmppTransport(jid, lambda messages: send([message.content for message in messages]), stanza_bytes)
+
+
+def discarding_transport(jid: str) -> XmppTransport:
+    """Make the transport of an agent (a bare JID) whose stanzas go nowhere."""
+    return make_transport(jid, lambda stanzas: None)

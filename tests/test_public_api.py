@@ -1,0 +1,120 @@
+"""docs/reference/api.md lists the public names, and a type checker accepts the examples of README, docs and `init`."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import spade_coreason
+from spade_coreason import AgentTester, Response, Session, Stream
+from spade_coreason.cli.scaffold import build_files
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+REFERENCE = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+MYPY_TIMEOUT_S = 240
+MYPY_CONFIG = """\
+[mypy]
+strict = True
+follow_imports = silent
+[mypy-spade.*]
+ignore_missing_imports = True
+"""
+"""The package counts as installed: errors in it are not those of an example. SPADE publishes no types."""
+
+
+def python_blocks(document: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", document.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def names_in_tables(text: str) -> list[str]:
+    """Return the names in the first column of the tables."""
+    rows = re.findall(r"^\| (`.*?) \|", text, re.M)
+    return [name for row in rows for name in re.findall(r"`(\w+)", row)]
+
+
+def listed_names(module: str) -> set[str]:
+    """Return the names that the reference lists for one of the other public modules."""
+    text = re.search(rf"`spade_coreason\.{module}` has(.*?)(?=\n-? ?`spade_coreason|\Z)", REFERENCE, re.S)
+    assert text is not None
+    return set(re.findall(r"`(\w+)`", text[1]))
+
+
+def test_the_reference_lists_each_public_name_of_the_root_once() -> None:
+    introduction = REFERENCE.partition("\n## ")[0]
+    assert sorted(names_in_tables(introduction)) == sorted(spade_coreason.__all__)
+
+
+def test_the_root_has_few_names() -> None:
+    assert len(spade_coreason.__all__) <= 38
+
+
+@pytest.mark.parametrize(("module", "has_further_names"), [("contracts", False), ("testing", False), ("llm", True)])
+def test_the_reference_lists_the_names_of_the_other_public_modules(module: str, has_further_names: bool) -> None:
+    public, listed = set(import_module(f"spade_coreason.{module}").__all__), listed_names(module)
+    assert listed <= public
+    assert has_further_names or listed == public
+
+
+@pytest.mark.parametrize(("title", "protocol"), [("`session`", Session), ("`response`", Response), ("stream", Stream)])
+def test_the_reference_lists_each_method_for_authors(title: str, protocol: type) -> None:
+    table = REFERENCE.partition(f"| {title} | |\n")[2].partition("\n\n")[0]
+    assert set(names_in_tables(table)) == {name for name in dir(protocol) if not name.startswith("_")}
+
+
+def test_every_error_is_named_an_error() -> None:
+    for path in (ROOT / "spade_coreason").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                bases = [ast.unparse(base) for base in node.bases]
+                if any(base.endswith(("Error", "Exception")) for base in bases):
+                    assert node.name.endswith("Error"), f"{path}: {node.name}"
+
+
+async def test_the_documented_oven_uses_what_is_added_to_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [text] = python_blocks(ROOT / "docs" / "reference" / "api.md")
+    (tmp_path / "oven.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        async with AgentTester(import_module("oven").Oven) as t:
+            assert "It is done." in (await t.ask("bread")).text
+            assert (await t.ask("enough")).text == ""
+            assert [record.state for record in await t.conversations()] == ["completed"]
+    finally:
+        sys.modules.pop("oven", None)
+
+
+@pytest.mark.timeout(MYPY_TIMEOUT_S + 60)
+def test_a_strict_type_checker_accepts_every_example(tmp_path: Path) -> None:
+    names = []
+    for document in DOCUMENTS:
+        for text in python_blocks(document):
+            name = re.match(r"# (\w+\.py)\n", text)
+            assert name is not None, f"an example of {document.name} has no name of a file in its first line"
+            (tmp_path / name[1]).write_text(text, encoding="utf-8")
+            names.append(name[1])
+    assert len(names) == len(set(names)) >= 10
+    for files in (build_files("forecaster"), build_files("adviser", uses_model=True)):  # `spade-coreason init`
+        for path, text in files.items():
+            if path.endswith(".py"):
+                (tmp_path / Path(path).name).write_text(text, encoding="utf-8")
+                names.append(Path(path).name)
+    (tmp_path / "mypy.ini").write_text(MYPY_CONFIG, encoding="utf-8")
+    arguments = ["--config-file", "mypy.ini", "--cache-dir", str(tmp_path / "cache"), *names]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=MYPY_TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,321 @@
+"""Replies to a program: a CloudEvent for each part, a data form beside data, fragments of long events."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import pytest
+
+from spade_coreason.contracts import DataBlock, ThinkingBlock, UserErrorBlock
+from spade_coreason.domain.messages import (
+    BlockEmitted,
+    Completed,
+    Failed,
+    MalformedRequest,
+    Refused,
+    ReplyEvent,
+    StreamAborted,
+    StreamChunk,
+    StreamEnded,
+    StreamStarted,
+    TurnEvent,
+    derive_part_id,
+)
+from spade_coreason.runtime.peers import OpenRequests, PeerEvent
+from spade_coreason.xmpp.codec.cloud_events import request_stanza
+from spade_coreason.xmpp.codec.decode import decode
+from spade_coreason.xmpp.codec.encoders.program import encode_malformed_reply
+from spade_coreason.xmpp.codec.namespaces import DATA_FORM, FORM_FIELD, FORM_ITEM, FORM_REPORTED, FORM_TITLE, FORM_VALUE
+from tests.support.encoders import HEAVY, LIMIT, STYLED, encode_all, longest_bytes, make_encoder, text_event
+from tests.support.foreign_stanzas import (
+    AGENT,
+    ALICE,
+    BODY,
+    DEVICE,
+    KEY,
+    ORIGIN_ID,
+    REQUEST_ID,
+    THREAD,
+    decode_request,
+    envelope,
+    event_of,
+    message,
+    parse_stanza,
+    program_request,
+)
+
+
+def origin_of(message: Element) -> str | None:
+    origin = message.find(ORIGIN_ID)
+    return None if origin is None else origin.get("id")
+
+
+def test_a_program_gets_events_at_the_full_jid() -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    [stanza] = make_encoder(program_request(thread="t")).encode(text_event("hi"))
+    element, event = parse_stanza(stanza), event_of(stanza)
+    assert (element.get("to"), element.find(BODY)) == (DEVICE, None)
+    assert event["id"] == element.get("id") == origin_of(element)
+    assert before < datetime.fromisoformat(event.pop("time")) <= datetime.now(UTC)
+    assert event == {
+        "specversion": "1.0",
+        "type": "ai.coreason.block.markdown",
+        "source": f"xmpp:{AGENT}",
+        "id": element.get("id"),
+        "datacontenttype": "application/json",
+        "requestid": REQUEST_ID,
+        "data": {"id": str(derive_part_id(KEY, 1)), "block_type": "MARKDOWN", "content": "hi"},
+    }
+
+
+STREAM = {"stream_id": "s"}
+EVENTS: list[tuple[TurnEvent, str, dict[str, Any]]] = [
+    (BlockEmitted(ThinkingBlock(content="hm")), "block.thought", {"content": "hm", "status": "IN_PROGRESS"}),
+    (BlockEmitted(DataBlock(data={"n": 1}, view_hint="LIST")), "block.data", {"data": {"n": 1}, "view_hint": "LIST"}),
+    (
+        BlockEmitted(UserErrorBlock(user_message="no", code=503)),
+        "block.error",
+        {"user_message": "no", "code": 503, "recoverable": False},
+    ),
+    (StreamStarted("s", "Weather"), "stream.start", {**STREAM, "title": "Weather"}),
+    (StreamChunk("s", 3, " It"), "stream.chunk", {**STREAM, "seq": 3, "chunk": " It"}),
+    (StreamEnded("s"), "stream.end", STREAM),
+    (StreamAborted("s", "why"), "stream.abort", {**STREAM, "reason": "why"}),
+    (StreamAborted("s", "why", "no"), "stream.abort", {**STREAM, "reason": "why", "replacement": "no"}),
+    (Completed("c", "completed"), "request.completed", {"conversation_id": "c", "state": "completed"}),
+    (
+        Failed("broken", 500, True, "1f2e", is_reported=True),
+        "request.failed",
+        {"message": "broken", "code": 500, "recoverable": True, "incident": "1f2e"},
+    ),
+    (Refused("no", 429, 60.0), "request.refused", {"message": "no", "code": 429, "retry_after_s": 60.0}),
+]
+
+
+@pytest.mark.parametrize(("event", "kind", "data"), EVENTS, ids=[kind for _, kind, _ in EVENTS])
+def test_every_event_is_a_cloud_event_to_a_program(event: TurnEvent, kind: str, data: dict[str, Any]) -> None:
+    [stanza] = make_encoder(program_request()).encode(event)
+    written = event_of(stanza)
+    assert written["type"] == f"ai.coreason.{kind}"
+    assert data.items() <= written["data"].items()
+    assert decode(parse_stanza(stanza)) == ReplyEvent(AGENT, REQUEST_ID, kind, written["id"], written["data"])
+
+
+@pytest.mark.parametrize("thoughts", [["looking at 10:00"], ["looking at 10:01"], ["hm", "hm", "well"]])
+def test_thoughts_change_no_id_of_later_events(thoughts: list[str]) -> None:
+    plain, thinking = make_encoder(program_request()), make_encoder(program_request())
+    for thought in thoughts:
+        thinking.encode(BlockEmitted(ThinkingBlock(content=thought)))
+    expected = [event_of(plain.encode(event)[0])["id"] for event in (text_event("one"), text_event("two"))]
+    [first] = thinking.encode(text_event("one"))
+    between = thinking.encode(BlockEmitted(ThinkingBlock(content="between")))
+    [second] = thinking.encode(text_event("two"))
+    assert [event_of(stanza)["id"] for stanza in (first, second)] == expected
+    assert event_of(between[0])["id"] not in expected
+
+
+def test_a_program_sees_no_typing() -> None:
+    assert not make_encoder(program_request()).shows_typing
+    assert make_encoder(program_request()).encode_composing() is None
+
+
+def test_a_request_without_an_id_of_its_own_is_answered_under_ours() -> None:
+    [stanza] = make_encoder(decode_request(message(envelope()))).encode(text_event("hi"))
+    assert event_of(stanza)["requestid"] == str(KEY)
+
+
+def test_a_program_gets_markdown_as_it_is() -> None:
+    block, _, chunk = encode_all(
+        make_encoder(program_request()), text_event(STYLED), StreamStarted("s"), StreamChunk("s", 0, STYLED)
+    )
+    assert event_of(block)["data"]["content"] == event_of(chunk)["data"]["chunk"] == STYLED
+
+
+def parse_result_form(stanza: str) -> tuple[str | None, list[tuple[str, list[str]]], list[list[list[str]]]]:
+    """Title, fields with their values, and rows of the data form beside an event."""
+    result = parse_stanza(stanza).find(DATA_FORM)
+    assert result is not None
+    assert result.get("type") == "result"
+
+    def values(within: Element) -> list[str]:
+        return [value.text or "" for value in within.findall(FORM_VALUE)]
+
+    head = result.find(FORM_REPORTED)
+    fields = [(field.get("var", ""), values(field)) for field in (result if head is None else head).findall(FORM_FIELD)]
+    rows = [[values(field) for field in item.findall(FORM_FIELD)] for item in result.findall(FORM_ITEM)]
+    return result.findtext(FORM_TITLE), fields, rows
+
+
+def test_keys_and_values_are_a_form_to_a_program() -> None:
+    data = {"city": "<&'>", "°C": 7.5, "wet": False, "tags": ["a", 1], "wind": None, "more": {"a": [1]}, "note": "x\ny"}
+    [stanza] = make_encoder(program_request()).encode(
+        BlockEmitted(DataBlock(data=data, view_hint="KEY_VALUE", title="Berlin & more"))
+    )
+    assert parse_result_form(stanza) == (
+        "Berlin & more",
+        [
+            ("city", ["<&'>"]),
+            ("°C", ["7.5"]),
+            ("wet", ["false"]),
+            ("tags", ["a", "1"]),
+            ("wind", []),
+            ("more", ['{"a": [1]}']),
+            ("note", ["x", "y"]),
+        ],
+        [],
+    )
+    types = {field.get("label"): field.get("type") for field in parse_stanza(stanza).iter(FORM_FIELD)}
+    assert (types["city"], types["tags"]) == ("text-single", "text-multi")
+    assert event_of(stanza)["data"]["data"] == data
+    assert isinstance(decode(parse_stanza(stanza)), ReplyEvent)
+
+
+def test_a_table_is_a_form_to_a_program() -> None:
+    data = {"columns": ["city", "°C"], "rows": [{"city": "Berlin", "°C": 7}, {"city": "Rom", "secret": 1}]}
+    [stanza] = make_encoder(program_request()).encode(BlockEmitted(DataBlock(data=data, view_hint="TABLE")))
+    assert parse_result_form(stanza) == (None, [("city", []), ("°C", [])], [[["Berlin"], ["7"]], [["Rom"], []]])
+    assert event_of(stanza)["data"]["data"] == data
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        DataBlock(data={"a": 1}),
+        DataBlock(data={"items": [1]}, view_hint="LIST"),
+        DataBlock(data={}, view_hint="KEY_VALUE"),
+        DataBlock(data={"": 1}, view_hint="KEY_VALUE"),
+        DataBlock(data={"a": 1, "a\x00": 2}, view_hint="KEY_VALUE"),
+        DataBlock(data={"a": 1}, view_hint="TABLE"),
+        DataBlock(data={"columns": ["a", "a"], "rows": []}, view_hint="TABLE"),
+        DataBlock(data={"performative": "request"}, view_hint="KEY_VALUE", title="spade:x:metadata"),
+    ],
+    ids=lambda block: f"{block.view_hint} {block.data}"[:40],
+)
+def test_data_that_fit_no_form_are_sent_without_one(block: DataBlock) -> None:
+    [stanza] = make_encoder(program_request()).encode(BlockEmitted(block))
+    assert parse_stanza(stanza).find(DATA_FORM) is None
+    assert event_of(stanza)["data"]["data"] == block.data
+
+
+def test_a_form_that_does_not_fit_into_the_stanza_is_left_out() -> None:
+    def has_form(length: int) -> list[bool]:
+        block = DataBlock(data={"text": "x" * length}, view_hint="KEY_VALUE")
+        return [
+            parse_stanza(stanza).find(DATA_FORM) is not None
+            for stanza in make_encoder(program_request(), 10_000).encode(BlockEmitted(block))
+        ]
+
+    assert has_form(3_000) == [True]
+    assert has_form(5_000) == [False]
+    assert has_form(20_000)[1:]
+    assert not any(has_form(20_000))
+
+
+def test_characters_that_xml_forbids_are_sent_in_json() -> None:
+    [stanza] = make_encoder(program_request()).encode(StreamChunk("s", 0, "\x00\x1b\r\n\ud800"))
+    assert event_of(stanza)["data"]["chunk"] == "\x00\x1b\r\n?"
+
+
+async def receive(stanzas: list[str], jid: str = AGENT) -> list[PeerEvent]:
+    """Receive `stanzas` as the program that asked; the last one ends the request."""
+    requests = OpenRequests()
+
+    def arrive() -> None:
+        for stanza in stanzas:
+            reply = decode(parse_stanza(stanza))
+            assert isinstance(reply, ReplyEvent)
+            requests.receive(reply)
+
+    return [event async for event in requests.events(jid, REQUEST_ID, 5.0, arrive)]
+
+
+@pytest.mark.parametrize("piece", HEAVY, ids=ascii)
+async def test_an_event_that_is_too_long_arrives_whole(piece: str) -> None:
+    encoder = make_encoder(program_request(), 10_000)
+    text = "begin " + piece * (30_000 // len(piece)) + " end"
+    stanzas = encode_all(encoder, text_event(text), StreamChunk("s", 0, text), Completed("c", "active"))
+    block, chunk, last = await receive(stanzas)
+    arrived = text.replace("\ufffe", "")  # JSON writes the other forbidden ones as ASCII
+    assert block == PeerEvent(
+        "block.markdown", {"id": str(derive_part_id(KEY, 1)), "block_type": "MARKDOWN", "content": arrived}
+    )
+    assert chunk == PeerEvent("stream.chunk", {"stream_id": "s", "seq": 0, "chunk": arrived})
+    assert last.type == "request.completed"
+    assert len(stanzas) >= 2 * len(arrived.encode()) // 10_000 + 1
+
+
+def test_fragments_name_their_event_index_and_count() -> None:
+    stanzas = make_encoder(program_request(thread="t"), 10_000).encode(text_event("x" * 30_000))
+    events = [event_of(stanza) for stanza in stanzas]
+    count = len(stanzas)
+    assert count > 3
+    assert {event["type"] for event in events} == {"ai.coreason.fragment"}
+    assert [(event["data"]["index"], event["data"]["count"]) for event in events] == [
+        (number, count) for number in range(count)
+    ]
+    [event_id] = {event["data"]["event_id"] for event in events}
+    assert [event["id"] for event in events] == [f"{event_id}.{number}" for number in range(count)]
+    assert [parse_stanza(stanza).get("id") for stanza in stanzas] == [event["id"] for event in events]
+    assert [origin_of(parse_stanza(stanza)) for stanza in stanzas] == [event["id"] for event in events]
+    assert {event["requestid"] for event in events} == {REQUEST_ID}
+    whole = json.loads("".join(event["data"]["chunk"] for event in events))
+    assert (whole["id"], whole["type"], whole["data"]["content"]) == (event_id, "ai.coreason.block.markdown", "x" * 30_000)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_fragments_of_any_text_arrive_in_any_order_and_more_than_once(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(3):
+        text = "".join(rng.choices('ab &<>"\\é\N{ROCKET}\x00\r\n. ', k=rng.randrange(30_000)))
+        encoder = make_encoder(program_request(), 10_000)
+        fragments = encoder.encode(StreamChunk("s", 0, text))
+        rng.shuffle(fragments)
+        chunk, _ = await receive(fragments * 2 + encoder.encode(Completed("c", "active")))
+        assert chunk.data["chunk"] == text
+        assert longest_bytes(fragments) <= 10_000
+
+
+# To whoever asks what cannot be read
+
+
+@pytest.mark.parametrize(("request_id", "answered_id"), [(REQUEST_ID, REQUEST_ID), (None, "m1")])
+async def test_a_malformed_request_is_answered_under_its_own_id(request_id: str | None, answered_id: str) -> None:
+    malformed = decode(message(envelope([], request_id=request_id), id="m1", thread="t"))
+    assert isinstance(malformed, MalformedRequest)
+    [stanza] = encode_malformed_reply(malformed, AGENT, LIMIT)
+    event = event_of(stanza)
+    assert (parse_stanza(stanza).get("to"), parse_stanza(stanza).findtext(THREAD)) == (DEVICE, "t")
+    assert (event["type"], event["requestid"]) == ("ai.coreason.request.failed", answered_id)
+    assert event["data"] == {
+        "message": "not a request: data.payload is no object",
+        "code": 400,
+        "recoverable": False,
+        "incident": None,
+    }
+    assert isinstance(decode(parse_stanza(stanza)), ReplyEvent)
+
+
+def test_the_id_of_a_malformed_request_does_not_become_a_stanza_id_of_ours() -> None:
+    malformed = decode(message(envelope([]), id="'/><presence type='unavailable'"))
+    assert isinstance(malformed, MalformedRequest)
+    [stanza] = encode_malformed_reply(malformed, AGENT, LIMIT)
+    assert "presence" not in (parse_stanza(stanza).get("id") or "")
+    assert event_of(stanza)["requestid"] == malformed.stanza_id
+
+
+# Requests of ours
+
+
+def test_a_request_stanza_names_its_recipient_thread_and_source() -> None:
+    stanza = request_stanza(
+        f"{AGENT}/<'&>", {"payload": {"query": "<&>"}}, source=f"xmpp:{ALICE}", thread="<t>", stanza_id="<'&\">"
+    )
+    element, event = parse_stanza(stanza), event_of(stanza)
+    assert (element.get("to"), element.get("id"), element.findtext(THREAD)) == (f"{AGENT}/<'&>", "<'&\">", "<t>")
+    assert origin_of(element) == "<'&\">"
+    assert (event["specversion"], event["type"], event["source"]) == ("1.0", "ai.coreason.request", f"xmpp:{ALICE}")
+    assert (event["id"], event["data"]) == ("<'&\">", {"payload": {"query": "<&>"}})

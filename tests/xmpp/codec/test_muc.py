@@ -1,0 +1,239 @@
+"""Chat rooms: who is addressed by a message, and what a room reports about its occupants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from xml.etree.ElementTree import fromstring
+
+import pytest
+
+from spade_coreason.domain.identifiers import derive_inbox_key
+from spade_coreason.domain.messages import Completed, InboundRequest, TextEmitted
+from spade_coreason.runtime.transport import PresentationOptions
+from spade_coreason.xmpp.codec.decode import decode
+from spade_coreason.xmpp.codec.encoders.factory import encoder_for
+from spade_coreason.xmpp.codec.muc import (
+    extract_question,
+    private_request,
+    read_invitation,
+    read_presence,
+    read_room_message,
+    room_request,
+)
+from spade_coreason.xmpp.muc.membership import RoomState, decide_after_leaving, decide_after_refusal
+from spade_coreason.xmpp.muc.room import Room, RoomConfig
+from tests.support.foreign_stanzas import AGENT, KEY, message
+
+ROOM = "tea@muc.example.org"
+USER = "xmlns='http://jabber.org/protocol/muc#user'"
+DELAY = "<delay xmlns='urn:xmpp:delay' {} stamp='2026-01-01T00:00:00Z'/>"
+QUOTE = "<reply xmlns='urn:xmpp:reply:0' id='{}'/><fallback xmlns='urn:xmpp:fallback:0' for='urn:xmpp:reply:0'>{}</fallback>"
+
+
+def room_message(text: str, inner: str = "", nick: str = "Alice", **settings: Any) -> Any:
+    return read_room_message(message(f"<body>{text}</body>{inner}", type="groupchat", sender=f"{ROOM}/{nick}", **settings))
+
+
+def make_room(**settings: Any) -> Room:
+    return Room(RoomConfig(ROOM, "Echo", **settings))
+
+
+def presence(inner: str, nick: str = "Alice", kind: str = "") -> Any:
+    return read_presence(fromstring(f"<presence xmlns='jabber:client' from='{ROOM}/{nick}' {kind}>{inner}</presence>"))
+
+
+@pytest.mark.parametrize("text", ["Echo: tea?", "echo, tea?", "@Echo tea?", "@ECHO: tea?", "  Echo : tea?", "@Echo, tea?"])
+def test_a_text_that_begins_with_the_name_addresses_the_agent(text: str) -> None:
+    assert extract_question("Echo", text) == "tea?"
+
+
+@pytest.mark.parametrize("text", ["Echo tea?", "hi Echo: tea?", "Echoes: tea?", "Echo-2: tea?", "@Echo-2 tea?", "> Echo: tea?"])
+def test_a_text_that_only_contains_the_name_does_not_address_the_agent(text: str) -> None:
+    assert extract_question("Echo", text) is None
+
+
+def test_of_two_similar_names_the_exact_one_is_addressed() -> None:
+    assert extract_question("Echo", "echo: tea?", ["echo"]) is None
+    assert extract_question("Echo", "Echo: tea?", ["echo"]) == "tea?"
+    assert extract_question("Echo", "@Echo Bot tea?", ["Echo Bot"]) is None
+
+
+def test_a_name_is_no_regular_expression() -> None:
+    assert extract_question("E.*(", "Echo: tea?") is None
+    assert extract_question("E.*(", "e.*(: tea?") == "tea?"
+
+
+@pytest.mark.parametrize("stamp", [f"from='{ROOM}'", "from='muc.example.org'", ""])
+def test_a_message_of_the_room_history_is_no_request(stamp: str) -> None:
+    room = make_room()
+    room.mark_current()
+    assert room.extract_question(room_message("Echo: tea?", DELAY.format(stamp))) is None
+
+
+def test_a_message_delayed_by_a_resumption_is_a_request() -> None:
+    room = make_room()
+    delayed = room_message("Echo: tea?", DELAY.format("from='example.org'"))
+    assert room.extract_question(delayed) is None  # who knows, before the history has ended
+    room.mark_current()
+    assert room.extract_question(delayed) == "tea?"
+
+
+def test_a_reply_to_its_own_message_is_a_request_without_the_quote() -> None:
+    room = make_room()
+    room.extract_question(room_message("Alice: yes", nick="Echo", id="own"))
+    part = "<body start='0' end='6'/>"
+    assert room.extract_question(room_message("> yes\nreally?", QUOTE.format("own", part))) == "really?"
+    assert room.extract_question(room_message("> yes\nreally?", QUOTE.format("another", part))) is None
+
+
+@pytest.mark.parametrize("part", ["", "<body/>", "<body start='9' end='1'/>", "<body start='x' end='-1'/>"])
+def test_a_malformed_quote_stays_in_the_text(part: str) -> None:
+    assert room_message("> yes\nreally?", QUOTE.format("own", part)).text == "> yes\nreally?"
+
+
+def test_another_agent_is_answered_only_if_it_addresses_the_agent_and_up_to_a_limit() -> None:
+    mark = "<answer xmlns='urn:spade-coreason:answer:0'/>"
+    room = make_room(answers="all", agent_turns=2)
+    assert room.extract_question(room_message("hello", mark, "Bot")) is None
+    assert [room.extract_question(room_message("Echo: go on", mark, "Bot")) for _ in range(3)] == ["go on", "go on", None]
+    assert room.extract_question(room_message("hello")) == "hello"
+    assert room.extract_question(room_message("Echo: go on", mark, "Bot")) == "go on"
+
+
+def test_a_room_with_a_thousand_occupants_works() -> None:
+    room = make_room()
+    for number in range(1000):
+        room.handle_presence(presence("", f"user{number}"))
+    assert room.extract_question(room_message("Echo: tea?", nick="user7")) == "tea?"
+    assert room.extract_question(room_message("user7: tea?", nick="user8")) is None
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "<subject>Echo: x</subject>",
+        "",
+        "<body> </body>",
+        "<body>Echo: x</body><reactions xmlns='urn:xmpp:reactions:0' id='1'><reaction>👍</reaction></reactions>",
+        "<body>Echo: x</body><retract xmlns='urn:xmpp:message-retract:1' id='1'/>",
+    ],
+)
+def test_a_stanza_without_a_new_text_is_no_room_message(inner: str) -> None:
+    assert read_room_message(message(inner, type="groupchat", sender=f"{ROOM}/Alice")) is None
+
+
+def test_a_message_of_the_room_itself_is_no_room_message() -> None:
+    assert read_room_message(message("<body>Echo: x</body>", type="groupchat", sender=ROOM)) is None
+
+
+def test_a_room_owns_its_conversation_and_the_inbox_key_depends_on_the_occupant() -> None:
+    requests = [room_request(ROOM, room_message("Echo: tea?", nick=nick), "tea?", None) for nick in ("Alice", "Bob")]
+    assert {request.owner for request in requests} == {ROOM}
+    assert len({derive_inbox_key(AGENT, r.owner, r.stanza_id, r.content) for r in requests}) == 2
+    again = InboundRequest.from_json(requests[0].to_json())
+    assert again == replace(requests[0], content="")
+
+
+def test_a_reply_to_a_room_names_the_asker_once() -> None:
+    request = room_request(ROOM, room_message("Echo: tea?", thread="t"), "tea?", None)
+    encoder = encoder_for(request, KEY, AGENT, 65_536, PresentationOptions(has_live_messages=True))
+    stanzas = [fromstring(_with_namespace(s)) for text in ("Yes.", "Green.") for s in encoder.encode(TextEmitted(text, 1))]
+    assert [stanza.findtext("{jabber:client}body") for stanza in stanzas] == ["Alice: Yes.", "Green."]
+    assert {(s.get("to"), s.get("type"), s.findtext("{jabber:client}thread")) for s in stanzas} == {(ROOM, "groupchat", "t")}
+    assert (encoder.shows_typing, encoder.has_live_messages) == (False, False)
+    assert encoder.encode(Completed("c", "active")) == []
+
+
+def _with_namespace(stanza: str) -> str:
+    return stanza.replace("<message", "<message xmlns='jabber:client'", 1)
+
+
+def test_a_private_message_is_answered_at_the_address_of_its_occupant() -> None:
+    incoming = decode(message(f"<body>tea?</body><x {USER}/>", sender=f"{ROOM}/Alice"), in_room=True)
+    assert isinstance(incoming, InboundRequest)
+    request = private_request(incoming, f"{ROOM}/visit-1", f"{ROOM}/visit-1", None)
+    [stanza] = encoder_for(request, KEY, AGENT, 65_536).encode(TextEmitted("Yes.", 1))
+    assert fromstring(stanza).get("to") == f"{ROOM}/visit-1"
+    assert (request.owner, request.metadata["nickname"]) == (f"{ROOM}/visit-1", "Alice")
+
+
+def test_a_private_message_of_a_room_that_the_agent_is_not_in_is_no_request() -> None:
+    assert decode(message(f"<body>tea?</body><x {USER}/>", sender=f"{ROOM}/Alice")) is None
+
+
+def test_invitations_are_read() -> None:
+    direct = read_invitation(message(f"<x xmlns='jabber:x:conference' jid='{ROOM}' password='p'/>"))
+    assert direct is not None
+    assert (direct.room, direct.password) == (ROOM, "p")
+    mediated = read_invitation(message(f"<x {USER}><invite from='a@b'/><password>q</password></x>", sender=ROOM))
+    assert mediated is not None
+    assert (mediated.room, mediated.password) == (ROOM, "q")
+    assert read_invitation(message("<body>hi</body>")) is None
+    assert read_invitation(message("<x xmlns='jabber:x:conference'/>")) is None
+
+
+def test_occupant_ids_count_only_in_rooms_that_support_them() -> None:
+    room = make_room()
+    occupant_id_xml = "<occupant-id xmlns='urn:xmpp:occupant-id:0' id='{}'/>"
+    room.handle_presence(presence(occupant_id_xml.format("alices"), "Alice"))
+    room.handle_presence(presence(occupant_id_xml.format("alices"), "Mallory"))
+    assert room.register_private_sender("Alice") != room.register_private_sender("Mallory")  # the room says nothing of such ids
+    room.has_occupant_ids = True
+    assert room.register_private_sender("Alice") == room.register_private_sender("Mallory")
+
+
+def test_real_jids_count_only_in_trusted_rooms() -> None:
+    room = make_room()
+    room.handle_presence(presence(f"<x {USER}><item jid='alice@example.org/phone'/></x>"))
+    assert room.jid_of("Alice") is None
+    sender = room.register_private_sender("Alice")
+    assert sender is not None
+    assert sender.is_ephemeral
+    room.is_trusted = True
+    sender = room.register_private_sender("Alice")
+    assert sender is not None
+    assert sender.owner == "alice@example.org"
+
+
+def test_a_change_of_nickname_keeps_the_private_sender() -> None:
+    room = make_room()
+    room.handle_presence(presence(""))
+    sender = room.register_private_sender("Alice")
+    assert sender is not None
+    renamed = f"<x {USER}><item nick='Alicia'/><status code='303'/></x>"
+    assert room.handle_presence(presence(renamed, kind="type='unavailable'")) is None
+    assert room.find_nick(sender.address) == "Alicia"
+    assert room.handle_presence(presence("", "Alicia", "type='unavailable'")) == sender
+    assert room.find_nick(sender.address) is None
+
+
+@pytest.mark.parametrize(
+    ("inner", "state", "is_retried"),
+    [
+        ("<status code='307'/>", RoomState.KICKED, True),
+        ("<status code='301'/><status code='307'/>", RoomState.BANNED, False),
+        ("<destroy/>", RoomState.DESTROYED, False),
+        ("<status code='321'/>", RoomState.MEMBERS_ONLY, False),
+        ("<status code='322'/>", RoomState.MEMBERS_ONLY, False),
+        ("<status code='307'/><status code='333'/>", RoomState.AWAY, True),
+        ("<status code='332'/>", RoomState.AWAY, True),
+        ("<status code='x'/><item/>", RoomState.AWAY, True),
+    ],
+)
+def test_the_reason_of_leaving_decides_the_state_and_the_retry(inner: str, state: RoomState, is_retried: bool) -> None:
+    parsed = presence(f"<x {USER}>{inner}</x>", kind="type='unavailable'")
+    decision = decide_after_leaving(parsed, was_kicked=False, kick_pause_s=60, attempt=0)
+    assert (decision.state, decision.retry_after_s is not None) == (state, is_retried)
+    if state is RoomState.KICKED:
+        assert decide_after_leaving(parsed, was_kicked=True, kick_pause_s=60, attempt=0).retry_after_s is None
+
+
+@pytest.mark.parametrize(
+    ("condition", "state"),
+    [("forbidden", RoomState.BANNED), ("gone", RoomState.DESTROYED), ("item-not-found", RoomState.AWAY), ("x", RoomState.AWAY)],
+)
+def test_the_condition_of_a_refusal_decides_the_state(condition: str, state: RoomState) -> None:
+    namespace = "urn:ietf:params:xml:ns:xmpp-stanzas"
+    parsed = presence(f"<error type='cancel'><{condition} xmlns='{namespace}'/></error>", kind="type='error'")
+    assert (parsed.kind, decide_after_refusal(parsed.condition, 0).state) == ("error", state)
