@@ -113,24 +113,22 @@ async def hosted(environment: Environment, durability: Literal["full", "normal"]
     from spade_coreason.app.gc import tune_gc
     from spade_coreason.domain.access import AccessPolicy
     from spade_coreason.domain.conversation import Rules
-    from spade_coreason.runtime import Policy, Runner
-    from spade_coreason.runtime.gateway import InboundGateway
-    from spade_coreason.runtime.peers import OpenRequests
-    from spade_coreason.storage.repository import AgentRepository
+    from spade_coreason.runtime import AgentParts, AgentRuntime, Policy, Transport, UploadFile
     from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
     from spade_coreason.xmpp.host import HostedAgent
-    from spade_coreason.xmpp.transport import XmppTransport
 
     endpoint = ServerEndpoint(environment.host, environment.port, ca_file=environment.ca_file)
     database = await open_database(f"sqlite+aiosqlite:///{environment.directory}/platform.db", durability)
     agents: list[HostedAgent] = []
 
     async def start(jid: str, password: str) -> None:
-        agent = HostedAgent(jid, password, endpoint)
         policy = Policy(rules=Rules(max_interactions=0))
-        transport = XmppTransport(jid, agent.send, policy.stanza_bytes, agent.peer_features)
-        runner = Runner(EchoAgent(AgentDefinition.simple("echo")), jid, AgentRepository(database, jid), transport, policy)
-        agent.serve(runner, InboundGateway(runner, OpenRequests(), AccessPolicy(jid), transport))
+
+        def build(transport: Transport, upload: UploadFile) -> AgentRuntime:
+            parts = AgentParts(jid, database, transport, upload)
+            return parts.build_runtime(EchoAgent(AgentDefinition.simple("echo")), AccessPolicy(jid), policy)
+
+        agent = HostedAgent(jid, password, endpoint, build, stanza_bytes=policy.stanza_bytes)
         await agent.start()
         agents.append(agent)
         tune_gc()  # as `up` does

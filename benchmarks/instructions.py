@@ -23,11 +23,8 @@ from spade_coreason.agents.echo import EchoAgent
 from spade_coreason.app.gc import tune_gc
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.runtime import OutboundMessage, Policy, Runner
-from spade_coreason.runtime.gateway import InboundGateway
-from spade_coreason.runtime.peers import OpenRequests
+from spade_coreason.runtime import AgentParts, InboundGateway, OutboundMessage, Policy
 from spade_coreason.storage import open_database
-from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.xmpp.connection.stream_parser import StreamReader
 from spade_coreason.xmpp.transport import XmppTransport, receive_stanza
 
@@ -92,8 +89,9 @@ async def _main(messages: int) -> None:
         policy = Policy(rules=Rules(max_interactions=0))
         client = _Client()
         transport = XmppTransport(AGENT, client.receive)
-        runner = Runner(EchoAgent(AgentDefinition.simple("echo")), AGENT, AgentRepository(database, AGENT), transport, policy)
-        gateway = InboundGateway(runner, OpenRequests(), AccessPolicy(AGENT), transport)
+        parts = AgentParts(AGENT, database, transport)
+        runtime = parts.build_runtime(EchoAgent(AgentDefinition.simple("echo")), AccessPolicy(AGENT), policy)
+        runner, gateway = runtime.runner, runtime.gateway
         await runner.open()
         await client.talk(gateway, WARM_UP)
         tune_gc()

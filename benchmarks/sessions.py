@@ -167,7 +167,9 @@ class _Session:
         }
 
     async def _turn(self) -> None:
-        self.runner.receive(InboundRequest("person", f"{PERSON}/x", str(uuid4()), "t", {"query": "hello"}, "hello"))
+        self.runner.receive(
+            InboundRequest("person", f"{PERSON}/x", str(uuid4()), "t", {"query": "hello"}, "hello", owner=PERSON)
+        )
         await self.runner.wait_until_idle()
 
     async def close(self) -> None:

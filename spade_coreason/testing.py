@@ -43,19 +43,18 @@ from .domain.access import AccessPolicy
 from .domain.conversation import Rules
 from .domain.jid import bare_jid
 from .domain.messages import Bounce, ReplyEvent
-from .memory import AgentInteractionMemory, Embedder, Knowledge, Summariser, TokenCounter, Usage
+from .memory import AgentInteractionMemory, Embedder, Summariser, TokenCounter
 from .runtime import (
+    AgentParts,
     FetchedFile,
-    Files,
     InboundGateway,
-    Injectables,
+    InterceptorSource,
     Keep,
     OnConversationEnd,
     OpenRequests,
     OutboundMessage,
     PeerAnswer,
     PeerEvent,
-    Peers,
     Policy,
     Progress,
     Retention,
@@ -67,9 +66,10 @@ from .runtime import (
     build_agent,
     collect_answer,
     fetch,
+    make_interceptor,
     to_request,
 )
-from .storage import AgentRepository, Database, KnowledgeRepository, open_database
+from .storage import Database, open_database
 from .xmpp import (
     BODY,
     CHAT_STATES,
@@ -326,6 +326,7 @@ class AgentTester:
             default clients show texts only.
         upload: `upload(name, data, type, progress)` stores a file of an agent and returns its link, or raises UploadError.
             By default files are stored in `uploaded`.
+        interceptors: The interceptors of all agents: instances, or classes that are called for each agent.
     """
 
     def __init__(
@@ -346,6 +347,7 @@ class AgentTester:
         database: str | None = None,
         client_features: Set[ClientFeature] = frozenset(),
         upload: UploadFile | None = None,
+        interceptors: Sequence[InterceptorSource] = (),
     ) -> None:
         self.jid = jid
         self._database_url = database
@@ -364,6 +366,7 @@ class AgentTester:
         self._directory = Path()
         self._network = LocalNetwork()
         self._files = LocalFiles()
+        self._interceptors = interceptors
         self._upload = upload or self._files.upload
         self._devices = LocalClientFeatures(client_features)
         self._database: Database | None = None
@@ -586,40 +589,28 @@ class AgentTester:
 
     def _build_runner(self, jid: str, agent_spec: Any, database: Database) -> None:
         send = self._network.build_sender(f"{jid}/{_AGENT_RESOURCE}")
-        requests = OpenRequests()
-        files = Files(self._upload, self._files.fetch)
-        transport = XmppTransport(jid, send, self._policy.stanza_bytes, self._devices)
-        peers = Peers(requests, transport)
-        knowledge = Knowledge(KnowledgeRepository(database, jid), self._embedder, clock=self._clock)
-        store = AgentRepository(database, jid)
-        usage = Usage(store, self._clock)
-        injectables = Injectables(
-            peers=lambda: peers,
-            memory=partial(self._get_memory, jid),
-            knowledge=lambda: knowledge,
-            files=lambda: files,
-            usage=lambda: usage,
-        )
-        agent = self.built_agents[jid] = build_agent(agent_spec, injectables=injectables, options=self._options.get(jid, {}))
-        policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
-        callbacks = self._on_conversation_end if jid == self.jid else ()
-        self.runners[jid] = Runner(
-            agent,
+        parts = AgentParts(
             jid,
-            store,
-            transport,
-            policy,
+            database,
+            XmppTransport(jid, send, self._policy.stanza_bytes, self._devices),
+            self._upload,
+            partial(self._get_memory, jid),
+            fetch_file=self._files.fetch,
+            embedder=self._embedder,
             clock=self._clock,
-            on_conversation_end=callbacks,
-            interaction_memory=partial(self._get_memory, jid),
-            files=files,
-            knowledge=knowledge,
+        )
+        agent = build_agent(agent_spec, injectables=parts.as_injectables(), options=self._options.get(jid, {}))
+        policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
+        runtime = parts.build_runtime(
+            agent,
+            AccessPolicy(jid, self._allow, operators=policy.operators),
+            policy,
+            on_conversation_end=self._on_conversation_end if jid == self.jid else (),
             summariser=self._summariser,
             count_tokens=self._count_tokens,
-            usage=usage,
+            interceptors=[make_interceptor(source, "interceptors", jid, Path.cwd()) for source in self._interceptors],
         )
-        access = AccessPolicy(jid, self._allow, operators=policy.operators)
-        self.gateways[jid] = InboundGateway(self.runners[jid], requests, access, transport)
+        self.built_agents[jid], self.runners[jid], self.gateways[jid] = agent, runtime.runner, runtime.gateway
         self._network.detach(jid)
 
     def _get_memory(self, jid: str) -> AgentInteractionMemory:

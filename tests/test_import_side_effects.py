@@ -58,12 +58,22 @@ def test_side_effects_of_an_import_are_detected(tmp_path: Path) -> None:
 def test_the_first_agents_clean_up_after_spade_and_slixmpp_once(tmp_path: Path) -> None:
     program = (
         "import asyncio, logging, pathlib\n"
+        "from spade_coreason.agents.echo import EchoAgent\n"
+        "from spade_coreason.contracts import AgentDefinition\n"
+        "from spade_coreason.domain.access import AccessPolicy\n"
+        "from spade_coreason.runtime import AgentParts\n"
+        "from spade_coreason.storage import open_database\n"
         "from spade_coreason.xmpp.connection.endpoint import ServerEndpoint\n"
         "from spade_coreason.xmpp.host import HostedAgent\n"
         "async def main():\n"
         "    made = list(pathlib.Path().glob('pyjabber_xep0363_*'))\n"
-        "    agents = [HostedAgent(jid, 'x', ServerEndpoint('127.0.0.1', 9)) for jid in ('a@localhost', 'b@localhost')]\n"
+        "    database = await open_database('sqlite+aiosqlite:///platform.db')\n"
+        "    agent, access = EchoAgent(AgentDefinition.simple('echo')), AccessPolicy('a@localhost')\n"
+        "    build = lambda transport, _: AgentParts('a@localhost', database, transport).build_runtime(agent, access)\n"
+        "    endpoint = ServerEndpoint('127.0.0.1', 9)\n"
+        "    agents = [HostedAgent(jid, 'x', endpoint, build) for jid in ('a@localhost', 'b@localhost')]\n"
         "    left = list(pathlib.Path().glob('pyjabber_xep0363_*'))\n"
+        "    await database.close()\n"
         "    print(len(made), len(left), len(logging.getLogger().filters))\n"
         "asyncio.run(main())\n"
     )

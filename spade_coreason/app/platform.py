@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,23 +18,26 @@ from typing import Any
 import aiofiles
 
 from ..config import AgentSettings, RunFile, Settings, write_private_json, write_run_file
+from ..contracts import Interceptor
 from ..domain.jid import bare_jid
 from ..exceptions import ConfigError, ConnectError, CoReasonError, DataDirectoryInUseError, ServerError, StoreError
-from ..memory import AgentInteractionMemory, Embedder, Knowledge, Usage
+from ..memory import AgentInteractionMemory, Embedder, Knowledge
 from ..runtime import (
-    Files,
-    InboundGateway,
-    Injectables,
+    AgentParts,
+    AgentRuntime,
+    InterceptorSource,
     OnConversationEnd,
-    OpenRequests,
-    Peers,
     PlatformStatus,
     Runner,
+    Transport,
+    UploadFile,
     find_agents,
     load_agent,
+    load_interceptors,
+    make_interceptor,
 )
-from ..storage import AgentRepository, Database, KnowledgeRepository, lock_database, lock_directory, open_database
-from ..xmpp import AddressInUseError, HostedAgent, LocalServer, ServerEndpoint, XmppTransport, run_local_server, select_server
+from ..storage import Database, lock_database, lock_directory, open_database
+from ..xmpp import AddressInUseError, HostedAgent, LocalServer, ServerEndpoint, run_local_server, select_server
 from .factories import (
     build_access_policy,
     build_embedder,
@@ -61,6 +64,7 @@ class Platform:
     database, starts the server if the platform manages it, and connects every agent. Leaving disconnects them, lets running
     turns finish within `limits.grace_s`, and closes everything.
 
+    `interceptors` are those of all agents, after the configured ones: instances, or classes that are called for each agent.
     `on_status` receives one line of text for each agent that comes online. The functions of `on_conversation_end` receive
     the id and the final state of each conversation that ends; they may be coroutine functions.
 
@@ -73,6 +77,7 @@ class Platform:
         *,
         on_status: Callable[[str], None] | None = None,
         on_conversation_end: tuple[OnConversationEnd, ...] = (),
+        interceptors: Sequence[InterceptorSource] = (),
     ) -> None:
         self.settings = settings
         self.server: LocalServer | None = None
@@ -91,6 +96,7 @@ class Platform:
         self.database: Database | None = None
         self._report_status = on_status or (lambda line: None)
         self._on_conversation_end = on_conversation_end
+        self._interceptors = interceptors
         self._stack = AsyncExitStack()
         self._passwords: dict[str, str] = {}
         self._memories: dict[str, AgentInteractionMemory] = {}
@@ -240,46 +246,53 @@ class Platform:
         configured = settings.password.get_secret_value() if settings.password is not None else None
         password = configured or self._passwords.get(jid, "")
         needs_registration = settings.register_account and self.server is None
-        avatar, rooms = load_avatar(settings, place), build_room_configs(settings)
-        host = HostedAgent(settings.jid, password, self.endpoint, register=needs_registration, avatar=avatar, rooms=rooms)
-        requests = OpenRequests()
-        transport = XmppTransport(jid, host.send, self.settings.limits.stanza_bytes, host.peer_features)
-        peers = Peers(requests, transport)
-        files = Files(host.uploads.upload)
-        knowledge = self._knowledge[jid] = Knowledge(KnowledgeRepository(self.database, jid), self._embedder)
-        store = AgentRepository(self.database, jid)
-        usage = Usage(store)
-        injectables = Injectables(
-            manifest_file=settings.manifest,
-            peers=lambda: peers,
-            memory=partial(self._get_memory, jid),
-            knowledge=lambda: knowledge,
-            files=lambda: files,
-            usage=lambda: usage,
+        host = HostedAgent(
+            settings.jid,
+            password,
+            self.endpoint,
+            partial(self._build_runtime, place, settings, self.database),
+            stanza_bytes=self.settings.limits.stanza_bytes,
+            register=needs_registration,
+            avatar=load_avatar(settings, place),
+            rooms=build_room_configs(settings),
         )
+        agent = host.runtime.agent
+        self.agents[jid] = host
+        self.runners[jid] = host.runtime.runner
+        self._knowledge[jid] = host.runtime.parts.knowledge
+        self.agent_descriptions.append((jid, agent.manifest.capabilities[0].description or agent.manifest.metadata.name))
+
+    def _build_runtime(
+        self, place: str, settings: AgentSettings, database: Database, transport: Transport, upload: UploadFile
+    ) -> AgentRuntime:
+        jid, project = bare_jid(settings.jid), self.settings.project
+        parts = AgentParts(jid, database, transport, upload, partial(self._get_memory, jid), embedder=self._embedder)
         agent = load_agent(
-            settings.agent, place=place, project=self.settings.project, injectables=injectables, options=settings.options
+            settings.agent,
+            place=place,
+            project=project,
+            injectables=parts.as_injectables(settings.manifest),
+            options=settings.options,
         )
         memory = self.settings.memory_of(settings)
-        runner = Runner(
+        return parts.build_runtime(
             agent,
-            jid,
-            store,
-            transport,
+            build_access_policy(self.settings, settings),
             build_policy(self.settings, settings, agent.manifest.config.memory),
             on_conversation_end=self._on_conversation_end,
-            interaction_memory=partial(self._get_memory, jid),
-            files=files,
-            knowledge=knowledge,
             summariser=build_summariser(memory),
-            count_tokens=build_token_counter(memory, self.settings.project, f"{place}.memory.tokenizer"),
-            usage=usage,
+            count_tokens=build_token_counter(memory, project, f"{place}.memory.tokenizer"),
+            interceptors=self._build_interceptors(place, settings),
         )
-        access = build_access_policy(self.settings, settings)
-        host.serve(runner, InboundGateway(runner, requests, access, transport))
-        self.agents[jid] = host
-        self.runners[jid] = runner
-        self.agent_descriptions.append((jid, agent.manifest.capabilities[0].description or agent.manifest.metadata.name))
+
+    def _build_interceptors(self, place: str, settings: AgentSettings) -> list[Interceptor]:
+        """Build the interceptors of an agent: those of the configuration for all agents, the given ones, and its own."""
+        jid, project = bare_jid(settings.jid), self.settings.project
+        return [
+            *load_interceptors(self.settings.interceptors, project, self.settings.place("interceptors"), jid),
+            *(make_interceptor(source, "interceptors", jid, project) for source in self._interceptors),
+            *load_interceptors(settings.interceptors, project, f"{place}.interceptors", jid),
+        ]
 
     def _get_memory(self, jid: str) -> AgentInteractionMemory:
         if jid not in self._memories:

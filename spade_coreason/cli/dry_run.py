@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from ..config import Settings
     from ..contracts import Agent
     from ..llm import Offer
-    from ..memory import Knowledge, Usage
-    from ..runtime import Files, Peers
+    from ..runtime import OutboundMessage
     from ..storage import Database
 
 
@@ -32,64 +31,38 @@ class HasModels(Protocol):
 
 
 def build_unstarted_agent(settings: Settings, number: int) -> Agent:
-    """Build a configured agent without starting it. Raise ConfigError as `load_agent` does."""
+    """Build a configured agent without starting it. Raise ConfigError as `load_agent` and `load_interceptors` do."""
     from ..memory import AgentInteractionMemory
-    from ..runtime import Injectables, load_agent
-
-    agent = settings.agents[number]
-    jid = bare_jid(agent.jid)
-    injectables = Injectables(
-        manifest_file=agent.manifest,
-        peers=lambda: _offline_peers(jid),
-        memory=lambda: AgentInteractionMemory(jid, settings.storage.memory_dir),
-        knowledge=lambda: _offline_knowledge(jid),
-        files=lambda: _offline_files(jid),
-        usage=lambda: _offline_usage(jid),
-    )
-    place = settings.place(f"agents[{number}]")
-    return load_agent(agent.agent, place=place, project=settings.project, injectables=injectables, options=agent.options)
-
-
-def _offline_peers(jid: str) -> Peers:
-    """Build the access to other agents, for an agent that is never started."""
-    from ..runtime import OpenRequests, OutboundMessage, Peers
+    from ..runtime import AgentParts, load_agent, load_interceptors
     from ..xmpp import XmppTransport
 
-    def send(messages: Sequence[OutboundMessage]) -> None:
-        raise CoReasonError(f"{jid} is only checked: it is not online and cannot ask anybody")
-
-    return Peers(OpenRequests(), XmppTransport(jid, send))
-
-
-def _offline_knowledge(jid: str) -> Knowledge:
-    """Build the knowledge of an agent that is never started."""
-    from ..memory import Knowledge
-    from ..storage import KnowledgeRepository
-
-    return Knowledge(KnowledgeRepository(_unavailable_database(jid), jid))
-
-
-def _offline_usage(jid: str) -> Usage:
-    """Build the model usage of an agent that is never started."""
-    from ..memory import Usage
-    from ..storage import AgentRepository
-
-    return Usage(AgentRepository(_unavailable_database(jid), jid))
+    agent, project = settings.agents[number], settings.project
+    jid, place = bare_jid(agent.jid), settings.place(f"agents[{number}]")
+    load_interceptors(settings.interceptors, project, settings.place("interceptors"), jid)
+    load_interceptors(agent.interceptors, project, f"{place}.interceptors", jid)
+    unavailable = _Unavailable(jid)
+    parts = AgentParts(
+        jid,
+        cast("Database", unavailable),
+        XmppTransport(jid, unavailable.send),
+        unavailable.upload,
+        lambda: AgentInteractionMemory(jid, settings.storage.memory_dir),
+    )
+    injectables = parts.as_injectables(agent.manifest)
+    return load_agent(agent.agent, place=place, project=project, injectables=injectables, options=agent.options)
 
 
-def _unavailable_database(jid: str) -> Database:
-    class NoDatabase:
-        def __getattr__(self, name: str) -> Any:
-            raise CoReasonError(f"{jid} is only checked: nothing is stored, and nothing known")
+class _Unavailable:
+    """The network, the database and the files of an agent (a bare JID) that is never started."""
 
-    return cast("Database", NoDatabase())
+    def __init__(self, jid: str) -> None:
+        self._jid = jid
 
+    def send(self, messages: Sequence[OutboundMessage]) -> None:
+        raise CoReasonError(f"{self._jid} is only checked: it is not online and cannot ask anybody")
 
-def _offline_files(jid: str) -> Files:
-    """Build the access to files, for an agent that is never started."""
-    from ..runtime import Files
+    async def upload(self, name: str, *_: object) -> str:
+        raise CoReasonError(f"{self._jid} is only checked: it is not online and cannot upload {name!r}")
 
-    async def put(name: str, *_: object) -> str:
-        raise CoReasonError(f"{jid} is only checked: it is not online and cannot upload {name!r}")
-
-    return Files(put)
+    def __getattr__(self, name: str) -> Any:
+        raise CoReasonError(f"{self._jid} is only checked: nothing is stored, and nothing known")

@@ -96,6 +96,12 @@ def _check_agent_name(name: str, info: ValidationInfo) -> str:
     return name
 
 
+def _check_import_name(name: str) -> str:
+    if not _AGENT_SPEC.fullmatch(name):
+        raise ValueError(f'{name!r} does not name a class; write it like "limits:RateLimit"')
+    return name
+
+
 def _check_api_url(url: str) -> str:
     if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", url):
         raise ValueError(f'"{url}" is no address of an API; write it like http://127.0.0.1:11434/v1')
@@ -117,4 +123,5 @@ RoomJid = Annotated[str, AfterValidator(_parse_room)]
 Nick = Annotated[str, AfterValidator(_check_nick)]
 Tokenizer = Annotated[str, AfterValidator(_check_tokenizer)]
 AgentName = Annotated[str, AfterValidator(_check_agent_name)]
+ImportName = Annotated[str, AfterValidator(_check_import_name)]
 DatabaseUrl = Annotated[str, AfterValidator(_parse_database_url)]

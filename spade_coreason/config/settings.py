@@ -29,6 +29,7 @@ from .setting_types import (
     CountOrZero,
     DatabaseUrl,
     Domain,
+    ImportName,
     Jid,
     Nick,
     NotBool,
@@ -255,6 +256,8 @@ class AgentSettings(Section):
     memory: MemorySettings | None = None
     """Only the keys that differ for this agent. They take precedence over its manifest."""
     rooms: tuple[RoomSettings, ...] = ()
+    interceptors: tuple[ImportName, ...] = ()
+    """`module:attribute` of each interceptor of this agent. They follow those of all agents."""
 
     @field_serializer("options")
     def _hide_options(self, options: Mapping[str, Any]) -> dict[str, str]:
@@ -284,6 +287,8 @@ class Settings(Section):
     knowledge: KnowledgeSettings = KnowledgeSettings()
     limits: LimitSettings = LimitSettings()
     access: AccessSettings = AccessSettings()
+    interceptors: tuple[ImportName, ...] = ()
+    """`module:attribute` of each interceptor of all agents: a class, a function that makes one, or an instance."""
     agents: tuple[AgentSettings, ...] = ()
 
     _origin: Origin = PrivateAttr(default_factory=lambda: Origin(Path.cwd()))

@@ -102,12 +102,13 @@ def _unknown_key(path: KeyPath) -> str:
     *above, key = path
     section = _section_at(tuple(above))
     keys = list(section_keys(section))
-    near = difflib.get_close_matches(str(key).lower().replace("-", "_"), keys, n=1)
+    given = str(key).lower().replace("-", "_")
+    near = difflib.get_close_matches(given, keys, n=1)
+    elsewhere = [other for other in _all_keys(Settings) if other[-1] == key]
+    if elsewhere and not difflib.get_close_matches(given, keys, n=1, cutoff=0.75):
+        return f'unknown key here; did you mean "{".".join(elsewhere[0])}"?'
     if near:
         return f'unknown key; did you mean "{near[0]}"?'
-    elsewhere = [other for other in _all_keys(Settings) if other[-1] == key]
-    if elsewhere:
-        return f'unknown key here; did you mean "{".".join(elsewhere[0])}"?'
     return f"unknown key; there are {', '.join(keys)}"
 
 

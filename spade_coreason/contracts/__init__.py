@@ -25,6 +25,7 @@ from .events import (
     StreamStart,
     read_graph_event,
 )
+from .interceptors import Accept, Interceptor, Next, ReceivedRequest, Refuse
 from .manifest import (
     AgentCapability,
     AgentDefinition,
@@ -54,6 +55,7 @@ from .session import (
 
 __all__ = [
     "GENESIS_HASH",
+    "Accept",
     "Agent",
     "AgentCapability",
     "AgentDefinition",
@@ -85,6 +87,7 @@ __all__ = [
     "Identity",
     "InlineToolDefinition",
     "Interaction",
+    "Interceptor",
     "LifecycleInterface",
     "LineageMetadata",
     "MarkdownBlock",
@@ -92,6 +95,7 @@ __all__ = [
     "MemoryStrategy",
     "ModelConfig",
     "MultiModalInput",
+    "Next",
     "NodeDone",
     "NodeInit",
     "NodeRestored",
@@ -100,6 +104,8 @@ __all__ = [
     "NodeStream",
     "ObservabilityConfig",
     "PolicyConfig",
+    "ReceivedRequest",
+    "Refuse",
     "Response",
     "ResponseHandler",
     "RiskLevel",

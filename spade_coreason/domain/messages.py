@@ -154,7 +154,7 @@ LINEAGE_FIELDS = ("request_id", "root_request_id", "parent_request_id")
 
 @value
 class InboundRequest:
-    """A request and its origin. `channel` is the kind of its sender."""
+    """A request and its origin, as `ReceivedRequest`."""
 
     channel: str
     sender: str
@@ -183,12 +183,17 @@ class InboundRequest:
     """The number of agents that passed the request on, as the last of them reports it."""
     archive_id: str = ""
     """The id that our own server gives a request without an id (XEP-0359)."""
-    owner: str = ""
-    """The owner of the conversation, if it is not the bare JID of the sender: a room or one of its occupants."""
+    owner: str = field(kw_only=True)
+    """The owner of the conversation: the bare JID of the sender, or a room, or the occupant of a room who writes privately."""
     address: str = ""
     """The address for a reply in text, if it is not the bare JID of the sender."""
     nickname: str = ""
     """The nickname of the sender in a room."""
+
+    @property
+    def is_from_room(self) -> bool:
+        """True if a room passed the request on: as its own message, or as a private one of an occupant."""
+        return bool(self.address)
 
     @property
     def may_be_command(self) -> bool:
@@ -225,7 +230,7 @@ class InboundRequest:
             fields["uses_replies"] = True
         if self.origin_id is not None:
             fields["origin_id"] = self.origin_id
-        if self.owner:
+        if self.is_from_room:
             fields |= {"owner": self.owner, "address": self.address, "nickname": self.nickname}
         return to_json(fields).decode()
 
@@ -250,6 +255,7 @@ class InboundRequest:
         if "capabilities" in fields:
             fields["capabilities"] = ClientCapabilities.model_validate(fields["capabilities"])
         fields.setdefault("thread", None)
+        fields.setdefault("owner", bare_jid(fields["sender"]))
         return cls(content="", **fields)
 
 
@@ -300,8 +306,3 @@ class Reaction(NamedTuple):
 
 
 InboundMessage: TypeAlias = InboundRequest | ReplyEvent | Bounce | MalformedRequest | Retraction | Reaction | None
-
-
-def conversation_owner(inbound: InboundRequest) -> str:
-    """Return the owner of the conversation: by default the sender's bare JID, as a full JID changes with every reconnect."""
-    return inbound.owner or bare_jid(inbound.sender)

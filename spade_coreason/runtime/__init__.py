@@ -6,8 +6,10 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "assembly": ["AgentParts", "AgentRuntime", "BuildRuntime"],
+        "interceptors": ["InterceptorSource", "load_interceptors", "make_interceptor"],
         "access_requests": ["AccessRequests"],
-        "agent_factory": ["Injectables", "build_agent", "find_agents", "load_agent"],
+        "agent_factory": ["build_agent", "find_agents", "load_agent"],
         "commands.decorator": ["command"],
         "commands.dialogs": ["AdHocSessions"],
         "commands.model": ["CommandResult"],
@@ -15,7 +17,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "files": ["FetchedFile", "Files", "Progress", "UploadFile", "describe_connection_error", "fetch", "format_status"],
         "function_agent": ["agent"],
         "gateway": ["InboundGateway"],
-        "metrics": ["MetricsSnapshot"],
         "peers": [
             "OpenRequests",
             "PeerAnswer",
@@ -33,6 +34,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "OutboundMessage",
             "PresentationOptions",
             "SendMessages",
+            "Transport",
             "UnknownClientFeatures",
         ],
         "status": ["AgentCondition", "AgentStatus", "PlatformStatus"],

@@ -2,10 +2,14 @@ from .access_requests import (
     AccessRequests as AccessRequests,
 )
 from .agent_factory import (
-    Injectables as Injectables,
     build_agent as build_agent,
     find_agents as find_agents,
     load_agent as load_agent,
+)
+from .assembly import (
+    AgentParts as AgentParts,
+    AgentRuntime as AgentRuntime,
+    BuildRuntime as BuildRuntime,
 )
 from .commands.decorator import (
     command as command,
@@ -34,8 +38,10 @@ from .function_agent import (
 from .gateway import (
     InboundGateway as InboundGateway,
 )
-from .metrics import (
-    MetricsSnapshot as MetricsSnapshot,
+from .interceptors import (
+    InterceptorSource as InterceptorSource,
+    load_interceptors as load_interceptors,
+    make_interceptor as make_interceptor,
 )
 from .peers import (
     OpenRequests as OpenRequests,
@@ -66,5 +72,6 @@ from .transport import (
     OutboundMessage as OutboundMessage,
     PresentationOptions as PresentationOptions,
     SendMessages as SendMessages,
+    Transport as Transport,
     UnknownClientFeatures as UnknownClientFeatures,
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from ..domain.access import AccessPolicy
 from ..domain.jid import bare_jid, parse_jid
 from ..exceptions import StoreError
 from ..storage import AgentRepository
+from .signal import Signal
 from .transport import Transport
 
 log = logging.getLogger(__name__)
@@ -26,20 +26,20 @@ class AccessRequests:
     """
 
     def __init__(self, access: AccessPolicy, repository: AgentRepository, agent_name: str, transport: Transport) -> None:
-        self._access = access
+        self.access = access
         self._repository = repository
         self._agent_name = agent_name
         self._transport = transport
         self._rejected: set[str] = set()
         self._pending: set[str] = set()
         self._refused: dict[str, None] = {}
-        self.on_decided: Callable[[str, bool], None] = lambda person, is_admitted: None
-        """Called with a bare JID and True when a person is admitted, False when one is rejected."""
+        self.decided: Signal[[str, bool]] = Signal()
+        """Emitted with a bare JID and True when a person is admitted, False when one is rejected."""
 
     async def load(self) -> None:
         """Load the earlier decisions and refusals, before the agent goes online."""
         decisions = await self._repository.load_variable_by_holder(_SCOPE, _NAME)
-        self._access.approved |= {person for person, value in decisions.items() if value == "true"}
+        self.access.approved |= {person for person, value in decisions.items() if value == "true"}
         self._rejected |= {person for person, value in decisions.items() if value != "true"}
         self._refused = dict.fromkeys(await self._repository.list_refused_people())
 
@@ -61,7 +61,7 @@ class AccessRequests:
 
         Return True if they are asked now or were asked and have not decided.
         """
-        if not self._access.asks_operators or "@" not in person or person in self._rejected:
+        if not self.access.asks_operators or "@" not in person or person in self._rejected:
             return False
         if person in self._pending:
             return True
@@ -72,7 +72,7 @@ class AccessRequests:
         log.info("%s: asks its operators about %s", self._repository.agent, person)
         text = f"{person} wants to talk to {self._agent_name}.\nWrite /admit {person} or /reject {person}."
         choices = ((f"/admit {person}", "Admit"), (f"/reject {person}", "Reject"))
-        notices = [self._transport.encode_notice(operator, text, choices) for operator in sorted(self._access.operators)]
+        notices = [self._transport.encode_notice(operator, text, choices) for operator in sorted(self.access.operators)]
         self._transport.send(notices)
         return True
 
@@ -103,14 +103,14 @@ class AccessRequests:
             return "I could not store that. Please try again."
         self._pending.discard(person)
         (self._rejected.discard if is_admitted else self._rejected.add)(person)
-        (self._access.approved.add if is_admitted else self._access.approved.discard)(person)
+        (self.access.approved.add if is_admitted else self.access.approved.discard)(person)
         log.info("%s: %s is %s by %s", self._repository.agent, person, "admitted" if is_admitted else "rejected", operator)
-        self.on_decided(person, is_admitted)
+        self.decided.emit(person, is_admitted)
         if is_admitted and person in self._refused:
             self._forget_refusal(person)  # a later rejection is told again
         if is_admitted:
             self._transport.send([self._transport.encode_notice(person, f"You may talk to {self._agent_name} now.")])
             return f"{person} may talk to me."
-        if self._access.is_allowed(person):
+        if self.access.is_allowed(person):
             return f"{person} may talk to me all the same: the configuration says so (access)."
         return f"{person} may not talk to me."

@@ -1,15 +1,88 @@
-"""Admission: the limits of hops between agents and of a conversation."""
+"""Admission: the decision on a request before it is stored, and on its conversation before the turn."""
 
 from __future__ import annotations
 
+import logging
+import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from ..contracts import ErrorCode
+from ..concurrency import RATE_INTERVAL_S
+from ..contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
 from ..domain import conversation
 from ..domain.conversation import RUN, Decision, Rules
-from ..domain.messages import InboundRequest, Refused
+from ..domain.messages import Failed, InboundRequest, Refused
 from ..memory import ActiveConversation
+from .mailboxes import Mailboxes
+
+log = logging.getLogger(__name__)
+
+_ACCEPT = Accept()
+
+MAX_HOPS = 16
+"""Largest number of agents that a request may pass through.
+
+Each agent asks in a conversation of its own, so no other limit would end a circle.
+"""
+
+
+class CapacityLimit(Interceptor):
+    """Refuses a request if the mailboxes of its sender have no room for it."""
+
+    def __init__(self, mailboxes: Mailboxes) -> None:
+        self._mailboxes = mailboxes
+
+    def receive(self, request: ReceivedRequest) -> Accept | Refuse:
+        """Refuse a request of a sender who waits for too many answers."""
+        mailboxes = self._mailboxes
+        if not mailboxes.is_full(request.owner, request.thread):
+            return _ACCEPT
+        subject = f"{mailboxes.max_queued} messages of this conversation"
+        if mailboxes.count_queued(request.owner) >= mailboxes.max_queued_per_sender:
+            subject = f"{mailboxes.max_queued_per_sender} messages of yours"
+        text = f"{subject} wait already; until some are answered no more are kept."
+        return Refuse(ErrorCode.TOO_MANY_REQUESTS, text, RATE_INTERVAL_S)
+
+
+class HopLimit(Interceptor):
+    """Refuses a request that has passed through too many agents."""
+
+    def receive(self, request: ReceivedRequest) -> Accept | Refuse:
+        """Refuse a request of more than `MAX_HOPS` hops."""
+        if request.hops <= MAX_HOPS:
+            return _ACCEPT
+        text = f"This was asked through {request.hops} agents one after the other: they seem to ask in a circle."
+        return Refuse(ErrorCode.TOO_MANY_REQUESTS, text)
+
+
+class Admission:
+    """The decision of one agent (a bare JID) on new requests: the limits of capacity and hops, then `interceptors`."""
+
+    def __init__(self, jid: str, mailboxes: Mailboxes, interceptors: Sequence[Interceptor] = ()) -> None:
+        self._jid = jid
+        capacity_limit = CapacityLimit(mailboxes)
+        chain = [capacity_limit, HopLimit(), *interceptors]
+        self._receivers = tuple(i.receive for i in chain if type(i).receive is not Interceptor.receive)
+        self._receivers_of_duplicate = (capacity_limit.receive,)
+
+    def refuse(self, incoming: InboundRequest, *, is_duplicate: bool = False) -> Refused | Failed | None:
+        """Ask the interceptors about a new request, in their order. Return the refusal of the first that refuses, or None.
+
+        For a duplicate only the capacity counts. A fault of an interceptor is logged, and refuses the request.
+        """
+        try:
+            for receive in self._receivers_of_duplicate if is_duplicate else self._receivers:
+                verdict = receive(incoming)
+                if type(verdict) is not Accept:
+                    if not isinstance(verdict, Refuse):
+                        raise TypeError(f"{receive.__qualname__} returned {verdict!r}, neither Accept nor Refuse")
+                    return Refused(verdict.text, verdict.code, verdict.retry_after_s)
+        except (Exception, SystemExit):  # code of the user
+            incident = secrets.token_hex(4)
+            log.exception("%s: incident %s: a request of %s is refused", self._jid, incident, incoming.sender)
+            return Failed(f"Something went wrong on my side (incident {incident}).", ErrorCode.INTERNAL, True, incident)
+        return None
 
 
 def decide_for_conversation(active: ActiveConversation, incoming: InboundRequest, now: datetime, rules: Rules) -> Decision:
@@ -51,18 +124,3 @@ def refusal_notice(
 
 def _format_duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
-
-
-MAX_HOPS = 16
-"""Largest number of agents that a request may pass through.
-
-Each agent asks in a conversation of its own, so no other limit would end a circle.
-"""
-
-
-def refuse_hops(incoming: InboundRequest) -> Refused | None:
-    """Return the refusal of a request that passed through too many agents; None for any other."""
-    if incoming.hops <= MAX_HOPS:
-        return None
-    text = f"This was asked through {incoming.hops} agents one after the other: they seem to ask in a circle."
-    return Refused(text, ErrorCode.TOO_MANY_REQUESTS)

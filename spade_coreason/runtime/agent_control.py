@@ -13,6 +13,7 @@ from ..domain.conversation import ConversationStatus
 from ..storage import AgentRepository, StoredConversation
 from .expiry import ConversationExpiry
 from .mailboxes import Mailboxes
+from .signal import Signal
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +33,8 @@ class AgentControl:
         self._expiry = expiry
         self._clock = clock
         self._rate_limiter = RateLimiter()
-        self.on_pause: Callable[[], None] = lambda: None
-        """Called when the agent is paused or resumed."""
+        self.pause_changed: Signal[[]] = Signal()
+        """Emitted when the agent is paused or resumed."""
 
     async def load(self) -> None:
         """Load the pause of an earlier run: a pause lasts over restarts."""
@@ -41,21 +42,32 @@ class AgentControl:
         if stored.get(_NAME) == "true":
             self._mailboxes.pause()
 
-    def set_paused(self, is_paused: bool) -> bool:
-        """Pause or resume the agent. Return False if that changed nothing.
+    @property
+    def is_paused(self) -> bool:
+        """True while the agent is paused: it starts no turns."""
+        return self._mailboxes.is_paused
 
-        The change has effect at once; the write to the store follows.
+    def pause(self) -> None:
+        """Start no further turns, until `resume`. Running turns finish, and new requests are stored.
+
+        A pause lasts over restarts. It has effect at once; the write to the store follows.
         """
+        self._set_paused(True)
+
+    def resume(self) -> None:
+        """End a pause: answer the stored requests in their order."""
+        self._set_paused(False)
+
+    def _set_paused(self, is_paused: bool) -> None:
         if is_paused is self._mailboxes.is_paused:
-            return False
+            return
         if is_paused:
             self._mailboxes.pause()
         else:
             self._mailboxes.resume()
         stored = self._repository.save_variable(_SCOPE, self._repository.agent, _NAME, "true" if is_paused else "false")
         stored.on_failed(self._log_failed_write)
-        self.on_pause()
-        return True
+        self.pause_changed.emit()
 
     def allow_notice(self, person: str) -> bool:
         """Return True if a person may be told of the pause now: once a minute."""

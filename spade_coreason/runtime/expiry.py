@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from ..storage import AgentRepository, StoredConversation
 from .agent_lifecycle import AgentLifecycle
 from .mailboxes import Mailboxes
 from .policy import RunnerTimings
+from .signal import Signal
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ _BATCH_SIZE = 500
 class ConversationExpiry:
     """The active conversations of one agent, and the handling of their ends.
 
-    `callbacks` are called at each end. `timings` limits their time.
+    `timings` limits the time of the subscribers of `conversation_ended`.
     """
 
     def __init__(
@@ -42,7 +43,6 @@ class ConversationExpiry:
         lifecycle: AgentLifecycle,
         rules: Rules,
         clock: Callable[[], datetime],
-        callbacks: Sequence[OnConversationEnd],
         prune: Callable[[StoredConversation, ActiveConversation | None], StoredConversation],
         timings: RunnerTimings,
     ) -> None:
@@ -51,10 +51,11 @@ class ConversationExpiry:
         self._lifecycle = lifecycle
         self._rules = rules
         self._clock = clock
-        self._callbacks = callbacks
         self._timings = timings
         self.prune = prune
         """Prune the window of a conversation at its end. Without an end, each turn prunes it."""
+        self.conversation_ended: Signal[[str, str]] = Signal()
+        """Emitted with a conversation id and the final state of its episode. A subscriber may be a coroutine function."""
         self._active: dict[str, datetime] = {}
         """The time of the last activity of each active conversation."""
         self._wake = asyncio.Event()
@@ -88,12 +89,12 @@ class ConversationExpiry:
             self._notify_if_idle()
 
     async def on_ended(self, conversation_id: str, state: ConversationState) -> None:
-        """Drop a conversation that has ended, and call the callbacks. `state` is its final state."""
+        """Drop a conversation that has ended, and call the subscribers. `state` is its final state."""
         mailbox = self._mailboxes.find_by_conversation(conversation_id)
         # If the conversation is active, a new episode began during the end of the last one.
         if mailbox is None or mailbox.active is None or not mailbox.active.record.status.is_active:
             self._active.pop(conversation_id, None)
-        for callback in self._callbacks:
+        for callback in self.conversation_ended:
             await self._run_callback(callback, conversation_id, state)
         self._notify_if_idle()
 

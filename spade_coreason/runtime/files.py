@@ -77,6 +77,11 @@ async def fetch(
         raise FetchError(url, f"it took longer than {timeout_s:g} s" if limit.expired() else "no connection in time") from error
 
 
+async def refuse_upload(name: str, *_: object) -> str:
+    """Raise UploadError: the place of an upload function where there is none."""
+    raise UploadError(name, "there is no way to a server that keeps files")
+
+
 class Files:
     """The uploads and downloads of an agent. A constructor parameter named `files` receives it."""
 

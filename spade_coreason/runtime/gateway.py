@@ -19,7 +19,6 @@ from uuid import uuid4
 
 from ..concurrency import RateLimiter
 from ..contracts import ErrorCode
-from ..domain.access import AccessPolicy
 from ..domain.jid import bare_jid
 from ..domain.messages import (
     Bounce,
@@ -51,13 +50,12 @@ class InboundGateway:
     - The rest is dropped, and counted in `dropped`.
     """
 
-    def __init__(self, runner: Runner, requests: OpenRequests, access: AccessPolicy, transport: Transport) -> None:
+    def __init__(self, runner: Runner, requests: OpenRequests, access_requests: AccessRequests, transport: Transport) -> None:
         self._runner = runner
         self._open_requests = requests
-        self.access = access
+        self.access = access_requests.access
+        self.access_requests = access_requests
         self._transport = transport
-        self.access_requests = AccessRequests(access, runner.repository, runner.agent.manifest.metadata.name, transport)
-        runner.access_requests = self.access_requests
         self._rate_limiter = RateLimiter(_MAX_REPLIES_PER_MINUTE)
         self.dropped: Counter[str] = Counter()
 
@@ -106,13 +104,12 @@ class InboundGateway:
     def receive_request(self, incoming: InboundRequest, *, is_archived: bool = False) -> Commit[bool] | None:
         """Receive a request, and return what `receive` returns.
 
-        `is_archived` is True for a request from the archive. For a request from a room (it has an `owner`), the room has
-        checked the access.
+        `is_archived` is True for a request from the archive. For a request from a room, the room has checked the access.
         """
         if bare_jid(incoming.sender) == self._runner.jid:
             self.dropped["from itself"] += 1
             return None
-        if not incoming.owner and not self.access.is_allowed(incoming.sender):
+        if not incoming.is_from_room and not self.access.is_allowed(incoming.sender):
             self._refuse(incoming)
             return None
         stored = self._runner.receive(incoming)

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from uuid import UUID
 
-from ..concurrency import RATE_INTERVAL_S, Semaphore
-from ..contracts import ErrorCode
-from ..domain.messages import InboundRequest, Refused
+from ..concurrency import Semaphore
+from ..domain.messages import InboundRequest
 from ..domain.value import value
 from ..memory import ActiveConversation
 from ..storage import AgentRepository, Commit
@@ -48,6 +47,8 @@ class QueuedRequest:
     """True if an earlier run of this request was interrupted, or failed in the store."""
     command: ParsedCommand | str | None = None
     """The command that the request is, or the text of one that does not exist; None if the request is for `assist`."""
+    may_be_duplicate: bool = False
+    """True if the inbox may have the request already, so that `receive` of the interceptors was not called for it."""
     is_for_agent: bool = True
     """True if the agent handles the request, so that a pause delays it; False for a command of the platform."""
 
@@ -190,7 +191,9 @@ class Mailboxes:
 
     def __init__(self, repository: AgentRepository, max_turns: int, max_queued: int, remembered_turns: int) -> None:
         self._inbox = repository.inbox
-        self._max_queued = max_queued
+        self.max_queued = max_queued
+        """The largest number of queued requests of one conversation."""
+        self.max_queued_per_sender = max_queued * _MAX_QUEUES_PER_SENDER
         self._slots = Semaphore(max_turns)
         self._max_turns_per_sender = max(1, max_turns // _QUOTA_DIVISOR)
         self._mailboxes: dict[tuple[str, str | None], Mailbox] = {}
@@ -292,21 +295,11 @@ class Mailboxes:
 
     # Capacity
 
-    def refusal(self, incoming: InboundRequest, sender: str) -> Refused | None:
-        """Return the refusal of a request for which the queues of its sender (a bare JID) have no room; None if they have."""
-        if not self.is_full(sender, incoming.thread):
-            return None
-        subject = f"{self._max_queued} messages of this conversation"
-        if not self._is_mailbox_full(sender, incoming.thread):
-            subject = f"{self._max_queued * _MAX_QUEUES_PER_SENDER} messages of yours"
-        text = f"{subject} wait already; until some are answered no more are kept."
-        return Refused(text, ErrorCode.TOO_MANY_REQUESTS, RATE_INTERVAL_S)
-
     def is_full(self, sender: str, thread: str | None) -> bool:
         """Return True if no further request of a sender (a bare JID) may be queued on a thread."""
         queued_count = self.count_queued(sender)
-        return queued_count >= self._max_queued and (
-            queued_count >= self._max_queued * _MAX_QUEUES_PER_SENDER or self._is_mailbox_full(sender, thread)
+        return queued_count >= self.max_queued and (
+            queued_count >= self.max_queued_per_sender or self._is_mailbox_full(sender, thread)
         )
 
     async def wait_for_capacity(self, sender: str, thread: str | None) -> None:
@@ -325,7 +318,7 @@ class Mailboxes:
 
     def _is_mailbox_full(self, sender: str, thread: str | None) -> bool:
         mailbox = self._mailboxes.get((sender, thread))
-        return mailbox is not None and len(mailbox.queue) >= self._max_queued
+        return mailbox is not None and len(mailbox.queue) >= self.max_queued
 
     # Pausing, waiting and stopping
 
@@ -400,6 +393,13 @@ class Mailboxes:
         finally:
             mailbox.worker = mailbox.current = None
             self.evict_if_idle(mailbox)
+
+    def cancel_turns(self, sender: str) -> int:
+        """Cancel the running turns of a sender (a bare JID) in all conversations. Return their number."""
+        answering = [
+            mailbox for mailbox in self.of_sender(sender) if mailbox.current is not None and mailbox.current.is_for_agent
+        ]
+        return sum(mailbox.cancel_current() for mailbox in answering)
 
     # Finding
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic_core import from_json, to_json
 
 from ..concurrency import RateLimiter
-from ..domain.messages import Failed, InboundRequest, Refused, TurnEvent, conversation_owner
+from ..domain.messages import Failed, InboundRequest, Refused, TurnEvent
 from ..storage import Inbox
 from .transport import OutboundMessage, SendMessages, Transport
 
@@ -34,7 +34,7 @@ class Outbox:
 
         The limit ends an exchange with a sender that echoes our own text as its next request.
         """
-        if incoming.channel == "program" or self._rate_limiter.allow(conversation_owner(incoming)):
+        if incoming.channel == "program" or self._rate_limiter.allow(incoming.owner):
             self.send(self.encode(incoming, key, problem))
 
     def send_final(self, inbox_row: int, messages: list[OutboundMessage]) -> None:

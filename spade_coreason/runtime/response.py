@@ -9,7 +9,7 @@ from uuid import UUID
 
 from ..contracts import AgentRequest, AuditEntry, CloudEvent, DataBlock, GraphEventBase, ThinkingBlock, UserErrorBlock
 from ..contracts.blocks import STEP_TITLE
-from ..domain.messages import BlockEmitted, StreamStarted, TextEmitted, TurnEvent, conversation_owner, derive_part_id
+from ..domain.messages import BlockEmitted, StreamStarted, TextEmitted, TurnEvent, derive_part_id
 from ..domain.text import replace_lone_surrogates
 from ..storage import AgentRepository
 from .long_answers import UNCHANGED, LongAnswers
@@ -151,7 +151,7 @@ class TurnResponse:
             resource=replace_lone_surrogates(resource),
             outcome="success" if success else "failure",
         )
-        sealed = await self._repository.audit_trail.append(entry, conversation_owner(self._queued.incoming))
+        sealed = await self._repository.audit_trail.append(entry, self._queued.incoming.owner)
         await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._repository.agent}", data=sealed.dump()))
 
     # Called by the streams

@@ -35,7 +35,7 @@ class RetentionJob:
     def __init__(
         self,
         repository: AgentRepository,
-        interaction_memory: Callable[[], AgentInteractionMemory | None],
+        interaction_memory: Callable[[], AgentInteractionMemory] | None,
         mailboxes: Mailboxes,
         expiry: ConversationExpiry,
         retention: Retention,
@@ -98,6 +98,7 @@ class RetentionJob:
     async def _delete_idle(self, state: ConversationState, before: datetime) -> Purged:
         """Delete the conversations in a state that have been idle since `before`."""
         conversations = turns = after_id = 0
+        memory = None if self._interaction_memory is None else self._interaction_memory()
         while records := await self._repository.retention.find_idle(state, before, after_id, self._retention.batch_rows):
             after_id = records[-1].id
             for record in records:
@@ -108,7 +109,7 @@ class RetentionJob:
                     if self._is_closing.is_set():
                         return Purged(conversations, turns)
                     self._expiry.on_deleted(record.conversation_id)  # before a request can load it again
-                    await erase_conversation(self._repository, self._interaction_memory(), record, with_copies=False)
+                    await erase_conversation(self._repository, memory, record, with_copies=False)
                     conversations += 1
         return Purged(conversations, turns)
 

@@ -7,7 +7,7 @@ by `Runner.receive`, and messages go out by its `Transport`. `gateway` lists the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -15,26 +15,27 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from ..concurrency import TimerGroup
-from ..contracts import Agent, ErrorCode
+from ..contracts import Agent, ErrorCode, Interceptor
 from ..contracts.base import utc_now
-from ..domain.conversation import RUN, Outcome, Rules
+from ..domain.conversation import RUN, Outcome
 from ..domain.identifiers import derive_inbox_key
 from ..domain.jid import bare_jid
-from ..domain.messages import Failed, InboundRequest, TextEmitted, conversation_owner
-from ..domain.preferences import Preferences
+from ..domain.messages import Failed, InboundRequest, TextEmitted
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
 from ..storage import AgentRepository, Commit
 from .access_requests import AccessRequests
-from .admission import MAX_HOPS, decide_for_conversation, refusal_notice, refuse_hops
+from .admission import MAX_HOPS, Admission, decide_for_conversation, refusal_notice
 from .agent_control import PAUSED_NOTICE, AgentControl
 from .agent_lifecycle import AgentLifecycle
+from .commands.context import CommandContext
 from .commands.executor import CommandExecutor
 from .commands.model import Command, CommandResult
 from .commands.parser import ParsedCommand
 from .commands.registry import Commands
 from .expiry import ConversationExpiry, OnConversationEnd
-from .files import Files
+from .files import Files, refuse_upload
+from .interceptors import chain_around
 from .loader import ConversationLoader
 from .long_answers import LongAnswers
 from .mailboxes import Mailbox, Mailboxes, QueuedRequest
@@ -58,11 +59,12 @@ class Runner:
     """The runner of one agent: one turn at a time within a conversation, many conversations at once.
 
     `agent`: an object with `manifest` and `assist`. `jid`: its address, of which the bare JID counts. `repository`: the
-    database rows of this agent. `transport`: its network. `policy`: limits and timeouts. `clock`: the time of conversations.
-    `on_conversation_end`: functions called with the conversation id and the final state when an episode ends; a method of
-    the agent of this name is called last. `interaction_memory`: returns the agent's own memory. `files`: uploads, for
-    replies too long for a chat. `knowledge`, `summariser`, `count_tokens`: parts of the memory strategy. `usage`: the
-    counter of tokens.
+    database rows of this agent. `transport`: its network. `policy`: limits and timeouts. `clock`: the time of
+    conversations. `on_conversation_end`: functions called with the conversation id and the final state when an episode
+    ends; a method of the agent of this name is called last. `interaction_memory`: returns the agent's own memory. `files`:
+    uploads, for replies too long for a chat. `knowledge`, `summariser`, `count_tokens`: parts of the memory strategy.
+    `usage`: the counter of tokens. `access_requests`: what operators decide about strangers. `interceptors`: decide on new
+    requests, and run around `assist`, in their order.
 
     Call `open` before the agent goes online. To stop, call `drain`, then `close`. Use all methods from one event loop.
     """
@@ -83,6 +85,8 @@ class Runner:
         summariser: Summariser | None = None,
         count_tokens: TokenCounter | None = None,
         usage: Usage | None = None,
+        access_requests: AccessRequests | None = None,
+        interceptors: Sequence[Interceptor] = (),
     ) -> None:
         self.agent = agent
         self.jid = bare_jid(jid)
@@ -92,31 +96,28 @@ class Runner:
         self.history_windows = HistoryWindows(
             repository, self.policy.memory, count_tokens=count_tokens, summariser=summariser, knowledge=knowledge
         )
-        self.files = files
         self.metrics = Metrics()
-        self.access_requests: AccessRequests | None = None
-        """Decisions of operators about strangers; set by the gateway, None without one."""
         self.commands = Commands(agent, is_enabled=self.policy.commands, operators=self.policy.operators)
         self._clock = clock
-        self._interaction_memory = interaction_memory
         timings = self.policy.timings
         self._mailboxes = Mailboxes(repository, self.policy.concurrency, self.policy.queue, self.policy.remembered_turns)
+        self._admission = Admission(self.jid, self._mailboxes, interceptors)
         lifecycle = AgentLifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s, timings.shutdown_s)
-        agent_callback = getattr(agent, "on_conversation_end", None)
-        end_callbacks = (*on_conversation_end, agent_callback) if callable(agent_callback) else on_conversation_end
         self._expiry = ConversationExpiry(
             repository,
             self._mailboxes,
             lifecycle,
             self.policy.rules,
             clock,
-            end_callbacks,
             self.history_windows.with_current_window,
             timings,
         )
+        for callback in (*on_conversation_end, getattr(agent, "on_conversation_end", None)):
+            if callable(callback):
+                self._expiry.conversation_ended.subscribe(callback)
         self._outbox = Outbox(transport, repository.inbox)
         self._services = TurnServices(
-            agent=agent,
+            assist=chain_around(agent, interceptors),
             jid=self.jid,
             repository=repository,
             policy=self.policy,
@@ -134,12 +135,25 @@ class Runner:
             usage=usage or Usage(repository, clock),
             metrics=self.metrics,
         )
-        self._loader = ConversationLoader(self._services)
-        self._command_executor = CommandExecutor(self._services, self._loader, self.commands, self)
-        self._control = AgentControl(repository, self._mailboxes, self._expiry, clock)
+        self.loader = ConversationLoader(self._services)
+        self.control = AgentControl(repository, self._mailboxes, self._expiry, clock)
+        """The operations on the running agent."""
+        self.command_context = CommandContext(
+            agent=agent,
+            repository=repository,
+            rules=self.policy.rules,
+            clock=clock,
+            mailboxes=self._mailboxes,
+            loader=self.loader,
+            control=self.control,
+            files=files or Files(refuse_upload),
+            access_requests=access_requests,
+            get_interaction_memory=interaction_memory,
+        )
+        self._command_executor = CommandExecutor(self._services, self.loader, self.commands, self.command_context)
         self._retention_job = RetentionJob(
             repository,
-            lambda: self.interaction_memory,
+            interaction_memory,
             self._mailboxes,
             self._expiry,
             self.policy.retention,
@@ -158,7 +172,7 @@ class Runner:
 
         Requests that were received before this call are queued behind the recovered ones.
         """
-        await self._control.load()
+        await self.control.load()
         await self._expiry.open()
         self._retention_job.open()
         await self._services.lifecycle.open()
@@ -180,14 +194,14 @@ class Runner:
                     pending_request.inbox_row,
                 )
         for queued in early:
-            self._mailboxes.put(queued, conversation_owner(queued.incoming))
+            self._mailboxes.put(queued, queued.incoming.owner)
 
     def _recover_request(self, incoming: InboundRequest, key: UUID, inbox_row: int) -> None:
         """Queue or refuse a request that was received and not finished before the restart (`Policy.on_restart`)."""
         stored = Commit.completed(True)
-        if self.policy.on_restart == "rerun" or self.is_paused:  # during a pause its turn had not begun
+        if self.policy.on_restart == "rerun" or self._mailboxes.is_paused:  # during a pause its turn had not begun
             queued = self._make_queued(incoming, key, inbox_row, stored, is_redelivered=True)
-            self._mailboxes.put(queued, conversation_owner(incoming))
+            self._mailboxes.put(queued, incoming.owner)
             return
         text = "I was interrupted before I could answer this. Please ask again."
         self._outbox.add_unsent(
@@ -225,20 +239,23 @@ class Runner:
         Returns None if the request is refused and not stored: the queue is full, or the request came through too many
         agents. The sender is told.
         """
-        sender = conversation_owner(incoming)
+        sender, inbox = incoming.owner, self.repository.inbox
         incoming = self._mailboxes.resolve_thread(incoming, sender)
-        if (refusal := self._mailboxes.refusal(incoming, sender) or refuse_hops(incoming)) is not None:
-            self._outbox.send_problem(incoming, uuid4(), refusal)
+        key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
+        may_be_duplicate = inbox.may_have(key.bytes)
+        if (problem := self._admission.refuse(incoming, is_duplicate=may_be_duplicate)) is not None:
+            self._outbox.send_problem(incoming, uuid4(), problem)
             return None
         if incoming.replaces is not None:
             self._mailboxes.withdraw(sender, incoming.replaces)
-        key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
         request = incoming.to_json if incoming.is_text_only else incoming.to_json()
-        inbox_row, stored, may_start_early = self.repository.inbox.receive(key.bytes, sender, request, self._clock())
-        queued = self._make_queued(incoming, key, inbox_row, stored, may_start_early)
+        inbox_row, stored, may_start_early = inbox.receive(
+            key.bytes, sender, request, self._clock(), may_be_duplicate=may_be_duplicate
+        )
+        queued = self._make_queued(incoming, key, inbox_row, stored, may_start_early, may_be_duplicate=may_be_duplicate)
         if queued.command is not None:
             self._command_executor.cancel_if_requested(queued, sender)
-        if self.is_paused:
+        if self._mailboxes.is_paused:
             stored.on_stored(partial(self._notify_of_pause, queued))
         if self._is_accepting:
             self._mailboxes.put(queued, sender)
@@ -255,9 +272,19 @@ class Runner:
         may_start_early: bool = False,
         *,
         is_redelivered: bool = False,
+        may_be_duplicate: bool = False,
     ) -> QueuedRequest:
         """Make the item for the queue, and parse the command that the request may be."""
-        queued = QueuedRequest(incoming, key, inbox_row, stored, self.metrics.now(), may_start_early, is_redelivered)
+        queued = QueuedRequest(
+            incoming,
+            key,
+            inbox_row,
+            stored,
+            self.metrics.now(),
+            may_start_early,
+            is_redelivered,
+            may_be_duplicate=may_be_duplicate,
+        )
         if incoming.may_be_command:
             text = str(incoming.payload.get("query", ""))
             parsed = self.commands.parse(text)
@@ -289,7 +316,11 @@ class Runner:
     async def _answer(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
         """Answer one request: load its conversation, then run a command, run the agent or refuse."""
         incoming = queued.incoming
-        active = mailbox.active or await self._loader.load(mailbox)
+        if queued.may_be_duplicate and not queued.is_redelivered and (problem := self._admission.refuse(incoming)) is not None:
+            self.repository.inbox.close(queued.inbox_row)  # it looked like a duplicate when it came, and was none
+            self._outbox.send_problem(incoming, queued.key, problem)
+            return
+        active = mailbox.active or await self.loader.load(mailbox)
         now = self._clock()
         if queued.command is not None:
             await self._command_executor.reply_to_command(mailbox, active, queued, queued.command)
@@ -357,16 +388,16 @@ class Runner:
     def _notify_of_pause(self, queued: QueuedRequest, is_new: bool) -> None:
         """Tell a person that their message is stored until the pause ends. Programs get no notice: they wait for a reply."""
         incoming = queued.incoming
-        if not is_new or not self.is_paused or incoming.channel not in ("person", "room"):
+        if not is_new or not self._mailboxes.is_paused or incoming.channel not in ("person", "room"):
             return
-        if queued.is_for_agent and self._control.allow_notice(conversation_owner(incoming)):
+        if queued.is_for_agent and self.control.allow_notice(incoming.owner):
             self._outbox.send(self._outbox.encode(incoming, uuid4(), TextEmitted(PAUSED_NOTICE, 1)))
 
     # Beside the requests
 
     async def wait_for_capacity(self, incoming: InboundRequest) -> None:
         """Wait until the queues have room for a request, so that `receive` does not refuse it for their length."""
-        await self._mailboxes.wait_for_capacity(conversation_owner(incoming), incoming.thread)
+        await self._mailboxes.wait_for_capacity(incoming.owner, incoming.thread)
 
     def cancel_request(self, sender: str, message_id: str) -> bool:
         """Cancel an unanswered request of `sender` (a bare JID). Return True if there was one."""
@@ -426,64 +457,3 @@ class Runner:
     def send_command_result(self, owner: str, result: CommandResult) -> None:
         """Send the result of a command to `owner` (a bare JID), outside of a turn."""
         self._command_executor.send_command_result(owner, result)
-
-    def cancel_replies(self, owner: str) -> int:
-        """Cancel the running turns of a sender (a bare JID) in all conversations. Return the number of cancelled turns."""
-        answering = [
-            mailbox
-            for mailbox in self._mailboxes.of_sender(owner)
-            if mailbox.current is not None and mailbox.current.is_for_agent
-        ]
-        return sum(mailbox.cancel_current() for mailbox in answering)
-
-    @property
-    def rules(self) -> Rules:
-        """The limits and timeouts of conversations, from the policy."""
-        return self.policy.rules
-
-    @property
-    def interaction_memory(self) -> AgentInteractionMemory | None:
-        """The agent's interaction memory; None if it has none."""
-        return self._interaction_memory() if self._interaction_memory is not None else None
-
-    def now(self) -> datetime:
-        """Return the time of the clock for conversations."""
-        return self._clock()
-
-    async def get_preferences(self, owner: str) -> Preferences:
-        """Return the preferences of a person (a bare JID) for this agent."""
-        return await self._loader.get_preferences(owner)
-
-    async def set_preferences(self, owner: str, preferences: Preferences) -> None:
-        """Store the preferences of a person (a bare JID), for the next turn on. Raises `StoreError`."""
-        await self._loader.set_preferences(owner, preferences)
-
-    # What operators need
-
-    async def end_conversation(self, conversation_id: str) -> bool:
-        """End a conversation. Return False if no conversation of that id is active. A running turn still sends its reply."""
-        return await self._control.end(conversation_id)
-
-    async def reset_conversation(self, conversation_id: str) -> bool:
-        """Begin a new episode, even if the conversation has reached its limit. Return False if there is none of that id."""
-        return await self._control.reset(conversation_id)
-
-    @property
-    def is_paused(self) -> bool:
-        """True while the agent is paused: it starts no turns."""
-        return self._mailboxes.is_paused
-
-    def pause(self) -> None:
-        """Start no further turns, until `resume`. Running turns finish, and new requests are stored.
-
-        A pause lasts over restarts.
-        """
-        self._control.set_paused(True)
-
-    def resume(self) -> None:
-        """End a pause: answer the stored requests in their order."""
-        self._control.set_paused(False)
-
-    def on_pause(self, callback: Callable[[], None]) -> None:
-        """Set the function that is called when the agent is paused or resumed."""
-        self._control.on_pause = callback

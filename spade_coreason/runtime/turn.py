@@ -76,7 +76,7 @@ class Turn:
             await self._finish(final_event)
 
     def _assist(self) -> Awaitable[object]:
-        return self.services.agent.assist(self.request, self.session, self.response)
+        return self.services.assist(self.request, self.session, self.response)
 
     @property
     def is_deleted(self) -> bool:

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from ..concurrency import TimerGroup
-from ..contracts import Agent
+from ..contracts import Next
 from ..memory import ActiveConversation, HistoryWindows, Knowledge, Usage
 from ..storage import AgentRepository
 from .agent_lifecycle import AgentLifecycle
@@ -27,7 +27,8 @@ from .transport import PLAIN_PRESENTATION, PresentationOptions, Transport
 class TurnServices:
     """The services for all turns of one agent. The runner creates them, opens them and closes them."""
 
-    agent: Agent
+    assist: Next
+    """The agent's `assist`, with the interceptors around it."""
     jid: str
     repository: AgentRepository
     policy: Policy

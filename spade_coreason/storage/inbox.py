@@ -26,13 +26,18 @@ class Inbox:
     def _open_rows(self) -> set[int]:
         return self._database.open_inbox_rows[self._agent]
 
+    def may_have(self, key: bytes) -> bool:
+        """Return False if the request with this key is certainly new. Only the commit of `receive` tells a duplicate."""
+        return bool(self._database.inbox_keys.find_rows(key))
+
     def receive(
-        self, key: bytes, sender: str, request: str | Callable[[], str], now: datetime
+        self, key: bytes, sender: str, request: str | Callable[[], str], now: datetime, *, may_be_duplicate: bool | None = None
     ) -> tuple[int, Commit[bool], bool]:
         """Store a request. Return its row id, its commit and a flag.
 
-        The result of the commit is False for a duplicate. The flag is True if the request is certainly no duplicate and no
-        failure of the database is known: its turn may begin at once.
+        `may_be_duplicate` is the result of `may_have`, if the caller has asked for it. The result of the commit is False for a
+        duplicate. The flag is True if the request is certainly no duplicate and no failure of the database is known: its turn
+        may begin at once.
 
         `request` is JSON, or a function that returns it. The function may run in the writer's thread, and only if the request
         is written.
@@ -41,7 +46,7 @@ class Inbox:
         row = database.next_id("inbox")
         # Python's sqlite3 searches its adapters for every value but int, float, str and bytearray, also for bytes and None.
         values = (row, self._agent, bytearray(key), sender, to_micros(now), RECEIVED, request)
-        if database.inbox_keys.find_rows(key):
+        if self.may_have(key) if may_be_duplicate is None else may_be_duplicate:
             if not isinstance(request, str):
                 values = (*values[:-1], request())
             self._open_rows.add(row)

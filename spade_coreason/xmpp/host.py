@@ -22,7 +22,7 @@ from ..domain.avatar import Avatar
 from ..domain.jid import bare_jid
 from ..domain.messages import InboundRequest
 from ..exceptions import StoreError
-from ..runtime import AgentCondition, AgentStatus, InboundGateway, MetricsSnapshot, OutboundMessage, Runner
+from ..runtime import AgentCondition, AgentStatus, BuildRuntime, OutboundMessage
 from ..storage import AgentRepository, Commit
 from .archive import Archive
 from .codec import SHOW, SHOWS, archive_id
@@ -34,7 +34,7 @@ from .offline import OfflineMessages
 from .peer_features import PeerFeatures
 from .profile.profile import AgentProfile
 from .timings import DEFAULT_TIMINGS, ConnectionTimings
-from .transport import receive_archived_stanza, receive_stanza
+from .transport import MAX_REQUEST_BYTES, XmppTransport, receive_archived_stanza, receive_stanza
 from .uploads import Uploads
 
 log = logging.getLogger(__name__)
@@ -96,12 +96,14 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     A message that matches the template of a behaviour goes to that behaviour, and not to `assist`. A behaviour without a
     template receives every message in addition to the agent. All other messages go through the gateway to `assist`.
 
-    Create it inside the running event loop, call `serve`, then `start`.
+    Create it inside the running event loop, then call `start`.
 
     Parameters:
         jid: the agent's account. Without a resource the agent binds `agent`.
         password: the account's password.
         endpoint: the server. Share one object between all agents.
+        build: builds the runner and the gateway, given the transport of this agent and its function that uploads files.
+        stanza_bytes: the largest stanza of a reply or request, in bytes.
         register: register the account in-band first (XEP-0077).
         avatar: the agent's picture. By default one is drawn from its name.
         rooms: the chat rooms to join.
@@ -113,7 +115,9 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         jid: str,
         password: str,
         endpoint: ServerEndpoint,
+        build: BuildRuntime,
         *,
+        stanza_bytes: int = MAX_REQUEST_BYTES,
         register: bool = False,
         avatar: Avatar | None = None,
         rooms: Iterable[RoomConfig] = (),
@@ -131,11 +135,6 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._endpoint = endpoint
         self._own_jid = bare_jid(jid)
         self._register = register
-        self._avatar = avatar
-        self._timings = timings
-        self._profile: AgentProfile | None = None
-        self._gateway: InboundGateway | None = None
-        self._runner: Runner | None = None
         self.connection = Connection(
             jid,
             password,
@@ -152,36 +151,24 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.archive = Archive(self.connection, self._receive_archived, timings)
         self.offline_messages = OfflineMessages(self.connection)
         self.uploads = Uploads(self.connection.client, endpoint.context)
-        self.rooms = Rooms(self.connection, rooms, self._on_occupant_left)
         self._deletions: set[asyncio.Task[None]] = set()
         self._claims: dict[str, bool] = {}
         self._is_stopping = False
-        self.peer_features = PeerFeatures(
-            self.connection.client, lambda jid: self._gateway is not None and self._gateway.is_allowed(jid)
+        self.peer_features = PeerFeatures(self.connection.client, lambda jid: self._gateway.is_allowed(jid))
+        transport = XmppTransport(jid, self.send, stanza_bytes, self.peer_features)
+        self.runtime = build(transport, self.uploads.upload)
+        self._runner, self._gateway = self.runtime.runner, self.runtime.gateway
+        self.rooms = Rooms(self.connection, rooms, self._gateway.access, self._on_occupant_left)
+        self._profile = AgentProfile(
+            self.connection, self._runner, self._gateway.access_requests, avatar, self._may_run_commands, timings
         )
 
     def send(self, stanzas: Sequence[OutboundMessage]) -> None:
         """Send stanzas in order. They wait while the connection is lost, or while the agent is not in the room."""
         self.connection.send(self.rooms.route(stanzas))
 
-    def serve(self, runner: Runner, gateway: InboundGateway) -> None:
-        """Set the runner and the gateway that handle the agent's requests. Call it once, before `start`."""
-        self._runner, self._gateway = runner, gateway
-        self._profile = AgentProfile(
-            self.connection,
-            runner,
-            gateway.access,
-            gateway.access_requests,
-            self._avatar,
-            self._may_run_commands,
-            self._timings,
-        )
-        self.rooms.access = gateway.access
-
     async def _async_start(self, auto_register: bool = True) -> None:
         """Connect, open the runner, and only then announce the agent. Raise ConnectError or LoginError if that fails."""
-        if self._runner is None or self._profile is None or self._gateway is None:
-            raise RuntimeError("serve(runner, door) comes before start()")
         await self._hook_plugin_before_connection()
         self.client = self.connection.client
         self.presence = PresenceManager(agent=self, approve_all=False)
@@ -218,7 +205,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
 
     async def _async_stop(self, grace_s: float = 10.0) -> None:
         """Announce the stop, let running turns finish within `grace_s` seconds, and disconnect."""
-        if self._runner is None or self._profile is None or self.client is None:
+        if self.client is None:
             return
         self._is_stopping = True
         if not self._runner.turns_in_flight:
@@ -269,15 +256,13 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             state = "reconnecting"
         elif state == "online" and not self._alive.is_set():
             state = "starting"
-        active_count: int | None = 0
-        stored_count: int | None = 0
-        failure = None
-        if runner is not None:
-            failure = runner.repository.failure
-            try:
-                active_count, stored_count = await runner.repository.count_conversations()
-            except StoreError as error:
-                active_count, stored_count, failure = None, None, error
+        active_count: int | None
+        stored_count: int | None
+        failure = runner.repository.failure
+        try:
+            active_count, stored_count = await runner.repository.count_conversations()
+        except StoreError as error:
+            active_count, stored_count, failure = None, None, error
         return AgentStatus(
             jid=bare_jid(connection.jid),
             state=state,
@@ -288,10 +273,10 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             sessions=connection.session_count,
             conversations=active_count,
             conversations_stored=stored_count,
-            in_flight=runner.turns_in_flight if runner is not None else 0,
-            is_paused=runner is not None and runner.is_paused,
+            in_flight=runner.turns_in_flight,
+            is_paused=runner.control.is_paused,
             rooms={jid: str(room) for jid, room in self.rooms.states.items()},
-            recent=runner.metrics.snapshot() if runner is not None else MetricsSnapshot(),
+            recent=runner.metrics.snapshot(),
         )
 
     def _is_visible_to(self, requester: str) -> bool:
@@ -301,7 +286,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         """
         own_jid = self.connection.client.boundjid.bare
         is_known = "@" not in bare_jid(requester) or bare_jid(requester) == own_jid or bare_jid(requester) in self.rooms.states
-        return is_known or (self._gateway is not None and self._gateway.is_allowed(requester))
+        return is_known or self._gateway.is_allowed(requester)
 
     def _may_run_commands(self, jid: str) -> bool:
         """Return True if a sender may run ad-hoc commands.
@@ -309,7 +294,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         Occupants of a room may not: a command would act on the data of the room itself.
         """
         is_eligible = bare_jid(jid) not in self.rooms.states and bare_jid(jid) != self.connection.client.boundjid.bare
-        return is_eligible and self._gateway is not None and self._gateway.is_allowed(jid)
+        return is_eligible and self._gateway.is_allowed(jid)
 
     def _on_presence(self, presence: Presence) -> bool:
         for show in presence.xml.findall(SHOW):
@@ -321,8 +306,6 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         return False
 
     def _on_occupant_left(self, owner: str) -> None:
-        if self._runner is None:
-            return
         task = asyncio.create_task(self._runner.ephemeral_owners.erase(owner))
         self._deletions.add(task)
         task.add_done_callback(self._deletions.discard)
@@ -332,13 +315,11 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             self.rooms.ping.check()
             return
         self.peer_features.clear()
-        if self._alive.is_set() and self._profile is not None:
+        if self._alive.is_set():
             self._profile.announce_new_session(self._catch_up)
             self.rooms.join_all()
 
     def _on_message(self, stanza: Any) -> Commit[bool] | None:
-        if self._gateway is None or self._profile is None:
-            return None
         self._profile.on_activity()
         if self.rooms.is_room_message(stanza):
             message = self.rooms.read_message(stanza)
@@ -353,7 +334,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         return stored
 
     def _catch_up(self) -> None:
-        if self._runner is not None and self.client.is_full_server:
+        if self.client.is_full_server:
             self.archive.start(self._runner.repository)
             self.offline_messages.start()
 
@@ -362,7 +343,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
 
         Messages of a room are ignored: public ones are not in this archive, and the senders of private ones may have left.
         """
-        if self._gateway is None or self.rooms.is_room_message(stanza):
+        if self.rooms.is_room_message(stanza):
             return None
         is_claimed = self._claims.get(archive_id(stanza, bare_jid(self.connection.jid)))
         if is_claimed is None:
@@ -400,6 +381,6 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
                 self.submit(behaviour.enqueue(message))
         except Exception:  # SPADE's reader fails at a form field without a name; a template may fail at anything
             log.warning("%s: the behaviours cannot read a message from %s", self.jid, stanza.get("from"), exc_info=True)
-        if is_claimed and self._gateway is not None:
+        if is_claimed:
             self._gateway.dropped["claimed by a behaviour"] += 1
         return is_claimed

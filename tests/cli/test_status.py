@@ -165,9 +165,9 @@ async def test_status_is_true_while_the_platform_starts_reconnects_and_stops(
         [agent] = online.agents
         assert (agent.state, agent.connection_problem, agent.sessions, agent.in_flight) == ("online", None, 1, 1)
         assert agent.since == host.connection.online_at
-        platform.runners[jid].pause()
+        platform.runners[jid].control.pause()
         assert ", paused" in (await asyncio.to_thread(invoke, "status", "--data", str(data))).stdout
-        platform.runners[jid].resume()
+        platform.runners[jid].control.resume()
 
         tunnel.is_open = False
         tunnel.cut()

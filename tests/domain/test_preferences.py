@@ -66,20 +66,20 @@ def test_a_switch_accepts_only_true_false_and_none(value: Any) -> None:
 async def test_thoughts_are_shown_to_people_who_want_them_and_are_no_part_of_the_reply() -> None:
     async with thinking_tester() as t:
         assert await t.say("?") == WITHOUT_THOUGHTS
-        await t.runners[AGENT].set_preferences(ALICE, Preferences(thoughts=True))
+        await t.runners[AGENT].loader.set_preferences(ALICE, Preferences(thoughts=True))
         assert await t.say("?") == WITH_THOUGHTS
         assert await t.say("?", thread="another") == WITH_THOUGHTS
         assert await t.say("?", user=BOB) == WITHOUT_THOUGHTS
         history = await t.say("/history")
         assert "window" not in history[0]
-        await t.runners[AGENT].set_preferences(ALICE, Preferences(thoughts=False))
+        await t.runners[AGENT].loader.set_preferences(ALICE, Preferences(thoughts=False))
         assert await t.say("?") == WITHOUT_THOUGHTS
 
 
 async def test_thoughts_may_be_shown_to_everyone_who_has_not_disabled_them() -> None:
     async with thinking_tester(policy=Policy(thoughts=True)) as t:
         assert await t.say("?") == WITH_THOUGHTS
-        await t.runners[AGENT].set_preferences(ALICE, Preferences(thoughts=False))
+        await t.runners[AGENT].loader.set_preferences(ALICE, Preferences(thoughts=False))
         assert await t.say("?") == WITHOUT_THOUGHTS
 
 
@@ -98,7 +98,7 @@ async def test_a_program_and_a_spade_agent_get_thoughts_in_their_own_way() -> No
 
 @pytest.mark.parametrize("channel", ["room", "person"])
 def test_a_thought_is_one_unstored_stanza_and_is_not_sent_to_a_room(channel: str) -> None:
-    incoming = InboundRequest(channel, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice")
+    incoming = InboundRequest(channel, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice", owner=ALICE)
     encoder = encoder_for(incoming, UUID(int=1), AGENT, 10_000, PresentationOptions(shows_thoughts=True))
     stanzas = [
         stanza for text in ("snake_case is\x00 odd", " ", "x" * 20_000) for stanza in encoder.encode(thought_event(text))
@@ -126,7 +126,7 @@ def test_a_thought_is_one_unstored_stanza_and_is_not_sent_to_a_room(channel: str
 def test_a_step_is_shown_to_people_who_have_not_disabled_it_and_not_in_a_room(
     channel: Any, presentation: PresentationOptions, is_shown: bool
 ) -> None:
-    incoming = InboundRequest(channel, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice")
+    incoming = InboundRequest(channel, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice", owner=ALICE)
     encoder = encoder_for(incoming, UUID(int=1), AGENT, 10_000, presentation)
     stanzas = encoder.encode(BlockEmitted(ThinkingBlock(title=STEP_TITLE, content="Using recall…")))
     assert ["<body>_Using recall…_</body>" in stanza for stanza in stanzas] == [True] * is_shown
@@ -155,7 +155,7 @@ async def test_the_preferred_language_is_in_the_metadata_and_cannot_be_forged() 
         runner, agent = t.runners[AGENT], t.agent
         assert isinstance(agent, ThinkingAgent)
         await t.say("?")
-        await runner.set_preferences(ALICE, Preferences(language="pt-BR"))
+        await runner.loader.set_preferences(ALICE, Preferences(language="pt-BR"))
         await t.say("?")
         await t.ask("?")
         await t.say("?", user=BOB)
@@ -188,18 +188,18 @@ async def test_the_language_of_a_message_is_in_the_metadata(of_the_message: str,
 async def test_preferences_outlast_a_restart_and_end_with_forget_me() -> None:
     preferences = Preferences("de", thoughts=True, streaming=False)
     async with thinking_tester() as t:
-        assert await t.runners[AGENT].get_preferences(ALICE) == DEFAULT_PREFERENCES
-        await t.runners[AGENT].set_preferences(ALICE, preferences)
-        assert await t.runners[AGENT].get_preferences(ALICE) == preferences
+        assert await t.runners[AGENT].loader.get_preferences(ALICE) == DEFAULT_PREFERENCES
+        await t.runners[AGENT].loader.set_preferences(ALICE, preferences)
+        assert await t.runners[AGENT].loader.get_preferences(ALICE) == preferences
         assert await t.say("?") == WITH_THOUGHTS
         await t.restart()
-        assert await t.runners[AGENT].get_preferences(ALICE) == preferences
+        assert await t.runners[AGENT].loader.get_preferences(ALICE) == preferences
         assert await t.say("?") == WITH_THOUGHTS
-        assert await t.runners[AGENT].get_preferences(BOB) == DEFAULT_PREFERENCES
+        assert await t.runners[AGENT].loader.get_preferences(BOB) == DEFAULT_PREFERENCES
         await t.say("/forget yes")
         assert await t.say("?") == WITH_THOUGHTS
         await t.say("/forget me yes")
-        assert await t.runners[AGENT].get_preferences(ALICE) == DEFAULT_PREFERENCES
+        assert await t.runners[AGENT].loader.get_preferences(ALICE) == DEFAULT_PREFERENCES
         assert await t.say("?") == WITHOUT_THOUGHTS
         await t.restart()
         assert await t.say("?") == WITHOUT_THOUGHTS

@@ -81,12 +81,12 @@ async def test_an_operator_ends_a_conversation_and_the_next_message_begins_a_new
         if not is_in_memory:
             await t.restart()
         runner = t.runners[AGENT]
-        assert await runner.end_conversation(CONVERSATION)
+        assert await runner.control.end(CONVERSATION)
         assert await conversation_record(t) == ("completed", 1)
         assert ends.calls == [(CONVERSATION, "completed")]
         assert not runner.has_mailbox(CONVERSATION)
-        assert not await runner.end_conversation(CONVERSATION)  # it is ended
-        assert not await runner.end_conversation("nobody's")
+        assert not await runner.control.end(CONVERSATION)  # it is ended
+        assert not await runner.control.end("nobody's")
         assert len(ends.calls) == 1
         assert await t.say("x") == ["x 2"]
         assert await conversation_record(t) == ("active", 1)
@@ -103,7 +103,7 @@ async def test_an_operator_ends_a_busy_conversation_at_once_and_its_reply_is_sen
     async with counting_tester(on_conversation_end=(ends,), policy=policy) as t:
         send(t, what)
         await counting_agent(t).working.wait()
-        assert await t.runners[AGENT].end_conversation(CONVERSATION)
+        assert await t.runners[AGENT].control.end(CONVERSATION)
         assert await conversation_record(t) == ("completed", 1)
         counting_agent(t).release.set()
         await t.settled()
@@ -124,13 +124,13 @@ async def test_an_operator_resets_a_conversation_that_has_reached_its_limit(is_i
         assert await conversation_record(t) == ("max_interactions_reached", 2)
         if not is_in_memory:
             await t.restart()
-        assert await t.runners[AGENT].reset_conversation(CONVERSATION)
+        assert await t.runners[AGENT].control.reset(CONVERSATION)
         assert await conversation_record(t) == ("active", 0)
         assert await t.say("x") == ["x 3"]
         assert await conversation_record(t) == ("active", 1)
-        assert await t.runners[AGENT].reset_conversation(CONVERSATION)  # an active one begins to count anew
+        assert await t.runners[AGENT].control.reset(CONVERSATION)  # an active one begins to count anew
         assert [await t.say("x") for _ in range(2)] == [["x 4"], ["x 5"]]
-        assert not await t.runners[AGENT].reset_conversation("nobody's")
+        assert not await t.runners[AGENT].control.reset("nobody's")
 
 
 async def test_a_conversation_that_was_reset_times_out_like_any_other() -> None:
@@ -138,8 +138,8 @@ async def test_a_conversation_that_was_reset_times_out_like_any_other() -> None:
     policy = Policy(rules=Rules(timeout=timedelta(seconds=10)))
     async with counting_tester(policy=policy, clock=clock, on_conversation_end=(ends,)) as t:
         await t.say("x")
-        await t.runners[AGENT].end_conversation(CONVERSATION)
-        await t.runners[AGENT].reset_conversation(CONVERSATION)
+        await t.runners[AGENT].control.end(CONVERSATION)
+        await t.runners[AGENT].control.reset(CONVERSATION)
         clock.advance(seconds=11)
         with LoopClock() as time:
             await time.advance(11)
@@ -153,8 +153,8 @@ async def test_in_a_pause_running_turns_finish_and_new_messages_wait() -> None:
         await counting_agent(t).working.wait()
         send(t, "behind", id="1")
         await t.delivered()
-        runner.pause()
-        assert runner.is_paused
+        runner.control.pause()
+        assert runner.control.is_paused
         counting_agent(t).release.set()
         for number in range(3):
             send(t, f"{number}")
@@ -164,8 +164,8 @@ async def test_in_a_pause_running_turns_finish_and_new_messages_wait() -> None:
         assert sorted(t.unread()) == sorted(["hold 1", PAUSED_NOTICE])  # once a minute
         assert counting_agent(t).asked == ["hold"]
         assert len(await pending_requests(t)) == 7
-        runner.resume()
-        assert not runner.is_paused
+        runner.control.resume()
+        assert not runner.control.is_paused
         await t.settled()
         assert t.unread() == ["behind 2", "0 3", "1 4", "2 5"]
         assert t.unread(BOB) == ["bob 0 1", "bob 1 2", "bob 2 3"]
@@ -178,11 +178,11 @@ async def test_turns_that_wait_when_the_pause_begins_do_not_start() -> None:
         await counting_agent(t).working.wait()
         send(t, "bob", user=BOB)
         await eventually(lambda: t.runners[AGENT].turns_in_flight == 2)
-        t.runners[AGENT].pause()
+        t.runners[AGENT].control.pause()
         counting_agent(t).release.set()
         await t.settled()
         assert counting_agent(t).asked == ["hold"]
-        t.runners[AGENT].resume()
+        t.runners[AGENT].control.resume()
         await t.settled()
         assert t.unread(BOB) == ["bob 1"]
 
@@ -190,42 +190,42 @@ async def test_turns_that_wait_when_the_pause_begins_do_not_start() -> None:
 @pytest.mark.parametrize("on_restart", ["rerun", "report"])
 async def test_a_pause_and_its_queued_messages_outlast_a_restart(on_restart: Any) -> None:
     async with counting_tester(policy=Policy(on_restart=on_restart)) as t:
-        t.runners[AGENT].pause()
+        t.runners[AGENT].control.pause()
         send(t, "x")
         await eventually(lambda: t.unread() == [PAUSED_NOTICE])
         await t.restart()
-        assert t.runners[AGENT].is_paused
+        assert t.runners[AGENT].control.is_paused
         send(t, "y")
         await eventually(lambda: t.unread() == [PAUSED_NOTICE])
         assert counting_agent(t).asked == []
-        t.runners[AGENT].resume()
+        t.runners[AGENT].control.resume()
         await t.settled()
         assert t.unread() == ["x 1", "y 2"]
         await t.restart()
-        assert not t.runners[AGENT].is_paused
+        assert not t.runners[AGENT].control.is_paused
         assert await t.say("z") == ["z 3"]
 
 
 async def test_a_program_waits_for_the_end_of_a_pause() -> None:
     async with counting_tester() as t:
-        t.runners[AGENT].pause()
+        t.runners[AGENT].control.pause()
         asking = asyncio.create_task(t.ask("x"))
         await eventually(lambda: t.runners[AGENT].count_queued(ALICE) == 1)
-        t.runners[AGENT].resume()
+        t.runners[AGENT].control.resume()
         assert (await asking).text == "x 1"
 
 
 async def test_in_a_pause_commands_run_before_queued_messages() -> None:
     async with counting_tester() as t:
         await t.say("x")
-        t.runners[AGENT].pause()
+        t.runners[AGENT].control.pause()
         send(t, "y")
         await eventually(lambda: t.unread() == [PAUSED_NOTICE])
         assert await t.say("/status") == [
             "This conversation is active: 1 of 100 messages, 1 answered in all. I am paused at the moment."
         ]
         assert "Forgotten" in (await t.say("/forget me yes"))[0]
-        t.runners[AGENT].resume()
+        t.runners[AGENT].control.resume()
         await t.settled()
         assert t.unread() == []  # what was said before is forgotten too
         assert await t.say("x") == ["x 1"]
@@ -233,7 +233,7 @@ async def test_in_a_pause_commands_run_before_queued_messages() -> None:
 
 async def test_a_paused_agent_can_be_stopped_and_its_queue_is_limited() -> None:
     async with counting_tester(policy=Policy(queue=2)) as t:
-        t.runners[AGENT].pause()
+        t.runners[AGENT].control.pause()
         for number in range(3):
             send(t, f"{number}")
         await eventually(lambda: len(t.messages()) == 2)
@@ -247,11 +247,11 @@ async def test_nothing_runs_for_an_occupant_who_left_during_a_pause() -> None:
     async with counting_tester() as t:
         runner = t.runners[AGENT]
         await t.say("x")
-        runner.pause()
+        runner.control.pause()
         send(t, "y")
         await eventually(lambda: t.unread() == [PAUSED_NOTICE])
         await runner.ephemeral_owners.erase(ALICE)
-        runner.resume()
+        runner.control.resume()
         await t.settled()
         assert counting_agent(t).asked == ["x"]
         assert await runner.repository.list_people() == []

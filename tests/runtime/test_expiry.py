@@ -126,7 +126,7 @@ async def test_a_conversation_that_begins_again_while_its_end_is_stored_ends_aga
         [row] = await harness.store.list_conversations()
         harness.store.callback = lambda: harness.runner.receive(make_request("again"))
         if by == "an operator":
-            assert await harness.runner.end_conversation(row.conversation_id)
+            assert await harness.runner.control.end(row.conversation_id)
         else:
             harness.clock.advance(hours=5)
             await harness.runner.expire_idle()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 
+from spade_coreason.contracts import Accept, Refuse
 from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.runtime.admission import CapacityLimit
 from spade_coreason.runtime.mailboxes import Mailbox, Mailboxes, QueuedRequest
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.records import ALICE, BOB, NOW
@@ -43,7 +46,7 @@ class MailboxHarness:
 
     async def put(self, text: str, sender: str = ALICE, thread: str | None = "t", *, is_for_agent: bool = True) -> None:
         """Store a request whose id is its text, and put it into its mailbox."""
-        incoming = InboundRequest("person", f"{sender}/x", text, thread, {"query": text}, text)
+        incoming = InboundRequest("person", f"{sender}/x", text, thread, {"query": text}, text, owner=sender)
         key = uuid4()
         row, stored, may_start_early = self.repository.inbox.receive(key.bytes, sender, incoming.to_json(), NOW)
         await stored
@@ -94,16 +97,17 @@ async def test_a_full_conversation_refuses_and_has_room_again_after_a_turn(harne
     for number in range(1 + MAX_QUEUED):
         await harness.put(f"{number}")
     await harness.started("0")
-    incoming = InboundRequest("person", f"{ALICE}/x", "next", "t", {"query": "next"}, "next")
-    refusal = harness.mailboxes.refusal(incoming, ALICE)
-    assert refusal is not None
-    assert refusal.message.startswith("3 messages of this conversation wait already")
-    assert harness.mailboxes.refusal(incoming, BOB) is None
+    incoming = InboundRequest("person", f"{ALICE}/x", "next", "t", {"query": "next"}, "next", owner=ALICE)
+    limit = CapacityLimit(harness.mailboxes)
+    refusal = limit.receive(incoming)
+    assert isinstance(refusal, Refuse)
+    assert refusal.text.startswith("3 messages of this conversation wait already")
+    assert limit.receive(replace(incoming, owner=BOB)) == Accept()
     waiting = asyncio.create_task(harness.mailboxes.wait_for_capacity(ALICE, "t"))
     harness.release(1 + MAX_QUEUED)
     await waiting
     await harness.mailboxes.wait_until_idle()
-    assert harness.mailboxes.refusal(incoming, ALICE) is None
+    assert limit.receive(incoming) == Accept()
 
 
 async def test_a_pause_holds_requests_of_the_agent_and_not_commands_of_the_platform(harness: MailboxHarness) -> None:
@@ -136,7 +140,7 @@ async def test_a_request_that_is_put_again_later_is_dropped_by_a_drain(harness: 
     await harness.put("one")
     harness.release(1)
     await harness.mailboxes.wait_until_idle()
-    incoming = InboundRequest("person", f"{ALICE}/x", "again", "t", {"query": "again"}, "again")
+    incoming = InboundRequest("person", f"{ALICE}/x", "again", "t", {"query": "again"}, "again", owner=ALICE)
     stored = harness.repository.inbox.receive(uuid4().bytes, ALICE, incoming.to_json(), NOW)[1]
     harness.mailboxes.put_later(QueuedRequest(incoming, uuid4(), 0, stored, 0.0), ALICE, 0.01)
     await harness.started("one", "again")

@@ -9,11 +9,8 @@ from xml.etree.ElementTree import Element, fromstring
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.access import AccessPolicy
-from spade_coreason.runtime import Runner
-from spade_coreason.runtime.gateway import InboundGateway
-from spade_coreason.runtime.peers import OpenRequests
+from spade_coreason.runtime import AgentParts, InboundGateway, Runner
 from spade_coreason.storage import Commit
-from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import RECEIVE
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.transport import receive_archived_stanza, receive_stanza
@@ -58,10 +55,12 @@ async def run_gateway(url: str, **policy: Any) -> AsyncIterator[GatewayHarness]:
             said.append(f"receipt {receipt.get('id')}" if receipt is not None else stanza.findtext("body") or "")
 
     transport = make_transport(AGENT, send)
-    runner = Runner(Echo(), AGENT, AgentRepository(database, AGENT), transport, Policy(**policy))
+    parts = AgentParts(AGENT, database, transport)
+    runtime = parts.build_runtime(Echo(), AccessPolicy(AGENT), Policy(**policy))
+    runner = runtime.runner
     await runner.open()
     try:
-        yield GatewayHarness(InboundGateway(runner, OpenRequests(), AccessPolicy(AGENT), transport), runner, writes, said)
+        yield GatewayHarness(runtime.gateway, runner, writes, said)
     finally:
         await runner.drain(1)
         await runner.close()

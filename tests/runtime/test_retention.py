@@ -57,7 +57,7 @@ class RetentionHarness:
         self.runner, self.agent, self.url = runner, agent, url
 
     def say(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
-        self.runner.receive(InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text))
+        self.runner.receive(InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender))
 
     async def ask(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
         self.say(text, sender, thread)

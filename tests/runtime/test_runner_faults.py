@@ -33,6 +33,7 @@ from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.memory.interaction.file import MemoryLimits
+from spade_coreason.runtime.access_requests import AccessRequests
 from spade_coreason.runtime.gateway import InboundGateway
 from spade_coreason.runtime.peers import OpenRequests
 from spade_coreason.runtime.runner import Runner
@@ -106,7 +107,7 @@ class RecordingAgent:
 
 
 def make_request(text: str, sender: str = ALICE, thread: str | None = None) -> InboundRequest:
-    return InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text)
+    return InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender)
 
 
 class FaultHarness:
@@ -403,7 +404,9 @@ async def test_a_peer_that_sends_malformed_messages_gets_at_most_thirty_replies(
         assert receive_stanza(gateway, AGENT, fromstring(stanza)) is None
 
     async with run_harness(database_url) as harness:
-        gateway = InboundGateway(harness.runner, OpenRequests(), AccessPolicy(AGENT), make_transport(AGENT, sent.extend))
+        transport = make_transport(AGENT, sent.extend)
+        access_requests = AccessRequests(AccessPolicy(AGENT), harness.runner.repository, "agent", transport)
+        gateway = InboundGateway(harness.runner, OpenRequests(), access_requests, transport)
         for number in range(50):
             deliver('{"error": "cannot parse"}', number)
         assert len(sent) == 30

@@ -153,7 +153,7 @@ async def test_a_clock_that_jumps_back_loses_and_reorders_nothing(database_url: 
             clock.advance(days=days)
             await harness.receive_and_wait(str(n))
         # The same message, after the clock has gone back, is known all the same.
-        again = InboundRequest("person", f"{ALICE}/x", "again", "t", {"query": "5"}, "5")
+        again = InboundRequest("person", f"{ALICE}/x", "again", "t", {"query": "5"}, "5", owner=ALICE)
         for _ in range(2):
             harness.runner.receive(again)
             await harness.runner.wait_until_idle()

@@ -20,17 +20,19 @@ from spade_coreason import ResponseHandler, Session, SessionHandle
 from spade_coreason.app.platform import Platform
 from spade_coreason.cli.logging import OneLineFormatter
 from spade_coreason.config.loader import load_settings
-from spade_coreason.contracts import AgentDefinition, AgentRequest
+from spade_coreason.contracts import AgentDefinition, AgentRequest, Interceptor
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.avatar import Avatar
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
+from spade_coreason.runtime.assembly import AgentParts, AgentRuntime
 from spade_coreason.runtime.expiry import OnConversationEnd
-from spade_coreason.runtime.files import Files
+from spade_coreason.runtime.files import Files, UploadFile
 from spade_coreason.runtime.gateway import InboundGateway
 from spade_coreason.runtime.peers import OpenRequests, Peers
 from spade_coreason.runtime.runner import Runner
+from spade_coreason.runtime.transport import Transport
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database, StoreTimings
 from spade_coreason.storage.repository import AgentRepository
@@ -39,7 +41,6 @@ from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.muc.room import RoomConfig
 from spade_coreason.xmpp.timings import DEFAULT_TIMINGS, ConnectionTimings
-from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.errors import check_errors, errors_in
 from tests.support.records import query_of
 from tests.support.servers.server import XmppServer
@@ -95,6 +96,7 @@ class OnlineAgent:
     timings: ConnectionTimings = DEFAULT_TIMINGS
     store_timings: StoreTimings = DEFAULT_STORE_TIMINGS
     avatar: Avatar | None = None
+    interceptors: Sequence[Interceptor] = ()
 
     database: Database = field(init=False)
     requests: OpenRequests = field(init=False)
@@ -119,31 +121,30 @@ class OnlineAgent:
         self.database = await open_database(self.url, "normal", timings=self.store_timings)
         try:
             endpoint = endpoint_of(self.server, self.port)
-            self.host = HostedAgent(*self.account, endpoint, avatar=self.avatar, rooms=self.rooms, timings=self.timings)
-            self.requests = OpenRequests()
-            transport = XmppTransport(self.jid, self.host.send, self.policy.stanza_bytes, self.host.peer_features)
-            self.peers = Peers(self.requests, transport)
-            self.agent = self.make_agent(self.peers)
-            files = Files(self.host.uploads.upload)
-            self.runner = Runner(
-                self.agent,
-                self.jid,
-                self.repository,
-                transport,
-                self.policy,
-                clock=self.clock,
-                on_conversation_end=self.on_end,
-                files=files,
+            self.host = HostedAgent(
+                *self.account,
+                endpoint=endpoint,
+                build=self._build,
+                stanza_bytes=self.policy.stanza_bytes,
+                avatar=self.avatar,
+                rooms=self.rooms,
+                timings=self.timings,
             )
-            access = AccessPolicy(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
-            self.gateway = InboundGateway(self.runner, self.requests, access, transport)
-            self.files = files
-            self.host.serve(self.runner, self.gateway)
+            parts, self.runner, self.gateway = self.host.runtime.parts, self.host.runtime.runner, self.host.runtime.gateway
+            self.requests, self.peers, self.files = parts.open_requests, parts.peers, parts.files
             self.prepare(self.host)
             await self.host.start()
         except BaseException:
             await self.database.close()
             raise
+
+    def _build(self, transport: Transport, upload: UploadFile) -> AgentRuntime:
+        parts = AgentParts(self.jid, self.database, transport, upload, clock=self.clock)
+        self.agent = self.make_agent(parts.peers)
+        access = AccessPolicy(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
+        return parts.build_runtime(
+            self.agent, access, self.policy, on_conversation_end=self.on_end, interceptors=self.interceptors
+        )
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Stop the agent cleanly."""

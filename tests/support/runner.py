@@ -80,7 +80,9 @@ class RunnerHarness:
         await self.database.close()
 
     def receive(self, text: str, thread: str | None = "t", sender: str = ALICE) -> Commit[bool]:
-        stored = self.runner.receive(InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text))
+        stored = self.runner.receive(
+            InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender)
+        )
         assert stored is not None
         return stored
 

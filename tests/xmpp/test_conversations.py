@@ -234,7 +234,7 @@ async def test_a_reset_at_the_limit_reopens_a_conversation_with_the_same_memory(
     ):
         await alice.ask("hello", agent.jid)
         assert "1 message is the limit" in await alice.ask("too many", agent.jid)
-        assert await agent.runner.reset_conversation(f"{alice.jid}_{agent.jid}")
+        assert await agent.runner.control.reset(f"{alice.jid}_{agent.jid}")
         assert await _state(agent, alice) == ("active", 0)
         assert await alice.ask("kept", agent.jid) == "kept 0"
 

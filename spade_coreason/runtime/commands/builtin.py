@@ -15,8 +15,9 @@ from ...domain.preferences import Preferences
 from ...exceptions import UploadError
 from ...memory import TOKENS_VARIABLE, export_person
 from ...storage import COMPACTION_VARIABLE, NO_COMPACTION, CompactionState
+from .context import Invocation
 from .formatting import fence_json, format_conversation, format_turn, format_variable, pluralise
-from .model import CONFIRMED, Command, CommandResult, Invocation
+from .model import CONFIRMED, Command, CommandResult
 
 _DEFAULT_TURNS = 10
 _MAX_TURNS = 200
@@ -49,13 +50,13 @@ async def _status(invocation: Invocation) -> CommandResult:
     counted = f"{status.interaction_count} of {limit} messages" if limit else pluralise(status.interaction_count, "message")
     text = f"This conversation is {status.state.value.replace('_', ' ')}: {counted}, {invocation.record.turns} answered in all."
     text += _describe_pause(invocation, status)
-    if invocation.context.is_paused:
+    if invocation.context.control.is_paused:
         text += " I am paused at the moment."
     return CommandResult(text)
 
 
 def _describe_pause(invocation: Invocation, status: ConversationStatus) -> str:
-    if status.quiet_until is None or status.quiet_until <= invocation.context.now():
+    if status.quiet_until is None or status.quiet_until <= invocation.context.clock():
         return ""
     return f" It goes on at {status.quiet_until.astimezone():%H:%M:%S}."
 
@@ -103,7 +104,9 @@ async def _memory(invocation: Invocation) -> CommandResult:
 
 
 async def _cancel(invocation: Invocation) -> CommandResult:
-    return CommandResult("Stopped." if invocation.context.cancel_replies(invocation.owner) else "There is nothing to stop.")
+    return CommandResult(
+        "Stopped." if invocation.context.mailboxes.cancel_turns(invocation.owner) else "There is nothing to stop."
+    )
 
 
 async def _forget(invocation: Invocation) -> CommandResult:
@@ -116,20 +119,18 @@ async def _forget_me(invocation: Invocation) -> CommandResult:
 
 async def _export(invocation: Invocation) -> CommandResult:
     context = invocation.context
-    everything = await export_person(context.repository, context.interaction_memory, invocation.owner, clock=context.now)
+    everything = await export_person(context.repository, context.interaction_memory, invocation.owner, clock=context.clock)
     text = json.dumps(everything, indent=2, ensure_ascii=False)
     agent = local_part(context.repository.agent)
-    name = f"{agent}-{context.now():%Y-%m-%d}.json"
+    name = f"{agent}-{context.clock():%Y-%m-%d}.json"
     size = len(text.encode())
-    reason = "there is no way to a server that keeps files"
-    if context.files is not None:
-        try:
-            link = await context.files.upload(name, text.encode(), "application/json")
-        except UploadError as error:
-            reason = error.problem
-        else:
-            reply = f"Everything that I keep about you ({size:,} bytes). Whoever has the link can read it:"
-            return CommandResult(reply, link=link)
+    try:
+        link = await context.files.upload(name, text.encode(), "application/json")
+    except UploadError as error:
+        reason = error.problem
+    else:
+        reply = f"Everything that I keep about you ({size:,} bytes). Whoever has the link can read it:"
+        return CommandResult(reply, link=link)
     if size > _MAX_EXPORT_TEXT_BYTES:
         problem = f"What I keep about you is too long for messages ({size:,} bytes), and it cannot be a file: {reason}."
         return CommandResult(problem, is_error=True)
@@ -144,7 +145,7 @@ def _as_choice(value: bool | None) -> str:
 
 
 async def _current_preferences(invocation: Invocation) -> dict[str, FieldValue]:
-    preferences = await invocation.context.get_preferences(invocation.owner)
+    preferences = await invocation.context.loader.get_preferences(invocation.owner)
     return {
         "language": preferences.language or "",
         "thoughts": _as_choice(preferences.thoughts),
@@ -153,10 +154,10 @@ async def _current_preferences(invocation: Invocation) -> dict[str, FieldValue]:
 
 
 async def _settings(invocation: Invocation) -> CommandResult:
-    before = await invocation.context.get_preferences(invocation.owner)
+    before = await invocation.context.loader.get_preferences(invocation.owner)
     after = _apply_preferences(before, invocation.values)
     if after != before:
-        await invocation.context.set_preferences(invocation.owner, after)
+        await invocation.context.loader.set_preferences(invocation.owner, after)
     return CommandResult(
         f"language: {after.language or _DEFAULT}\n"
         f"thoughts: {_as_choice(after.thoughts)}\n"
@@ -190,14 +191,14 @@ async def _all(invocation: Invocation) -> CommandResult:
 
 async def _end(invocation: Invocation) -> CommandResult:
     name = invocation.values[CONVERSATION_FIELD]
-    if await invocation.context.end_conversation(name):
+    if await invocation.context.control.end(name):
         return CommandResult(f"{name} is ended.")
     return await _not_changed(invocation, name, "is not active")
 
 
 async def _reset(invocation: Invocation) -> CommandResult:
     name = invocation.values[CONVERSATION_FIELD]
-    if await invocation.context.reset_conversation(name):
+    if await invocation.context.control.reset(name):
         return CommandResult(f"{name} begins anew; what is remembered stays.")
     return await _not_changed(invocation, name, "has nothing to reset")
 
@@ -209,16 +210,16 @@ async def _not_changed(invocation: Invocation, name: str, reason: str) -> Comman
 
 
 async def _pause(invocation: Invocation) -> CommandResult:
-    if invocation.context.is_paused:
+    if invocation.context.control.is_paused:
         return CommandResult("I am paused already. /resume goes on.")
-    invocation.context.pause()
+    invocation.context.control.pause()
     return CommandResult("Paused: nothing new is begun, and every message is kept. /resume goes on.")
 
 
 async def _resume(invocation: Invocation) -> CommandResult:
-    if not invocation.context.is_paused:
+    if not invocation.context.control.is_paused:
         return CommandResult("I am not paused.")
-    invocation.context.resume()
+    invocation.context.control.resume()
     return CommandResult("I go on.")
 
 

@@ -15,17 +15,19 @@ from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, Field
 from ...domain.jid import bare_jid
 from ...exceptions import CoReasonError
 from ...storage import StoredConversation
+from .context import CommandContext
 from .formatting import format_conversation
-from .model import CONFIRMED, Command, CommandContext, CommandResult
+from .model import CONFIRMED, Command, CommandResult
 from .registry import Commands
 
 log = logging.getLogger(__name__)
 
 
-class CommandRunner(CommandContext, Protocol):
+class CommandRunner(Protocol):
     """The runner that executes commands and sends their results."""
 
     commands: Commands
+    command_context: CommandContext
 
     async def run_command(
         self, owner: str, command: Command, values: Mapping[str, Any], conversation_id: str | None
@@ -148,10 +150,10 @@ class AdHocSessions:
         records: list[StoredConversation] = []
         if command.subject != "the person":
             record_owner = None if command.subject == "any conversation" else owner
-            found = await self._runner.repository.list_conversations(owner=record_owner, limit=_MAX_CHOICES)
+            found = await self._runner.command_context.repository.list_conversations(owner=record_owner, limit=_MAX_CHOICES)
             records = [record for record in found if record.turns]
-        steps = steps_of(command, records, self._runner.repository.agent)
-        values = await self._runner.commands.get_initial_values(command, self._runner, owner)
+        steps = steps_of(command, records, self._runner.command_context.repository.agent)
+        values = await self._runner.commands.get_initial_values(command, self._runner.command_context, owner)
         session = _AdHocSession(
             call.sender, command, steps, values, asyncio.get_running_loop().time() + self._session_timeout_s
         )

@@ -22,9 +22,10 @@ from ..response import TurnResponse
 from ..transport import OutboundMessage, SendMessages
 from ..turn import Turn
 from ..turn_services import TurnServices
+from .context import CommandContext
 from .decorator import AgentCommand
 from .formatting import describe_deleted
-from .model import Command, CommandContext, CommandResult
+from .model import Command, CommandResult
 from .parser import ParsedCommand
 from .registry import Commands
 
@@ -88,14 +89,18 @@ class CommandExecutor:
 
     def send_command_result(self, owner: str, result: CommandResult) -> None:
         """Send the result of a command to a person, outside of any turn."""
-        self._services.outbox.send(self._encode_result(InboundRequest("person", owner, "", None, {}, ""), uuid4(), result))
+        self._services.outbox.send(
+            self._encode_result(InboundRequest("person", owner, "", None, {}, "", owner=owner), uuid4(), result)
+        )
 
     async def _run_task(self, mailbox: Mailbox, command: Command, values: Mapping[str, Any], before_row: int) -> CommandResult:
         """Run a command from outside of the conversation. Requests up to `before_row` that still wait are older."""
         active = mailbox.active or await self._loader.load(mailbox)
         agent_command = self._commands.agent_commands.get(command.name)
         if agent_command is not None:
-            incoming = InboundRequest("person", mailbox.sender, "", mailbox.key[1], {"query": command.text}, "")
+            incoming = InboundRequest(
+                "person", mailbox.sender, "", mailbox.key[1], {"query": command.text}, "", owner=mailbox.sender
+            )
             queued = QueuedRequest(incoming, uuid4(), 0, Commit.completed(True), self._services.metrics.now())
             turn = self._make_turn(mailbox, active, queued, lambda messages: None)
             return await self._run_agent_command(turn, agent_command, values, sends_reply=False)
@@ -121,7 +126,7 @@ class CommandExecutor:
             suggestion = self._commands.suggest(parsed, mailbox.sender)
             hint = f" Did you mean {suggestion}?" if suggestion is not None else ""
             result = CommandResult(f"There is no such command.{hint} /help shows what there is.", is_error=True)
-        elif parsed.command.audience == "operators" and queued.incoming.owner:  # only a room says who this person is
+        elif parsed.command.audience == "operators" and queued.incoming.is_from_room:  # only a room says who this person is
             result = CommandResult(f"{parsed.command.text} is for those who write to me directly.", is_error=True)
         elif parsed.command.name == "cancel":
             result = CommandResult("Stopped." if mailbox.has_cancelled_turn else "There is nothing to stop.")

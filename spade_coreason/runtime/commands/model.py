@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
-from ...contracts import Agent
-from ...domain.conversation import Rules
 from ...domain.forms import Choice, Field, FieldValue
-from ...domain.preferences import Preferences
-from ...memory import AgentInteractionMemory
-from ...storage import AgentRepository, StoredConversation
-from ..access_requests import AccessRequests
-from ..files import Files
 
 Audience: TypeAlias = Literal["everybody", "operators"]
 Subject: TypeAlias = Literal["the person", "a conversation", "any conversation"]
@@ -22,82 +14,6 @@ ResultKind: TypeAlias = Literal["answer", "new", "forget this", "forget me", "ow
 
 CONFIRMED = "sure"
 """The field that answers a question."""
-
-
-class CommandContext(Protocol):
-    """The agent and its runner, as commands see them."""
-
-    agent: Agent
-    repository: AgentRepository
-    access_requests: AccessRequests | None
-    """The requests for access that operators decide; None if there is no operator to ask."""
-
-    @property
-    def rules(self) -> Rules:
-        """The rules of the agent's conversations."""
-        ...
-
-    @property
-    def files(self) -> Files | None:
-        """The connection to a server that stores files; None without one."""
-        ...
-
-    @property
-    def interaction_memory(self) -> AgentInteractionMemory | None:
-        """The agent's interaction memory; None without one."""
-        ...
-
-    @property
-    def is_paused(self) -> bool:
-        """True while no new turns start."""
-        ...
-
-    def now(self) -> datetime:
-        """Return the current time."""
-        ...
-
-    def cancel_replies(self, owner: str) -> int:
-        """Stop the agent's running turns for a person. Return their number."""
-        ...
-
-    async def get_preferences(self, owner: str) -> Preferences:
-        """Return the preferences of a person."""
-        ...
-
-    async def set_preferences(self, owner: str, preferences: Preferences) -> None:
-        """Store the preferences of a person."""
-        ...
-
-    async def end_conversation(self, conversation_id: str) -> bool:
-        """End a conversation. Return False if it is not active."""
-        ...
-
-    async def reset_conversation(self, conversation_id: str) -> bool:
-        """Start a new episode of a conversation. Return False if it does not exist."""
-        ...
-
-    def pause(self) -> None:
-        """Start no new turns until `resume`."""
-        ...
-
-    def resume(self) -> None:
-        """Start turns again after `pause`."""
-        ...
-
-
-class Invocation(NamedTuple):
-    """One call of a command.
-
-    `owner` is the bare JID of the person, as set by the server. `record` is the conversation that the command is about;
-    None if the person has none yet.
-    """
-
-    context: CommandContext
-    owner: str
-    record: StoredConversation | None
-    values: Mapping[str, Any]
-    commands: tuple[Command, ...]
-    """All commands that the person may run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +41,8 @@ class Command:
 
     name: str
     description: str
-    handler: Callable[[Invocation], Awaitable[CommandResult]]
+    handler: Callable[..., Awaitable[CommandResult]]
+    """Called with an `Invocation`."""
     audience: Audience = "everybody"
     subject: Subject = "the person"
     fields: tuple[Field, ...] = ()
@@ -138,7 +55,7 @@ class Command:
     """True if it may run beside a turn. Otherwise it waits until the conversation is between two turns."""
     usage: str = ""
     """An example of the text after the name, such as `50`, or the names of the values."""
-    initial_values: Callable[[Invocation], Awaitable[Mapping[str, FieldValue]]] | None = field(default=None, repr=False)
+    initial_values: Callable[..., Awaitable[Mapping[str, FieldValue]]] | None = field(default=None, repr=False)
 
     @property
     def text(self) -> str:

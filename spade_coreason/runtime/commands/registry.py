@@ -11,9 +11,10 @@ from ...domain.forms import FieldError, FieldValue
 from ...exceptions import ConfigError
 from ...storage import StoredConversation
 from .builtin import COMMANDS_FOR_EVERYBODY, COMMANDS_FOR_OPERATORS
+from .context import CommandContext, Invocation
 from .decorator import AgentCommand, commands_of
 from .formatting import describe_deleted
-from .model import Command, CommandContext, CommandResult, Invocation
+from .model import Command, CommandResult
 from .parser import ParsedCommand, find_command, parse_command, remove_escape
 
 __all__ = [

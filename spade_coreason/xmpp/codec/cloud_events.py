@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from ...contracts import ClientCapabilities
+from ...domain.jid import bare_jid
 from ...domain.messages import (
     LINEAGE_FIELDS,
     MAX_ID_CHARACTERS,
@@ -215,4 +216,5 @@ def _read_request(
         parent_request_id=parent,
         capabilities=capabilities,
         hops=hops,
+        owner=bare_jid(sender),
     )

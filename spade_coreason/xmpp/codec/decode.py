@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from ...domain.jid import bare_jid
 from ...domain.messages import (
     MAX_ID_CHARACTERS,
     PARENT_THREAD,
@@ -175,6 +176,7 @@ def _decode_spade(
         content=f"{thread}\n{text}\n{json.dumps(fields)}",
         message_type=message_type,
         metadata={"spade": fields, **{k: v for k, v in fields.items() if k not in RESERVED_METADATA}},
+        owner=bare_jid(sender),
     )
 
 
@@ -213,6 +215,7 @@ def _decode_person(
         replaces=replaces,
         origin_id=origin_id if origin_id != stanza_id and 0 < len(origin_id) <= MAX_ID_CHARACTERS else None,
         uses_replies=uses_replies,
+        owner=bare_jid(sender),
     )
 
 

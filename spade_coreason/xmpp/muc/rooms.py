@@ -65,7 +65,8 @@ class Rooms:
     def __init__(
         self,
         connection: Connection,
-        configs: Iterable[RoomConfig] = (),
+        configs: Iterable[RoomConfig],
+        access: AccessPolicy,
         on_occupant_left: Callable[[str], None] = lambda owner: None,
     ) -> None:
         self._connection = connection
@@ -76,7 +77,7 @@ class Rooms:
         """Return the stanzas that may leave now: queue those to rooms not joined yet, and address private replies."""
         self._agent_jid = bare_jid(connection.jid)
         self._is_closed = False
-        self.access = AccessPolicy(self._agent_jid)
+        self._access = access
         self.kick_pause_s = KICK_PAUSE_S
         self.ping = RoomPing(connection, self._rooms, self._on_lost)
         self._store_rooms: Callable[[list[list[str | None]]], None] = lambda rooms: None
@@ -90,7 +91,7 @@ class Rooms:
     @property
     def may_join_any(self) -> bool:
         """True if the agent has rooms or may accept invitations."""
-        return bool(self._rooms) or self.access.accepts_invitations
+        return bool(self._rooms) or self._access.accepts_invitations
 
     @property
     def is_in_any(self) -> bool:
@@ -110,7 +111,7 @@ class Rooms:
         """
         self._store_rooms, self._stored_rooms = store, rooms
         for jid, password in rooms:
-            if jid is not None and jid not in self._rooms and self.access.is_room_allowed(jid):
+            if jid is not None and jid not in self._rooms and self._access.is_room_allowed(jid):
                 self._rooms[jid] = self._invited_room(jid, password)
         self._store_invited()
 
@@ -149,7 +150,7 @@ class Rooms:
         self._cancel_pending(room)
         self._reset_occupants(room)
         room.state, room.tried_nick_count, room.nick = RoomState.JOINING, 1, room.config.nick
-        room.is_trusted = not room.config.is_invited or self.access.is_room_trusted(room.jid)
+        room.is_trusted = not room.config.is_invited or self._access.is_room_trusted(room.jid)
         room.task = asyncio.create_task(self._probe_and_join(room))
 
     async def _probe_and_join(self, room: Room) -> None:
@@ -316,7 +317,7 @@ class Rooms:
         invitation = read_invitation(message)
         if invitation is not None:
             is_from_room = message.find(f".//{MUC_INVITE}") is not None
-            if is_from_room or self.access.is_allowed(invitation.sender):
+            if is_from_room or self._access.is_allowed(invitation.sender):
                 self._accept_invitation(invitation.room, invitation.password)
             return None
         room = self._rooms[bare_jid(message.get("from", ""))]
@@ -372,12 +373,12 @@ class Rooms:
 
     def _is_allowed(self, room: Room, nick: str) -> bool:
         jid = room.jid_of(nick)
-        return jid is None or (jid != self._agent_jid and self.access.is_allowed(jid))
+        return jid is None or (jid != self._agent_jid and self._access.is_allowed(jid))
 
     def _accept_invitation(self, jid: str, password: str | None) -> None:
         room = self._rooms.get(jid)
         if room is None:
-            if "@" not in jid or not self.access.is_room_allowed(jid):
+            if "@" not in jid or not self._access.is_room_allowed(jid):
                 log.info("%s: does not follow an invitation into %s (access.rooms)", self._agent_jid, jid)
                 return
             if sum(room.config.is_invited for room in self._rooms.values()) >= _MAX_INVITED_ROOMS:

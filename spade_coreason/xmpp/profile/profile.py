@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ...domain.access import AccessPolicy
 from ...domain.avatar import Avatar
 from ...runtime import AccessRequests, Runner
 from ..connection.connection import Connection
@@ -35,7 +34,6 @@ class AgentProfile:
         self,
         connection: Connection,
         runner: Runner,
-        access: AccessPolicy,
         access_requests: AccessRequests,
         avatar: Avatar | None,
         may_run_commands: Callable[[str], bool],
@@ -50,22 +48,21 @@ class AgentProfile:
         self._is_published = False
         self._is_stopping = False
         self._adhoc = AdHocCommands(connection, runner, may_run_commands)
-        discovery = Discovery(self._client, self._agent_card, access.is_allowed, self._adhoc)
+        discovery = Discovery(self._client, self._agent_card, access_requests.access.is_allowed, self._adhoc)
         concurrency = runner.policy.concurrency
         self._presence = PresencePublisher(
             self._client,
             discovery.build_caps,
             lambda: runner.turns_in_flight,
             concurrency,
-            lambda: runner.is_paused,
+            lambda: runner.control.is_paused,
             lambda: runner.repository.is_failing,
             interval_s=timings.presence_interval_s,
         )
-        runner.on_pause(self._presence.update_now)
+        runner.control.pause_changed.subscribe(self._presence.update_now)
         self.on_activity = self._presence.on_activity
         """Schedule an update of the presence. Call it when a message came in."""
         self._roster: Roster | None = None
-        self._access = access
         self._access_requests = access_requests
 
     @property
@@ -80,7 +77,6 @@ class AgentProfile:
         if self._roster is None:
             self._roster = Roster(
                 self._connection,
-                self._access,
                 self._access_requests,
                 self._runner.repository,
                 self._introduction,

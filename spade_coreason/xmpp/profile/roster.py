@@ -11,7 +11,6 @@ from xml.etree.ElementTree import Element
 from slixmpp import Presence
 from slixmpp.exceptions import XMPPError
 
-from ...domain.access import AccessPolicy
 from ...domain.jid import bare_jid
 from ...exceptions import StoreError
 from ...runtime import AccessRequests, OutboundMessage
@@ -40,7 +39,6 @@ class Roster:
     def __init__(
         self,
         connection: Connection,
-        access: AccessPolicy,
         access_requests: AccessRequests,
         repository: AgentRepository,
         introduction: str,
@@ -48,14 +46,14 @@ class Roster:
     ) -> None:
         self._connection = connection
         self._client = connection.client
-        self._access = access
+        self._access = access_requests.access
         self._access_requests = access_requests
         self._repository = repository
         self._introduction = introduction
         self._spawn = spawn
         self._pending_introductions: dict[str, asyncio.Future[str]] = {}
         self._undecided: set[str] = set()
-        access_requests.on_decided = self._on_decided
+        access_requests.decided.subscribe(self._on_decided)
         self._client.add_event_handler("roster_update", self._on_roster_update)
         self._client.add_event_handler("presence_subscribe", self._on_subscribe)
         self._client.add_event_handler("presence_available", self._on_available)

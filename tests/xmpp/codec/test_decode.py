@@ -18,7 +18,6 @@ from spade_coreason.domain.messages import (
     InboundRequest,
     MalformedRequest,
     ReplyEvent,
-    conversation_owner,
 )
 from spade_coreason.xmpp.codec.cloud_events import request_stanza
 from spade_coreason.xmpp.codec.decode import decode
@@ -76,7 +75,7 @@ def test_of_several_bodies_the_first_counts() -> None:
 
 def test_the_owner_is_the_bare_jid_and_the_sender_the_full_one() -> None:
     incoming = decode_request(message(body("hi"), sender=f"{ALICE}/a/b"))
-    assert (incoming.sender, conversation_owner(incoming)) == (f"{ALICE}/a/b", ALICE)
+    assert (incoming.sender, incoming.owner) == (f"{ALICE}/a/b", ALICE)
 
 
 @pytest.mark.parametrize("thread", ["t", "a b", "<&>", "x" * 1024])
@@ -474,7 +473,7 @@ def test_a_bounce_needs_neither_sender_nor_id() -> None:
 
 
 def inbox_key(incoming: InboundRequest) -> UUID:
-    return derive_inbox_key(AGENT, conversation_owner(incoming), incoming.stanza_id, incoming.content)
+    return derive_inbox_key(AGENT, incoming.owner, incoming.stanza_id, incoming.content)
 
 
 MESSAGE_BUILDERS = [

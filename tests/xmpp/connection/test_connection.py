@@ -14,17 +14,13 @@ import pytest
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.exceptions import ConnectError, LoginError
-from spade_coreason.runtime.gateway import InboundGateway
-from spade_coreason.runtime.peers import OpenRequests
-from spade_coreason.runtime.runner import Runner
+from spade_coreason.runtime import AgentParts, AgentRuntime, Transport, UploadFile
 from spade_coreason.storage import open_database
-from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 from spade_coreason.xmpp.timings import ConnectionTimings
-from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.clock import LoopClock
 from tests.support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, Tunnel, endpoint_of, run_agent
 from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
@@ -45,10 +41,11 @@ STREAM = (
 async def _start(jid: str, password: str, endpoint: ServerEndpoint, tmp_path: Path, *, register: bool = False) -> HostedAgent:
     database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/connect.db", "normal")
     try:
-        host = HostedAgent(jid, password, endpoint, register=register)
-        transport = XmppTransport(jid, host.send)
-        runner = Runner(Echo(), jid, AgentRepository(database, jid), transport)
-        host.serve(runner, InboundGateway(runner, OpenRequests(), AccessPolicy(jid), transport))
+
+        def build(transport: Transport, upload: UploadFile) -> AgentRuntime:
+            return AgentParts(jid, database, transport, upload).build_runtime(Echo(), AccessPolicy(jid))
+
+        host = HostedAgent(jid, password, endpoint, build, register=register)
         await host.start()
         return host
     finally:

@@ -387,7 +387,7 @@ async def test_a_rooms_claim_about_a_jid_makes_nobody_an_operator(prosody: XmppS
             assert {row.owner for row in await agent.repository.list_conversations()} == {account[0]}
             operator.whisper("weather", "/pause")
             assert (await operator.receive_from("weather"))["body"] == "/pause is for those who write to me directly."
-            assert not agent.runner.is_paused
+            assert not agent.runner.control.is_paused
 
 
 async def test_on_a_server_without_adhoc_commands_they_are_texts(embedded: XmppServer, tmp_path: Path) -> None:

@@ -1,0 +1,112 @@
+"""The assembly of one agent, for the platform, for tests and for dry runs: its parts, its runner and its gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TypeAlias
+
+from ..contracts import Agent, Interceptor
+from ..contracts.base import utc_now
+from ..domain.access import AccessPolicy
+from ..memory import AgentInteractionMemory, Embedder, Knowledge, Summariser, TokenCounter, Usage
+from ..storage import AgentRepository, Database, KnowledgeRepository
+from .access_requests import AccessRequests
+from .agent_factory import Injectables
+from .expiry import OnConversationEnd
+from .files import FetchFile, Files, UploadFile, fetch, refuse_upload
+from .gateway import InboundGateway
+from .peers import OpenRequests, Peers
+from .policy import Policy
+from .runner import Runner
+from .transport import Transport
+
+
+class AgentParts:
+    """The parts of one agent that its constructor may take and that its runner uses.
+
+    `jid` is a bare JID. `upload` stores a file. `memory` returns the interaction memory; None for an
+    agent without one. `fetch_file` gets the target of a link. `clock` is the time of conversations.
+    """
+
+    def __init__(
+        self,
+        jid: str,
+        database: Database,
+        transport: Transport,
+        upload: UploadFile = refuse_upload,
+        memory: Callable[[], AgentInteractionMemory] | None = None,
+        *,
+        fetch_file: FetchFile = fetch,
+        embedder: Embedder | None = None,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.jid = jid
+        self.transport = transport
+        self.memory = memory
+        self.clock = clock
+        self.repository = AgentRepository(database, jid)
+        self.open_requests = OpenRequests()
+        self.peers = Peers(self.open_requests, transport)
+        self.files = Files(upload, fetch_file)
+        self.knowledge = Knowledge(KnowledgeRepository(database, jid), embedder, clock=clock)
+        self.usage = Usage(self.repository, clock)
+
+    def as_injectables(self, manifest_file: Path | None = None) -> Injectables:
+        """Return the parts as arguments for the constructor of the agent."""
+        return Injectables(
+            manifest_file=manifest_file,
+            peers=lambda: self.peers,
+            memory=self.memory,
+            knowledge=lambda: self.knowledge,
+            files=lambda: self.files,
+            usage=lambda: self.usage,
+        )
+
+    def build_runtime(
+        self,
+        agent: Agent,
+        access: AccessPolicy,
+        policy: Policy | None = None,
+        *,
+        on_conversation_end: tuple[OnConversationEnd, ...] = (),
+        summariser: Summariser | None = None,
+        count_tokens: TokenCounter | None = None,
+        interceptors: Sequence[Interceptor] = (),
+    ) -> AgentRuntime:
+        """Build the runner and the gateway of an agent. `access` decides who may talk to it; for the rest see `Runner`."""
+        access_requests = AccessRequests(access, self.repository, agent.manifest.metadata.name, self.transport)
+        runner = Runner(
+            agent,
+            self.jid,
+            self.repository,
+            self.transport,
+            policy,
+            clock=self.clock,
+            on_conversation_end=on_conversation_end,
+            interaction_memory=self.memory,
+            files=self.files,
+            knowledge=self.knowledge,
+            summariser=summariser,
+            count_tokens=count_tokens,
+            usage=self.usage,
+            access_requests=access_requests,
+            interceptors=interceptors,
+        )
+        return AgentRuntime(agent, self, runner, InboundGateway(runner, self.open_requests, access_requests, self.transport))
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRuntime:
+    """An agent with its parts, its runner and its gateway."""
+
+    agent: Agent
+    parts: AgentParts
+    runner: Runner
+    gateway: InboundGateway
+
+
+BuildRuntime: TypeAlias = Callable[[Transport, UploadFile], AgentRuntime]
+"""A function that builds an agent for a network: for its transport, and its function that stores a file."""

@@ -1,0 +1,56 @@
+"""The call of a command: who calls it with which values, and the parts of the agent that it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from ...contracts import Agent
+from ...domain.conversation import Rules
+from ...memory import AgentInteractionMemory
+from ...storage import AgentRepository, StoredConversation
+from ..access_requests import AccessRequests
+from ..agent_control import AgentControl
+from ..files import Files
+from ..loader import ConversationLoader
+from ..mailboxes import Mailboxes
+from .model import Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandContext:
+    """The parts of one agent, as its commands see them."""
+
+    agent: Agent
+    repository: AgentRepository
+    rules: Rules
+    clock: Callable[[], datetime]
+    mailboxes: Mailboxes
+    loader: ConversationLoader
+    control: AgentControl
+    files: Files
+    access_requests: AccessRequests | None
+    """The requests for access that operators decide; None if there is no operator to ask."""
+    get_interaction_memory: Callable[[], AgentInteractionMemory] | None
+
+    @property
+    def interaction_memory(self) -> AgentInteractionMemory | None:
+        """The agent's interaction memory; None without one."""
+        return None if self.get_interaction_memory is None else self.get_interaction_memory()
+
+
+class Invocation(NamedTuple):
+    """One call of a command.
+
+    `owner` is the bare JID of the person, as set by the server. `record` is the conversation that the command is about;
+    None if the person has none yet.
+    """
+
+    context: CommandContext
+    owner: str
+    record: StoredConversation | None
+    values: Mapping[str, Any]
+    commands: tuple[Command, ...]
+    """All commands that the person may run."""
