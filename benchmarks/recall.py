@@ -18,7 +18,7 @@ from spade_coreason.contracts import ConversationState
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.memory.conversation import Variables
-from spade_coreason.memory.session import TurnSession
+from spade_coreason.memory.session import SessionChanges, TurnSession
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.knowledge import KnowledgeRepository, MissingVectors, NewDocument, Shelf, VectorRecord
@@ -94,8 +94,8 @@ def _session(database: Database, knowledge: Knowledge) -> TurnSession:
         1, "one", PERSON, str(uuid4()), ConversationStatus(ConversationState.ACTIVE, 0, now, now), 0
     )
     identity = Identity(id=PERSON, name="alice", role="user")
-    variables = Variables("conversation", "one", {}), Variables("person", PERSON, {})
-    return TurnSession(conversation, (), identity, AgentRepository(database, AGENT), *variables, knowledge=knowledge)
+    changes = SessionChanges(Variables("conversation", "one", {}), Variables("person", PERSON, {}))
+    return TurnSession(conversation, (), identity, AgentRepository(database, AGENT), changes, knowledge=knowledge)
 
 
 async def _fill(database: Database, documents: int, chance: random.Random) -> None:

@@ -191,6 +191,11 @@ class InboundRequest:
     """The nickname of the sender in a room."""
 
     @property
+    def reply_address(self) -> str:
+        """The address for a reply in text. The bare JID of a person reaches them also on another device."""
+        return self.address or self.owner
+
+    @property
     def is_from_room(self) -> bool:
         """True if a room passed the request on: as its own message, or as a private one of an occupant."""
         return bool(self.address)

@@ -18,7 +18,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "knowledge.knowledge": ["Knowledge", "ProgressCallback", "SearchHit"],
         "knowledge.loaders": ["find_files"],
         "openai_api": ["OpenAIApi"],
-        "session": ["TurnSession"],
+        "session": ["SessionChanges", "TurnSession"],
         "summaries": ["ExtractiveSummariser", "ModelSummariser", "Summariser"],
         "tokens": ["TokenCounter", "Tokenizer", "counter_for", "guard_counter"],
         "usage": ["TOKENS_VARIABLE", "USAGE_EVENT", "Usage", "sum_usage"],

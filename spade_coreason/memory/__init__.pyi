@@ -45,6 +45,7 @@ from .openai_api import (
     OpenAIApi as OpenAIApi,
 )
 from .session import (
+    SessionChanges as SessionChanges,
     TurnSession as TurnSession,
 )
 from .summaries import (

@@ -7,7 +7,6 @@ from uuid import UUID
 
 from ..contracts import Identity
 from ..contracts.authoring import VariableScope
-from ..domain.conversation import ConversationStatus
 from ..domain.history import RecentTurns
 from ..domain.jid import local_part
 from ..domain.preferences import Preferences
@@ -75,13 +74,3 @@ class ActiveConversation:
         if nickname:
             return Identity(id=self.record.owner, name=nickname, role="user")
         return self.identities["agent" if channel in ("program", "spade") else "user"]
-
-    @property
-    def status(self) -> ConversationStatus:
-        """The state of the conversation in its life cycle."""
-        return self.record.status
-
-    @status.setter
-    def status(self, status: ConversationStatus) -> None:
-        if status is not self.record.status:
-            self.record = self.record.with_status(status)

@@ -47,7 +47,7 @@ class HistoryWindows:
     ) -> None:
         self.policy = policy
         # Looked up once, and not at every turn.
-        self._compacts = policy.strategy in (MemoryStrategy.SUMMARY, MemoryStrategy.VECTOR_STORE)
+        self.compacts = policy.strategy in (MemoryStrategy.SUMMARY, MemoryStrategy.VECTOR_STORE)
         self._limits_tokens = policy.strategy is MemoryStrategy.TOKEN_BUFFER
         self._repository = repository
         self._count_tokens = count_tokens or estimate_tokens
@@ -60,6 +60,17 @@ class HistoryWindows:
 
     # Window
 
+    def append(self, recent_turns: RecentTurns, text: str, number: int, variables: Variables) -> tuple[RecentTurns, int]:
+        """Return the turns with a new one (its JSON text and its number, from 1), and the number of the window's first turn.
+
+        A turn that is larger than the whole window is marked: `meta["over_limit"]` is its number of tokens.
+        """
+        turn = StoredTurn(text)
+        if self._limits_tokens and (size := self._turn_tokens(turn)) > self.policy.limit:
+            turn = turn.with_meta("over_limit", size)
+        turns = recent_turns.with_appended(turn)
+        return turns, self.prune(turns, number, variables)
+
     def prune(self, recent_turns: RecentTurns, newest_number: int, variables: Variables) -> int:
         """Drop the turns that need not stay in memory, and return the number of the first turn of the window.
 
@@ -71,7 +82,7 @@ class HistoryWindows:
                 available, self.policy, newest_number, sizes=(self._turn_tokens(turn) for turn in reversed(recent_turns))
             )
         else:
-            compacted_through = self.compaction_state(variables).through if self._compacts else 0
+            compacted_through = self.compaction_state(variables).through if self.compacts else 0
             max_turns, first = window_bounds(available, self.policy, newest_number, compacted_through)
         if max_turns < available:
             recent_turns.truncate(max_turns)
@@ -93,16 +104,10 @@ class HistoryWindows:
 
     def compaction_state(self, variables: Variables) -> CompactionState:
         """Return how far the current strategy has compacted. The work of an earlier strategy does not count."""
-        if not self._compacts:
+        if not self.compacts:
             return NO_COMPACTION
         state = variables.compaction
         return state if state.strategy == self.policy.strategy else NO_COMPACTION
-
-    def mark_over_limit(self, turn: StoredTurn) -> StoredTurn:
-        """Mark a new turn that is larger than the whole window: `meta["over_limit"]` is its number of tokens."""
-        if self._limits_tokens and (size := self._turn_tokens(turn)) > self.policy.limit:
-            return turn.with_meta("over_limit", size)
-        return turn
 
     def warn_unbounded(self) -> None:
         """Log once that the window has no limit."""
@@ -128,7 +133,7 @@ class HistoryWindows:
 
         Nothing happens if the strategy has no compaction, or if it already runs for this conversation.
         """
-        if not self._compacts:
+        if not self.compacts:
             return
         conversation_id = active.record.conversation_id
         if conversation_id not in self._jobs and self._turns_to_compact(active):

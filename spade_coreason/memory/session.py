@@ -22,11 +22,73 @@ _MAX_RECALL_TURNS = 1000
 _RECALL_PAGE = 25
 
 
-class TurnSession:
-    """The `Session` of one turn. `contracts.authoring` documents the methods for agents.
+class SessionChanges:
+    """The changes of one turn to its session: variables to store, and the end of the episode.
 
-    Variables that the turn stores become durable together with the turn, in one transaction.
+    They become durable together with the turn, in one transaction. `person_variables` is None in a room.
     """
+
+    __slots__ = ("_by_scope", "_is_closed", "_pending", "is_ended")
+
+    def __init__(self, conversation_variables: Variables, person_variables: Variables | None) -> None:
+        self._by_scope = {"conversation": conversation_variables, "person": person_variables}
+        self._pending: dict[tuple[str, str], str] = {}
+        self._is_closed = False
+        self.is_ended = False
+        """True if the episode ends with the turn."""
+
+    def require_open(self) -> None:
+        """Raise RuntimeError if the turn has ended."""
+        if self._is_closed:
+            raise RuntimeError("nothing may be stored after assist has returned")
+
+    def set(self, scope: str, key: str, text: str) -> None:
+        """Set a variable to a JSON text, if the scope has variables."""
+        if self._by_scope[scope] is not None:
+            self._pending[scope, key] = text
+
+    def find(self, key: str) -> str | None:
+        """Return the JSON text of a variable: of the conversation, else of the person; None without one."""
+        for name, variables in self._by_scope.items():
+            if variables is not None:
+                text = self._pending.get((name, key), variables.values.get(key))
+                if text is not None:
+                    return text
+        return None
+
+    def pending_variables(self) -> list[Variable]:
+        """Return the variables that the turn has stored so far."""
+        return [
+            Variable(name, variables.holder, key, text)
+            for (name, key), text in self._pending.items()
+            if (variables := self._by_scope[name]) is not None
+        ]
+
+    def close(self) -> list[Variable]:
+        """Reject further changes, and return the variables to store."""
+        self._is_closed = True
+        return self.pending_variables() if self._pending else []
+
+    def publish(self) -> None:
+        """Make the stored variables visible to other sessions. Call it after the transaction."""
+        for (name, key), text in self._pending.items():
+            if (variables := self._by_scope[name]) is not None:
+                variables.values[key] = text
+
+
+class TurnSession:
+    """The `Session` of one turn. `contracts.authoring` documents the methods for agents."""
+
+    __slots__ = (
+        "_changes",
+        "_compaction",
+        "_identity",
+        "_knowledge",
+        "_on_window_read",
+        "_recent_turns",
+        "_record",
+        "_repository",
+    )
 
     def __init__(
         self,
@@ -34,8 +96,7 @@ class TurnSession:
         recent_turns: Sequence[StoredTurn],
         identity: Identity,
         repository: AgentRepository,
-        conversation_variables: Variables,
-        person_variables: Variables | None,
+        changes: SessionChanges,
         *,
         compaction: CompactionState = NO_COMPACTION,
         knowledge: Knowledge | None = None,
@@ -48,10 +109,7 @@ class TurnSession:
         self._compaction = compaction
         self._knowledge = knowledge
         self._on_window_read = on_window_read
-        self._variables_by_scope = {"conversation": conversation_variables, "person": person_variables}
-        self._pending: dict[tuple[str, str], str] = {}
-        self._is_closed = False
-        self.is_ended = False
+        self._changes = changes
 
     @property
     def session_id(self) -> str:
@@ -120,8 +178,7 @@ class TurnSession:
 
     async def store(self, key: str, value: Any, *, scope: VariableScope | None = None) -> None:
         """Store a JSON value under a key, for the conversation and the person or for the one that `scope` names."""
-        if self._is_closed:
-            raise RuntimeError("nothing may be stored after assist has returned")
+        self._changes.require_open()
         if not isinstance(key, str) or not key:
             raise ValueError(f"the key of a variable is a text, not {key!r}")
         if "\0" in key:
@@ -135,45 +192,16 @@ class TurnSession:
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f'variable "{key}": {error}; only JSON values can be kept') from error
         for name in _resolve_scopes(scope):
-            if self._variables_by_scope[name] is not None:
-                self._pending[name, key] = text
+            self._changes.set(name, key, text)
 
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the variable of this conversation, else that of this person with the agent, else `default`."""
-        for name, variables in self._variables_by_scope.items():
-            if variables is None:
-                continue
-            text = self._pending.get((name, key))
-            if text is None:
-                text = variables.values.get(key)
-            if text is not None:
-                return json.loads(text)
-        return default
+        text = self._changes.find(key)
+        return default if text is None else json.loads(text)
 
     def end(self) -> None:
         """End the episode of the conversation after this turn. The next message opens a new one with the same memory."""
-        self.is_ended = True
-
-    def close(self) -> list[Variable]:
-        """Reject further `store` calls, and return the variables that this turn stored."""
-        self._is_closed = True
-        return self.pending_variables()
-
-    def pending_variables(self) -> list[Variable]:
-        """Return the variables that this turn has stored so far."""
-        pending = []
-        for (name, key), text in self._pending.items():
-            variables = self._variables_by_scope[name]
-            if variables is not None:
-                pending.append(Variable(name, variables.holder, key, text))
-        return pending
-
-    def publish_variables(self) -> None:
-        """Make the stored variables visible to other sessions. Call it after the transaction."""
-        for (name, key), text in self._pending.items():
-            variables = self._variables_by_scope[name]
-            if variables is not None:
-                variables.values[key] = text
+        self._changes.is_ended = True
 
 
 def _require_text_keys(value: object) -> None:

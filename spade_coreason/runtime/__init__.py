@@ -33,6 +33,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "ClientFeatures",
             "OutboundMessage",
             "PresentationOptions",
+            "ReplyChannel",
             "SendMessages",
             "Transport",
             "UnknownClientFeatures",

@@ -71,6 +71,7 @@ from .transport import (
     ClientFeatures as ClientFeatures,
     OutboundMessage as OutboundMessage,
     PresentationOptions as PresentationOptions,
+    ReplyChannel as ReplyChannel,
     SendMessages as SendMessages,
     Transport as Transport,
     UnknownClientFeatures as UnknownClientFeatures,

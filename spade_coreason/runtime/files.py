@@ -88,7 +88,8 @@ class Files:
     def __init__(self, upload_file: UploadFile, fetch_file: FetchFile = fetch) -> None:
         self._upload_file = upload_file
         self._fetch_file = fetch_file
-        self._uploaded_links: dict[str, None] = {}
+        self.uploaded_links: dict[str, None] = {}
+        """The links of the latest uploads."""
 
     async def upload(self, name: str, data: bytes, type: str | None = None, progress: Progress | None = None) -> str:
         """Upload `data` to the agent's server (XEP-0363), and return the link to the file.
@@ -107,9 +108,9 @@ class Files:
         if not _MEDIA_TYPE.fullmatch(media_type):
             raise UploadError(name, f"{media_type!r} is no media type; write it like image/png")
         link = await self._upload_file(safe_name, data, media_type, progress)
-        self._uploaded_links[link] = None
-        if len(self._uploaded_links) > _MAX_LINKS:
-            del self._uploaded_links[next(iter(self._uploaded_links))]
+        self.uploaded_links[link] = None
+        if len(self.uploaded_links) > _MAX_LINKS:
+            del self.uploaded_links[next(iter(self.uploaded_links))]
         return link
 
     def has_uploaded(self, link: str) -> bool:
@@ -117,7 +118,7 @@ class Files:
 
         The clients of people fetch a file that is shown to them, and so reveal themselves to the author of its link.
         """
-        return link in self._uploaded_links
+        return link in self.uploaded_links
 
     async def fetch(self, url: str, **limits: Any) -> FetchedFile:
         """Fetch a file with the function `fetch`, which takes the same keyword arguments."""

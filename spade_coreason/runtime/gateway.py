@@ -34,7 +34,7 @@ from ..storage import Commit
 from .access_requests import AccessRequests
 from .peers import OpenRequests
 from .runner import Runner
-from .transport import Transport
+from .transport import Transport, encode_reply
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class InboundGateway:
         if is_asked:
             text = "I may not talk with you yet. I have asked whoever runs me, and tell you when I may."
         refusal = Refused(text, ErrorCode.FORBIDDEN)
-        self._transport.send(self._transport.open_reply(incoming, uuid4()).encode(refusal))
+        self._transport.send(encode_reply(self._transport.open_reply(incoming, uuid4()), refusal))
 
     def _reply_to_malformed(self, message: MalformedRequest) -> None:
         self.dropped["malformed"] += 1

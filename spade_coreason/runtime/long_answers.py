@@ -36,42 +36,38 @@ class LongAnswers:
     If the server stores no files, a long text is sent as several messages.
     """
 
-    def __init__(self, agent: str, transport: Transport, files: Files | None = None, over_bytes: int = 0) -> None:
+    def __init__(self, agent: str, transport: Transport, files: Files, over_bytes: int = 0) -> None:
         self._agent = agent
         self._transport = transport
-        self._files = files
-        self._over_bytes = over_bytes
+        self.files = files
+        self.over_bytes = over_bytes
         self._next_attempt_s = 0.0
 
     async def render_markdown(self, content: str) -> RenderedAnswer:
         """Upload a Markdown text if it is too long, or show it as a file if it is the link to an upload."""
-        if self._files is None:
-            return UNCHANGED
-        if self._files.has_uploaded(link := content.strip()):
+        if self.files.has_uploaded(link := content.strip()):
             return RenderedAnswer(None, (link,))
         return await self._upload_and_preview(content, "answer.md", is_markdown=True) if self._is_long(content) else UNCHANGED
 
     async def render_data(self, block: DataBlock) -> RenderedAnswer:
         """Upload a data block if it is too long, and find the links to uploads among its values."""
-        if self._files is None:
-            return UNCHANGED
-        text = self._transport.render_block(block) if self._over_bytes else ""
+        text = self._transport.render_block(block) if self.over_bytes else ""
         if self._is_long(text):
             return await self._upload_and_preview(text, "answer.txt", is_markdown=False)
-        links = dict.fromkeys(text for text in _texts_in(block.data) if self._files.has_uploaded(text))
+        links = dict.fromkeys(text for text in _texts_in(block.data) if self.files.has_uploaded(text))
         return RenderedAnswer(None, tuple(links)[:_MAX_LINKS])
 
     def _is_long(self, text: str) -> bool:
-        limit = self._over_bytes
+        limit = self.over_bytes
         return 0 < limit < len(text) * 4 and limit < len(text.encode("utf-8", "replace"))
 
     async def _upload_and_preview(self, text: str, name: str, *, is_markdown: bool) -> RenderedAnswer:
-        if self._files is None or time.monotonic() < self._next_attempt_s:
+        if time.monotonic() < self._next_attempt_s:
             return UNCHANGED
         data = text.encode("utf-8", "replace")
         try:
             async with asyncio.timeout(_UPLOAD_TIMEOUT_S):
-                link = await self._files.upload(name, data)
+                link = await self.files.upload(name, data)
         except (UploadError, TimeoutError) as error:
             self._next_attempt_s = time.monotonic() + _RETRY_AFTER_S
             log.info("%s: an answer of %d bytes goes in several messages: %s", self._agent, len(data), error)

@@ -11,7 +11,7 @@ from pydantic_core import from_json, to_json
 from ..concurrency import RateLimiter
 from ..domain.messages import Failed, InboundRequest, Refused, TurnEvent
 from ..storage import Inbox
-from .transport import OutboundMessage, SendMessages, Transport
+from .transport import OutboundMessage, SendMessages, Transport, encode_reply
 
 
 class Outbox:
@@ -26,8 +26,7 @@ class Outbox:
 
     def encode(self, incoming: InboundRequest, key: UUID, *events: TurnEvent) -> list[OutboundMessage]:
         """Encode events of the platform itself as the messages of a reply to a request."""
-        channel = self._transport.open_reply(incoming, key)
-        return [message for event in events for message in channel.encode(event)]
+        return encode_reply(self._transport.open_reply(incoming, key), *events)
 
     def send_problem(self, incoming: InboundRequest, key: UUID, problem: Refused | Failed) -> None:
         """Tell a sender that a request cannot be accepted: a program each time, all others at most once a minute.

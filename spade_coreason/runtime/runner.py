@@ -41,12 +41,11 @@ from .long_answers import LongAnswers
 from .mailboxes import Mailbox, Mailboxes, QueuedRequest
 from .metrics import Metrics
 from .outbox import Outbox, dump_reply
+from .output import ReplyTimers, TurnOutput
 from .policy import Policy
 from .received_reactions import ReceivedReactions
-from .response import TurnResponse
 from .retention_job import EphemeralOwners, Purged, RetentionJob
-from .stream import ReplyTimers
-from .transport import OutboundMessage, Transport
+from .transport import PLAIN_PRESENTATION, OutboundMessage, PresentationOptions, Transport
 from .turn import Turn
 from .turn_services import TurnServices
 
@@ -99,6 +98,7 @@ class Runner:
         self.metrics = Metrics()
         self.commands = Commands(agent, is_enabled=self.policy.commands, operators=self.policy.operators)
         self._clock = clock
+        files = files or Files(refuse_upload)
         timings = self.policy.timings
         self._mailboxes = Mailboxes(repository, self.policy.concurrency, self.policy.queue, self.policy.remembered_turns)
         self._admission = Admission(self.jid, self._mailboxes, interceptors)
@@ -146,7 +146,7 @@ class Runner:
             mailboxes=self._mailboxes,
             loader=self.loader,
             control=self.control,
-            files=files or Files(refuse_upload),
+            files=files,
             access_requests=access_requests,
             get_interaction_memory=interaction_memory,
         )
@@ -314,7 +314,11 @@ class Runner:
             await self._fail_request(mailbox, queued)
 
     async def _answer(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
-        """Answer one request: load its conversation, then run a command, run the agent or refuse."""
+        """Answer one stored request: load its conversation, decide, run the agent, then update, prune and save.
+
+        `receive` has stored the request and put it into its mailbox. A command runs instead of the agent. `Turn.finish` sends
+        the end of the reply when all is stored.
+        """
         incoming = queued.incoming
         if queued.may_be_duplicate and not queued.is_redelivered and (problem := self._admission.refuse(incoming)) is not None:
             self.repository.inbox.close(queued.inbox_row)  # it looked like a duplicate when it came, and was none
@@ -326,30 +330,67 @@ class Runner:
             await self._command_executor.reply_to_command(mailbox, active, queued, queued.command)
             return
         decision = decide_for_conversation(active, incoming, now, self.policy.rules)
-        active.status = decision.status
+        if decision.status is not active.record.status:
+            active.record = active.record.with_status(decision.status)
         if decision.ended_state is not None:
             await self._expiry.on_ended(active.record.conversation_id, decision.ended_state)
-        response = self._services.make_response(queued, active)
-        if decision.outcome is RUN:
-            await Turn(self._services, mailbox, active, queued, response, now).answer()
+        output = self._open_output(active, queued)
+        if decision.outcome is not RUN:
+            await self._refuse(active, queued, output, decision.outcome, now)
+            return
+        turn = Turn(self._services, mailbox, active, queued, output, now)
+        self._begin_turn(active, queued)
+        final_event = await turn.run(turn.assist)
+        if turn.is_deleted:
+            output.cancel()
+            self.repository.inbox.close(queued.inbox_row)
+        elif final_event is None:
+            await turn.close_cancelled()
         else:
-            await self._refuse(active, queued, response, decision.outcome, now)
+            await turn.finish(final_event)
+
+    def _begin_turn(self, active: ActiveConversation, queued: QueuedRequest) -> None:
+        """Note the activity of the conversation, and tell the sender that the request is read."""
+        conversation_id, status, incoming = active.record.conversation_id, active.record.status, queued.incoming
+        self._expiry.on_activity(conversation_id, status.last_interaction)
+        if status.interaction_count == 1:
+            self._services.usage.reset_conversation(conversation_id)
+        if incoming.wants_displayed_marker and incoming.stanza_id:
+            self._outbox.send([self._services.transport.encode_displayed(incoming)])
+
+    def _open_output(self, active: ActiveConversation, queued: QueuedRequest) -> TurnOutput:
+        """Open the output for a request, by the preferences of the person and the features of their clients."""
+        services, incoming, person = self._services, queued.incoming, active.record.owner
+        preferences, client_features = active.person.preferences, services.transport.client_features
+        has_live_messages = preferences.streaming is not False and client_features.has_corrections(person)
+        presentation = PresentationOptions(
+            has_live_messages=has_live_messages,
+            find_chained_device=(
+                partial(client_features.find_chained_device, person)
+                if has_live_messages
+                else PLAIN_PRESENTATION.find_chained_device
+            ),
+            is_rerun=queued.is_redelivered,
+            shows_thoughts=self.policy.thoughts if preferences.thoughts is None else preferences.thoughts,
+            shows_steps=preferences.thoughts is not False,
+            has_replies=client_features.has_replies(incoming.sender),
+        )
+        channel = services.transport.open_reply(incoming, queued.key, presentation)
+        return TurnOutput(channel, self._outbox.send, queued.key, services.reply_timers, services.long_answers)
 
     async def _refuse(
-        self, active: ActiveConversation, queued: QueuedRequest, response: TurnResponse, outcome: Outcome, now: datetime
+        self, active: ActiveConversation, queued: QueuedRequest, output: TurnOutput, outcome: Outcome, now: datetime
     ) -> None:
         """Finish a request without a turn: with a notice, or in silence to people who have had one."""
         final_messages: list[OutboundMessage] = []
         incoming = queued.incoming
         if outcome is Outcome.NOTICE or incoming.channel == "program":
             notice = refusal_notice(active, incoming, now, self.policy.rules, has_commands=self.policy.commands)
-            final_messages = response.finish(notice)
+            final_messages = output.finish(notice)
             active.echo_count = 0
         else:
-            response.abandon()
-        await self.repository.inbox.finish(
-            queued.inbox_row, active.record, None, dump_reply(final_messages) if final_messages else None
-        )
+            output.abandon()
+        await self.repository.inbox.finish(queued.inbox_row, active.record, None, output.dump_reply())
         await queued.stored
         if final_messages:
             self._outbox.send_final(queued.inbox_row, final_messages)

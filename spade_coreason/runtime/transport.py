@@ -8,6 +8,7 @@ load the storage.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
@@ -16,25 +17,20 @@ from ..domain.messages import InboundRequest, MalformedRequest, TurnEvent
 from ..domain.value import value
 
 
+@dataclass(slots=True, eq=False)
 class OutboundMessage:
     """A message on its way out: its recipient, and its content in the form of the network.
 
     The connection calls `acknowledge` when the server has the message, or when it cannot learn that.
     """
 
-    __slots__ = ("content", "is_acknowledged", "is_last", "on_acknowledged", "recipient")
-
-    def __init__(self, recipient: str, content: str) -> None:
-        self.recipient = recipient
-        """The address: a bare JID or a full one."""
-        self.content = content
-        self.is_last = False
-        """True for the last message of a reply."""
-        self.is_acknowledged = False
-        self.on_acknowledged: Callable[[], None] | None = None
-
-    def __repr__(self) -> str:
-        return f"OutboundMessage({self.recipient!r}, {self.content!r})"
+    recipient: str
+    """The address: a bare JID or a full one."""
+    content: str
+    is_last: bool = False
+    """True for the last message of a reply."""
+    is_acknowledged: bool = False
+    on_acknowledged: Callable[[], None] | None = None
 
     def acknowledge(self) -> None:
         """Mark the message as received by the server, and call `on_acknowledged` once."""
@@ -77,6 +73,8 @@ class ReplyChannel(Protocol):
 
     key: str
     """The inbox key of the request, as text."""
+    recipient: str
+    """The address of all its messages."""
     shows_typing: bool
     """True if the recipient is shown that the agent is writing."""
     has_live_messages: bool
@@ -90,28 +88,36 @@ class ReplyChannel(Protocol):
         """Return True if thoughts with this title, `STEP_TITLE` or none, are shown to the recipient."""
         ...
 
-    def encode(self, event: TurnEvent) -> list[OutboundMessage]:
-        """Encode an event. The list is empty while it waits for more events, or if it is not for the recipient."""
+    def encode(self, event: TurnEvent) -> list[str]:
+        """Encode an event as the contents of messages.
+
+        The list is empty while it waits for more events, or if it is not for the recipient.
+        """
         ...
 
-    def encode_update(self, stream_id: str) -> list[OutboundMessage]:
+    def encode_update(self, stream_id: str) -> list[str]:
         """Encode the current text of a stream, if it has grown and the channel `has_live_messages`.
 
         These messages are transient and must not be stored.
         """
         ...
 
-    def encode_composing(self) -> list[OutboundMessage]:
-        """Encode "typing…"; empty unless the channel `shows_typing`."""
+    def encode_composing(self) -> str | None:
+        """Encode "typing…"; None unless the channel `shows_typing`."""
         ...
 
-    def encode_paused(self) -> list[OutboundMessage]:
-        """Encode the end of "typing…" if no reply follows; empty if it was not shown."""
+    def encode_paused(self) -> str | None:
+        """Encode the end of "typing…" if no reply follows; None if it was not shown."""
         ...
 
-    def encode_cancelled(self) -> list[OutboundMessage]:
+    def encode_cancelled(self) -> list[str]:
         """Encode the end of a cancelled reply. The list is empty unless part of the reply was shown."""
         ...
+
+
+def encode_reply(channel: ReplyChannel, *events: TurnEvent) -> list[OutboundMessage]:
+    """Encode events as the messages of a reply."""
+    return [OutboundMessage(channel.recipient, content) for event in events for content in channel.encode(event)]
 
 
 class ClientFeatures(Protocol):

@@ -19,14 +19,13 @@ from ..concurrency import Deadline
 from ..contracts import AgentRequest, ErrorCode, UserErrorBlock
 from ..contracts.base import construct_valid
 from ..domain import conversation
-from ..domain.history import StoredTurn
 from ..domain.messages import Completed, Failed, TurnEvent
 from ..domain.text import replace_lone_surrogates
 from ..exceptions import StoreError, describe_for_log
-from ..memory import ActiveConversation, DeferredSyncs, TurnSession, sum_usage
-from ..storage import Commit, TurnRecord, Variable
+from ..memory import ActiveConversation, DeferredSyncs, SessionChanges, TurnSession, sum_usage
+from ..storage import NO_COMPACTION, Commit, TurnRecord, Variable
 from .mailboxes import Mailbox, QueuedRequest
-from .outbox import dump_reply
+from .output import TurnOutput
 from .peers import CURRENT_REQUEST
 from .response import TurnResponse
 from .transport import OutboundMessage
@@ -43,39 +42,35 @@ class Turn:
     mailbox: Mailbox
     conversation: ActiveConversation
     queued: QueuedRequest
-    response: TurnResponse
+    output: TurnOutput
     started_at: datetime
     request: AgentRequest = field(init=False)
     session: TurnSession = field(init=False)
+    response: TurnResponse = field(init=False)
+    changes: SessionChanges = field(init=False)
+    """The changes that the agent makes to its session."""
     has_failed: bool = False
     """True if the turn counts as failed in the status of the conversation."""
 
     def __post_init__(self) -> None:
-        self.request = self.response.request = _make_request(self.conversation, self.queued, self.started_at)
-        self.session = _make_session(self.services, self.conversation, self.queued)
+        services, active, queued = self.services, self.conversation, self.queued
+        self.request = _make_request(active, queued, self.started_at)
+        self.changes = SessionChanges(active.variables, active.person.variables)
+        windows = services.history_windows
+        self.session = TurnSession(
+            active.record,
+            active.turns,
+            active.identity_for(queued.incoming.channel, queued.incoming.nickname),
+            services.repository,
+            self.changes,
+            compaction=windows.compaction_state(active.variables) if windows.compacts else NO_COMPACTION,
+            knowledge=services.knowledge,
+            on_window_read=windows.warn_unbounded,
+        )
+        self.response = TurnResponse(self.output, self.request, active.record.owner, services.repository)
 
-    async def answer(self) -> None:
-        """Run the agent, and store the turn with its reply before the last stanza leaves.
-
-        `StoreError` if the turn cannot be stored.
-        """
-        services, incoming = self.services, self.queued.incoming
-        services.expiry.on_activity(self.conversation.record.conversation_id, self.conversation.record.status.last_interaction)
-        if self.conversation.record.status.interaction_count == 1:
-            services.usage.reset_conversation(self.conversation.record.conversation_id)
-        if incoming.wants_displayed_marker and incoming.stanza_id:
-            services.outbox.send([services.transport.encode_displayed(incoming)])
-        final_event = await self.run(self._assist)
-        if self.is_deleted:
-            self.response.cancel()
-            services.repository.inbox.close(self.queued.inbox_row)
-        elif final_event is None:
-            usage_variables = await self._count_usage(sum_usage(self.response.events))
-            await services.repository.inbox.finish(self.queued.inbox_row, self.conversation.record, None, None, usage_variables)
-        else:
-            await self._finish(final_event)
-
-    def _assist(self) -> Awaitable[object]:
+    def assist(self) -> Awaitable[object]:
+        """Call the agent, through its interceptors."""
         return self.services.assist(self.request, self.session, self.response)
 
     @property
@@ -88,13 +83,13 @@ class Turn:
 
         Any exception of `work` becomes a failure of this turn only. Returns None if the sender has cancelled the request.
         """
-        services, mailbox, response = self.services, self.mailbox, self.response
+        services, mailbox, output = self.services, self.mailbox, self.output
         token = CURRENT_REQUEST.set(self.request)
         task = mailbox.worker
         deadline, syncs = Deadline(services.assist_timers, task), DeferredSyncs()
         try:
             if mailbox.is_cancelled:
-                response.cancel()
+                output.cancel()
                 return None
             mailbox.is_assisting = True
             try:
@@ -110,32 +105,32 @@ class Turn:
                 self._warn_of_return_value(returned)
             if task is not None and task.cancelling():
                 await self._clear_cancellation()
-            response.defer_until_stored()
+            output.hold_until_stored()
             if syncs.memories:
                 await syncs.run()
-            if response.streams:
-                await response.close_streams()
+            if output.streams:
+                await output.close_streams()
             if task is not None and task.cancelling():
                 await self._clear_cancellation()
         except BaseException as error:
             # Also sys.exit(), which would end the whole process, and an agent that cancels its own task.
             is_stopping = isinstance(error, asyncio.CancelledError) and services.mailboxes.is_cancelling_turns
             if isinstance(error, KeyboardInterrupt) or is_stopping:
-                response.abandon()
+                output.abandon()
                 raise
             await self._clear_cancellation()
             await self._sync_after_failure(syncs)
             if mailbox.is_cancelled:
-                response.cancel()
+                output.cancel()
                 return None
             return self._report_failure(error, is_late=isinstance(error, TimeoutError) and deadline.has_expired)
         finally:
             CURRENT_REQUEST.reset(token)
-        if (reported_error := response.reported_error) is not None:
+        if (reported_error := output.reported_error) is not None:
             services.metrics.record_failure("it reported an error")
             code = reported_error.code or ErrorCode.INTERNAL
             return Failed(reported_error.user_message, int(code), reported_error.recoverable, is_reported=True)
-        return Completed(mailbox.conversation_id or "", "completed" if self.session.is_ended else "active")
+        return Completed(mailbox.conversation_id or "", "completed" if self.changes.is_ended else "active")
 
     def _warn_of_return_value(self, returned: object) -> None:
         """Log once that a return value is not sent: to return the reply is the most natural mistake."""
@@ -164,8 +159,8 @@ class Turn:
             log.error("%s: incident %s", agent, incident, exc_info=error)
             text = f"Something went wrong on my side (incident {incident})."
         self.services.metrics.record_failure(f"{problem} (incident {incident})")
-        self.response.abort_streams("the turn failed")
-        self.response.report_error(UserErrorBlock(user_message=text, recoverable=True, code=code))
+        self.output.abort_streams("the turn failed")
+        self.output.emit_error(UserErrorBlock(user_message=text, recoverable=True, code=code))
         self.has_failed = True
         return Failed(text, code, True, incident, is_reported=True)
 
@@ -186,32 +181,42 @@ class Turn:
         while task.uncancel():
             pass
 
-    async def _finish(self, final_event: TurnEvent) -> None:
-        services, active, response, session = self.services, self.conversation, self.response, self.session
+    async def close_cancelled(self) -> None:
+        """Close the request of a turn that its sender has cancelled. What it cost is counted."""
+        usage = await self._count_usage(sum_usage(self.output.events))
+        await self.services.repository.inbox.finish(self.queued.inbox_row, self.conversation.record, None, None, usage)
+
+    async def finish(self, final_event: TurnEvent) -> None:
+        """Update the conversation, prune its window and store both with the reply, which leaves in that moment.
+
+        `StoreError` if they cannot be stored.
+        """
+        services, active, output = self.services, self.conversation, self.output
         rules = services.policy.rules
+        # Update
         status = active.record.status
         is_active = status.is_active  # an operator may have ended it during the turn
         if is_active:
             status = conversation.record_failure(status, rules) if self.has_failed else conversation.record_success(status)
-        if session.is_ended:
+        if self.changes.is_ended:
             status = conversation.complete(status)
-        final_messages = response.finish(final_event)
-        usage = sum_usage(response.events)
-        stored_turn = services.history_windows.mark_over_limit(StoredTurn(_encode_turn(self._interaction_fields(usage))))
-        record = active.record
-        turns = active.turns.with_appended(stored_turn)
-        window_start = services.history_windows.prune(turns, record.turns + 1, active.variables)
+        final_messages = output.finish(final_event)
+        usage = sum_usage(output.events) if output.events else {}
+        text = _encode_turn(self._interaction_fields(usage))
+        # Prune
+        windows, record = services.history_windows, active.record
+        turns, window_start = windows.append(active.turns, text, record.turns + 1, active.variables)
         record = record.with_turns(status, rules.max_interactions, max(window_start, record.window_start), record.turns + 1)
         active.record = record  # a change during this write is stored after it
+        # Save
         usage_variables = await self._count_usage(usage) if usage else ()
-        await self.store_reply(
-            final_messages, TurnRecord(response.channel.key, self.started_at, stored_turn.text), usage_variables
-        )
+        await self.store(final_messages, TurnRecord(output.channel.key, self.started_at, turns[-1].text), usage_variables)
         await self.queued.stored  # if this raises, the sender is told, and the server keeps the request
-        session.publish_variables()
+        self.changes.publish()
         active.turns = turns
-        services.history_windows.compact_later(active)
-        active.last_reply = response.text.strip()
+        if windows.compacts:
+            windows.compact_later(active)
+        active.last_reply = "\n\n".join(output.texts).strip()
         services.metrics.record_reply(self.queued.received_at_s)
         if log.isEnabledFor(logging.INFO):
             waited_ms = (services.metrics.now() - self.queued.received_at_s) * 1000
@@ -227,17 +232,18 @@ class Turn:
             else []
         )
 
-    def store_reply(
+    def store(
         self, final_messages: list[OutboundMessage], turn: TurnRecord | None, usage: Sequence[Variable] = ()
     ) -> Commit[bool]:
         """Store the conversation, the turn, the reply and the variables in one transaction. A command has no turn.
 
-        `final_messages`, the rest of the reply from `TurnResponse.finish`, leave in the moment in which that is durable.
+        `final_messages`, the rest of the reply from `TurnOutput.finish`, leave in the moment in which that is durable.
         The request itself may have failed to be stored: `queued.stored` tells.
         """
-        reply = dump_reply(self.response.messages) if self.response.messages else None
-        variables = [*self.session.close(), *usage]
-        commit = self.services.repository.inbox.finish(self.queued.inbox_row, self.conversation.record, turn, reply, variables)
+        variables = [*self.changes.close(), *usage]
+        commit = self.services.repository.inbox.finish(
+            self.queued.inbox_row, self.conversation.record, turn, self.output.dump_reply(), variables
+        )
         commit.on_stored(partial(self._send_final, final_messages))
         return commit
 
@@ -249,8 +255,8 @@ class Turn:
         try:
             if final_messages:
                 outbox.send_final(self.queued.inbox_row, final_messages)
-            elif self.response.messages:
-                outbox.close_when_acknowledged(self.queued.inbox_row, self.response.last_sent)
+            elif self.output.messages:
+                outbox.close_when_acknowledged(self.queued.inbox_row, self.output.last_sent)
         except Exception:
             # A fault of the platform. The reply is stored, and is sent after the next start.
             log.exception("%s: the answer to %s cannot be sent", self.services.jid, self.queued.incoming.sender)
@@ -258,14 +264,14 @@ class Turn:
 
     def _interaction_fields(self, usage: dict[str, Any]) -> dict[str, Any]:
         """Build the fields of the `Interaction`. `usage` is the turn's use of language models."""
-        request, response, incoming = self.request, self.response, self.queued.incoming
-        key = response.channel.key
+        request, reply, incoming = self.request, self.output, self.queued.incoming
+        key = reply.channel.key
         request_id = incoming.request_id or key
-        output: dict[str, Any] = {"text": response.text}
-        if response.data_blocks:
-            output["data"] = response.data_blocks
-        if response.reported_error is not None:
-            output["error"] = response.reported_error.dump()
+        output: dict[str, Any] = {"text": "\n\n".join(reply.texts)}
+        if reply.data_blocks:
+            output["data"] = reply.data_blocks
+        if reply.reported_error is not None:
+            output["error"] = reply.reported_error.dump()
         meta: dict[str, Any] = {
             "request_id": request_id,
             "channel": incoming.channel,
@@ -280,7 +286,7 @@ class Turn:
             "timestamp": self.started_at,
             "input": request.payload,
             "output": output,
-            "events": response.events,
+            "events": reply.events,
             "meta": meta,
             "lineage": {"root_request_id": incoming.root_request_id or request_id},
         }
@@ -315,20 +321,6 @@ def _make_request(active: ActiveConversation, queued: QueuedRequest, now: dateti
             "capabilities": incoming.capabilities,
             "metadata": metadata,
         },
-    )
-
-
-def _make_session(services: TurnServices, active: ActiveConversation, queued: QueuedRequest) -> TurnSession:
-    return TurnSession(
-        active.record,
-        active.turns,
-        active.identity_for(queued.incoming.channel, queued.incoming.nickname),
-        services.repository,
-        active.variables,
-        active.person.variables,
-        compaction=services.history_windows.compaction_state(active.variables),
-        knowledge=services.knowledge,
-        on_window_read=services.history_windows.warn_unbounded,
     )
 
 

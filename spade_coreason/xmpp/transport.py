@@ -10,28 +10,30 @@ from xml.etree.ElementTree import Element, fromstring
 
 from ..contracts import AgentRequest, DataBlock
 from ..domain.jid import bare_jid
-from ..domain.messages import InboundMessage, InboundRequest, MalformedRequest, TurnEvent
+from ..domain.messages import InboundMessage, InboundRequest, MalformedRequest
 from ..exceptions import RequestTooLongError
 from ..runtime import (
     PLAIN_PRESENTATION,
     ClientFeatures,
     OutboundMessage,
     PresentationOptions,
+    ReplyChannel,
     SendMessages,
     UnknownClientFeatures,
 )
 from .codec import (
-    ReplyEncoder,
+    ChatEncoder,
+    CloudEventEncoder,
+    GroupchatEncoder,
+    SpadeEncoder,
     archive_id,
     decode,
     encode_displayed,
     encode_malformed_reply,
     encode_notice,
     encode_receipt,
-    encoder_for,
     preview,
     render_block,
-    reply_address,
     request_stanza,
     retraction_stanza,
     style_markdown,
@@ -46,39 +48,20 @@ MAX_REQUEST_BYTES = 250_000
 _NO_FEATURES = UnknownClientFeatures()
 
 
-class XmppReplyChannel:
-    """The stanzas of one reply, all to one recipient."""
+def encoder_for(
+    incoming: InboundRequest, key: UUID, agent: str, stanza_bytes: int, options: PresentationOptions = PLAIN_PRESENTATION
+) -> ReplyChannel:
+    """Return the encoder of replies to a request that was sent to the bare JID `agent`.
 
-    __slots__ = ("_encoder", "_recipient", "follows_streams", "has_live_messages", "key", "shows_files", "shows_typing")
-
-    def __init__(self, encoder: ReplyEncoder) -> None:
-        self._encoder = encoder
-        self._recipient = encoder.recipient
-        self.key = encoder.key
-        self.shows_typing = encoder.shows_typing
-        self.has_live_messages = encoder.has_live_messages
-        self.follows_streams = encoder.follows_streams
-        self.shows_files = encoder.shows_files
-
-    def reads_thoughts(self, title: str | None) -> bool:
-        return self._encoder.reads_thoughts(title)
-
-    def encode(self, event: TurnEvent) -> list[OutboundMessage]:
-        return [OutboundMessage(self._recipient, stanza) for stanza in self._encoder.encode(event)]
-
-    def encode_update(self, stream_id: str) -> list[OutboundMessage]:
-        return [OutboundMessage(self._recipient, stanza) for stanza in self._encoder.encode_update(stream_id)]
-
-    def encode_composing(self) -> list[OutboundMessage]:
-        stanza = self._encoder.encode_composing()
-        return [] if stanza is None else [OutboundMessage(self._recipient, stanza)]
-
-    def encode_paused(self) -> list[OutboundMessage]:
-        stanza = self._encoder.encode_paused()
-        return [] if stanza is None else [OutboundMessage(self._recipient, stanza)]
-
-    def encode_cancelled(self) -> list[OutboundMessage]:
-        return [OutboundMessage(self._recipient, stanza) for stanza in self._encoder.encode_cancelled()]
+    None of its stanzas exceeds `stanza_bytes`. `options` apply to replies to a person.
+    """
+    if incoming.channel == "program":
+        return CloudEventEncoder(incoming, key, agent, stanza_bytes)
+    if incoming.channel == "spade":
+        return SpadeEncoder(incoming, key, stanza_bytes)
+    if incoming.channel == "room":
+        return GroupchatEncoder(incoming, key, stanza_bytes)
+    return ChatEncoder(incoming, key, stanza_bytes, options)
 
 
 class XmppTransport:
@@ -101,8 +84,8 @@ class XmppTransport:
 
     def open_reply(
         self, incoming: InboundRequest, key: UUID, options: PresentationOptions = PLAIN_PRESENTATION
-    ) -> XmppReplyChannel:
-        return XmppReplyChannel(encoder_for(incoming, key, self._jid, self._stanza_bytes, options))
+    ) -> ReplyChannel:
+        return encoder_for(incoming, key, self._jid, self._stanza_bytes, options)
 
     def load_message(self, content: str) -> OutboundMessage:
         return OutboundMessage(fromstring(content).get("to", ""), content)
@@ -114,10 +97,10 @@ class XmppTransport:
         return style_markdown(preview(text)) if is_markdown else preview(text)
 
     def encode_receipt(self, incoming: InboundRequest) -> OutboundMessage:
-        return OutboundMessage(reply_address(incoming), encode_receipt(incoming))
+        return OutboundMessage(incoming.reply_address, encode_receipt(incoming))
 
     def encode_displayed(self, incoming: InboundRequest) -> OutboundMessage:
-        return OutboundMessage(reply_address(incoming), encode_displayed(incoming))
+        return OutboundMessage(incoming.reply_address, encode_displayed(incoming))
 
     def encode_malformed_reply(self, message: MalformedRequest) -> list[OutboundMessage]:
         stanzas = encode_malformed_reply(message, self._jid, self._stanza_bytes)

@@ -15,7 +15,7 @@ from spade_coreason.domain.messages import BlockEmitted, InboundRequest, TextEmi
 from spade_coreason.domain.preferences import DEFAULT_PREFERENCES, PREFERENCES_SCOPE, Preferences, is_language_tag
 from spade_coreason.runtime.transport import PresentationOptions
 from spade_coreason.testing import Policy
-from spade_coreason.xmpp.codec.encoders.factory import encoder_for
+from spade_coreason.xmpp.transport import encoder_for
 from tests.support.errors import ExpectedErrors
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"

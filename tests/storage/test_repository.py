@@ -12,7 +12,7 @@ from spade_coreason import AgentDefinition, AgentRequest, Identity, ResponseHand
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus, new_status
 from spade_coreason.memory.conversation import Variables
-from spade_coreason.memory.session import TurnSession
+from spade_coreason.memory.session import SessionChanges, TurnSession
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
@@ -114,14 +114,14 @@ async def test_a_variable_is_of_one_agent_scope_and_holder(database: Database, w
 
 def make_session(
     repository: AgentRepository, owner: str, name: str, values: dict[str, str], of_person: dict[str, str]
-) -> TurnSession:
+) -> tuple[TurnSession, SessionChanges]:
     row = StoredConversation(1, name, owner, name, new_status(NOW), 0)
     identity = Identity(id=owner, name=owner, role="user")
-    conversation, person = Variables("conversation", name, values), Variables("person", owner, of_person)
-    return TurnSession(row, (), identity, repository, conversation, person)
+    changes = SessionChanges(Variables("conversation", name, values), Variables("person", owner, of_person))
+    return TurnSession(row, (), identity, repository, changes), changes
 
 
-async def load_session(repository: AgentRepository, owner: str, name: str) -> TurnSession:
+async def load_session(repository: AgentRepository, owner: str, name: str) -> tuple[TurnSession, SessionChanges]:
     return make_session(
         repository,
         owner,
@@ -138,14 +138,14 @@ async def load_session(repository: AgentRepository, owner: str, name: str) -> Tu
 async def test_a_session_variable_is_read_in_its_scope_and_by_no_other_owner(
     repository: AgentRepository, scope: Any, same: Any, another_thread: Any, another_person: Any
 ) -> None:
-    session = await load_session(repository, ALICE, "t")
+    session, changes = await load_session(repository, ALICE, "t")
     await session.store("v", 1, scope=scope)
-    before = await load_session(repository, ALICE, "t")
+    before, _ = await load_session(repository, ALICE, "t")
     assert await before.get("v") is None  # it lasts from the end of the turn
-    await store_turn(repository, new_conversation(repository), *session.pending_variables())
-    assert await (await load_session(repository, ALICE, "t")).get("v") == same
-    assert await (await load_session(repository, ALICE, "u")).get("v") == another_thread
-    assert await (await load_session(repository, BOB, f"t_{BOB}")).get("v") == another_person
+    await store_turn(repository, new_conversation(repository), *changes.pending_variables())
+    for owner, name, value in ((ALICE, "t", same), (ALICE, "u", another_thread), (BOB, f"t_{BOB}", another_person)):
+        later, _ = await load_session(repository, owner, name)
+        assert await later.get("v") == value
 
 
 circle: list[Any] = []
@@ -176,23 +176,23 @@ NOT_JSON["something too deep"] = deep
 async def test_a_value_that_is_no_json_is_an_error_that_names_its_key_and_changes_nothing(
     repository: AgentRepository, what: str, scope: Any
 ) -> None:
-    before = make_session(repository, ALICE, "t", {"the key": '"old"'}, {"the key": '"older"'})
+    before, changes = make_session(repository, ALICE, "t", {"the key": '"old"'}, {"the key": '"older"'})
     await before.store("another", 1)
-    written = before.pending_variables()
+    written = changes.pending_variables()
     with pytest.raises(ValueError, match=r'variable "the key": .*only JSON values can be kept'):
         await before.store("the key", NOT_JSON[what], scope=scope)
-    assert before.pending_variables() == written
+    assert changes.pending_variables() == written
     assert await before.get("the key") == "old"
     assert {row.name for row in written} == {"another"}
 
 
 async def test_a_key_that_cannot_be_stored_is_named(repository: AgentRepository) -> None:
-    session = make_session(repository, ALICE, "t", {}, {})
+    session, changes = make_session(repository, ALICE, "t", {}, {})
     with pytest.raises(ValueError, match="only JSON values can be kept"):
         await session.store("\ud800", 1)
     with pytest.raises(ValueError, match=r"'a\\x00b'"):  # for which PostgreSQL has no room
         await session.store("a\0b", 1)
-    assert session.pending_variables() == []
+    assert changes.pending_variables() == []
 
 
 class ConcurrentAgent:

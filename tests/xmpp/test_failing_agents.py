@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,11 @@ class MisbehavingAgent:
         self.emit_task = asyncio.create_task(self._emit_after(response, self.emit_result))
 
     async def _emit_after(self, response: TurnResponse, result: asyncio.Future[BaseException | None]) -> None:
-        try:
-            while not response._is_closed:  # noqa: ASYNC110 - until just after the turn
+        with suppress(RuntimeError):
+            while True:  # until just after the turn
+                await response.thought("still there")
                 await asyncio.sleep(0)
+        try:
             await response.markdown("too late")
         except RuntimeError as error:
             result.set_result(error)

@@ -18,7 +18,7 @@ from ...storage import Commit
 from ..loader import ConversationLoader
 from ..mailboxes import Mailbox, MailboxTask, QueuedRequest
 from ..outbox import dump_reply
-from ..response import TurnResponse
+from ..output import TurnOutput
 from ..transport import OutboundMessage, SendMessages
 from ..turn import Turn
 from ..turn_services import TurnServices
@@ -160,44 +160,44 @@ class CommandExecutor:
     def _make_turn(self, mailbox: Mailbox, active: ActiveConversation, queued: QueuedRequest, send: SendMessages) -> Turn:
         services = self._services
         channel = services.transport.open_reply(queued.incoming, queued.key)
-        response = TurnResponse(channel, send, queued, services.repository, services.reply_timers)
-        return Turn(services, mailbox, active, queued, response, services.clock())
+        output = TurnOutput(channel, send, queued.key, services.reply_timers)
+        return Turn(services, mailbox, active, queued, output, services.clock())
 
     async def _run_agent_command(
         self, turn: Turn, agent_command: AgentCommand, values: Mapping[str, Any], *, sends_reply: bool
     ) -> CommandResult:
         """Run a command of the agent like a turn. Return its texts, for a caller that did not send them."""
-        repository, active, response, session = self._services.repository, turn.conversation, turn.response, turn.session
+        repository, active, output = self._services.repository, turn.conversation, turn.output
 
         async def work() -> None:
-            text = await agent_command.run(session, **{field.name: values[field.name] for field in agent_command.fields})
-            await response.markdown("Done." if text is None else str(text))
+            text = await agent_command.run(turn.session, **{field.name: values[field.name] for field in agent_command.fields})
+            await turn.response.markdown("Done." if text is None else str(text))
 
         turn.mailbox.current = turn.queued
         last_event = await turn.run(work)
         if turn.is_deleted:
             if sends_reply:
-                response.cancel()
+                output.cancel()
                 repository.inbox.close(turn.queued.inbox_row)
             return CommandResult("This is not done: what it was about is gone.", is_error=True)
         if last_event is None:
             if sends_reply:
                 await repository.inbox.finish(turn.queued.inbox_row, active.record, None, None)
             return CommandResult("Stopped.")
-        final = response.finish(last_event)
-        if session.is_ended:
+        final = output.finish(last_event)
+        if turn.changes.is_ended:
             await self._apply_result(turn.mailbox, active, CommandResult("", "new"), 0)
         if sends_reply:
-            await turn.store_reply(final, None)
+            await turn.store(final, None)
             await turn.queued.stored  # as after a turn
         else:
-            variables = session.close()
+            variables = turn.changes.close()
             await repository.save_conversation(active.record)
             await asyncio.gather(*(repository.save_variable(*variable) for variable in variables))
-        session.publish_variables()
+        turn.changes.publish()
         self._services.metrics.record_reply(turn.queued.received_at_s)
-        error = response.reported_error
-        return CommandResult("\n\n".join(response.texts) if error is None else error.user_message, is_error=error is not None)
+        error = output.reported_error
+        return CommandResult("\n\n".join(output.texts) if error is None else error.user_message, is_error=error is not None)
 
     # The effect of a command on a conversation
 
@@ -206,11 +206,11 @@ class CommandExecutor:
     ) -> CommandResult:
         """Apply the result of a command to a conversation. Requests before the row `before_row` are older than it."""
         if result.kind == "new":
-            was_active = active.status.is_active
-            active.status = conversation.allow_new_episode(active.status)
+            was_active = active.record.status.is_active
+            active.record = active.record.with_status(conversation.allow_new_episode(active.record.status))
             active.echo_count = 0
             if was_active:
-                await self._services.expiry.on_ended(active.record.conversation_id, active.status.state)
+                await self._services.expiry.on_ended(active.record.conversation_id, active.record.status.state)
         elif result.kind != "answer":
             self._drop_older(mailbox, before_row)
             report = await self._delete(mailbox, active, everything=result.kind == "forget me")

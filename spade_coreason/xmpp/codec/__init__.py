@@ -25,10 +25,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "attachments": ["is_link"],
         "cloud_events": ["request_stanza", "retraction_stanza"],
         "decode": ["decode"],
-        "elements": ["reply_address"],
-        "encoders.base": ["ReplyEncoder"],
-        "encoders.factory": ["encoder_for"],
-        "encoders.program": ["encode_malformed_reply"],
+        "encoders.chat": ["ChatEncoder", "GroupchatEncoder"],
+        "encoders.program": ["CloudEventEncoder", "encode_malformed_reply"],
+        "encoders.spade": ["SpadeEncoder"],
         "encoders.text": ["render_block"],
         "markdown.convert": ["style_markdown"],
         "muc": [

@@ -24,17 +24,16 @@ from .cloud_events import (
 from .decode import (
     decode as decode,
 )
-from .elements import (
-    reply_address as reply_address,
-)
-from .encoders.base import (
-    ReplyEncoder as ReplyEncoder,
-)
-from .encoders.factory import (
-    encoder_for as encoder_for,
+from .encoders.chat import (
+    ChatEncoder as ChatEncoder,
+    GroupchatEncoder as GroupchatEncoder,
 )
 from .encoders.program import (
+    CloudEventEncoder as CloudEventEncoder,
     encode_malformed_reply as encode_malformed_reply,
+)
+from .encoders.spade import (
+    SpadeEncoder as SpadeEncoder,
 )
 from .encoders.text import (
     render_block as render_block,

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
-from zlib import crc32
 
-from ...domain.jid import bare_jid
 from ...domain.messages import PARENT_THREAD, InboundRequest
 from .namespaces import (
     CORRECTION_NAMESPACE,
@@ -26,14 +24,6 @@ MAX_CHARACTER_BYTES = 6
 MIN_TEXT_BYTES = 1024
 # The most bytes that a stanza takes besides its text, thread and address.
 _ENVELOPE_BYTES = 2048
-
-
-def reply_address(incoming: InboundRequest) -> str:
-    """Return the address for text: the one in `incoming`, else the sender's bare JID.
-
-    The bare JID reaches people who have changed the device since.
-    """
-    return incoming.address or bare_jid(incoming.sender)
 
 
 @lru_cache(maxsize=1024)  # the same for every message of a conversation
@@ -82,14 +72,6 @@ def response_elements(choices: Iterable[tuple[str, str]]) -> str:
 def hint_element(name: str) -> str:
     """Return a processing hint for servers (XEP-0334), such as `no-store`."""
     return f"<{name} xmlns='{HINTS_NAMESPACE}'/>"
-
-
-def content_id(prefix: str, number: int, text: str) -> str:
-    """Derive a stanza id from a prefix, a number and the text.
-
-    A turn that runs again and repeats the text gets the same id; another text gets another id.
-    """
-    return f"{prefix}-{number}-{crc32(text.encode('utf-8', 'surrogatepass')):08x}"
 
 
 @lru_cache(maxsize=1024)  # cached like `thread_element`

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from uuid import uuid4
 
 from ...domain.messages import InboundRequest
-from .elements import ANSWER_MARKER_XML, reply_address, response_elements, thread_element_of
+from .elements import ANSWER_MARKER_XML, response_elements, thread_element_of
 from .namespaces import CHAT_MARKERS_NAMESPACE, CHAT_STATES_NAMESPACE, ORIGIN_ID_NAMESPACE, RECEIPTS_NAMESPACE
 from .xml import escape, escape_attribute
 
@@ -14,7 +14,7 @@ from .xml import escape, escape_attribute
 def encode_displayed(incoming: InboundRequest) -> str:
     """Encode the chat marker (XEP-0333) that a request was read."""
     return (
-        f"<message to='{escape_attribute(reply_address(incoming))}' type='{escape_attribute(incoming.message_type)}'>"
+        f"<message to='{escape_attribute(incoming.reply_address)}' type='{escape_attribute(incoming.message_type)}'>"
         f"<displayed xmlns='{CHAT_MARKERS_NAMESPACE}' id='{escape_attribute(incoming.stanza_id)}'/>{ANSWER_MARKER_XML}"
         f"{thread_element_of(incoming)}</message>"
     )
@@ -23,7 +23,7 @@ def encode_displayed(incoming: InboundRequest) -> str:
 def encode_receipt(incoming: InboundRequest) -> str:
     """Encode the delivery receipt (XEP-0184) for a request."""
     return (
-        f"<message to='{escape_attribute(reply_address(incoming))}' id='{escape_attribute('receipt-' + incoming.stanza_id)}'>"
+        f"<message to='{escape_attribute(incoming.reply_address)}' id='{escape_attribute('receipt-' + incoming.stanza_id)}'>"
         f"<received xmlns='{RECEIPTS_NAMESPACE}' id='{escape_attribute(incoming.stanza_id)}'/></message>"
     )
 

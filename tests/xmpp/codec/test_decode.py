@@ -21,7 +21,7 @@ from spade_coreason.domain.messages import (
 )
 from spade_coreason.xmpp.codec.cloud_events import request_stanza
 from spade_coreason.xmpp.codec.decode import decode
-from spade_coreason.xmpp.codec.encoders.factory import encoder_for
+from spade_coreason.xmpp.transport import encoder_for
 from tests.support.foreign_stanzas import (
     AGENT,
     ALICE,

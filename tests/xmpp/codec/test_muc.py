@@ -12,7 +12,6 @@ from spade_coreason.domain.identifiers import derive_inbox_key
 from spade_coreason.domain.messages import Completed, InboundRequest, TextEmitted
 from spade_coreason.runtime.transport import PresentationOptions
 from spade_coreason.xmpp.codec.decode import decode
-from spade_coreason.xmpp.codec.encoders.factory import encoder_for
 from spade_coreason.xmpp.codec.muc import (
     extract_question,
     private_request,
@@ -23,6 +22,7 @@ from spade_coreason.xmpp.codec.muc import (
 )
 from spade_coreason.xmpp.muc.membership import RoomState, decide_after_leaving, decide_after_refusal
 from spade_coreason.xmpp.muc.room import Room, RoomConfig
+from spade_coreason.xmpp.transport import encoder_for
 from tests.support.foreign_stanzas import AGENT, KEY, message
 
 ROOM = "tea@muc.example.org"

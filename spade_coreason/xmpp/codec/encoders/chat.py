@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from uuid import UUID
+from zlib import crc32
 
 from ....contracts import ThinkingBlock
 from ....contracts.blocks import STEP_TITLE
@@ -26,12 +27,10 @@ from ....runtime import PLAIN_PRESENTATION, PresentationOptions
 from ..elements import (
     ANSWER_MARKER_XML,
     MIN_TEXT_BYTES,
-    content_id,
     file_element,
     hint_element,
     make_frame,
     replace_element,
-    reply_address,
     reply_element,
     response_elements,
 )
@@ -81,6 +80,14 @@ def append_mark(text: str, mark: str) -> str:
     return f"{text}\n{mark.lstrip()}" if text.endswith(FENCE) else f"{text}{mark}"
 
 
+def content_id(prefix: str, number: int, text: str) -> str:
+    """Derive a stanza id from a prefix, a number and the text.
+
+    A turn that runs again and repeats the text gets the same id; another text gets another id.
+    """
+    return f"{prefix}-{number}-{crc32(text.encode('utf-8', 'surrogatepass')):08x}"
+
+
 _END = "</message>"
 
 
@@ -111,7 +118,7 @@ class ChatEncoder:
         self._stanza_bytes = stanza_bytes
         self._reply_element = reply_element(incoming) if options.has_replies or incoming.uses_replies else ""
         parent = incoming.metadata.get(PARENT_THREAD)
-        self.recipient = reply_address(incoming)
+        self.recipient = incoming.address or incoming.owner
         self._opening, self._thread, frame_bytes = make_frame(
             self.recipient, incoming.message_type, incoming.thread, parent, stanza_bytes
         )

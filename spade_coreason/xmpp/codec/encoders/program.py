@@ -1,4 +1,8 @@
-"""Replies to programs: every event of a turn as a CloudEvent."""
+"""Replies to programs: every event of a turn as a CloudEvent.
+
+An encoder is the `ReplyChannel` of one turn. It is pure: it takes an event and returns stanzas as strings, in order. Their ids
+derive from the inbox key of the request, so that a reply sent twice is recognised. Each id is also the origin-id (XEP-0359).
+"""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from uuid import UUID
 
 from ....contracts import UserErrorBlock
 from ....domain.messages import BlockEmitted, Failed, InboundRequest, Refused, TurnEvent
-from ..elements import ANSWER_MARKER_XML, MAX_CHARACTER_BYTES, MIN_TEXT_BYTES, content_id, thread_element
+from ..elements import ANSWER_MARKER_XML, MAX_CHARACTER_BYTES, MIN_TEXT_BYTES, thread_element
 from ..namespaces import FORM_NAMESPACE, ORIGIN_ID_NAMESPACE, SPADE_FORM, SPADE_THREAD
 from ..xml import escape, escape_attribute, wire_size
-from .chat import ChatEncoder
+from .chat import ChatEncoder, content_id
 
 
 class SpadeEncoder(ChatEncoder):

@@ -21,13 +21,13 @@ from spade_coreason.domain.messages import (
     StreamStarted,
     TurnEvent,
 )
+from spade_coreason.runtime import ReplyChannel
 from spade_coreason.runtime.transport import PresentationOptions
 from spade_coreason.xmpp.codec.decode import decode
-from spade_coreason.xmpp.codec.encoders.base import ReplyEncoder
-from spade_coreason.xmpp.codec.encoders.factory import encoder_for
 from spade_coreason.xmpp.codec.namespaces import DATA_FORM
 from spade_coreason.xmpp.codec.signals import encode_displayed, encode_receipt
 from spade_coreason.xmpp.codec.xml import clean
+from spade_coreason.xmpp.transport import encoder_for
 from tests.support.encoders import CHAT_STATE, STYLED, encode_all, longest_bytes, make_encoder, text_event
 from tests.support.foreign_stanzas import (
     ACTIVE,
@@ -163,7 +163,7 @@ def hints(stanza: str) -> list[str]:
     return [child.tag.removeprefix(HINT) for child in parse_stanza(stanza) if child.tag.startswith(HINT)]
 
 
-def live_encoder(**options: Any) -> ReplyEncoder:
+def live_encoder(**options: Any) -> ReplyChannel:
     return encoder_for(
         person_request(inner=CHAT_STATE), KEY, AGENT, 65_536, PresentationOptions(has_live_messages=True, **options)
     )
