@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 from spade_coreason.memory.interaction.format import file_name, format_timestamp, spade_llm_file_name
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
-from spade_coreason.memory.interaction.turn_sync import DeferredSyncs
+from spade_coreason.memory.interaction.turn_sync import CURRENT_DEFERRED_SYNCS, DeferredSyncs
 
 BUILD = Path(__file__).parents[1] / "build"
 AGENT = "benchmark@example.org"
@@ -191,7 +191,7 @@ async def _measure_additions_in_turns(
     for number in range(0, additions, batch):
         turn_started = time.perf_counter()
         syncs = DeferredSyncs()
-        syncs.activate()
+        CURRENT_DEFERRED_SYNCS.set(syncs)
         for name in (conversations[(number + other) % len(conversations)] for other in range(batch)):
             started = time.perf_counter()
             if way == "full, in a turn, awaited":

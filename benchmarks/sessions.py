@@ -26,9 +26,8 @@ from spade_coreason.runtime import Policy
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.records import StoredConversation, TurnRecord
+from spade_coreason.storage.records import StoredConversation, TurnRecord, to_micros
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.storage.schema import to_micros
 from spade_coreason.storage.statements import ADD_INTERACTION, ANSWER, RECEIVE, SAVE_CONVERSATION, sqlite_sql
 from spade_coreason.xmpp.transport import XmppTransport
 

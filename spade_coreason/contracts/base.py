@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import cache
-from typing import Annotated, Any, TypeVar
+from functools import partial
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-
-def utc_now() -> datetime:
-    """Return the current time in UTC, the zone of every timestamp here."""
-    return datetime.now(UTC)
+utc_now = partial(datetime.now, UTC)
+"""Return the current time in UTC, the zone of every timestamp here."""
 
 
 def format_rfc3339(moment: datetime) -> str:
@@ -59,26 +57,3 @@ class StrictModel(CoReasonBaseModel):
     """Base class of the models in which an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="forbid")
-
-
-M = TypeVar("M", bound=CoReasonBaseModel)
-
-
-def construct_valid(model: type[M], fields: dict[str, Any]) -> M:
-    """Build a frozen value from fields that are known to be valid, without checking them. All fields must be given.
-
-    It serves values that are built for every message. `model_construct`, which fills in missing fields, costs more than
-    validation.
-    """
-    value = object.__new__(model)
-    object.__setattr__(value, "__dict__", fields)
-    object.__setattr__(value, "__pydantic_fields_set__", _field_names(model))
-    object.__setattr__(value, "__pydantic_extra__", None)
-    object.__setattr__(value, "__pydantic_private__", None)
-    return value
-
-
-@cache
-def _field_names(model: type[CoReasonBaseModel]) -> set[str]:
-    """Return the set of field names that all complete values of a model share. Frozen values never change it."""
-    return set(model.model_fields)

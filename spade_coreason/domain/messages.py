@@ -179,6 +179,8 @@ class InboundRequest:
     root_request_id: UUID | None = None
     parent_request_id: UUID | None = None
     capabilities: ClientCapabilities | None = None
+    is_text_only: bool = False
+    """True if the payload is only a text. An agent gets a copy of it and so cannot change it."""
     hops: int = 0
     """The number of agents that passed the request on, as the last of them reports it."""
     archive_id: str = ""
@@ -207,11 +209,6 @@ class InboundRequest:
         In a room it never is: any occupant could stop another's request.
         """
         return self.channel == "person" or (self.channel == "program" and self.metadata.get(COMMAND_METADATA) is True)
-
-    @property
-    def is_text_only(self) -> bool:
-        """True if the payload is only a text. An agent gets a copy of it and so cannot change it."""
-        return len(self.payload) == 1 and self.channel in ("person", "room")
 
     def to_json(self) -> str:
         """Return the JSON text for the inbox; `from_json` reads it. It omits `content`, which only the inbox key needs."""
@@ -261,6 +258,7 @@ class InboundRequest:
             fields["capabilities"] = ClientCapabilities.model_validate(fields["capabilities"])
         fields.setdefault("thread", None)
         fields.setdefault("owner", bare_jid(fields["sender"]))
+        fields["is_text_only"] = len(fields["payload"]) == 1 and fields["channel"] in ("person", "room")
         return cls(content="", **fields)
 
 

@@ -7,28 +7,14 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 
 log = logging.getLogger(__name__)
 
 PREFERENCES_SCOPE = "preferences"
 """The scope, and the only name in it, under which preferences are stored; their holder is the person."""
 
-_LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
-_MAX_TAG_CHARACTERS = 35
-
-
-def is_language_tag(text: str) -> bool:
-    """Return True if a text has the form of a language tag, such as "de", "pt-BR" or "zh-Hant-TW".
-
-    The form is that of BCP 47 (RFC 5646, 2.1), with at most 35 characters.
-    """
-    return len(text) <= _MAX_TAG_CHARACTERS and _is_tag(text)
-
-
-@lru_cache(maxsize=256)  # called with the same few tags, for every message
-def _is_tag(text: str) -> bool:
-    return _LANGUAGE_TAG.fullmatch(text) is not None
+LANGUAGE_TAG = re.compile(r"(?=.{2,35}$)[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
+"""The form of a language tag, such as "de", "pt-BR" or "zh-Hant-TW" (BCP 47; RFC 5646, 2.1), with at most 35 characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +30,7 @@ class Preferences:
     streaming: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.language is not None and not (isinstance(self.language, str) and is_language_tag(self.language)):
+        if self.language is not None and not (isinstance(self.language, str) and LANGUAGE_TAG.fullmatch(self.language)):
             raise ValueError(f'{self.language!r} is no language tag; write it as "en", "de" or "pt-BR" (BCP 47)')
         for name in ("thoughts", "streaming"):
             if (value := getattr(self, name)) is not None and not isinstance(value, bool):

@@ -13,7 +13,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "interaction.file": ["MemoryLimits"],
         "interaction.store": ["AgentInteractionMemory"],
         "interaction.tools": ["CONTROL_CHARACTERS", "MemoryTool"],
-        "interaction.turn_sync": ["DeferredSyncs"],
+        "interaction.turn_sync": ["CURRENT_DEFERRED_SYNCS", "DeferredSyncs"],
         "knowledge.embeddings": ["Embedder", "LocalEmbedder", "OpenAIEmbedder"],
         "knowledge.knowledge": ["Knowledge", "ProgressCallback", "SearchHit"],
         "knowledge.loaders": ["find_files"],

@@ -26,6 +26,7 @@ from .interaction.tools import (
     MemoryTool as MemoryTool,
 )
 from .interaction.turn_sync import (
+    CURRENT_DEFERRED_SYNCS as CURRENT_DEFERRED_SYNCS,
     DeferredSyncs as DeferredSyncs,
 )
 from .knowledge.embeddings import (

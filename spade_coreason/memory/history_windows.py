@@ -60,23 +60,28 @@ class HistoryWindows:
 
     # Window
 
-    def append(self, recent_turns: RecentTurns, text: str, number: int, variables: Variables) -> tuple[RecentTurns, int]:
-        """Return the turns with a new one (its JSON text and its number, from 1), and the number of the window's first turn.
+    def append(
+        self, recent_turns: RecentTurns, text: str, number: int, variables: Variables
+    ) -> tuple[StoredTurn, RecentTurns, int]:
+        """Return a new turn, all turns with it, and the number of the first turn of the window.
 
+        `text` is the turn as JSON, and `number` its number, from 1.
         A turn that is larger than the whole window is marked: `meta["over_limit"]` is its number of tokens.
         """
         turn = StoredTurn(text)
         if self._limits_tokens and (size := self._turn_tokens(turn)) > self.policy.limit:
             turn = turn.with_meta("over_limit", size)
         turns = recent_turns.with_appended(turn)
-        return turns, self.prune(turns, number, variables)
+        return turn, turns, self._prune(turns, len(turns), number, variables)
 
     def prune(self, recent_turns: RecentTurns, newest_number: int, variables: Variables) -> int:
         """Drop the turns that need not stay in memory, and return the number of the first turn of the window.
 
-        `newest_number` is the number of the newest turn, from 1. See `domain.window.window_bounds`.
+        `newest_number` is the number of the newest turn, from 1. See `domain.memory_strategies.window_bounds`.
         """
-        available = len(recent_turns)
+        return self._prune(recent_turns, len(recent_turns), newest_number, variables)
+
+    def _prune(self, recent_turns: RecentTurns, available: int, newest_number: int, variables: Variables) -> int:
         if self._limits_tokens:
             max_turns, first = window_bounds(
                 available, self.policy, newest_number, sizes=(self._turn_tokens(turn) for turn in reversed(recent_turns))

@@ -57,12 +57,12 @@ class HopLimit(Interceptor):
 
 
 class Admission:
-    """The decision of one agent (a bare JID) on new requests: the limits of capacity and hops, then `interceptors`."""
+    """The decision of one agent (a bare JID) on new requests: the limits of hops and capacity, then `interceptors`."""
 
     def __init__(self, jid: str, mailboxes: Mailboxes, interceptors: Sequence[Interceptor] = ()) -> None:
         self._jid = jid
         capacity_limit = CapacityLimit(mailboxes)
-        chain = [capacity_limit, HopLimit(), *interceptors]
+        chain = [HopLimit(), capacity_limit, *interceptors]
         self._receivers = tuple(i.receive for i in chain if type(i).receive is not Interceptor.receive)
         self._receivers_of_duplicate = (capacity_limit.receive,)
 

@@ -27,6 +27,8 @@ class AgentLifecycle:
         self._mode = mode
         self._idle_s = idle_s
         self._shutdown_s = shutdown_s
+        self.is_ready = False
+        """True if `startup()` has run and no `shutdown()` is planned. Otherwise a turn has to call `ensure_started`."""
         self._is_started = False
         self._lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -37,25 +39,23 @@ class AgentLifecycle:
         if self._mode == "eager":
             await self.ensure_started()
 
-    def prevent_shutdown(self) -> bool:
-        """Cancel a planned `shutdown()` before a turn. Return True if `startup()` has run."""
-        if self._timer is not None:
-            self._cancel_timer()
-        return self._is_started
-
     async def ensure_started(self) -> None:
-        """Run `startup()` unless it has run. Its exceptions reach the caller, and the next turn tries again."""
-        if self.prevent_shutdown():
-            return
+        """Cancel a planned `shutdown()`, and run `startup()` unless it has run.
+
+        Exceptions of `startup()` reach the caller, and the next turn tries again.
+        """
+        self._cancel_timer()
         async with self._lock:
             if not self._is_started:
                 await _call(getattr(self._agent, "startup", None))
                 self._is_started = True
+            self.is_ready = True
 
     def on_idle(self, is_still_idle: Callable[[], bool]) -> None:
         """Plan `shutdown()` of an on-demand agent, because its last active conversation has ended."""
         if self._mode == "on_demand" and self._is_started and self._timer is None:
             loop = asyncio.get_running_loop()
+            self.is_ready = False
             self._timer = loop.call_later(self._idle_s, self._begin_shutdown, is_still_idle)
 
     async def close(self) -> None:
@@ -73,7 +73,7 @@ class AgentLifecycle:
         async with self._lock:
             if not self._is_started or not is_still_idle():
                 return
-            self._is_started = False
+            self._is_started = self.is_ready = False
             name = type(self._agent).__name__
             task = asyncio.create_task(_call_logging_errors(getattr(self._agent, "shutdown", None), name))
             # Not wait_for: a task that ignores its cancellation is left behind.

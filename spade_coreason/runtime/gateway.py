@@ -104,12 +104,13 @@ class InboundGateway:
     def receive_request(self, incoming: InboundRequest, *, is_archived: bool = False) -> Commit[bool] | None:
         """Receive a request, and return what `receive` returns.
 
-        `is_archived` is True for a request from the archive. For a request from a room, the room has checked the access.
+        `is_archived` is True for a request from the archive. For a request from a room (it has an address), the room
+        has checked the access.
         """
         if bare_jid(incoming.sender) == self._runner.jid:
             self.dropped["from itself"] += 1
             return None
-        if not incoming.is_from_room and not self.access.is_allowed(incoming.sender):
+        if not incoming.address and not self.access.is_allowed(incoming.sender):
             self._refuse(incoming)
             return None
         stored = self._runner.receive(incoming)

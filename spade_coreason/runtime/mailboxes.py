@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -199,7 +199,10 @@ class Mailboxes:
         self._mailboxes: dict[tuple[str, str | None], Mailbox] = {}
         self._by_id: dict[str, Mailbox] = {}
         self._quotas: weakref.WeakValueDictionary[str, SenderQuota] = weakref.WeakValueDictionary()
-        self._thread_resolver = ThreadResolver(repository, remembered_turns)
+        self._remembered_turns = remembered_turns
+        self._recent_threads: OrderedDict[int, tuple[str, str | None]] = OrderedDict()
+        """The sender and the thread of the latest turns, by the integers of their keys."""
+        self._thread_resolver = ThreadResolver(repository, self._recent_threads)
         self._unresolved: dict[str, deque[QueuedRequest]] = {}
         """Requests by sender that wait until the thread of the first of them is found; the rest wait for their order."""
         self._resolver_tasks: dict[str, asyncio.Task[None]] = {}
@@ -223,9 +226,8 @@ class Mailboxes:
 
     def resolve_thread(self, incoming: InboundRequest, sender: str) -> InboundRequest:
         """Return a request of a sender (a bare JID) with the thread of what it replies to, if that is known by now."""
-        if incoming.thread is not None or (thread := self._thread_resolver.find_recent(incoming, sender)) is None:
-            return incoming
-        return replace(incoming, thread=thread)
+        thread = self._thread_resolver.find_recent(incoming, sender)
+        return incoming if thread is None else replace(incoming, thread=thread)
 
     def put(self, queued: QueuedRequest, sender: str) -> None:
         """Queue a request of a sender (a bare JID) behind their earlier ones, and start the worker of its mailbox."""
@@ -288,7 +290,9 @@ class Mailboxes:
             del self._unresolved[sender], self._resolver_tasks[sender]
 
     def _enqueue(self, queued: QueuedRequest, sender: str) -> None:
-        self._thread_resolver.remember(queued.key, sender, queued.incoming.thread)
+        self._recent_threads[queued.key.int] = sender, queued.incoming.thread
+        if len(self._recent_threads) > self._remembered_turns:
+            self._recent_threads.popitem(last=False)
         mailbox = self.get_or_create(sender, queued.incoming.thread)
         mailbox.enqueue(queued)
         self._start_worker(mailbox)

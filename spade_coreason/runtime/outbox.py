@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from ..concurrency import RateLimiter
 from ..domain.messages import Failed, InboundRequest, Refused, TurnEvent
@@ -59,8 +58,3 @@ class Outbox:
         unsent, self._unsent = self._unsent, []
         for inbox_row, messages in unsent:
             self.send_final(inbox_row, messages)
-
-
-def dump_reply(messages: Sequence[OutboundMessage]) -> str:
-    """Return the messages of a reply as JSON, for the inbox."""
-    return to_json([message.content for message in messages]).decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -44,6 +44,11 @@ class ReplyTimers:
             timers.cancel_all()
 
 
+def dump_reply(messages: Sequence[OutboundMessage]) -> str:
+    """Return the messages of a reply as JSON, for the inbox."""
+    return to_json([message.content for message in messages]).decode()
+
+
 class TurnOutput:
     """The output of one turn. `TurnResponse` and `TurnStream` put events in; the turn ends it with `finish` or `cancel`.
 
@@ -66,8 +71,11 @@ class TurnOutput:
         self._buffered: list[OutboundMessage] = []
         self._last_number = 0
         self._thought_count = 0
-        self._is_closed = False
-        self._is_held = False
+        self.is_closed = False
+        self.is_held = False
+        """True once the buffered block is held back until the turn is stored. The agent is done by then."""
+        self.stored_reply: str | None = None
+        """The messages of the whole reply as JSON, for the inbox; None until `finish`, or without any."""
         self.streams: dict[int, TurnStream] = {}
         """The open streams, by number."""
         self.messages: list[OutboundMessage] = []
@@ -86,7 +94,7 @@ class TurnOutput:
 
     def require_open(self) -> None:
         """Raise RuntimeError if the turn has ended."""
-        if self._is_closed:
+        if self.is_closed:
             raise RuntimeError("nothing may be emitted after assist has returned")
 
     def next_part_id(self) -> UUID:
@@ -150,15 +158,13 @@ class TurnOutput:
         for stream in list(self.streams.values()):
             stream._abort(reason)
 
-    def hold_until_stored(self) -> None:
-        """Hold the buffered block back until the turn is stored. The agent is done by now."""
-        self._is_held = True
-
     def finish(self, event: TurnEvent) -> list[OutboundMessage]:
         """End the turn with its last event. Return the messages to send once the turn is stored."""
         self._close()
         final_messages = self._as_messages(self.channel.encode(event))
         self.messages += final_messages
+        if self.messages:
+            self.stored_reply = dump_reply(self.messages)
         return self._drain_buffer() + final_messages
 
     def cancel(self) -> None:
@@ -173,10 +179,6 @@ class TurnOutput:
         if (paused := self.channel.encode_paused()) is not None:
             self._send_now(self._as_messages([paused]))
 
-    def dump_reply(self) -> str | None:
-        """Return the messages of the reply as JSON for the inbox; None without any."""
-        return to_json([message.content for message in self.messages]).decode() if self.messages else None
-
     # Sending
 
     def send(self, messages: list[OutboundMessage]) -> None:
@@ -184,7 +186,7 @@ class TurnOutput:
         if messages:
             self.last_sent = messages[-1]
             self._send_now(messages)
-            if self.channel.shows_typing and not self._is_closed:
+            if self.channel.shows_typing and not self.is_closed:
                 self._restart_typing()
 
     def _emit_now(self, event: TurnEvent) -> None:
@@ -196,7 +198,8 @@ class TurnOutput:
         """Buffer an event. It is sent with the next event, with the end of the turn, or after `RunnerTimings.buffer_s`."""
         if messages := self._encode(event):
             buffered, self._buffered = self._drain_buffer(), messages
-            self.timers.buffering.schedule(self._flush)
+            if not self.is_held:
+                self.timers.buffering.schedule(self._flush)
             if buffered:
                 self.send(buffered)
 
@@ -236,16 +239,16 @@ class TurnOutput:
 
     def _drain_buffer(self) -> list[OutboundMessage]:
         buffered, self._buffered = self._buffered, []
-        if buffered:
+        if buffered and not self.is_held:
             self.timers.buffering.cancel(self._flush)
         return buffered
 
     def _flush(self) -> None:
-        if not self._is_held:
+        if not self.is_held:
             self.send(self._drain_buffer())
 
     def _close(self) -> None:
-        self._is_closed = True
+        self.is_closed = True
         timers = self.timers
         if self.channel.shows_typing:
             timers.typing.cancel(self._show_typing)

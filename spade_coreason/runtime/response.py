@@ -110,7 +110,8 @@ class TurnResponse:
         await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._repository.agent}", data=sealed.dump()))
 
     def _emit_thought(self, content: str, status: str, title: str | None = None) -> None:
-        self._output.require_open()
+        if self._output.is_closed:
+            self._output.require_open()
         if not isinstance(content, str):
             raise TypeError(f"a thought is text, not {type(content).__name__}")
         if status not in _STATUSES:

@@ -40,8 +40,8 @@ from .loader import ConversationLoader
 from .long_answers import LongAnswers
 from .mailboxes import Mailbox, Mailboxes, QueuedRequest
 from .metrics import Metrics
-from .outbox import Outbox, dump_reply
-from .output import ReplyTimers, TurnOutput
+from .outbox import Outbox
+from .output import ReplyTimers, TurnOutput, dump_reply
 from .policy import Policy
 from .received_reactions import ReceivedReactions
 from .retention_job import EphemeralOwners, Purged, RetentionJob
@@ -240,7 +240,8 @@ class Runner:
         agents. The sender is told.
         """
         sender, inbox = incoming.owner, self.repository.inbox
-        incoming = self._mailboxes.resolve_thread(incoming, sender)
+        if incoming.thread is None:
+            incoming = self._mailboxes.resolve_thread(incoming, sender)
         key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
         may_be_duplicate = inbox.may_have(key.bytes)
         if (problem := self._admission.refuse(incoming, is_duplicate=may_be_duplicate)) is not None:
@@ -285,8 +286,10 @@ class Runner:
             is_redelivered,
             may_be_duplicate=may_be_duplicate,
         )
+        text = str(incoming.payload.get("query", ""))
+        if incoming.channel == "person" and not text.lstrip().startswith("/"):
+            return queued  # nearly every message
         if incoming.may_be_command:
-            text = str(incoming.payload.get("query", ""))
             parsed = self.commands.parse(text)
             if isinstance(parsed, ParsedCommand):
                 is_for_agent = parsed.command.name in self.commands.agent_commands
@@ -334,12 +337,17 @@ class Runner:
             active.record = active.record.with_status(decision.status)
         if decision.ended_state is not None:
             await self._expiry.on_ended(active.record.conversation_id, decision.ended_state)
-        output = self._open_output(active, queued)
         if decision.outcome is not RUN:
-            await self._refuse(active, queued, output, decision.outcome, now)
+            await self._refuse(active, queued, self._open_output(active, queued), decision.outcome, now)
             return
+        conversation_id, status = active.record.conversation_id, active.record.status
+        self._expiry.on_activity(conversation_id, status.last_interaction)
+        if status.interaction_count == 1:
+            self._services.usage.reset_conversation(conversation_id)
+        if incoming.wants_displayed_marker and incoming.stanza_id:
+            self._outbox.send([self._services.transport.encode_displayed(incoming)])
+        output = self._open_output(active, queued)
         turn = Turn(self._services, mailbox, active, queued, output, now)
-        self._begin_turn(active, queued)
         final_event = await turn.run(turn.assist)
         if turn.is_deleted:
             output.cancel()
@@ -348,15 +356,6 @@ class Runner:
             await turn.close_cancelled()
         else:
             await turn.finish(final_event)
-
-    def _begin_turn(self, active: ActiveConversation, queued: QueuedRequest) -> None:
-        """Note the activity of the conversation, and tell the sender that the request is read."""
-        conversation_id, status, incoming = active.record.conversation_id, active.record.status, queued.incoming
-        self._expiry.on_activity(conversation_id, status.last_interaction)
-        if status.interaction_count == 1:
-            self._services.usage.reset_conversation(conversation_id)
-        if incoming.wants_displayed_marker and incoming.stanza_id:
-            self._outbox.send([self._services.transport.encode_displayed(incoming)])
 
     def _open_output(self, active: ActiveConversation, queued: QueuedRequest) -> TurnOutput:
         """Open the output for a request, by the preferences of the person and the features of their clients."""
@@ -390,7 +389,7 @@ class Runner:
             active.echo_count = 0
         else:
             output.abandon()
-        await self.repository.inbox.finish(queued.inbox_row, active.record, None, output.dump_reply())
+        await self.repository.inbox.finish(queued.inbox_row, active.record, None, output.stored_reply)
         await queued.stored
         if final_messages:
             self._outbox.send_final(queued.inbox_row, final_messages)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections.abc import Mapping
 from uuid import UUID
 
 from ..domain.identifiers import recover_thread
@@ -18,20 +18,13 @@ class ThreadResolver:
     """The threads of the turns of one agent, to find that of a request that replies to one without a thread of its own.
 
     Such a request belongs to the conversation of the message that it replies to, if that is one of the sender's. A reply to any
-    other message counts as a message without a thread. The newest `remembered` turns are in memory; the database has all.
+    other message counts as a message without a thread. `recent` has the sender and the thread of the latest turns, by the
+    integers of their keys; the database has all.
     """
 
-    def __init__(self, repository: AgentRepository, remembered: int) -> None:
+    def __init__(self, repository: AgentRepository, recent: Mapping[int, tuple[str, str | None]]) -> None:
         self._repository = repository
-        self._remembered = remembered
-        self._recent: OrderedDict[int, tuple[str, str | None]] = OrderedDict()
-        """The sender and the thread of the latest turns, by the integers of their keys."""
-
-    def remember(self, key: UUID, sender: str, thread: str | None) -> None:
-        """Remember the thread of a turn of a sender (a bare JID)."""
-        self._recent[key.int] = sender, thread
-        if len(self._recent) > self._remembered:
-            self._recent.popitem(last=False)
+        self._recent = recent
 
     def find_recent(self, incoming: InboundRequest, sender: str) -> str | None:
         """Return the thread of a request of a sender (a bare JID), if that is known without the database."""

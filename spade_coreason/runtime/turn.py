@@ -9,20 +9,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeVar
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from ..concurrency import Deadline
 from ..contracts import AgentRequest, ErrorCode, UserErrorBlock
-from ..contracts.base import construct_valid
 from ..domain import conversation
 from ..domain.messages import Completed, Failed, TurnEvent
 from ..domain.text import replace_lone_surrogates
 from ..exceptions import StoreError, describe_for_log
-from ..memory import ActiveConversation, DeferredSyncs, SessionChanges, TurnSession, sum_usage
+from ..memory import CURRENT_DEFERRED_SYNCS, ActiveConversation, DeferredSyncs, SessionChanges, TurnSession, sum_usage
 from ..storage import NO_COMPACTION, Commit, TurnRecord, Variable
 from .mailboxes import Mailbox, QueuedRequest
 from .output import TurnOutput
@@ -32,6 +31,8 @@ from .transport import OutboundMessage
 from .turn_services import TurnServices
 
 log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(slots=True, eq=False)
@@ -55,12 +56,13 @@ class Turn:
     def __post_init__(self) -> None:
         services, active, queued = self.services, self.conversation, self.queued
         self.request = _make_request(active, queued, self.started_at)
+        identity = active.identity_for(queued.incoming.channel, queued.incoming.nickname)
         self.changes = SessionChanges(active.variables, active.person.variables)
         windows = services.history_windows
         self.session = TurnSession(
             active.record,
             active.turns,
-            active.identity_for(queued.incoming.channel, queued.incoming.nickname),
+            identity,
             services.repository,
             self.changes,
             compaction=windows.compaction_state(active.variables) if windows.compacts else NO_COMPACTION,
@@ -86,18 +88,20 @@ class Turn:
         services, mailbox, output = self.services, self.mailbox, self.output
         token = CURRENT_REQUEST.set(self.request)
         task = mailbox.worker
-        deadline, syncs = Deadline(services.assist_timers, task), DeferredSyncs()
+        deadline, syncs = None, DeferredSyncs()
         try:
             if mailbox.is_cancelled:
                 output.cancel()
                 return None
             mailbox.is_assisting = True
             try:
-                if not services.lifecycle.prevent_shutdown():
-                    await deadline.run(services.lifecycle.ensure_started())
+                if not services.lifecycle.is_ready:
                     deadline = Deadline(services.assist_timers, task)
-                syncs.activate()
-                returned = await deadline.run(work())
+                    await deadline.run(services.lifecycle.ensure_started())
+                CURRENT_DEFERRED_SYNCS.set(syncs)
+                awaitable = work()
+                deadline = Deadline(services.assist_timers, task)
+                returned = await deadline.run(awaitable)
             finally:
                 syncs.close()
                 mailbox.is_assisting, mailbox.current = False, None
@@ -105,7 +109,7 @@ class Turn:
                 self._warn_of_return_value(returned)
             if task is not None and task.cancelling():
                 await self._clear_cancellation()
-            output.hold_until_stored()
+            output.is_held = True
             if syncs.memories:
                 await syncs.run()
             if output.streams:
@@ -123,7 +127,9 @@ class Turn:
             if mailbox.is_cancelled:
                 output.cancel()
                 return None
-            return self._report_failure(error, is_late=isinstance(error, TimeoutError) and deadline.has_expired)
+            return self._report_failure(
+                error, is_late=isinstance(error, TimeoutError) and deadline is not None and deadline.has_expired
+            )
         finally:
             CURRENT_REQUEST.reset(token)
         if (reported_error := output.reported_error) is not None:
@@ -205,12 +211,12 @@ class Turn:
         text = _encode_turn(self._interaction_fields(usage))
         # Prune
         windows, record = services.history_windows, active.record
-        turns, window_start = windows.append(active.turns, text, record.turns + 1, active.variables)
+        turn, turns, window_start = windows.append(active.turns, text, record.turns + 1, active.variables)
         record = record.with_turns(status, rules.max_interactions, max(window_start, record.window_start), record.turns + 1)
         active.record = record  # a change during this write is stored after it
         # Save
         usage_variables = await self._count_usage(usage) if usage else ()
-        await self.store(final_messages, TurnRecord(output.channel.key, self.started_at, turns[-1].text), usage_variables)
+        await self.store(final_messages, TurnRecord(output.channel.key, self.started_at, turn.text), usage_variables)
         await self.queued.stored  # if this raises, the sender is told, and the server keeps the request
         self.changes.publish()
         active.turns = turns
@@ -242,7 +248,7 @@ class Turn:
         """
         variables = [*self.changes.close(), *usage]
         commit = self.services.repository.inbox.finish(
-            self.queued.inbox_row, self.conversation.record, turn, self.output.dump_reply(), variables
+            self.queued.inbox_row, self.conversation.record, turn, self.output.stored_reply, variables
         )
         commit.on_stored(partial(self._send_final, final_messages))
         return commit
@@ -290,6 +296,26 @@ class Turn:
             "meta": meta,
             "lineage": {"root_request_id": incoming.root_request_id or request_id},
         }
+
+
+def construct_valid(model: type[M], fields: dict[str, Any]) -> M:
+    """Build a frozen value from fields that are known to be valid, without checking them. All fields must be given.
+
+    It serves the request, which is built for every turn. `model_construct`, which fills in missing fields, costs more than
+    validation.
+    """
+    value = object.__new__(model)
+    object.__setattr__(value, "__dict__", fields)
+    object.__setattr__(value, "__pydantic_fields_set__", _field_names(model))
+    object.__setattr__(value, "__pydantic_extra__", None)
+    object.__setattr__(value, "__pydantic_private__", None)
+    return value
+
+
+@cache
+def _field_names(model: type[BaseModel]) -> set[str]:
+    """Return the set of field names that all complete values of a model share. Frozen values never change it."""
+    return set(model.model_fields)
 
 
 def _make_request(active: ActiveConversation, queued: QueuedRequest, now: datetime) -> AgentRequest:

@@ -10,8 +10,17 @@ from sqlalchemy import Connection, Row, Select, delete, func, select
 
 from .database import Commit, Database
 from .dedup import DUPLICATE_DAYS, insert_unless_duplicate
-from .records import InboxRecord, PendingRequest, StoredConversation, TurnRecord, Variable, conversation_columns
-from .schema import ANSWERED, CLOSED, RECEIVED, from_micros, inbox, to_micros
+from .records import (
+    InboxRecord,
+    PendingRequest,
+    StoredConversation,
+    TurnRecord,
+    Variable,
+    conversation_columns,
+    from_micros,
+    to_micros,
+)
+from .schema import ANSWERED, CLOSED, RECEIVED, inbox
 from .statements import ADD_INTERACTION, ANSWER, CLOSE, RECEIVE, SAVE_CONVERSATION, SAVE_VARIABLE
 
 
@@ -53,7 +62,7 @@ class Inbox:
             commit = database.run(lambda connection: insert_unless_duplicate(connection, values, key, database.inbox_keys))
             return row, commit, False
         database.inbox_keys.add(key, row)
-        self._open_rows.add(row)
+        database.open_inbox_rows[self._agent].add(row)
         return row, database.submit([(RECEIVE, values)]), database.failure is None
 
     def finish(
@@ -68,10 +77,11 @@ class Inbox:
 
         Without a reply (`answer`) the request is closed at once.
         """
+        interaction_id = 0 if turn is None else self._database.next_id("interactions")
         rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, conversation_columns(self._agent, conversation))]
         if turn is not None:
             interaction = (
-                self._database.next_id("interactions"),
+                interaction_id,
                 conversation.id,
                 conversation.turns,
                 turn.interaction_id,

@@ -12,7 +12,8 @@ from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_
 from ..domain.text import split_words
 from . import full_text
 from .database import Database
-from .schema import conversations, documents, from_micros, passages, shelves, to_micros, vectors
+from .records import from_micros, to_micros
+from .schema import conversations, documents, passages, shelves, vectors
 
 ShelfScope: TypeAlias = Literal["agent", "person", "conversation"]
 _BATCH = 500

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from ..contracts import ConversationRecord, ConversationState
 from ..domain.conversation import ConversationStatus
 from ..domain.value import value
-from .schema import conversations, from_micros, to_micros
+from .schema import conversations
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_micros(moment: datetime) -> int:
+    """Convert a time to the form of the tables."""
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds  # dividing timedeltas takes longer
+
+
+def from_micros(micros: int) -> datetime:
+    """Convert a time from the form of the tables."""
+    return _EPOCH + timedelta(microseconds=micros)
 
 
 @value

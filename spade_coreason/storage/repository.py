@@ -27,9 +27,11 @@ from .records import (
     StoredConversation,
     conversation_columns,
     conversation_from_row,
+    from_micros,
+    to_micros,
 )
 from .retention import RetentionRepository
-from .schema import audit, conversations, from_micros, inbox, interactions, shelves, to_micros, variables
+from .schema import audit, conversations, inbox, interactions, shelves, variables
 from .statements import FIND_CONVERSATIONS, LOAD_HISTORY, LOAD_VARIABLES, MAX_CANDIDATE_IDS, SAVE_CONVERSATION, SAVE_VARIABLE
 
 _CONVERSATION_PAGE = 50

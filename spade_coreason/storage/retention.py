@@ -13,8 +13,8 @@ from .compaction import delete_summary
 from .database import Database
 from .erasure import PERSON_SCOPES
 from .knowledge import delete_turn_documents
-from .records import StoredConversation, conversation_from_row
-from .schema import conversations, interactions, to_micros, variables
+from .records import StoredConversation, conversation_from_row, to_micros
+from .schema import conversations, interactions, variables
 
 
 class RetentionRepository:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -166,16 +164,3 @@ audit_heads = Table(
 
 NUMBERED = (inbox, interactions, conversations, shelves, documents, passages)
 """The tables whose row ids the one process that owns the database assigns."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def to_micros(moment: datetime) -> int:
-    """Convert a time to the form of the tables."""
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds  # dividing timedeltas takes longer
-
-
-def from_micros(micros: int) -> datetime:
-    """Convert a time from the form of the tables."""
-    return _EPOCH + timedelta(microseconds=micros)

@@ -70,7 +70,8 @@ class Archive:
         self._repository: AgentRepository | None = None
         self._position: ArchivePosition | None = None
         self._task: asyncio.Task[None] | None = None
-        self._query_id = ""
+        self.query_id = ""
+        """The id of the current query; "" without one."""
         self._page: list[ArchivedMessage] = []
         self._is_caught_up = False
         self._received: deque[tuple[str, Commit[Any] | None]] = deque()
@@ -103,9 +104,9 @@ class Archive:
 
     def collect(self, message: Element) -> bool:
         """Collect a message if it is a result of the current query, or pretends to be one. Return True if it is."""
-        if not self._query_id:
+        if not self.query_id:
             return False
-        archived = read_archived(message, self._own_jid, self._query_id)
+        archived = read_archived(message, self._own_jid, self.query_id)
         if archived is not None:
             self._page.append(archived)
         return archived is not None
@@ -147,7 +148,7 @@ class Archive:
 
     def _stop(self) -> None:
         self._is_caught_up = False
-        self._query_id = ""
+        self.query_id = ""
         self._received.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -225,10 +226,10 @@ class Archive:
             await stored
 
     async def _request_page(self, build_query: Callable[..., Element], **arguments: Any) -> ArchivePage:
-        self._query_id = secrets.token_hex(8)
+        self.query_id = secrets.token_hex(8)
         self._page = []
-        iq = self._connection.client.make_iq_set(sub=build_query(self._query_id, **arguments))
+        iq = self._connection.client.make_iq_set(sub=build_query(self.query_id, **arguments))
         try:
             return read_page((await iq.send(timeout=_RESPONSE_TIMEOUT_S)).xml)
         finally:
-            self._query_id = ""
+            self.query_id = ""

@@ -25,7 +25,7 @@ from ..exceptions import StoreError
 from ..runtime import AgentCondition, AgentStatus, BuildRuntime, OutboundMessage
 from ..storage import AgentRepository, Commit
 from .archive import Archive
-from .codec import SHOW, SHOWS, archive_id
+from .codec import INVITATION_ELEMENTS, SHOW, SHOWS, archive_id
 from .connection.connection import Connection
 from .connection.endpoint import ServerEndpoint
 from .muc.room import RoomConfig, is_ephemeral_owner
@@ -165,7 +165,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
 
     def send(self, stanzas: Sequence[OutboundMessage]) -> None:
         """Send stanzas in order. They wait while the connection is lost, or while the agent is not in the room."""
-        self.connection.send(self.rooms.route(stanzas))
+        self.connection.send(self.rooms.route(stanzas) if self.rooms.by_jid else stanzas)
 
     async def _async_start(self, auto_register: bool = True) -> None:
         """Connect, open the runner, and only then announce the agent. Raise ConnectError or LoginError if that fails."""
@@ -320,8 +320,9 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             self.rooms.join_all()
 
     def _on_message(self, stanza: Any) -> Commit[bool] | None:
-        self._profile.on_activity()
-        if self.rooms.is_room_message(stanza):
+        if self._profile.presence.update_timer is None:
+            self._profile.presence.on_activity()
+        if self._may_concern_room(stanza) and self.rooms.is_room_message(stanza):
             message = self.rooms.read_message(stanza)
             if isinstance(message, InboundRequest):
                 return self._gateway.receive_request(message)
@@ -330,8 +331,13 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             return None
         stored = receive_stanza(self._gateway, self._own_jid, stanza)
         self.archive.record_received(stanza, stored)
-        self.offline_messages.record_received(stored)
+        if self.offline_messages.arriving is not None:
+            self.offline_messages.record_received(stored)
         return stored
+
+    def _may_concern_room(self, stanza: Element) -> bool:
+        """Return False for a message that certainly comes from no room and invites to none."""
+        return bool(self.rooms.by_jid) or any(stanza.find(tag) is not None for tag in INVITATION_ELEMENTS)
 
     def _catch_up(self) -> None:
         if self.client.is_full_server:
@@ -351,7 +357,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         return None if is_claimed else await receive_archived_stanza(self._gateway, self._own_jid, stanza)
 
     def _intercept(self, stanza: Element) -> bool:
-        if self.archive.collect(stanza):
+        if self.archive.query_id and self.archive.collect(stanza):
             return True
         if not self.behaviours:
             return False

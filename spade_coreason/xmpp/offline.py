@@ -37,7 +37,8 @@ class OfflineMessages:
         self._connection = connection
         self._own_jid = bare_jid(connection.jid)
         self._task: asyncio.Task[None] | None = None
-        self._arriving: list[Commit[Any]] | None = None
+        self.arriving: list[Commit[Any]] | None = None
+        """The commits of the messages of a batch that have arrived; None while no batch is fetched."""
         self.batch_size = _BATCH_SIZE
 
     def start(self) -> None:
@@ -54,8 +55,8 @@ class OfflineMessages:
 
     def record_received(self, stored: Commit[Any] | None) -> None:
         """Record a received message. The server may delete it when it is `stored` (None: at once)."""
-        if self._arriving is not None and stored is not None:
-            self._arriving.append(stored)
+        if self.arriving is not None and stored is not None:
+            self.arriving.append(stored)
 
     async def fetch(self) -> int:
         """Fetch the messages, and delete each batch on the server when all of it is durable. Return the number of messages.
@@ -65,11 +66,11 @@ class OfflineMessages:
         seen: set[str] = set()
         while nodes := [node for node in await self._list_nodes() if node not in seen][: self.batch_size]:
             arriving: list[Commit[Any]] = []
-            self._arriving = arriving
+            self.arriving = arriving
             try:
                 await self._send_request("get", "view", nodes)  # the messages come before the reply
             finally:
-                self._arriving = None
+                self.arriving = None
             if not all([await stored.wait() for stored in arriving]):
                 break  # messages that could not be stored stay on the server
             await self._send_request("set", "remove", nodes)

@@ -42,7 +42,7 @@ async def test_go_sendxmpp_is_answered_in_a_room_where_it_names_the_agent(
         await eventually(lambda: agent.host.rooms.states.get(room) == "joined")
         async with bob.listen("-c", "-a", "Bob", room) as screen:
             await eventually(
-                lambda: any(occupant.nick == "Bob" for occupant in agent.host.rooms._rooms[room].occupants.values())
+                lambda: any(occupant.nick == "Bob" for occupant in agent.host.rooms.by_jid[room].occupants.values())
             )
             await alice.send("-c", "-a", "Alice", room, text="hello everybody\n")
             await alice.send("-c", "-a", "Alice", room, text="Echo: hello\n")

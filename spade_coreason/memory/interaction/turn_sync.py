@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Protocol
 
 log = logging.getLogger(__name__)
@@ -21,23 +22,17 @@ class DeferredSyncTarget(Protocol):
         """Sync the additions without blocking the event loop."""
 
 
+@dataclass(slots=True, eq=False)
 class DeferredSyncs:
     """The interaction memories that one turn has to sync before its reply is stored. Threads share it.
 
-    The agent's work is between `activate` and `close`. Its additions leave their sync to `run`, also in tasks and in threads
-    (`asyncio.to_thread`) that it starts. Later additions sync themselves.
+    The agent's work begins when the turn sets `CURRENT_DEFERRED_SYNCS`, and ends with `close`. Its additions leave their sync
+    to `run`, also in tasks and in threads (`asyncio.to_thread`) that it starts. Later additions sync themselves.
     """
 
-    __slots__ = ("_is_closed", "memories")
-
-    def __init__(self) -> None:
-        self.memories: set[DeferredSyncTarget] = set()
-        """The memories whose sync is deferred."""
-        self._is_closed = False
-
-    def activate(self) -> None:
-        """Defer the syncs of this task from now on."""
-        CURRENT_DEFERRED_SYNCS.set(self)
+    memories: set[DeferredSyncTarget] = field(default_factory=set)
+    """The memories whose sync is deferred."""
+    _is_closed: bool = False
 
     def close(self) -> None:
         """End the deferral: later additions sync themselves."""

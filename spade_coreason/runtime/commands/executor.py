@@ -17,8 +17,7 @@ from ...memory import ActiveConversation, ErasureReport, erase_conversation, era
 from ...storage import Commit
 from ..loader import ConversationLoader
 from ..mailboxes import Mailbox, MailboxTask, QueuedRequest
-from ..outbox import dump_reply
-from ..output import TurnOutput
+from ..output import TurnOutput, dump_reply
 from ..transport import OutboundMessage, SendMessages
 from ..turn import Turn
 from ..turn_services import TurnServices

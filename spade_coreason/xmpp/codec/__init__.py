@@ -31,6 +31,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "encoders.text": ["render_block"],
         "markdown.convert": ["style_markdown"],
         "muc": [
+            "INVITATION_ELEMENTS",
             "RoomMessage",
             "RoomPresence",
             "RoomReference",

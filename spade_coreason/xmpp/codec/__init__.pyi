@@ -42,6 +42,7 @@ from .markdown.convert import (
     style_markdown as style_markdown,
 )
 from .muc import (
+    INVITATION_ELEMENTS as INVITATION_ELEMENTS,
     STATUS_AFFILIATION_LOST as STATUS_AFFILIATION_LOST,
     STATUS_BANNED as STATUS_BANNED,
     STATUS_CREATED as STATUS_CREATED,

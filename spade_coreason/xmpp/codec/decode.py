@@ -21,7 +21,7 @@ from ...domain.messages import (
     Reaction,
     Retraction,
 )
-from ...domain.preferences import is_language_tag
+from ...domain.preferences import LANGUAGE_TAG
 from .attachments import LINK_ELEMENTS, read_attachments
 from .cloud_events import FOREIGN_CONTAINER, read_container
 from .namespaces import (
@@ -215,6 +215,7 @@ def _decode_person(
         replaces=replaces,
         origin_id=origin_id if origin_id != stanza_id and 0 < len(origin_id) <= MAX_ID_CHARACTERS else None,
         uses_replies=uses_replies,
+        is_text_only=len(payload) == 1,
         owner=bare_jid(sender),
     )
 
@@ -227,7 +228,7 @@ def _metadata(message: Element, parts: Mapping[str, Element], thread: str | None
     if thread is not None and (parent := parent_thread(parts[THREAD])) is not None:
         metadata[PARENT_THREAD] = parent
     language = (body.get(LANGUAGE) if body is not None else None) or message.get(LANGUAGE)
-    if language is not None and is_language_tag(language):
+    if language is not None and LANGUAGE_TAG.fullmatch(language):
         metadata["language_tag"] = language
     if delay is not None and delay.get("stamp"):
         metadata["delayed_since"] = delay.get("stamp")

@@ -256,6 +256,7 @@ def room_request(
         _room_metadata(room, message.nick, jid, metadata),
         replaces=replaces,
         origin_id=message.room_id or None,
+        is_text_only=True,
         owner=room,
         address=room,
         nickname=message.nick,
@@ -277,6 +278,10 @@ def private_request(incoming: InboundRequest, owner: str, address: str, jid: str
 
 def _room_metadata(room: str, nick: str, jid: str | None, metadata: Any) -> dict[str, Any]:
     return {**metadata, "room": room, "nickname": nick, **({"occupant": jid} if jid is not None else {})}
+
+
+INVITATION_ELEMENTS = (MUC_USER, CONFERENCE)
+"""The elements of which an invitation to a room has one."""
 
 
 def read_invitation(message: Element) -> Invitation | None:

@@ -79,7 +79,11 @@ class Connection:
         self._is_closing = False
         self._supervisor: asyncio.Task[None] | None = None
         client = self.client
-        client.raw_handlers = {MESSAGE: self._on_message_stanza, ACK_REQUEST: self._on_ack_request, ACK: self._on_ack}
+        client.raw_handlers = {
+            MESSAGE: self._on_message_stanza,
+            ACK_REQUEST: client.stream_management.handle_ack_request,
+            ACK: self._on_ack,
+        }
         client.add_filter("in", self._filter_incoming)
         client.add_event_handler("stream_negotiated", self._on_session_started)
         client.add_event_handler("session_resumed", self._on_session_resumed)
@@ -162,9 +166,6 @@ class Connection:
         except Exception:
             log.exception("%s: a message from %s could not be read", self.jid, message.get("from"))
         client.stream_management.count_received(stored)
-
-    def _on_ack_request(self, _: Element) -> None:
-        self.client.stream_management.send_ack()
 
     def _on_ack(self, ack: Element) -> None:
         h = ack.get("h", "")

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
+from xml.etree.ElementTree import Element
 
 from slixmpp.plugins.base import register_plugin
 from slixmpp.plugins.xep_0198 import XEP_0198
@@ -67,6 +68,10 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
                 self._pending.append((handled, stored))
             if self._ack_timer is None:
                 self._schedule_ack()
+
+    def handle_ack_request(self, _: Element) -> None:
+        """Handle `<r/>`: the server asks for an acknowledgement."""
+        self.send_ack()
 
     def send_ack(self) -> None:
         """Acknowledge all stanzas received until now, as soon as they are durable."""

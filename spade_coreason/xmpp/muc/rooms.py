@@ -70,37 +70,37 @@ class Rooms:
         on_occupant_left: Callable[[str], None] = lambda owner: None,
     ) -> None:
         self._connection = connection
-        self._rooms = {config.jid: Room(config) for config in configs}
+        self.by_jid = {config.jid: Room(config) for config in configs}
         self._on_occupant_left = on_occupant_left
-        self._send_queue = RoomSendQueue(self._rooms)
+        self._send_queue = RoomSendQueue(self.by_jid)
         self.route = self._send_queue.route
         """Return the stanzas that may leave now: queue those to rooms not joined yet, and address private replies."""
         self._agent_jid = bare_jid(connection.jid)
         self._is_closed = False
         self._access = access
         self.kick_pause_s = KICK_PAUSE_S
-        self.ping = RoomPing(connection, self._rooms, self._on_lost)
+        self.ping = RoomPing(connection, self.by_jid, self._on_lost)
         self._store_rooms: Callable[[list[list[str | None]]], None] = lambda rooms: None
         self._stored_rooms: list[list[str | None]] = []
 
     @property
     def states(self) -> dict[str, RoomState]:
         """The state of each room, by its JID."""
-        return {jid: room.state for jid, room in self._rooms.items()}
+        return {jid: room.state for jid, room in self.by_jid.items()}
 
     @property
     def may_join_any(self) -> bool:
         """True if the agent has rooms or may accept invitations."""
-        return bool(self._rooms) or self._access.accepts_invitations
+        return bool(self.by_jid) or self._access.accepts_invitations
 
     @property
     def is_in_any(self) -> bool:
         """True if the agent is in a room now."""
-        return any(room.state is RoomState.JOINED for room in self._rooms.values())
+        return any(room.state is RoomState.JOINED for room in self.by_jid.values())
 
     def nick_in(self, room: str) -> str:
         """Return the agent's nickname in a room."""
-        return self._rooms[room].nick
+        return self.by_jid[room].nick
 
     # Joining and leaving
 
@@ -111,13 +111,13 @@ class Rooms:
         """
         self._store_rooms, self._stored_rooms = store, rooms
         for jid, password in rooms:
-            if jid is not None and jid not in self._rooms and self._access.is_room_allowed(jid):
-                self._rooms[jid] = self._invited_room(jid, password)
+            if jid is not None and jid not in self.by_jid and self._access.is_room_allowed(jid):
+                self.by_jid[jid] = self._invited_room(jid, password)
         self._store_invited()
 
     def _store_invited(self) -> None:
         lasting_states = (RoomState.JOINING, RoomState.JOINED, RoomState.AWAY)
-        invited = [room for room in self._rooms.values() if room.config.is_invited and room.state in lasting_states]
+        invited = [room for room in self.by_jid.values() if room.config.is_invited and room.state in lasting_states]
         rooms: list[list[str | None]] = [[room.jid, room.config.password] for room in invited]
         if rooms != self._stored_rooms and not self._is_closed:
             self._stored_rooms = rooms
@@ -130,7 +130,7 @@ class Rooms:
         """Join every room in a new session, except those that are lost permanently."""
         self.ping.start()
         unsent = self._connection.withdraw_unsent(RoomStanza)
-        for room in self._rooms.values():
+        for room in self.by_jid.values():
             if room.state not in FINAL_STATES:
                 self._join(room)
         self._connection.send(self.route([s.original for s in unsent if s.original is not None]))
@@ -138,12 +138,12 @@ class Rooms:
     async def close(self) -> None:
         """Leave all rooms and end their tasks."""
         self._is_closed = True
-        for room in self._rooms.values():
+        for room in self.by_jid.values():
             if room.state is RoomState.JOINED:
                 self._send(room, encode_leave(room.jid, room.nick))
             self._cancel_pending(room)
             room.state = RoomState.LEFT
-        tasks = (room.task for room in self._rooms.values() if room.task is not None)
+        tasks = (room.task for room in self.by_jid.values() if room.task is not None)
         await asyncio.gather(*tasks, self.ping.stop(), return_exceptions=True)
 
     def _join(self, room: Room) -> None:
@@ -226,7 +226,7 @@ class Rooms:
 
     def handle_presence(self, stanza: Element) -> bool:
         """Handle a presence. Return True if it comes from a room."""
-        room = self._rooms.get(bare_jid(stanza.get("from", "")))
+        room = self.by_jid.get(bare_jid(stanza.get("from", "")))
         if room is None:
             return False
         room.last_received_at = asyncio.get_running_loop().time()
@@ -299,7 +299,7 @@ class Rooms:
 
     def is_room_message(self, message: Element) -> bool:
         """Return True if a message comes from a room or invites to one."""
-        room = self._rooms.get(bare_jid(message.get("from", ""))) if self._rooms else None
+        room = self.by_jid.get(bare_jid(message.get("from", ""))) if self.by_jid else None
         if message.get("type") == "error":
             if room is not None and room.state is RoomState.JOINED and _is_not_acceptable(message):
                 self._on_lost(room, "the room says that it is not an occupant")
@@ -320,7 +320,7 @@ class Rooms:
             if is_from_room or self._access.is_allowed(invitation.sender):
                 self._accept_invitation(invitation.room, invitation.password)
             return None
-        room = self._rooms[bare_jid(message.get("from", ""))]
+        room = self.by_jid[bare_jid(message.get("from", ""))]
         if room.state is not RoomState.JOINED:
             return None
         if message.get("type") != "groupchat":
@@ -376,17 +376,17 @@ class Rooms:
         return jid is None or (jid != self._agent_jid and self._access.is_allowed(jid))
 
     def _accept_invitation(self, jid: str, password: str | None) -> None:
-        room = self._rooms.get(jid)
+        room = self.by_jid.get(jid)
         if room is None:
             if "@" not in jid or not self._access.is_room_allowed(jid):
                 log.info("%s: does not follow an invitation into %s (access.rooms)", self._agent_jid, jid)
                 return
-            if sum(room.config.is_invited for room in self._rooms.values()) >= _MAX_INVITED_ROOMS:
+            if sum(room.config.is_invited for room in self.by_jid.values()) >= _MAX_INVITED_ROOMS:
                 log.warning(
                     "%s: does not follow an invitation into %s: it is in %d rooms", self._agent_jid, jid, _MAX_INVITED_ROOMS
                 )
                 return
-            room = self._rooms[jid] = self._invited_room(jid, password)
+            room = self.by_jid[jid] = self._invited_room(jid, password)
         elif room.state in (RoomState.JOINING, RoomState.JOINED):
             return
         if self._connection.state == "online":

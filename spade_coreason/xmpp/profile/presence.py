@@ -74,7 +74,8 @@ class PresencePublisher:
         self._loop = asyncio.get_running_loop()
         self._last_sent = AVAILABLE
         self._last_sent_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self.update_timer: asyncio.TimerHandle | None = None
+        """The timer of the next update; None if none is scheduled."""
         self._is_announced = False
         self.photo_hash: str | None = None
         """The hash of the picture in the vCard (XEP-0153); None while the server has no vCard."""
@@ -105,14 +106,14 @@ class PresencePublisher:
     def stop(self) -> None:
         """Stop the automatic updates."""
         self._is_announced = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.update_timer is not None:
+            self.update_timer.cancel()
+            self.update_timer = None
 
     def on_activity(self) -> None:
         """Schedule an update because a message came in. The call costs almost nothing."""
-        if self._timer is None and self._is_announced:
-            self._timer = self._loop.call_later(_UPDATE_DELAY_S, self._update)
+        if self.update_timer is None and self._is_announced:
+            self.update_timer = self._loop.call_later(_UPDATE_DELAY_S, self._update)
 
     def update_now(self) -> None:
         """Send the presence at once, unless the agent is not announced: a person paused or resumed it, or it has an avatar."""
@@ -125,7 +126,7 @@ class PresencePublisher:
         return decide_availability(self._count_turns(), self._concurrency, is_busy, self._is_paused(), self._is_failing())
 
     def _update(self) -> None:
-        self._timer = None
+        self.update_timer = None
         availability = self._current_availability()
         wait_s = self._last_sent_at + self._interval_s - self._loop.time()
         if availability != self._last_sent and wait_s <= 0:
@@ -133,7 +134,7 @@ class PresencePublisher:
             wait_s = self._interval_s
         if self._last_sent != availability or availability not in (AVAILABLE, PAUSED):
             # No event reports the end of other states, so they are polled; the end of a pause is reported.
-            self._timer = self._loop.call_later(max(wait_s, _UPDATE_DELAY_S), self._update)
+            self.update_timer = self._loop.call_later(max(wait_s, _UPDATE_DELAY_S), self._update)
 
     def _send(self, availability: Availability, priority: int | None = None) -> None:
         self._last_sent, self._last_sent_at = availability, self._loop.time()

@@ -50,7 +50,7 @@ class AgentProfile:
         self._adhoc = AdHocCommands(connection, runner, may_run_commands)
         discovery = Discovery(self._client, self._agent_card, access_requests.access.is_allowed, self._adhoc)
         concurrency = runner.policy.concurrency
-        self._presence = PresencePublisher(
+        self.presence = PresencePublisher(
             self._client,
             discovery.build_caps,
             lambda: runner.turns_in_flight,
@@ -59,9 +59,7 @@ class AgentProfile:
             lambda: runner.repository.is_failing,
             interval_s=timings.presence_interval_s,
         )
-        runner.control.pause_changed.subscribe(self._presence.update_now)
-        self.on_activity = self._presence.on_activity
-        """Schedule an update of the presence. Call it when a message came in."""
+        runner.control.pause_changed.subscribe(self.presence.update_now)
         self._roster: Roster | None = None
         self._access_requests = access_requests
 
@@ -84,7 +82,7 @@ class AgentProfile:
             )
         contacts = await self._roster.revoke_subscriptions()
         loop = asyncio.get_running_loop()
-        self._starting_timer = loop.call_later(_STARTING_AFTER_S, self._presence.send_starting, contacts)
+        self._starting_timer = loop.call_later(_STARTING_AFTER_S, self.presence.send_starting, contacts)
 
     def announce(self) -> None:
         """Send the presence and publish the profile when the agent is ready."""
@@ -93,7 +91,7 @@ class AgentProfile:
             self._client.send_presence()
             self._client.get_roster()
             return
-        self._presence.announce()
+        self.presence.announce()
         if not self._is_published:
             self._spawn(self._publish())
 
@@ -104,23 +102,23 @@ class AgentProfile:
     def announce_stopping(self) -> None:
         """Announce that the agent accepts no new requests. `announce_stopped` follows after its running turns."""
         if self._connection.state != "online":
-            self._presence.stop()
+            self.presence.stop()
         elif self._client.is_full_server and self._runner.turns_in_flight:
-            self._presence.send_stopping()
+            self.presence.send_stopping()
             self._is_stopping = True
         else:
-            self._presence.send_unavailable()
+            self.presence.send_unavailable()
 
     def announce_stopped(self) -> None:
         """Announce that the agent is offline, if `announce_stopping` has not done so."""
         if self._is_stopping and self._connection.state == "online":
-            self._presence.send_unavailable()
+            self.presence.send_unavailable()
         self._is_stopping = False
 
     async def close(self) -> None:
         """Cancel the timers and tasks of the profile."""
         self._cancel_starting()
-        self._presence.stop()
+        self.presence.stop()
         await self._adhoc.close()
         for task in self._tasks:
             task.cancel()
@@ -141,9 +139,9 @@ class AgentProfile:
         has_vcard = await publish(self._client, self._agent_card, self._runner.policy.stanza_bytes)
         self._is_published = True
         if has_vcard:
-            self._presence.photo_hash = self._agent_card.avatar.hash
+            self.presence.photo_hash = self._agent_card.avatar.hash
             if self._connection.state == "online":
-                self._presence.update_now()
+                self.presence.update_now()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

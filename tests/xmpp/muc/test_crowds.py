@@ -45,7 +45,7 @@ async def test_in_a_crowd_the_agent_answers_people_who_address_it_and_forgets_th
         run_agent(echo, server, tmp_path, rooms=[RoomConfig(name, "Echo")], access=(HOST, "localhost")) as agent,
     ):
         await eventually(lambda: agent.host.rooms.states.get(name) == "joined")
-        room = agent.host.rooms._rooms[name]
+        room = agent.host.rooms.by_jid[name]
 
         tracemalloc.start()
         try:

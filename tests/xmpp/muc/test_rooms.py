@@ -406,7 +406,7 @@ async def test_rooms_of_invitations_are_joined_again_after_a_restart(real_server
 
 async def remove_silently(agent: OnlineAgent, room: str, witness: Person) -> None:
     """Make the room remove the agent without the agent being told."""
-    agent_room = agent.host.rooms._rooms[room]
+    agent_room = agent.host.rooms.by_jid[room]
     agent_room.state = RoomState.LEFT
     agent.host.connection.send([OutboundMessage("", f"<presence to='{room}/{agent_room.nick}' type='unavailable'/>")])
     await witness.presence(agent_room.nick, "unavailable")
