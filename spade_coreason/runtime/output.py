@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -218,9 +218,9 @@ class TurnOutput:
         self.messages += messages
         return messages
 
-    def _as_messages(self, contents: Iterable[str]) -> list[OutboundMessage]:
+    def _as_messages(self, contents: Sequence[str]) -> list[OutboundMessage]:
         recipient = self.channel.recipient
-        return [OutboundMessage(recipient, content) for content in contents]
+        return [OutboundMessage(recipient, content) for content in contents] if contents else []
 
     async def _render(self, content: str) -> RenderedAnswer:
         """Return the file or the link in place of a Markdown text, if the recipient gets one."""

@@ -45,7 +45,7 @@ from .output import ReplyTimers, TurnOutput, dump_reply
 from .policy import Policy
 from .received_reactions import ReceivedReactions
 from .retention_job import EphemeralOwners, Purged, RetentionJob
-from .transport import PLAIN_PRESENTATION, OutboundMessage, PresentationOptions, Transport
+from .transport import NO_CHAINED_DEVICE, OutboundMessage, PresentationOptions, Transport
 from .turn import Turn
 from .turn_services import TurnServices
 
@@ -363,16 +363,12 @@ class Runner:
         preferences, client_features = active.person.preferences, services.transport.client_features
         has_live_messages = preferences.streaming is not False and client_features.has_corrections(person)
         presentation = PresentationOptions(
-            has_live_messages=has_live_messages,
-            find_chained_device=(
-                partial(client_features.find_chained_device, person)
-                if has_live_messages
-                else PLAIN_PRESENTATION.find_chained_device
-            ),
-            is_rerun=queued.is_redelivered,
-            shows_thoughts=self.policy.thoughts if preferences.thoughts is None else preferences.thoughts,
-            shows_steps=preferences.thoughts is not False,
-            has_replies=client_features.has_replies(incoming.sender),
+            has_live_messages,
+            partial(client_features.find_chained_device, person) if has_live_messages else NO_CHAINED_DEVICE,
+            queued.is_redelivered,
+            self.policy.thoughts if preferences.thoughts is None else preferences.thoughts,
+            preferences.thoughts is not False,
+            client_features.has_replies(incoming.sender),
         )
         channel = services.transport.open_reply(incoming, queued.key, presentation)
         return TurnOutput(channel, self._outbox.send, queued.key, services.reply_timers, services.long_answers)

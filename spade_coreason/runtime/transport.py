@@ -63,6 +63,7 @@ class PresentationOptions:
 
 
 PLAIN_PRESENTATION = PresentationOptions()
+NO_CHAINED_DEVICE = PLAIN_PRESENTATION.find_chained_device
 
 
 class ReplyChannel(Protocol):

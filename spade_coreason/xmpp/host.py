@@ -25,7 +25,7 @@ from ..exceptions import StoreError
 from ..runtime import AgentCondition, AgentStatus, BuildRuntime, OutboundMessage
 from ..storage import AgentRepository, Commit
 from .archive import Archive
-from .codec import INVITATION_ELEMENTS, SHOW, SHOWS, archive_id
+from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, archive_id
 from .connection.connection import Connection
 from .connection.endpoint import ServerEndpoint
 from .muc.room import RoomConfig, is_ephemeral_owner
@@ -337,7 +337,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
 
     def _may_concern_room(self, stanza: Element) -> bool:
         """Return False for a message that certainly comes from no room and invites to none."""
-        return bool(self.rooms.by_jid) or any(stanza.find(tag) is not None for tag in INVITATION_ELEMENTS)
+        return bool(self.rooms.by_jid) or stanza.find(MUC_USER) is not None or stanza.find(CONFERENCE) is not None
 
     def _catch_up(self) -> None:
         if self.client.is_full_server:

@@ -31,7 +31,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "encoders.text": ["render_block"],
         "markdown.convert": ["style_markdown"],
         "muc": [
-            "INVITATION_ELEMENTS",
             "RoomMessage",
             "RoomPresence",
             "RoomReference",
@@ -61,6 +60,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "CHAT_STATES",
             "CHAT_STATES_NAMESPACE",
             "COMMANDS_NAMESPACE",
+            "CONFERENCE",
+            "MUC_USER",
             "CORRECTION_NAMESPACE",
             "DISPLAYED",
             "FORM_FIELD",

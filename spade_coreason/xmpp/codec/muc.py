@@ -280,10 +280,6 @@ def _room_metadata(room: str, nick: str, jid: str | None, metadata: Any) -> dict
     return {**metadata, "room": room, "nickname": nick, **({"occupant": jid} if jid is not None else {})}
 
 
-INVITATION_ELEMENTS = (MUC_USER, CONFERENCE)
-"""The elements of which an invitation to a room has one."""
-
-
 def read_invitation(message: Element) -> Invitation | None:
     """Read an invitation to a room. None if the message is none."""
     user, direct = message.find(MUC_USER), message.find(CONFERENCE)
