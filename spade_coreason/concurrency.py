@@ -33,12 +33,8 @@ class TimerGroup:
     for each callback and sorts it into a heap. That costs much more, and nearly every turn ends long before its timers.
     """
 
-    def __init__(self, delay_s: float, work_name: str = "", blocked_s: float = BLOCKED_S) -> None:
+    def __init__(self, delay_s: float) -> None:
         self.delay_s = delay_s
-        self.blocked_s = blocked_s
-        """Time in seconds after which the log warns about work under a `Deadline` that blocks the event loop."""
-        self.work_name = work_name
-        """The name of the work in that warning; "" is the work's own name."""
         self._due_times: dict[Callable[[], None], float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -77,6 +73,18 @@ class TimerGroup:
                 self._timer = loop.call_later(delay_s, self._run_due)
 
 
+class DeadlineTimers(TimerGroup):
+    """The timers of all deadlines for one kind of work, of `delay_s` each.
+
+    The log warns about work that blocks the event loop for `blocked_s`, and names it `work_name`; by default its own name.
+    """
+
+    def __init__(self, delay_s: float, work_name: str = "", blocked_s: float = BLOCKED_S) -> None:
+        super().__init__(delay_s)
+        self.work_name = work_name
+        self.blocked_s = blocked_s
+
+
 class Deadline:
     """The time limit of one piece of work: `await Deadline(timers).run(work)` takes at most `timers.delay_s`; 0 is no limit.
 
@@ -90,7 +98,7 @@ class Deadline:
     __slots__ = ("_cancel_count", "_cancel_grace_s", "_second_cancel", "_task", "_timers")
 
     def __init__(
-        self, timers: TimerGroup, task: asyncio.Task[Any] | None = None, cancel_grace_s: float = CANCEL_GRACE_S
+        self, timers: DeadlineTimers, task: asyncio.Task[Any] | None = None, cancel_grace_s: float = CANCEL_GRACE_S
     ) -> None:
         self._timers = timers
         self._task = task

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
-from ..concurrency import TimerGroup
+from ..concurrency import DeadlineTimers
 from ..contracts import Agent, ErrorCode, Interceptor
 from ..contracts.base import utc_now
 from ..domain.conversation import RUN, Outcome
@@ -131,7 +131,7 @@ class Runner:
             outbox=self._outbox,
             transport=transport,
             reply_timers=ReplyTimers(timings),
-            assist_timers=TimerGroup(self.policy.assist_timeout_s, self.jid, timings.blocked_s),
+            assist_timers=DeadlineTimers(self.policy.assist_timeout_s, self.jid, timings.blocked_s),
             usage=usage or Usage(repository, clock),
             metrics=self.metrics,
         )

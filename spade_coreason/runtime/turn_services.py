@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..concurrency import TimerGroup
+from ..concurrency import DeadlineTimers
 from ..contracts import Next
 from ..memory import HistoryWindows, Knowledge, Usage
 from ..storage import AgentRepository
@@ -40,7 +40,7 @@ class TurnServices:
     outbox: Outbox
     transport: Transport
     reply_timers: ReplyTimers
-    assist_timers: TimerGroup
+    assist_timers: DeadlineTimers
     usage: Usage
     metrics: Metrics
     has_warned_of_return: bool = False

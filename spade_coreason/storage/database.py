@@ -36,7 +36,7 @@ Rows: TypeAlias = Sequence[tuple[int, Row]]
 Durability: TypeAlias = Literal["full", "normal", "off"]
 QueryGenerator: TypeAlias = Generator[tuple[int, Row], list[Any], T]
 """A generator that yields prepared queries with their parameters, receives the rows of each, and returns a result."""
-Intercept: TypeAlias = Callable[[list[Any], Callable[[list[Any]], None]], None]
+WriterHook: TypeAlias = Callable[[list[Any], Callable[[list[Any]], None]], None]
 """A function that receives each batch and the writer. It passes the batch on: at once, later, or changed.
 
 A batch is a list of `Commit`; on SQLite it contains lookups too.
@@ -152,10 +152,10 @@ class Database(ABC):
     revision = schema.REVISION
     _reader_engine: AsyncEngine
 
-    def __init__(self, url: URL, durability: Durability, timings: StoreTimings, intercept: Intercept | None) -> None:
+    def __init__(self, url: URL, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> None:
         self._durability = durability
         self._timings = timings
-        self._intercept = intercept
+        self._writer_hook = writer_hook
         self._pending: list[Any] = []
         self._loop = asyncio.get_running_loop()
         self._next_ids: dict[str, int] = {}
@@ -289,10 +289,10 @@ class Database(ABC):
         if self._pending:
             batch, self._pending = self._pending, []
             self._is_writing = True
-            if self._intercept is None:
+            if self._writer_hook is None:
                 self._write_batch(batch)
             else:
-                self._intercept(batch, self._write_batch)
+                self._writer_hook(batch, self._write_batch)
 
     def _on_writer_idle(self) -> None:
         """Gather the next batch, because the writer is idle."""

@@ -17,12 +17,12 @@ from .database import (
     Commit,
     Database,
     Durability,
-    Intercept,
     Outcomes,
     QueryGenerator,
     Row,
     StoreTimings,
     T,
+    WriterHook,
     group_rows,
 )
 from .statements import ADD_INTERACTION, CLOSE, KEY_COLUMNS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
@@ -50,8 +50,8 @@ _DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError
 class PostgresDatabase(Database):
     """One schema of a PostgreSQL database. An advisory lock lets one platform use it at a time."""
 
-    def __init__(self, url: URL, durability: Durability, timings: StoreTimings, intercept: Intercept | None) -> None:
-        super().__init__(url, durability, timings, intercept)
+    def __init__(self, url: URL, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> None:
+        super().__init__(url, durability, timings, writer_hook)
         settings = {
             "application_name": "spade-coreason",
             "synchronous_commit": "on" if durability == "full" else "off",

@@ -25,12 +25,12 @@ from .database import (
     Commit,
     Database,
     Durability,
-    Intercept,
     Outcomes,
     QueryGenerator,
     Row,
     StoreTimings,
     T,
+    WriterHook,
     group_rows,
 )
 from .statements import CLOSE, MAX_ROWS, SQLITE_QUERIES, STATEMENTS, sqlite_sql
@@ -69,8 +69,8 @@ _LookupResults: TypeAlias = list[tuple[asyncio.Future[Any], Any]]
 class SqliteDatabase(Database):
     """A file in WAL mode. The writer is a thread; it also runs lookups, between two transactions."""
 
-    def __init__(self, url: URL, durability: Durability, timings: StoreTimings, intercept: Intercept | None) -> None:
-        super().__init__(url, durability, timings, intercept)
+    def __init__(self, url: URL, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> None:
+        super().__init__(url, durability, timings, writer_hook)
         self._writer_engine: Engine = create_engine(
             url.set(drivername="sqlite"), connect_args={"cached_statements": len(STATEMENTS) * MAX_ROWS + 128}
         )

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from spade_coreason.concurrency import Deadline, TimerGroup
+from spade_coreason.concurrency import Deadline, DeadlineTimers, TimerGroup
 from tests.support.wait import TIMEOUT_S, eventually
 
 
@@ -64,7 +64,7 @@ async def test_after_cancel_all_no_timer_fires() -> None:
 
 
 async def test_an_expired_deadline_raises_a_timeout_error() -> None:
-    deadline = Deadline(TimerGroup(0.01))
+    deadline = Deadline(DeadlineTimers(0.01))
     with pytest.raises(TimeoutError):
         await deadline.run(asyncio.Event().wait())
     assert deadline.has_expired
@@ -82,7 +82,7 @@ async def test_a_value_that_cannot_be_awaited_leaves_no_timer() -> None:
 
 
 async def test_work_within_the_deadline_is_not_cancelled_and_zero_means_no_deadline() -> None:
-    for timers in (TimerGroup(5), TimerGroup(0)):
+    for timers in (DeadlineTimers(5), DeadlineTimers(0)):
         deadline = Deadline(timers)
         await deadline.run(asyncio.sleep(0.01))
         assert not deadline.has_expired
@@ -90,7 +90,7 @@ async def test_work_within_the_deadline_is_not_cancelled_and_zero_means_no_deadl
 
 
 async def test_a_cancellation_from_outside_passes_through_a_deadline() -> None:
-    timers = TimerGroup(5)
+    timers = DeadlineTimers(5)
 
     async def wait() -> None:
         await Deadline(timers).run(asyncio.Event().wait())
@@ -111,7 +111,7 @@ async def test_an_error_raised_after_the_deadline_replaces_the_timeout_error() -
             raise ZeroDivisionError from None
 
     with pytest.raises(ZeroDivisionError):
-        await Deadline(TimerGroup(0.01)).run(raises())
+        await Deadline(DeadlineTimers(0.01)).run(raises())
 
 
 async def test_work_that_swallows_its_cancellation_is_abandoned() -> None:
@@ -126,7 +126,7 @@ async def test_work_that_swallows_its_cancellation_is_abandoned() -> None:
             except GeneratorExit:
                 closed.append("closed")
 
-    deadline = Deadline(TimerGroup(0.01), cancel_grace_s=0.03)
+    deadline = Deadline(DeadlineTimers(0.01), cancel_grace_s=0.03)
     with pytest.raises(TimeoutError):
         await deadline.run(stubborn())
     assert (cancelled, closed) == (["cancelled"], ["closed"])
@@ -148,7 +148,7 @@ async def test_cancelled_work_has_a_grace_period_to_clean_up() -> None:
             raise
         return "never"
 
-    deadline = Deadline(TimerGroup(0.01), cancel_grace_s=5)
+    deadline = Deadline(DeadlineTimers(0.01), cancel_grace_s=5)
     with pytest.raises(TimeoutError):
         await deadline.run(clean_up())
     assert cleaned_up.is_set()
@@ -165,7 +165,7 @@ async def test_work_under_a_deadline_returns_its_value_or_raises_its_error() -> 
         async with asyncio.timeout(TIMEOUT_S):
             return await asyncio.to_thread(lambda: "done")
 
-    timers = TimerGroup(5)
+    timers = DeadlineTimers(5)
     assert await Deadline(timers).run(work()) == "done"
     with pytest.raises(ZeroDivisionError):
         await Deadline(timers).run(fails())
@@ -177,6 +177,6 @@ async def test_work_that_blocks_is_named_in_the_log(caplog: pytest.LogCaptureFix
         await asyncio.sleep(0)
         time.sleep(1.05)  # noqa: ASYNC251 - what agents should not do
 
-    await Deadline(TimerGroup(0)).run(blocks())
+    await Deadline(DeadlineTimers(0)).run(blocks())
     [said] = [record.getMessage() for record in caplog.records]
     assert re.fullmatch(r"test_work.*blocks held up everybody else for \d\.\d s; give what blocks to asyncio\.to_thread", said)

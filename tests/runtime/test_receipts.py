@@ -14,7 +14,7 @@ from spade_coreason.storage import Commit
 from spade_coreason.storage.statements import RECEIVE
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.transport import receive_archived_stanza, receive_stanza
-from tests.support.databases import SQLITE, WriteInterceptor, open_without_sync
+from tests.support.databases import SQLITE, WriterGate, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.transports import make_transport
 
@@ -31,7 +31,7 @@ class Echo:
 class GatewayHarness:
     """A gateway with an agent behind it, and its output: receipts as their message id, replies as their text."""
 
-    def __init__(self, gateway: InboundGateway, runner: Runner, writes: WriteInterceptor, said: list[str]) -> None:
+    def __init__(self, gateway: InboundGateway, runner: Runner, writes: WriterGate, said: list[str]) -> None:
         self.gateway, self.runner, self.writes, self.said = gateway, runner, writes, said
 
     async def output_until_idle(self, stored: Commit[bool] | None) -> list[str]:
@@ -45,7 +45,7 @@ class GatewayHarness:
 
 @asynccontextmanager
 async def run_gateway(url: str, **policy: Any) -> AsyncIterator[GatewayHarness]:
-    writes = WriteInterceptor()
+    writes = WriterGate()
     database = await open_without_sync(url, writes)
     said: list[str] = []
 

@@ -45,7 +45,7 @@ from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import RECEIVE
 from spade_coreason.testing import Policy, Rules, RunnerTimings
 from spade_coreason.xmpp.transport import receive_stanza
-from tests.support.databases import SQLITE, WriteInterceptor, open_without_sync
+from tests.support.databases import SQLITE, WriterGate, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.records import NOT_REMEMBERED
 from tests.support.servers.postgres import Postgres
@@ -114,7 +114,7 @@ class FaultHarness:
     """A runner on a database, and its output."""
 
     def __init__(
-        self, runner: Runner, store: FaultyRepository, agent: RecordingAgent, said: list[str], writes: WriteInterceptor
+        self, runner: Runner, store: FaultyRepository, agent: RecordingAgent, said: list[str], writes: WriterGate
     ) -> None:
         self.runner, self.store, self.agent, self.output, self.writes = runner, store, agent, said, writes
 
@@ -134,7 +134,7 @@ class FaultHarness:
 
 @asynccontextmanager
 async def run_harness(url: str, send: Callable[[list[str]], None] | None = None, **policy: Any) -> AsyncIterator[FaultHarness]:
-    writes = WriteInterceptor()
+    writes = WriterGate()
     database = await open_without_sync(url, writes)
     store, agent, said = FaultyRepository(database, AGENT), RecordingAgent(), list[str]()
     send = send or (lambda stanzas: said.extend(fromstring(stanza).findtext("body") or "" for stanza in stanzas))

@@ -14,7 +14,7 @@ from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database, StoreTimings
 from spade_coreason.storage.records import Variable
 from spade_coreason.storage.repository import AgentRepository
-from tests.support.databases import SQLITE, WriteInterceptor
+from tests.support.databases import SQLITE, WriterGate
 from tests.support.records import AGENT, ALICE, BOB, new_conversation, store_turn
 from tests.support.wait import eventually
 
@@ -61,18 +61,18 @@ async def test_erased_data_are_not_in_the_log_also_with_a_concurrent_reader(tmp_
 
 
 async def open_with_log(
-    tmp_path: Path, timings: StoreTimings = DEFAULT_TIMINGS, writes: WriteInterceptor | None = None
+    tmp_path: Path, timings: StoreTimings = DEFAULT_TIMINGS, writes: WriterGate | None = None
 ) -> tuple[Database, AgentRepository, Path]:
     """Open a database whose data are all in the write-ahead log, with a person to be erased."""
     file = tmp_path / "platform.db"
-    database = await open_database(f"{SQLITE}{file}", "normal", timings=timings, intercept=writes)
+    database = await open_database(f"{SQLITE}{file}", "normal", timings=timings, writer_hook=writes)
     repository = AgentRepository(database, AGENT)
     await store_turn(repository, new_conversation(repository, f"{ALICE}_{AGENT}", ALICE))
     return database, repository, file
 
 
 async def test_the_log_is_truncated_also_if_the_erasure_is_not_awaited(tmp_path: Path) -> None:
-    writes = WriteInterceptor()
+    writes = WriterGate()
     database, store, file = await open_with_log(tmp_path, writes=writes)
     with writes.hold_batches() as held_batches:
         erasing = asyncio.ensure_future(store.erase_person(ALICE))

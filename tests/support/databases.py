@@ -16,7 +16,7 @@ from alembic.config import Config
 from sqlalchemy import Connection
 
 from spade_coreason.storage import migrations, open_database
-from spade_coreason.storage.database import Database, Intercept
+from spade_coreason.storage.database import Database, WriterHook
 
 SQLITE = "sqlite+aiosqlite:///"
 TABLES = ("conversations", "interactions", "variables", "inbox")
@@ -24,11 +24,11 @@ RECEIVED, ANSWERED, CLOSED = range(3)
 """The states of a row in the inbox."""
 
 
-class WriteInterceptor:
-    """An interceptor between a database and its writer: `open_database(url, intercept=writes)`; `on_batch` may be set."""
+class WriterGate:
+    """A gate between a database and its writer: `open_database(url, writer_hook=writes)`; `on_batch` may be set."""
 
     def __init__(self) -> None:
-        self.on_batch: Intercept = lambda batch, write: write(batch)
+        self.on_batch: WriterHook = lambda batch, write: write(batch)
 
     def __call__(self, batch: list[Any], write: Callable[[list[Any]], None]) -> None:
         self.on_batch(batch, write)
@@ -52,9 +52,9 @@ class WriteInterceptor:
             write(batch)
 
 
-async def open_without_sync(url: str, intercept: Intercept | None = None) -> Database:
+async def open_without_sync(url: str, writer_hook: WriterHook | None = None) -> Database:
     """Open the database at a URL, without syncs."""
-    return await open_database(url, "off", intercept=intercept)
+    return await open_database(url, "off", writer_hook=writer_hook)
 
 
 def read_rows(url: str, table: str) -> list[dict[str, Any]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, Session
+from spade_coreason.contracts import Interceptor
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime.runner import Runner
@@ -57,19 +58,27 @@ class RunnerHarness:
     """A runner over the database at a URL; each `async with` block starts and stops it."""
 
     def __init__(
-        self, database_url: str, agent: Any = None, policy: Policy | None = None, clock: Callable[[], datetime] = utc_now
+        self,
+        database_url: str,
+        agent: Any = None,
+        policy: Policy | None = None,
+        clock: Callable[[], datetime] = utc_now,
+        interceptors: Sequence[Interceptor] = (),
     ) -> None:
         self.url = database_url
         self.clock = clock
         self.agent: Any = agent or RememberingAgent()
         self.policy = policy or Policy()
+        self.interceptors = interceptors
         self.sent: list[str] = []
 
     async def __aenter__(self) -> RunnerHarness:
         self.database = await open_without_sync(self.url)
         self.repository = AgentRepository(self.database, AGENT)
         transport = make_transport(AGENT, self.sent.extend)
-        self.runner = Runner(self.agent, AGENT, self.repository, transport, self.policy, clock=self.clock)
+        self.runner = Runner(
+            self.agent, AGENT, self.repository, transport, self.policy, clock=self.clock, interceptors=self.interceptors
+        )
         await self.runner.open()
         self.runner.send_unsent()
         return self

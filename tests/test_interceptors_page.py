@@ -1,0 +1,106 @@
+"""The interceptors of docs/interceptors.md, on a server and in tests."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import REGISTRY, generate_latest
+
+from spade_coreason import Platform, load_settings
+from spade_coreason.cli.checks import check_settings
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "interceptors.md").read_text(encoding="utf-8")
+EXAMPLES: dict[str, str] = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE, re.M | re.S))
+LIMIT = 20
+"""The number of requests a minute that the documented limit accepts."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    """A directory with the documented modules."""
+    for name, text in EXAMPLES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    yield tmp_path
+    for name in EXAMPLES:
+        sys.modules.pop(name.removesuffix(".py"), None)
+    for collector in set(REGISTRY._names_to_collectors.values()):
+        if "agent_" in str(getattr(collector, "_name", "")):
+            REGISTRY.unregister(collector)
+
+
+@pytest.mark.parametrize("name", ["limits.py", "metrics.py"])
+def test_an_interceptor_is_short(name: str) -> None:
+    assert len(EXAMPLES[name].strip().splitlines()) < 30
+
+
+async def test_the_documented_limit_and_counters_work_on_a_server(prosody: XmppServer, project: Path) -> None:
+    jid, password = await prosody.account()
+    settings = {
+        "server": {
+            "mode": "external",
+            "host": prosody.host,
+            "port": prosody.port,
+            "tls": {"ca_file": str(prosody.ca_file)},
+        },
+        "interceptors": ["metrics:Metrics"],
+        "agents": [
+            {
+                "jid": jid,
+                "password": password,
+                "agent": "spade_coreason.agents.echo:EchoAgent",
+                "interceptors": ["limits:RateLimit"],
+            }
+        ],
+    }
+    (project / "platform.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    loaded = load_settings(project / "platform.yaml", project, {})
+    async with Platform(loaded), StockClient(*await prosody.account(), prosody) as alice:
+        for number in range(LIMIT):
+            assert await alice.ask(f"{number}", jid) == f"{number}"
+        assert (await alice.ask("one more", jid)).startswith("That is too fast for me. Please try again in ")
+    counted = generate_latest().decode()
+    assert f'agent_requests_total{{agent="{jid}",channel="person"}} {LIMIT + 1}.0' in counted
+    assert f'agent_turn_seconds_count{{agent="{jid}"}} {LIMIT}.0' in counted
+    assert f'agent_failures_total{{agent="{jid}"}} 0.0' in counted
+
+
+def test_the_documented_test_passes(project: Path) -> None:
+    (project / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_limits.py"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{project}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("interceptor", "problem"),
+    [
+        ("limits:RateLimits", 'interceptors[0]: limits has no "RateLimits"; did you mean "RateLimit"?'),
+        ("limit:RateLimit", "interceptors[0]: "),
+        ("limits:time", "interceptors[0]: "),
+    ],
+)
+async def test_check_names_a_wrong_interceptor(project: Path, interceptor: str, problem: str) -> None:
+    agent = {"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"}
+    settings = {"server": {"mode": "embedded"}, "interceptors": [interceptor], "agents": [agent]}
+    (project / "platform.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    findings = await check_settings(load_settings(project / "platform.yaml", project, {}))
+    [finding] = [finding for finding in findings if finding.subject == "echo@localhost"]
+    assert (finding.verdict, finding.exit_code) == ("bad", 2)
+    assert problem in finding.text
