@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,18 @@ def test_a_run_measures_how_soon_people_see_something(tmp_path: Path) -> None:
     measured = json.loads((tmp_path / "figures.json").read_text())["promptness"]["prosody"]
     assert len(measured["typing"]["waits_s"]) == len(measured["first_words"]["waits_s"]) == 100
     assert "first words after the agent said them" in done.stdout
+
+
+def test_a_message_enters_few_packages_and_modules() -> None:
+    require("Prosody", prosody.installed())
+    command = [sys.executable, "-m", "benchmarks.path"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr
+    figures = re.fullmatch(r"one message: (\d+) packages, (\d+) modules, \d+ changes of module\n", done.stdout)
+    assert figures is not None, done.stdout
+    packages, modules = map(int, figures.groups())
+    assert 0 < packages <= 6
+    assert 0 < modules <= 45
 
 
 def test_a_quick_run_measures_the_memory_without_a_server(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md and docs/design.md name only paths that exist, and every package has its line."""
+"""CONTRIBUTING.md and the pages on the design name only paths that exist, and every package has its line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 GLOSSARY = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/design.md"])
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/design.md", "docs/explanation/architecture.md"])
 def test_every_place_that_is_named_exists(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", text))

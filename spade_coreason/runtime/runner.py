@@ -236,8 +236,7 @@ class Runner:
     def receive(self, incoming: InboundRequest) -> Commit[bool] | None:
         """Receive a request, and return its commit: True if it is new, False for a duplicate, which is not run.
 
-        Returns None if the request is refused and not stored: the queue is full, or the request came through too many
-        agents. The sender is told.
+        Returns None if the request is refused and not stored (`admission`). The sender is told.
         """
         sender, inbox = incoming.owner, self.repository.inbox
         if incoming.thread is None:
@@ -327,11 +326,13 @@ class Runner:
             self.repository.inbox.close(queued.inbox_row)  # it looked like a duplicate when it came, and was none
             self._outbox.send_problem(incoming, queued.key, problem)
             return
+        # Load
         active = mailbox.active or await self.loader.load(mailbox)
         now = self._clock()
         if queued.command is not None:
             await self._command_executor.reply_to_command(mailbox, active, queued, queued.command)
             return
+        # Decide
         decision = decide_for_conversation(active, incoming, now, self.policy.rules)
         if decision.status is not active.record.status:
             active.record = active.record.with_status(decision.status)
@@ -346,9 +347,11 @@ class Runner:
             self._services.usage.reset_conversation(conversation_id)
         if incoming.wants_displayed_marker and incoming.stanza_id:
             self._outbox.send([self._services.transport.encode_displayed(incoming)])
+        # Execute
         output = self._open_output(active, queued)
         turn = Turn(self._services, mailbox, active, queued, output, now)
         final_event = await turn.run(turn.assist)
+        # Update, prune and save
         if turn.is_deleted:
             output.cancel()
             self.repository.inbox.close(queued.inbox_row)

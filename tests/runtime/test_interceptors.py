@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -309,6 +310,28 @@ async def test_the_time_limit_of_a_turn_includes_its_interceptors(expected_error
     async with AgentTester(EchoAgent(), policy=Policy(assist_timeout_s=0.05), interceptors=[Slow()]) as t:
         with pytest.raises(PeerFailedError, match="I could not finish this within"):
             await t.ask("one")
+
+
+async def test_the_stack_inside_an_agent_tells_the_way_of_its_request() -> None:
+    stacks: list[list[str]] = []
+
+    class StackAgent(EchoAgent):
+        async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+            stacks.append([f"{Path(frame.filename).stem}.{frame.name}" for frame in traceback.extract_stack()])
+
+    async with AgentTester(StackAgent(), interceptors=[Bracket("a", [])]) as t:
+        await t.ask("one")
+    [stack] = stacks
+    assert stack[stack.index("mailboxes._run_worker") :] == [
+        "mailboxes._run_worker",
+        "runner.handle",
+        "runner._answer",
+        "turn.run",
+        "concurrency.run",
+        "interceptors.assist",
+        "test_interceptors.assist",
+        "test_interceptors.assist",
+    ]
 
 
 # Making
