@@ -1,12 +1,12 @@
 """The entry of an agent: every message for it is received here, live or from the archive.
 
-The way of a message, by module:
+The way of a message, by module (docs/explanation/architecture.md has it in full):
 
 1. `gateway` routes the decoded message and checks the access of the sender.
-2. `runner` (`Runner.receive`) asks `mailboxes` for capacity and stores the request in the inbox.
+2. `runner` (`Runner.receive`) asks `admission`, and stores the request in the inbox.
 3. `mailboxes` puts the request into its mailbox and starts a worker; `thread_resolver` finds the thread of a reply.
 4. The worker calls `Runner.handle`: `loader` loads the conversation; a command goes to `commands.executor`.
-5. `turn` runs the agent with a `response`; the `transport` makes messages of the blocks and streams of the reply.
+5. `turn` runs the agent with a `response`. `output` makes messages of what it says, in the form of the `transport`.
 6. `turn` stores the turn with its reply. Then `outbox` sends the last messages, and closes the request when they have arrived.
 """
 

@@ -30,7 +30,7 @@ from .registry import Commands
 
 
 class CommandExecutor:
-    """Executor of one agent's commands. It calls `schedule` with a mailbox that has a new task."""
+    """Executor of one agent's commands."""
 
     def __init__(
         self,
