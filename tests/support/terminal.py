@@ -56,7 +56,9 @@ class Terminal:
         self.wait_for(rf"\?2004h.*{name} ▸")
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(TIMEOUT_S)
+        """Close the terminal, as a person closes a window: what runs in it gets SIGHUP. Wait until it has ended."""
         os.close(self._controller)
+        try:
+            self.process.wait(TIMEOUT_S)
+        finally:
+            self.process.kill()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from typing import Any
 
 import click
@@ -43,6 +45,11 @@ async def _chat(account: Account, agent: str, timeout_s: float) -> int:
     from ..chat.roster import ChatRoster
 
     jid = account.resolve_jid(agent)
+    task = asyncio.current_task()
+    if task is not None:
+        # A session that is not ended stays on the server for ten minutes, and the messages for it slow Prosody down.
+        for number in (signal.SIGHUP, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     async with account.build_client() as client:
         if not is_terminal():
             return await chat_by_lines(client, jid, timeout_s)

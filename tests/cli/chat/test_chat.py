@@ -171,6 +171,13 @@ def test_alt_enter_begins_a_new_line(chat: Chat) -> None:
     terminal.wait_for("  one\r\n  two\r\n.*echo ▸")
 
 
+@pytest.mark.parametrize("ending", [signal.SIGHUP, signal.SIGTERM])
+def test_a_chat_that_gets_a_signal_logs_out_before_it_ends(chat: Chat, ending: signal.Signals) -> None:
+    terminal = chat("echo")
+    terminal.process.send_signal(ending)
+    assert terminal.process.wait(TIMEOUT_S) == 130  # the signal alone would end it with another code
+
+
 def test_the_password_of_another_account_is_asked_for_and_not_shown(platform: RunningCommand) -> None:
     run = json.loads((platform.cwd / "data" / "run.json").read_text())
     connection_options = ("--host", run["host"], "--port", str(run["port"]), "--ca-file", run["ca_file"])
