@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -161,6 +162,12 @@ def go_sendxmpp() -> str:
     require("go-sendxmpp", program is not None)
     assert program is not None
     return program
+
+
+def pytest_collection_finish() -> None:
+    """Leave the thousands of tests themselves out of every garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
