@@ -83,7 +83,7 @@ async def test_an_interrupted_question_is_answered_once_after_the_restart(
         ):
             client.send("a story", jid, thread="one")
             client.send("use it", jid, thread="two")
-            await eventually(lambda: server.open_count == 1 and call_log.exists())
+            await eventually(lambda: server.open_count == 1 and call_log.exists() and call_log.read_text() == "called")
             code = await child.signal(number)
             assert code == (0 if number == signal.SIGTERM else -signal.SIGKILL)
             await eventually(lambda: server.open_count == 0)
