@@ -326,7 +326,8 @@ class AgentTester:
             default clients show texts only.
         upload: `upload(name, data, type, progress)` stores a file of an agent and returns its link, or raises UploadError.
             By default files are stored in `uploaded`.
-        interceptors: The interceptors of all agents: instances, or classes that are called for each agent.
+        interceptors: The interceptors of all agents: instances, or classes and functions that are called once for each
+            agent.
     """
 
     def __init__(

@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
 from prometheus_client import REGISTRY, generate_latest
 
-from spade_coreason import Platform, load_settings
+from spade_coreason import AgentRequest, AgentTester, Platform, Response, Session, agent, load_settings
 from spade_coreason.cli.checks import check_settings
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
@@ -86,6 +87,17 @@ def test_the_documented_test_passes(project: Path) -> None:
         timeout=120,
     )
     assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+async def test_the_documented_moderation_masks_what_an_agent_sends(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(project))
+
+    @agent
+    async def swearing(request: AgentRequest, session: Session, response: Response) -> None:
+        await response.markdown(f"damn {request.payload['query']}")
+
+    async with AgentTester(swearing, interceptors=[import_module("moderation").Moderation]) as t:
+        assert (await t.ask("rain")).text == "d*** rain"
 
 
 @pytest.mark.parametrize(

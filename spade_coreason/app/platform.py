@@ -64,7 +64,8 @@ class Platform:
     database, starts the server if the platform manages it, and connects every agent. Leaving disconnects them, lets running
     turns finish within `limits.grace_s`, and closes everything.
 
-    `interceptors` are those of all agents, after the configured ones: instances, or classes that are called for each agent.
+    `interceptors` are those of all agents, after the configured ones: instances, or classes and functions
+    that are called once for each agent.
     `on_status` receives one line of text for each agent that comes online. The functions of `on_conversation_end` receive
     the id and the final state of each conversation that ends; they may be coroutine functions.
 

@@ -25,7 +25,7 @@ from .events import (
     StreamStart,
     read_graph_event,
 )
-from .interceptors import Accept, Interceptor, Next, ReceivedRequest, Refuse
+from .interceptors import Accept, Interceptor, Next, ReceivedRequest, Refuse, ResponseWrapper
 from .manifest import (
     AgentCapability,
     AgentDefinition,
@@ -108,6 +108,7 @@ __all__ = [
     "Refuse",
     "Response",
     "ResponseHandler",
+    "ResponseWrapper",
     "RiskLevel",
     "Session",
     "SessionHandle",

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 utc_now = partial(datetime.now, UTC)
-"""Return the current time in UTC, the zone of every timestamp here."""
+"""The function that returns the current time in UTC, the zone of every timestamp here."""
 
 
 def format_rfc3339(moment: datetime) -> str:

@@ -1,14 +1,16 @@
-"""Interceptors: code of yours on the way of each request, before it is stored and around the agent."""
+"""Interceptors: extensions on the way of each request, before it is stored and around the agent."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
-from .authoring import Response, Session
+from .authoring import Response, Session, Stream
 from .errors import ErrorCode
+from .events import CloudEvent, GraphEvent
 from .request import AgentRequest
 
 
@@ -27,12 +29,12 @@ class ReceivedRequest(Protocol):
 
     @property
     def owner(self) -> str:
-        """The owner of the conversation: the bare JID of the sender, or a room, or the occupant of one who writes privately."""
+        """The bare JID of the sender. In a room: the room, or the occupant if the message is private."""
         ...
 
     @property
     def thread(self) -> str | None:
-        """The thread of the message, if it has one."""
+        """The thread of the message, or of the recent message that it replies to."""
         ...
 
     @property
@@ -65,14 +67,23 @@ class Accept:
 class Refuse:
     """The request is refused. It is neither stored nor answered.
 
-    A program is told each time, a person at most once a minute. `retry_after_s` is the time in seconds after which a retry may
-    succeed; None if a retry is useless.
+    Programs are told each time. People, rooms and SPADE agents are told at most once a minute. `retry_after_s` is the time in
+    seconds after which a retry may succeed; None if a retry is useless. ValueError for an unknown code, an empty text or a time
+    that is no number of seconds.
     """
 
     code: ErrorCode
     text: str
     """The text that the sender reads."""
     retry_after_s: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "code", ErrorCode(self.code))
+        if not isinstance(self.text, str) or not self.text.strip():
+            raise ValueError(f"the text of a refusal is what its sender reads, not {self.text!r}")
+        wait_s = self.retry_after_s
+        if wait_s is not None and not (isinstance(wait_s, int | float) and math.isfinite(wait_s) and wait_s >= 0):
+            raise ValueError(f"retry_after_s is a number of seconds, not {wait_s!r}")
 
 
 Next: TypeAlias = Callable[[AgentRequest, Session, Response], Awaitable[None]]
@@ -88,11 +99,58 @@ class Interceptor:
     def receive(self, request: ReceivedRequest) -> Accept | Refuse:
         """Decide on a request that has arrived.
 
-        It is called in the order of arrival, once for each new request before it is stored. Requests that come again, or run
-        again after a restart, were decided before. It runs in the event loop, so it must not wait for anything.
+        It is called in the order of arrival, before the request is stored, and not again for a request that it has accepted. A
+        refused request is not stored; if it arrives again, it is decided again. It runs in the event loop, so it must not wait.
         """
         return Accept()
 
     async def assist(self, request: AgentRequest, session: Session, response: Response, next: Next) -> None:
         """Do something around the turn. Unless it awaits `next(request, session, response)`, the agent does not run."""
         await next(request, session, response)
+
+
+class ResponseWrapper(Response):
+    """Base class of wrapped responses: passes every call on to `response`. Override what your interceptor changes."""
+
+    def __init__(self, response: Response) -> None:
+        self.response = response
+
+    async def thought(self, content: str, status: str = "IN_PROGRESS") -> None:
+        """Pass a thought on."""
+        await self.response.thought(content, status)
+
+    async def step(self, content: str) -> None:
+        """Pass a step on."""
+        await self.response.step(content)
+
+    async def markdown(self, content: str) -> None:
+        """Pass a text on."""
+        await self.response.markdown(content)
+
+    async def ask(self, question: str, choices: Sequence[str]) -> None:
+        """Pass a question on."""
+        await self.response.ask(question, choices)
+
+    async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
+        """Pass data on."""
+        await self.response.data(data, title, view_hint)
+
+    async def error(self, message: str, details: dict[str, Any] | None = None, recoverable: bool = False) -> None:
+        """Pass an error on."""
+        await self.response.error(message, details, recoverable)
+
+    async def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> Stream:
+        """Open a stream of the wrapped response. A wrapper that changes texts has to change those of streams too."""
+        return await self.response.create_stream(title, metadata)
+
+    async def emit(self, event: CloudEvent[Any] | GraphEvent) -> None:
+        """Pass an event on."""
+        await self.response.emit(event)
+
+    async def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
+        """Pass a line of the log on."""
+        await self.response.log(level, message, metadata)
+
+    async def audit(self, actor: str, action: str, resource: str, success: bool) -> None:
+        """Pass an entry of the audit trail on."""
+        await self.response.audit(actor, action, resource, success)

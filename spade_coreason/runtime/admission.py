@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 
 from ..concurrency import RATE_INTERVAL_S
 from ..contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
@@ -14,6 +16,7 @@ from ..domain import conversation
 from ..domain.conversation import RUN, Decision, Rules
 from ..domain.messages import Failed, InboundRequest, Refused
 from ..memory import ActiveConversation
+from .interceptors import overrides
 from .mailboxes import Mailboxes
 
 log = logging.getLogger(__name__)
@@ -57,28 +60,40 @@ class HopLimit(Interceptor):
 
 
 class Admission:
-    """The decision of one agent (a bare JID) on new requests: the limits of hops and capacity, then `interceptors`."""
+    """Decides on the new requests of the agent `jid` (a bare JID): the limits of hops and capacity, then `interceptors`."""
 
     def __init__(self, jid: str, mailboxes: Mailboxes, interceptors: Sequence[Interceptor] = ()) -> None:
         self._jid = jid
-        capacity_limit = CapacityLimit(mailboxes)
-        chain = [HopLimit(), capacity_limit, *interceptors]
-        self._receivers = tuple(i.receive for i in chain if type(i).receive is not Interceptor.receive)
-        self._receivers_of_duplicate = (capacity_limit.receive,)
+        self._limits = (HopLimit(), CapacityLimit(mailboxes))
+        self._receivers = tuple(i.receive for i in interceptors if overrides(i.receive, Interceptor.receive))
 
-    def refuse(self, incoming: InboundRequest, *, is_duplicate: bool = False) -> Refused | Failed | None:
-        """Ask the interceptors about a new request, in their order. Return the refusal of the first that refuses, or None.
+    def refuse(self, incoming: InboundRequest, *, asks_interceptors: bool) -> Refused | Failed | None:
+        """Ask the limits about a request, then the interceptors. Return the refusal of the first that refuses, or None.
 
-        For a duplicate only the capacity counts. A fault of an interceptor is logged, and refuses the request.
+        Commands of the platform and duplicates are not for the interceptors.
         """
+        for limit in self._limits:
+            verdict = limit.receive(incoming)
+            if isinstance(verdict, Refuse):
+                return Refused(verdict.text, verdict.code, verdict.retry_after_s)
+        return self.ask_interceptors(incoming) if asks_interceptors and self._receivers else None
+
+    def ask_interceptors(self, incoming: InboundRequest) -> Refused | Failed | None:
+        """Ask the interceptors about a request, as `refuse` does. A fault of one is logged, and refuses the request."""
+        # A view, because another part of the request may be stored later.
+        request = replace(
+            incoming,
+            payload=MappingProxyType(incoming.payload),  # type: ignore[arg-type]  # read-only, as `ReceivedRequest` says
+            metadata=MappingProxyType(dict(incoming.metadata)),
+        )
         try:
-            for receive in self._receivers_of_duplicate if is_duplicate else self._receivers:
-                verdict = receive(incoming)
-                if type(verdict) is not Accept:
-                    if not isinstance(verdict, Refuse):
-                        raise TypeError(f"{receive.__qualname__} returned {verdict!r}, neither Accept nor Refuse")
+            for receive in self._receivers:
+                verdict = receive(request)
+                if isinstance(verdict, Refuse):
                     return Refused(verdict.text, verdict.code, verdict.retry_after_s)
-        except (Exception, SystemExit):  # code of the user
+                if not isinstance(verdict, Accept):
+                    raise TypeError(f"{receive.__qualname__} returned {verdict!r}, neither Accept nor Refuse")
+        except (Exception, SystemExit, asyncio.CancelledError):  # code of the user
             incident = secrets.token_hex(4)
             log.exception("%s: incident %s: a request of %s is refused", self._jid, incident, incoming.sender)
             return Failed(f"Something went wrong on my side (incident {incident}).", ErrorCode.INTERNAL, True, incident)

@@ -78,7 +78,7 @@ async def fetch(
 
 
 async def refuse_upload(name: str, *_: object) -> str:
-    """Raise UploadError: the place of an upload function where there is none."""
+    """Raise UploadError. Used where no server stores files."""
     raise UploadError(name, "there is no way to a server that keeps files")
 
 
@@ -88,8 +88,9 @@ class Files:
     def __init__(self, upload_file: UploadFile, fetch_file: FetchFile = fetch) -> None:
         self._upload_file = upload_file
         self._fetch_file = fetch_file
-        self.uploaded_links: dict[str, None] = {}
-        """The links of the latest uploads."""
+        self._uploaded_links: dict[str, None] = {}
+        self.upload_count = 0
+        """The number of files that were uploaded."""
 
     async def upload(self, name: str, data: bytes, type: str | None = None, progress: Progress | None = None) -> str:
         """Upload `data` to the agent's server (XEP-0363), and return the link to the file.
@@ -108,9 +109,10 @@ class Files:
         if not _MEDIA_TYPE.fullmatch(media_type):
             raise UploadError(name, f"{media_type!r} is no media type; write it like image/png")
         link = await self._upload_file(safe_name, data, media_type, progress)
-        self.uploaded_links[link] = None
-        if len(self.uploaded_links) > _MAX_LINKS:
-            del self.uploaded_links[next(iter(self.uploaded_links))]
+        self.upload_count += 1
+        self._uploaded_links[link] = None
+        if len(self._uploaded_links) > _MAX_LINKS:
+            del self._uploaded_links[next(iter(self._uploaded_links))]
         return link
 
     def has_uploaded(self, link: str) -> bool:
@@ -118,7 +120,7 @@ class Files:
 
         The clients of people fetch a file that is shown to them, and so reveal themselves to the author of its link.
         """
-        return link in self.uploaded_links
+        return link in self._uploaded_links
 
     async def fetch(self, url: str, **limits: Any) -> FetchedFile:
         """Fetch a file with the function `fetch`, which takes the same keyword arguments."""

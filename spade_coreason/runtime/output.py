@@ -225,7 +225,7 @@ class TurnOutput:
     async def _render(self, content: str) -> RenderedAnswer:
         """Return the file or the link in place of a Markdown text, if the recipient gets one."""
         long_answers = self._long_answers
-        if long_answers is None or not (long_answers.files.uploaded_links or 0 < long_answers.over_bytes < len(content) * 4):
+        if long_answers is None or not (long_answers.files.upload_count or 0 < long_answers.over_bytes < len(content) * 4):
             return UNCHANGED  # nearly always
         return await long_answers.render_markdown(content)
 

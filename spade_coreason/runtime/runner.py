@@ -35,7 +35,6 @@ from .commands.parser import ParsedCommand
 from .commands.registry import Commands
 from .expiry import ConversationExpiry, OnConversationEnd
 from .files import Files, refuse_upload
-from .interceptors import chain_around
 from .loader import ConversationLoader
 from .long_answers import LongAnswers
 from .mailboxes import Mailbox, Mailboxes, QueuedRequest
@@ -117,7 +116,8 @@ class Runner:
                 self._expiry.conversation_ended.subscribe(callback)
         self._outbox = Outbox(transport, repository.inbox)
         self._services = TurnServices(
-            assist=chain_around(agent, interceptors),
+            agent=agent,
+            interceptors=interceptors,
             jid=self.jid,
             repository=repository,
             policy=self.policy,
@@ -150,7 +150,9 @@ class Runner:
             access_requests=access_requests,
             get_interaction_memory=interaction_memory,
         )
-        self._command_executor = CommandExecutor(self._services, self.loader, self.commands, self.command_context)
+        self._command_executor = CommandExecutor(
+            self._services, self.loader, self.commands, self.command_context, self._admission
+        )
         self._retention_job = RetentionJob(
             repository,
             interaction_memory,
@@ -200,7 +202,11 @@ class Runner:
         """Queue or refuse a request that was received and not finished before the restart (`Policy.on_restart`)."""
         stored = Commit.completed(True)
         if self.policy.on_restart == "rerun" or self._mailboxes.is_paused:  # during a pause its turn had not begun
-            queued = self._make_queued(incoming, key, inbox_row, stored, is_redelivered=True)
+            for_agent, command, is_for_agent = self._parse_command(incoming)
+            received_at_s = self.metrics.now()
+            queued = QueuedRequest(
+                for_agent, key, inbox_row, stored, received_at_s, False, True, command, is_for_agent=is_for_agent
+            )
             self._mailboxes.put(queued, incoming.owner)
             return
         text = "I was interrupted before I could answer this. Please ask again."
@@ -243,7 +249,9 @@ class Runner:
             incoming = self._mailboxes.resolve_thread(incoming, sender)
         key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
         may_be_duplicate = inbox.may_have(key.bytes)
-        if (problem := self._admission.refuse(incoming, is_duplicate=may_be_duplicate)) is not None:
+        for_agent, command, is_for_agent = self._parse_command(incoming)
+        asks_interceptors = is_for_agent and not may_be_duplicate
+        if (problem := self._admission.refuse(for_agent, asks_interceptors=asks_interceptors)) is not None:
             self._outbox.send_problem(incoming, uuid4(), problem)
             return None
         if incoming.replaces is not None:
@@ -252,8 +260,11 @@ class Runner:
         inbox_row, stored, may_start_early = inbox.receive(
             key.bytes, sender, request, self._clock(), may_be_duplicate=may_be_duplicate
         )
-        queued = self._make_queued(incoming, key, inbox_row, stored, may_start_early, may_be_duplicate=may_be_duplicate)
-        if queued.command is not None:
+        received_at_s = self.metrics.now()
+        queued = QueuedRequest(
+            for_agent, key, inbox_row, stored, received_at_s, may_start_early, False, command, may_be_duplicate, is_for_agent
+        )
+        if command is not None:
             self._command_executor.cancel_if_requested(queued, sender)
         if self._mailboxes.is_paused:
             stored.on_stored(partial(self._notify_of_pause, queued))
@@ -263,41 +274,23 @@ class Runner:
             self._received_early.append(queued)
         return stored
 
-    def _make_queued(
-        self,
-        incoming: InboundRequest,
-        key: UUID,
-        inbox_row: int,
-        stored: Commit[bool],
-        may_start_early: bool = False,
-        *,
-        is_redelivered: bool = False,
-        may_be_duplicate: bool = False,
-    ) -> QueuedRequest:
-        """Make the item for the queue, and parse the command that the request may be."""
-        queued = QueuedRequest(
-            incoming,
-            key,
-            inbox_row,
-            stored,
-            self.metrics.now(),
-            may_start_early,
-            is_redelivered,
-            may_be_duplicate=may_be_duplicate,
-        )
+    def _parse_command(self, incoming: InboundRequest) -> tuple[InboundRequest, ParsedCommand | str | None, bool]:
+        """Parse the command that a request may be.
+
+        Return the request as the agent gets it, the command or None, and True if the agent handles the request.
+        """
         text = str(incoming.payload.get("query", ""))
         if incoming.channel == "person" and not text.lstrip().startswith("/"):
-            return queued  # nearly every message
+            return incoming, None, True  # nearly every message
         if incoming.may_be_command:
             parsed = self.commands.parse(text)
             if isinstance(parsed, ParsedCommand):
-                is_for_agent = parsed.command.name in self.commands.agent_commands
-                return replace(queued, command=parsed, is_for_agent=is_for_agent)
+                return incoming, parsed, parsed.command.name in self.commands.agent_commands
             if incoming.channel == "program":
-                return replace(queued, command=parsed)
+                return incoming, parsed, True
             if parsed is not text:
-                return replace(queued, incoming=replace(incoming, payload={**incoming.payload, "query": parsed}))
-        return queued
+                return replace(incoming, payload={**incoming.payload, "query": parsed}), None, True
+        return incoming, None, True
 
     async def handle(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
         """Answer one request in the worker of its mailbox. A failure is logged, and the sender is told."""
@@ -322,9 +315,7 @@ class Runner:
         the end of the reply when all is stored.
         """
         incoming = queued.incoming
-        if queued.may_be_duplicate and not queued.is_redelivered and (problem := self._admission.refuse(incoming)) is not None:
-            self.repository.inbox.close(queued.inbox_row)  # it looked like a duplicate when it came, and was none
-            self._outbox.send_problem(incoming, queued.key, problem)
+        if queued.may_be_duplicate and self._refuse_late(queued):
             return
         # Load
         active = mailbox.active or await self.loader.load(mailbox)
@@ -359,6 +350,16 @@ class Runner:
             await turn.close_cancelled()
         else:
             await turn.finish(final_event)
+
+    def _refuse_late(self, queued: QueuedRequest) -> bool:
+        """Ask the interceptors about a request that looked like a duplicate and is none. Return True if they refuse it."""
+        if not queued.is_for_agent or queued.is_redelivered:
+            return False
+        if (problem := self._admission.ask_interceptors(queued.incoming)) is None:
+            return False
+        self.repository.inbox.close(queued.inbox_row)
+        self._outbox.send_problem(queued.incoming, queued.key, problem)
+        return True
 
     def _open_output(self, active: ActiveConversation, queued: QueuedRequest) -> TurnOutput:
         """Open the output for a request, by the preferences of the person and the features of their clients."""

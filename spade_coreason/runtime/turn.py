@@ -73,7 +73,10 @@ class Turn:
 
     def assist(self) -> Awaitable[object]:
         """Call the agent, through its interceptors."""
-        return self.services.assist(self.request, self.session, self.response)
+        services = self.services
+        if services.chain is not None:
+            return services.chain(self.request, self.session, self.response)
+        return services.agent.assist(self.request, self.session, self.response)
 
     @property
     def is_deleted(self) -> bool:
@@ -106,7 +109,7 @@ class Turn:
                 syncs.close()
                 mailbox.is_assisting, mailbox.current = False, None
             if returned is not None:
-                self._warn_of_return_value(returned)
+                services.warn_of_return("assist", returned)
             if task is not None and task.cancelling():
                 await self._clear_cancellation()
             output.is_held = True
@@ -137,15 +140,6 @@ class Turn:
             code = reported_error.code or ErrorCode.INTERNAL
             return Failed(reported_error.user_message, int(code), reported_error.recoverable, is_reported=True)
         return Completed(mailbox.conversation_id or "", "completed" if self.changes.is_ended else "active")
-
-    def _warn_of_return_value(self, returned: object) -> None:
-        """Log once that a return value is not sent: to return the reply is the most natural mistake."""
-        if not self.services.has_warned_of_return:
-            self.services.has_warned_of_return = True
-            kind = type(returned).__name__
-            log.warning(
-                "%s: assist returned a %s, which nobody hears; say it: await response.markdown(…)", self.services.jid, kind
-            )
 
     def _report_failure(self, error: BaseException, *, is_late: bool) -> TurnEvent:
         """Log a failure with its traceback. Tell the sender the number of the incident only."""

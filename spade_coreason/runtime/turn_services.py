@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from ..concurrency import DeadlineTimers
-from ..contracts import Next
+from ..contracts import Agent, Interceptor, Next
 from ..memory import HistoryWindows, Knowledge, Usage
 from ..storage import AgentRepository
 from .agent_lifecycle import AgentLifecycle
 from .expiry import ConversationExpiry
+from .interceptors import chain_around
 from .long_answers import LongAnswers
 from .mailboxes import Mailboxes
 from .metrics import Metrics
@@ -20,13 +22,15 @@ from .output import ReplyTimers
 from .policy import Policy
 from .transport import Transport
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class TurnServices:
     """The services for all turns of one agent. The runner creates them, opens them and closes them."""
 
-    assist: Next
-    """The agent's `assist`, with the interceptors around it."""
+    agent: Agent
+    interceptors: Sequence[Interceptor]
     jid: str
     repository: AgentRepository
     policy: Policy
@@ -43,5 +47,16 @@ class TurnServices:
     assist_timers: DeadlineTimers
     usage: Usage
     metrics: Metrics
-    has_warned_of_return: bool = False
-    """True once the log has warned that the return value of `assist` is not sent."""
+    chain: Next | None = field(init=False)
+    """The agent's `assist` with the interceptors around it; None if none is around it."""
+    _warned_of_return: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.chain = chain_around(self.agent, self.interceptors, self.warn_of_return)
+
+    def warn_of_return(self, name: str, returned: object) -> None:
+        """Log once for each `assist` that its return value is not sent: to return the reply is the most natural mistake."""
+        if name not in self._warned_of_return:
+            self._warned_of_return.add(name)
+            kind = type(returned).__name__
+            log.warning("%s: %s returned a %s, which nobody hears; say it: await response.markdown(…)", self.jid, name, kind)

@@ -6,14 +6,15 @@ import asyncio
 import sys
 import traceback
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ConfigError, Response, Session
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ConfigError, Interaction, Response, Session, command
 from spade_coreason.config import load_settings
-from spade_coreason.contracts import Accept, ErrorCode, Interceptor, Next, ReceivedRequest, Refuse
+from spade_coreason.contracts import Accept, CloudEvent, ErrorCode, Interceptor, Next, ReceivedRequest, Refuse, ResponseWrapper
 from spade_coreason.domain.identifiers import derive_inbox_key
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError
@@ -195,6 +196,43 @@ async def test_a_new_request_that_looks_like_a_duplicate_is_decided_before_its_t
         assert "Too fast." in harness.sent[0]
 
 
+class CommandedAgent(EchoAgent):
+    """Has a command of its own."""
+
+    @command("secret", "tells a secret")
+    async def tell(self, session: Session) -> str:
+        return "It is 7."
+
+
+async def test_the_commands_of_the_agent_are_decided_and_those_of_the_platform_are_not() -> None:
+    recorder = Recorder(lambda request: TOO_FAST)
+    async with AgentTester(CommandedAgent(), user=ALICE, interceptors=[recorder]) as t:
+        assert "/secret" in (await t.say("/help"))[0]
+        assert await t.say("/cancel") == ["There is nothing to stop."]
+        assert recorder.received == []
+        assert await t.say("/secret") == ["Too fast."]
+        runner = t.runners[t.jid]
+        [secret] = [known for known in runner.commands.all if known.name == "secret"]
+        result = await runner.run_command(ALICE, secret, {})  # as from the menu of a client
+        assert (result.text, result.is_error) == ("Too fast.", True)
+        assert recorder.received == ["/secret", "/secret"]
+        recorder.decide = lambda request: Accept()
+        assert (await runner.run_command(ALICE, secret, {})).text == "It is 7."
+
+
+async def test_an_instance_may_set_its_methods_when_it_is_made() -> None:
+    class Switch(Interceptor):
+        def __init__(self) -> None:
+            self.receive = self.refuse  # type: ignore[method-assign]
+
+        def refuse(self, request: ReceivedRequest) -> Accept | Refuse:
+            return TOO_FAST
+
+    async with AgentTester(EchoAgent(), interceptors=[Switch()]) as t:
+        with pytest.raises(PeerRefusedError):
+            await t.ask("one")
+
+
 async def test_the_request_says_who_sends_what_and_how() -> None:
     seen: list[tuple[Any, ...]] = []
 
@@ -221,9 +259,25 @@ def divide(request: ReceivedRequest) -> Accept:
     raise ZeroDivisionError
 
 
+def wait_for_a_cancelled_future(request: ReceivedRequest) -> Accept:
+    future: asyncio.Future[Accept] = asyncio.get_running_loop().create_future()
+    future.cancel()
+    return future.result()
+
+
+def write_into_the_payload(request: ReceivedRequest) -> Accept:
+    request.payload["query"] = "/help"  # type: ignore[index]
+    return Accept()
+
+
 @pytest.mark.parametrize(
     ("decide", "logged"),
     [
+        (wait_for_a_cancelled_future, "CancelledError"),
+        (write_into_the_payload, "TypeError: 'mappingproxy' object does not support item assignment"),
+        (lambda request: Refuse(ErrorCode.INTERNAL, ""), "ValueError: the text of a refusal"),
+        (lambda request: Refuse("too fast", ErrorCode.TOO_MANY_REQUESTS), "ValueError: 'too fast' is not a valid ErrorCode"),  # type: ignore[arg-type]
+        (lambda request: Refuse(ErrorCode.INTERNAL, "No.", float("inf")), "ValueError: retry_after_s is a number of seconds"),
         (raise_exit, "SystemExit: out"),
         (divide, "ZeroDivisionError"),
         (lambda request: None, "Recorder.receive returned None, neither Accept nor Refuse"),
@@ -256,10 +310,46 @@ async def test_interceptors_are_around_the_agent_and_the_first_is_outermost() ->
     assert steps == ["a begins", "b begins", "b ends", "a ends"]
 
 
-async def test_an_empty_chain_is_the_agent_itself() -> None:
+async def test_without_an_interceptor_around_it_an_agent_has_no_chain() -> None:
+    warnings: list[tuple[str, object]] = []
     agent = EchoAgent()
-    assert chain_around(agent, []) == agent.assist
-    assert chain_around(agent, [Recorder()]) == agent.assist
+    assert chain_around(agent, [], lambda *warning: warnings.append(warning)) is None
+    assert chain_around(agent, [Recorder()], lambda *warning: warnings.append(warning)) is None
+    assert warnings == []
+
+
+@pytest.mark.parametrize("interceptors", [[], [Bracket("a", [])]], ids=["no chain", "a chain"])
+async def test_an_agent_may_replace_its_assist_when_it_starts(interceptors: list[Interceptor]) -> None:
+    class LateAgent(EchoAgent):
+        async def startup(self) -> None:
+            self.assist = self.really_assist  # type: ignore[method-assign]
+
+        async def really_assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+            await response.markdown("started")
+
+    async with AgentTester(LateAgent, interceptors=interceptors) as t:
+        assert (await t.ask("one")).text == "started"
+
+
+async def test_each_assist_that_returns_something_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    class ReturningAgent(EchoAgent):
+        async def assist(self, request: AgentRequest, session: Session, response: Response) -> str:  # type: ignore[override]
+            return "for nobody"
+
+    class ReturningInterceptor(Interceptor):
+        async def assist(  # type: ignore[override]
+            self, request: AgentRequest, session: Session, response: Response, next: Next
+        ) -> Refuse:
+            await next(request, session, response)
+            return TOO_FAST
+
+    async with AgentTester(ReturningAgent(), interceptors=[ReturningInterceptor()]) as t:
+        await t.ask("one")
+        await t.ask("two")
+    warnings = [record.getMessage() for record in caplog.records if "which nobody hears" in record.getMessage()]
+    assert len(warnings) == 2
+    assert "assist returned a str" in warnings[0]
+    assert "ReturningInterceptor.assist returned a Refuse" in warnings[1]
 
 
 async def test_an_interceptor_may_change_the_request_or_answer_by_itself() -> None:
@@ -275,6 +365,56 @@ async def test_an_interceptor_may_change_the_request_or_answer_by_itself() -> No
         assert (await t.ask("bad")).text == "Not with me."
         assert (await t.ask("any")).text == "good"
     assert agent.queries == ["good"]
+
+
+class EloquentAgent(EchoAgent):
+    """Uses every method of a response."""
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await response.thought("hm")
+        await response.step("looks")
+        await response.markdown("text")
+        await response.data({"a": 1}, "title", "KEY_VALUE")
+        stream = await response.create_stream("stream")
+        await stream.write("streamed")
+        await stream.close()
+        await response.ask("which?", ["this", "that"])
+        await response.log("info", "noted", {"b": 2})
+        await response.audit("me", "did", "it", True)
+        await response.emit(CloudEvent(type="own", source="here", data={"c": 3}))
+        await response.error("not quite", {"d": 4}, recoverable=True)
+
+
+async def test_a_wrapped_response_passes_everything_on() -> None:
+    class Wrapping(Interceptor):
+        async def assist(self, request: AgentRequest, session: Session, response: Response, next: Next) -> None:
+            await next(request, session, ResponseWrapper(response))
+
+    seen = []
+    for interceptors in ([], [Wrapping()]):
+        async with AgentTester(EloquentAgent, interceptors=interceptors) as t:
+            events: list[Any] = []
+            try:
+                async for event in t.stream("go"):
+                    events.append(event)
+            except PeerFailedError as error:
+                events.append(error)
+            repository = t.runners[t.jid].repository
+            [record] = await repository.list_conversations()
+            [turn] = [Interaction.model_validate_json(text) for text in await repository.load_history(record.id, 1)]
+            kinds = [(event.type, event.data.get("content"), event.data.get("data")) for event in events[:-1]]
+            seen.append(
+                (
+                    kinds,
+                    str(events[-1]),
+                    turn.output["text"],
+                    turn.output["error"]["user_message"],
+                    [e["type"] for e in turn.events],
+                )
+            )
+    assert seen[0] == seen[1]
+    assert len(seen[0][0]) >= 7
+    assert len(seen[0][4]) == 3
 
 
 async def test_an_exception_of_an_interceptor_fails_the_turn(expected_errors: ExpectedErrors) -> None:
@@ -330,6 +470,7 @@ async def test_the_stack_inside_an_agent_tells_the_way_of_its_request() -> None:
         "concurrency.run",
         "interceptors.assist",
         "test_interceptors.assist",
+        "interceptors.assist_of_agent",
         "test_interceptors.assist",
     ]
 
@@ -345,6 +486,9 @@ class PerAgent(Interceptor):
     def __init__(self, agent: str) -> None:
         self.made.append(agent)
 
+    def receive(self, request: ReceivedRequest) -> Accept:
+        return Accept()
+
 
 class AsyncReceive(Interceptor):
     async def receive(self, request: ReceivedRequest) -> Accept:  # type: ignore[override]
@@ -354,6 +498,47 @@ class AsyncReceive(Interceptor):
 class PlainAssist(Interceptor):
     def assist(self, *_: Any) -> None:  # type: ignore[override]
         return None
+
+
+class Misspelt(Interceptor):
+    def recieve(self, request: ReceivedRequest) -> Accept:
+        return Accept()
+
+
+class Needs(Interceptor):
+    def __init__(self, limit: int, *, burst: int, name: str = "") -> None:
+        self.limit = limit
+
+    def receive(self, request: ReceivedRequest) -> Accept:
+        return Accept()
+
+
+class Exits(Interceptor):
+    def __init__(self) -> None:
+        sys.exit("no licence")
+
+
+def make_nothing() -> None:
+    return None
+
+
+def traced(function: Any) -> Any:
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    return call
+
+
+class Traced(Interceptor):
+    @traced
+    async def assist(self, request: AgentRequest, session: Session, response: Response, next: Next) -> None:
+        await response.markdown("traced")
+
+
+async def test_a_decorated_assist_is_one() -> None:
+    async with AgentTester(EchoAgent(), interceptors=[Traced]) as t:
+        assert (await t.ask("one")).text == "traced"
 
 
 class FailsToBeMade(Interceptor):
@@ -377,8 +562,12 @@ async def test_a_class_is_called_for_each_agent_and_an_instance_is_shared() -> N
         (AsyncReceive, "AsyncReceive.receive must not wait; write def receive, without async"),
         (PlainAssist, "PlainAssist.assist is no coroutine function; write async def assist"),
         (FailsToBeMade, "FailsToBeMade cannot be made: OSError"),
-        (EchoAgent, "is no interceptor; derive its class from spade_coreason.contracts.Interceptor"),
-        (5, "5 is no interceptor; derive its class from spade_coreason.contracts.Interceptor"),
+        (EchoAgent, "EchoAgent gives a value of type EchoAgent, no interceptor; derive its class from"),
+        (make_nothing, "make_nothing gives a value of type NoneType, no interceptor; derive its class from"),
+        (5, "it gives a value of type int, no interceptor; derive its class from"),
+        (Misspelt, "Misspelt overrides neither receive nor assist; define a method of exactly that name"),
+        (Needs, "Needs needs limit, burst; give a default, or name an instance of it"),
+        (Exits, "Exits cannot be made: SystemExit: no licence"),
     ],
 )
 async def test_a_wrong_interceptor_is_one_line(source: Any, problem: str) -> None:

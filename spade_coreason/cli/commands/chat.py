@@ -39,20 +39,33 @@ def command(agent: str, timeout: float, **account_values: Any) -> int:
     return run_async(_chat(resolve_account(**account_values), agent, timeout))
 
 
+def _log_out_at_signals() -> None:
+    """Cancel this task when its terminal is closed (SIGHUP) or at SIGTERM. A second signal ends the process at once.
+
+    A session that is not ended stays on the server for ten minutes, and the messages for it slow Prosody down.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def log_out(number: signal.Signals) -> None:
+        loop.remove_signal_handler(number)
+        if task is not None:
+            task.cancel()
+
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP
+            loop.add_signal_handler(number, log_out, number)
+
+
 async def _chat(account: Account, agent: str, timeout_s: float) -> int:
     from ..banner import print_agents, print_guest
     from ..chat.chat import Chat, chat_by_lines, is_terminal
     from ..chat.roster import ChatRoster
 
     jid = account.resolve_jid(agent)
-    task = asyncio.current_task()
-    if task is not None:
-        # A session that is not ended stays on the server for ten minutes, and the messages for it slow Prosody down.
-        for number in (signal.SIGHUP, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     async with account.build_client() as client:
         if not is_terminal():
             return await chat_by_lines(client, jid, timeout_s)
+        _log_out_at_signals()
         # The named agent comes first, as it was named: perhaps with a resource.
         agents = [
             (jid, account.agents.get(bare_jid(jid), "")),

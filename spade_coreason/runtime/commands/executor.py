@@ -15,6 +15,7 @@ from ...domain.messages import Completed, InboundRequest, TextEmitted
 from ...domain.preferences import DEFAULT_PREFERENCES
 from ...memory import ActiveConversation, ErasureReport, erase_conversation, erase_person
 from ...storage import Commit
+from ..admission import Admission
 from ..loader import ConversationLoader
 from ..mailboxes import Mailbox, MailboxTask, QueuedRequest
 from ..output import TurnOutput, dump_reply
@@ -38,11 +39,13 @@ class CommandExecutor:
         loader: ConversationLoader,
         commands: Commands,
         context: CommandContext,
+        admission: Admission,
     ) -> None:
         self._services = services
         self._loader = loader
         self._commands = commands
         self._context = context
+        self._admission = admission
 
     def cancel_if_requested(self, queued: QueuedRequest, sender: str) -> None:
         """Stop the running turn of a conversation if a request there is `/cancel`. The reply to it waits for its turn.
@@ -77,8 +80,12 @@ class CommandExecutor:
             return await self._commands.run(command, values, self._context, owner, record)
         thread = recover_thread(record.conversation_id, owner, self._services.jid) if record is not None else None
         is_for_agent = command.name in self._commands.agent_commands
-        if is_for_agent and self._services.mailboxes.is_full(owner, thread):
-            return CommandResult("Too much of yours waits already; please try again later.", is_error=True)
+        if is_for_agent:
+            if self._services.mailboxes.is_full(owner, thread):
+                return CommandResult("Too much of yours waits already; please try again later.", is_error=True)
+            incoming = InboundRequest("person", owner, "", thread, {"query": command.text, **values}, "", owner=owner)
+            if (problem := self._admission.ask_interceptors(incoming)) is not None:
+                return CommandResult(problem.message, is_error=True)
         mailbox = self._services.mailboxes.get_or_create(owner, thread)
         before_row = max((item.inbox_row for item in mailbox.queue if isinstance(item, QueuedRequest)), default=0)
         future: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
 import pytest
 
-from tests.support.program import RunningCommand
+from tests.support.program import RunningCommand, clean_environment
 from tests.support.terminal import Terminal
 from tests.support.wait import TIMEOUT_S
 
@@ -176,6 +178,20 @@ def test_a_chat_that_gets_a_signal_logs_out_before_it_ends(chat: Chat, ending: s
     terminal = chat("echo")
     terminal.process.send_signal(ending)
     assert terminal.process.wait(TIMEOUT_S) == 130  # the signal alone would end it with another code
+
+
+def test_a_chat_without_a_terminal_ends_at_sigterm(platform: RunningCommand) -> None:
+    command, environment = [sys.executable, "-m", "spade_coreason", "chat", "echo"], clean_environment()
+    with subprocess.Popen(
+        command, cwd=platform.cwd, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("hello\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "hello\n"
+        process.terminate()  # while it waits for the next line
+        assert process.wait(TIMEOUT_S) == -signal.SIGTERM
 
 
 def test_the_password_of_another_account_is_asked_for_and_not_shown(platform: RunningCommand) -> None:
