@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -19,7 +20,7 @@ from ..codec import LANGUAGE, MESSAGE
 from ..timings import DEFAULT_TIMINGS, ConnectionTimings
 from .endpoint import ServerEndpoint
 from .errors import CONNECTION_CLOSED, NO_ADDRESS, describe_problem, describe_refused_login, suggest_remedy
-from .iq_filter import refusal
+from .iq_filter import IQ, build_iq_error, refusal
 from .liveness import BackOff, Keepalive
 from .send_queue import SendQueue, StanzaT
 from .slixmpp_client import XMPPClient
@@ -57,7 +58,9 @@ class Connection:
         is_visible_to: Callable[[str], bool] = lambda asker: True,
         timings: ConnectionTimings = DEFAULT_TIMINGS,
     ) -> None:
-        self.client = XMPPClient(jid, password, endpoint, register, timings)
+        self.client = XMPPClient(jid, password, endpoint, register, timings, self._reject)
+        self.rejected: Counter[str] = Counter()
+        """How many stanzas were dropped, by the reason."""
         self.jid = name or jid
         """The name in errors and log lines."""
         self.state: ConnectionState = "offline"
@@ -166,6 +169,17 @@ class Connection:
         except Exception:
             log.exception("%s: a message from %s could not be read", self.jid, message.get("from"))
         client.stream_management.count_received(stored)
+
+    def _reject(self, stanza: Element, reason: str, handled_before: int) -> None:
+        """Drop a stanza for a reason. It counts as handled (XEP-0198). A request gets an error without its payload."""
+        self.rejected[reason] += 1
+        if self.rejected[reason] == 1:
+            log.warning("%s: drops a stanza from %s: %s", self.jid, stanza.get("from"), reason)
+        stream_management = self.client.stream_management
+        if stream_management.config["handled"] == handled_before:
+            stream_management.count_received(None)
+        if stanza.tag == IQ and stanza.get("type") in ("get", "set"):  # required by RFC 6120, 8.2.3
+            self.send([OutboundMessage(stanza.get("from", ""), build_iq_error(stanza))])
 
     def _on_ack(self, ack: Element) -> None:
         h = ack.get("h", "")

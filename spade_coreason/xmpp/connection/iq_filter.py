@@ -8,6 +8,8 @@ from xml.etree.ElementTree import Element
 from ...domain.jid import bare_jid
 from ..codec import STANZA_ERRORS_NAMESPACE, escape_attribute
 
+IQ = "{jabber:client}iq"
+
 # slixmpp's plugins accept these and never answer. For the roster of another account they build an error that cannot be sent.
 _UNANSWERED = {
     "set": {"{http://jabber.org/protocol/disco#info}query", "{http://jabber.org/protocol/disco#items}query"},
@@ -29,7 +31,12 @@ def refusal(iq: Element, own_jid: str, is_visible_to: Callable[[str], bool]) -> 
     is_from_stranger = kind in ("get", "set") and not is_visible_to(sender)
     if not (is_forged or is_from_stranger or tags & _UNANSWERED.get(kind, set())):
         return None
+    return build_iq_error(iq)
+
+
+def build_iq_error(iq: Element) -> str:
+    """Build the error that a server sends for a user who is offline (RFC 6120, 8.3.3.19). It does not repeat the payload."""
     return (
-        f"<iq type='error' to='{escape_attribute(sender)}' id='{escape_attribute(iq.get('id', ''))}'>"
+        f"<iq type='error' to='{escape_attribute(iq.get('from', ''))}' id='{escape_attribute(iq.get('id', ''))}'>"
         f"<error type='cancel'><service-unavailable xmlns='{STANZA_ERRORS_NAMESPACE}'/></error></iq>"
     )

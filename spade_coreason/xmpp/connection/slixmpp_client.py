@@ -17,13 +17,16 @@ from ...runtime import OutboundMessage
 from ..timings import ConnectionTimings
 from .endpoint import ServerEndpoint
 from .stream_management import DurableStreamManagement
-from .stream_parser import StreamReader
+from .stream_parser import StreamReader, find_excess
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Unknown stanza interface")
 
 
+log = logging.getLogger(__name__)
+
+_STANZAS = ("{jabber:client}iq", "{jabber:client}message", "{jabber:client}presence")
 _REGISTRATION_TIMEOUT_S = 10.0
 _NOT_WELL_FORMED = (  # RFC 6120, 4.9.3.13
     "<stream:error><not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/></stream:error></stream:stream>"
@@ -31,9 +34,21 @@ _NOT_WELL_FORMED = (  # RFC 6120, 4.9.3.13
 
 
 class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without types here
-    """slixmpp's client, with our TLS, our stream management, and our handlers for raw stanzas."""
+    """slixmpp's client, with our TLS, our stream management, and our handlers for raw stanzas.
 
-    def __init__(self, jid: str, password: str, endpoint: ServerEndpoint, register: bool, timings: ConnectionTimings) -> None:
+    `reject` is called with a stanza that exceeds a limit or whose handler fails, the reason, and the number of stanzas of the
+    session that were handled before.
+    """
+
+    def __init__(
+        self,
+        jid: str,
+        password: str,
+        endpoint: ServerEndpoint,
+        register: bool,
+        timings: ConnectionTimings,
+        reject: Callable[[Element, str, int], None],
+    ) -> None:
         # slixmpp compares every stanza, acknowledgements too, with the open queries, and warns if it has no sender. It uses
         # the root logger, which accepts the same filter only once.
         logging.getLogger().addFilter(_is_worth_logging)
@@ -44,6 +59,7 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         """The time of the last data from the server, by the clock of the event loop."""
         self.raw_handlers: dict[str, Callable[[Element], None]] = {}
         """Handlers by tag. They receive an element as it came in, instead of slixmpp's own handlers."""
+        self._reject = reject
         self.ssl_context = endpoint.context
         self.enable_direct_tls = False  # otherwise the first attempt is direct TLS, which a STARTTLS port cannot answer
         self.register_plugin("xep_0199")  # answers pings; its own keepalive would open a connection beside ours
@@ -92,12 +108,26 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         # slixmpp builds a stanza object to compare an element with its handlers. That costs more than reading the element.
         slixmpp_handler: Callable[[Element], None] = self._spawn_event
         for stanza in stanzas:
-            self.raw_handlers.get(stanza.tag, slixmpp_handler)(stanza)
+            count = self.stream_management.config["handled"]
+            try:
+                if stanza.tag in _STANZAS and (excess := find_excess(stanza)) and not self._is_from_own_server(stanza):
+                    self._reject(stanza, excess, count)
+                else:
+                    self.raw_handlers.get(stanza.tag, slixmpp_handler)(stanza)
+            except Exception:  # it costs this stanza, and neither the stream nor the stanzas behind it
+                if stanza.tag not in _STANZAS:
+                    raise
+                log.exception("%s: a stanza from %s could not be handled", self.boundjid.bare, stanza.get("from"))
+                self._reject(stanza, "a fault of ours", count)
         if reader.end_reason:
             if not reader.is_xml and self.transport is not None:
                 self.send_raw(_NOT_WELL_FORMED)
             self.disconnect_reason = reader.end_reason
             self.abort()
+
+    def _is_from_own_server(self, stanza: Element) -> bool:
+        """Return True for a stanza of the agent's own server or account: a large roster, for example."""
+        return stanza.get("from", "") in ("", self.boundjid.bare, self.boundjid.domain)
 
     @property
     def is_full_server(self) -> bool:

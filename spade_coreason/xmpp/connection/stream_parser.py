@@ -1,4 +1,4 @@
-"""The parser of a stream: bytes in, complete stanzas out."""
+"""The parser of a stream: bytes in, complete stanzas out. And the limits of a stanza from another account."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from collections import deque
 from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
 
 _DTD = b"<!DOCTYPE"
+
+MAX_DEPTH = 64
+"""The most elements within each other, the stanza included. slixmpp recurses once or more for each."""
+MAX_ELEMENTS = 10_000
+MAX_ATTRIBUTES = 256
+"""The most attributes of one element."""
 
 
 class StreamReader:
@@ -65,3 +71,26 @@ class StreamReader:
         found = _DTD in self._first_bytes or b"\0" in self._first_bytes  # a null byte means UTF-16, forbidden by 11.6
         self._first_bytes = self._first_bytes[-len(_DTD) :]
         return found
+
+
+def find_excess(stanza: Element) -> str:
+    """Return what a stanza has too much of, such as "more than 64 levels"; "" if it is within the limits."""
+    elements = list(stanza.iter())
+    if len(elements) > MAX_DEPTH:  # with fewer it cannot be too deep; nearly every stanza has fewer
+        if len(elements) > MAX_ELEMENTS:
+            return f"more than {MAX_ELEMENTS} elements"
+        if _is_too_deep(stanza):
+            return f"more than {MAX_DEPTH} levels"
+    for element in elements:
+        if len(element.attrib) > MAX_ATTRIBUTES:
+            return f"more than {MAX_ATTRIBUTES} attributes"
+    return ""
+
+
+def _is_too_deep(stanza: Element) -> bool:
+    level = [stanza]
+    for _ in range(MAX_DEPTH):
+        level = [child for element in level for child in element]
+        if not level:
+            return False
+    return True
