@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from ...concurrency import DaemonThreads
 from ...contracts import AgentRequest
 from ...domain.jid import local_part
 from ...exceptions import ConfigError, PeerError, PeerRefusedError
@@ -34,10 +37,13 @@ def is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
+_READ_BYTES = 65_536
+
+
 async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float) -> int:
     """Send every line of standard input, one after the other. Return the exit code of the first one that failed, else 0."""
     code = 0
-    while line := await asyncio.to_thread(sys.stdin.buffer.readline):
+    async for line in _read_lines():
         try:
             question = decode_input(line)
         except ConfigError as error:
@@ -58,6 +64,24 @@ async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float) -> int:
         if answer.has_text:
             write("\n")
     return code
+
+
+async def _read_lines() -> AsyncIterator[bytes]:
+    """Yield the lines of standard input. A read that never ends does not keep the process alive."""
+    try:
+        descriptor = sys.stdin.fileno()
+    except (OSError, ValueError):  # it is no file, as in tests of the command
+        for line in sys.stdin.buffer:
+            yield line
+        return
+    threads, rest = DaemonThreads(), b""
+    # Not `readline`: at its end Python waits for the lock of a buffered reader that a thread is reading.
+    while data := await threads.run(os.read, descriptor, _READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line
+    if rest:
+        yield rest
 
 
 class Chat:

@@ -62,10 +62,10 @@ async def _chat(account: Account, agent: str, timeout_s: float) -> int:
     from ..chat.roster import ChatRoster
 
     jid = account.resolve_jid(agent)
+    _log_out_at_signals()
     async with account.build_client() as client:
         if not is_terminal():
             return await chat_by_lines(client, jid, timeout_s)
-        _log_out_at_signals()
         # The named agent comes first, as it was named: perhaps with a resource.
         agents = [
             (jid, account.agents.get(bare_jid(jid), "")),
