@@ -239,8 +239,8 @@ class TurnOutput:
 
     def _drain_buffer(self) -> list[OutboundMessage]:
         buffered, self._buffered = self._buffered, []
-        if buffered and not self.is_held:
-            self.timers.buffering.cancel(self._flush)
+        if buffered:
+            self.timers.buffering.cancel(self._flush)  # otherwise it would keep the turn in memory
         return buffered
 
     def _flush(self) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import timedelta
 
 from spade_coreason import AgentRequest, AgentTester, ResponseHandler, SessionHandle, agent
-from spade_coreason.testing import Policy
+from spade_coreason.runtime.output import TurnOutput
+from spade_coreason.testing import Policy, RunnerTimings
 from tests.support.clock import Clock
 from tests.support.stanzas import collect_replies, message
+from tests.support.wait import eventually
 
 ALICE = "alice@localhost"
 BOB = "bob@localhost"
@@ -181,3 +184,12 @@ async def test_the_clock_of_a_turn_is_the_platforms() -> None:
         await t.ask("x")
         (only,) = await t.conversations()
         assert only.last_interaction - only.created_at == timedelta(seconds=1)
+
+
+# Memory
+
+
+async def test_no_timer_keeps_a_finished_turn_in_memory() -> None:
+    async with AgentTester(echo, policy=Policy(timings=RunnerTimings(buffer_s=600.0))) as t:
+        assert await t.say("hello") == ["hello"]
+        await eventually(lambda: not any(isinstance(item, TurnOutput) for item in gc.get_objects()), timeout_s=20.0)
