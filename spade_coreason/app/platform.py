@@ -19,12 +19,14 @@ import aiofiles
 
 from ..config import AgentSettings, RunFile, Settings, write_private_json, write_run_file
 from ..contracts import Interceptor
+from ..contracts.base import utc_now
 from ..domain.jid import bare_jid
 from ..exceptions import ConfigError, ConnectError, CoReasonError, DataDirectoryInUseError, ServerError, StoreError
 from ..memory import AgentInteractionMemory, Embedder, Knowledge
 from ..runtime import (
     AgentParts,
     AgentRuntime,
+    CrashGuard,
     InterceptorSource,
     OnConversationEnd,
     PlatformStatus,
@@ -36,7 +38,7 @@ from ..runtime import (
     load_interceptors,
     make_interceptor,
 )
-from ..storage import Database, lock_database, lock_directory, open_database
+from ..storage import Database, RunningRequests, lock_database, lock_directory, open_database, record_crash
 from ..xmpp import AddressInUseError, HostedAgent, LocalServer, ServerEndpoint, run_local_server, select_server
 from .factories import (
     build_access_policy,
@@ -103,6 +105,7 @@ class Platform:
         self._memories: dict[str, AgentInteractionMemory] = {}
         self._knowledge: dict[str, Knowledge] = {}
         self._embedder: Embedder | None = None
+        self._crash_guard: CrashGuard | None = None
 
     async def __aenter__(self) -> Platform:
         try:
@@ -166,6 +169,9 @@ class Platform:
         except StoreError as error:
             raise ConfigError(settings.place("storage.url"), str(error)) from error
         self._stack.push_async_callback(self.database.close)
+        running = RunningRequests(settings.data_dir / "running.bin")
+        self._crash_guard = CrashGuard(running, await record_crash(self.database, running.rows, utc_now()))
+        running.clear()
         try:
             settings.storage.memory_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -284,6 +290,7 @@ class Platform:
             summariser=build_summariser(memory),
             count_tokens=build_token_counter(memory, project, f"{place}.memory.tokenizer"),
             interceptors=self._build_interceptors(place, settings),
+            crash_guard=self._crash_guard,
         )
 
     def _build_interceptors(self, place: str, settings: AgentSettings) -> list[Interceptor]:

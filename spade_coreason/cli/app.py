@@ -30,6 +30,7 @@ COMMANDS = {
     "init": "Make a new project with an agent, its configuration and its test.",
     "conversations": "List conversations and their states.",
     "sessions": "See or delete what the agents said with whom.",
+    "requests": "See the requests that ended the platform, and run them again or delete them.",
     "memory": "See, delete, import or compact what the agents remember.",
     "storage": "Back up, restore, check or migrate what the agents keep.",
     "knowledge": "Give documents to agents, and see what they know.",

@@ -39,7 +39,8 @@ async def export_person(
     - `memories`: the entries of the interaction memory, by conversation id.
     - `documents`: knowledge that belongs to the person or to one of their conversations, turns included.
     - `audit`: the entries of the audit trail about the person.
-    - `requests`: the messages of the last seven days. Only unfinished ones have their text; that of others is not stored.
+    - `requests`: the messages of the last seven days. Only unfinished ones have their text, and those that ended the process;
+      that of others is not stored.
     """
     owner, records, conversation_ids = await find_person_records(repository, owner)
     entries = await memory.aget_entries() if memory is not None else {}

@@ -13,6 +13,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "commands.decorator": ["command"],
         "commands.dialogs": ["AdHocSessions"],
         "commands.model": ["CommandResult"],
+        "crash_guard": ["CrashGuard"],
         "expiry": ["OnConversationEnd"],
         "files": ["FetchedFile", "Files", "Progress", "UploadFile", "describe_connection_error", "fetch", "format_status"],
         "function_agent": ["agent"],

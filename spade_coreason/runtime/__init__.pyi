@@ -20,6 +20,9 @@ from .commands.dialogs import (
 from .commands.model import (
     CommandResult as CommandResult,
 )
+from .crash_guard import (
+    CrashGuard as CrashGuard,
+)
 from .expiry import (
     OnConversationEnd as OnConversationEnd,
 )

@@ -15,6 +15,7 @@ from ..memory import AgentInteractionMemory, Embedder, Knowledge, Summariser, To
 from ..storage import AgentRepository, Database, KnowledgeRepository
 from .access_requests import AccessRequests
 from .agent_factory import Injectables
+from .crash_guard import CrashGuard
 from .expiry import OnConversationEnd
 from .files import FetchFile, Files, UploadFile, fetch, refuse_upload
 from .gateway import InboundGateway
@@ -75,6 +76,7 @@ class AgentParts:
         summariser: Summariser | None = None,
         count_tokens: TokenCounter | None = None,
         interceptors: Sequence[Interceptor] = (),
+        crash_guard: CrashGuard | None = None,
     ) -> AgentRuntime:
         """Build the runner and the gateway of an agent. `access` decides who may talk to it; for the rest see `Runner`."""
         access_requests = AccessRequests(access, self.repository, agent.manifest.metadata.name, self.transport)
@@ -94,6 +96,7 @@ class AgentParts:
             usage=self.usage,
             access_requests=access_requests,
             interceptors=interceptors,
+            crash_guard=crash_guard,
         )
         return AgentRuntime(agent, self, runner, InboundGateway(runner, self.open_requests, access_requests, self.transport))
 

@@ -21,6 +21,7 @@ from ..domain.value import value
 from ..memory import ActiveConversation
 from ..storage import AgentRepository, Commit
 from .commands.parser import ParsedCommand
+from .crash_guard import CrashGuard
 from .thread_resolver import ThreadResolver
 
 _MAX_MAILBOXES = 10_000
@@ -189,11 +190,19 @@ class Mailboxes:
     `remembered_turns` is the number of turns whose thread is known without the database.
     """
 
-    def __init__(self, repository: AgentRepository, max_turns: int, max_queued: int, remembered_turns: int) -> None:
+    def __init__(
+        self,
+        repository: AgentRepository,
+        max_turns: int,
+        max_queued: int,
+        remembered_turns: int,
+        crash_guard: CrashGuard,
+    ) -> None:
         self._inbox = repository.inbox
         self.max_queued = max_queued
         """The largest number of queued requests of one conversation."""
         self.max_queued_per_sender = max_queued * _MAX_QUEUES_PER_SENDER
+        self._crash_guard = crash_guard
         self._slots = Semaphore(max_turns)
         self._max_turns_per_sender = max(1, max_turns // _QUOTA_DIVISOR)
         self._mailboxes: dict[tuple[str, str | None], Mailbox] = {}
@@ -382,21 +391,28 @@ class Mailboxes:
             mailbox.worker = self._loop.create_task(self._run_worker(mailbox), name=mailbox.sender)
 
     async def _run_worker(self, mailbox: Mailbox) -> None:
-        slots = mailbox.quota.slots
+        suspects = self._crash_guard.suspects
         try:
             while (item := mailbox.dequeue(for_agent=not self.is_paused)) is not None:
                 mailbox.is_cancelled = False
                 mailbox.current = item if isinstance(item, QueuedRequest) else None
-                async with slots:
-                    if self.is_paused and item.is_for_agent:
-                        mailbox.requeue(item)  # it was paused while this one waited for its slot
-                    elif isinstance(item, QueuedRequest):
-                        await self._handler.handle(mailbox, item)
-                    else:
-                        await item.run()
+                if suspects and isinstance(item, QueuedRequest):
+                    async with self._crash_guard.permit(item.inbox_row):
+                        await self._run_item(mailbox, item)
+                else:
+                    await self._run_item(mailbox, item)
         finally:
             mailbox.worker = mailbox.current = None
             self.evict_if_idle(mailbox)
+
+    async def _run_item(self, mailbox: Mailbox, item: QueuedRequest | MailboxTask) -> None:
+        async with mailbox.quota.slots:
+            if self.is_paused and item.is_for_agent:
+                mailbox.requeue(item)  # it was paused while this one waited for its slot
+            elif isinstance(item, QueuedRequest):
+                await self._handler.handle(mailbox, item)
+            else:
+                await item.run()
 
     def cancel_turns(self, sender: str) -> int:
         """Cancel the running turns of a sender (a bare JID) in all conversations. Return their number."""

@@ -33,6 +33,7 @@ from .commands.executor import CommandExecutor
 from .commands.model import Command, CommandResult
 from .commands.parser import ParsedCommand
 from .commands.registry import Commands
+from .crash_guard import CrashGuard
 from .expiry import ConversationExpiry, OnConversationEnd
 from .files import Files, refuse_upload
 from .loader import ConversationLoader
@@ -62,7 +63,7 @@ class Runner:
     ends; a method of the agent of this name is called last. `interaction_memory`: returns the agent's own memory. `files`:
     uploads, for replies too long for a chat. `knowledge`, `summariser`, `count_tokens`: parts of the memory strategy.
     `usage`: the counter of tokens. `access_requests`: what operators decide about strangers. `interceptors`: decide on new
-    requests, and run around `assist`, in their order.
+    requests, and run around `assist`, in their order. `crash_guard`: the one of the process.
 
     Call `open` before the agent goes online. To stop, call `drain`, then `close`. Use all methods from one event loop.
     """
@@ -85,6 +86,7 @@ class Runner:
         usage: Usage | None = None,
         access_requests: AccessRequests | None = None,
         interceptors: Sequence[Interceptor] = (),
+        crash_guard: CrashGuard | None = None,
     ) -> None:
         self.agent = agent
         self.jid = bare_jid(jid)
@@ -99,7 +101,10 @@ class Runner:
         self._clock = clock
         files = files or Files(refuse_upload)
         timings = self.policy.timings
-        self._mailboxes = Mailboxes(repository, self.policy.concurrency, self.policy.queue, self.policy.remembered_turns)
+        self._crash_guard = crash_guard or CrashGuard()
+        self._mailboxes = Mailboxes(
+            repository, self.policy.concurrency, self.policy.queue, self.policy.remembered_turns, self._crash_guard
+        )
         self._admission = Admission(self.jid, self._mailboxes, interceptors)
         lifecycle = AgentLifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s, timings.shutdown_s)
         self._expiry = ConversationExpiry(
@@ -123,6 +128,7 @@ class Runner:
             policy=self.policy,
             clock=clock,
             mailboxes=self._mailboxes,
+            crash_guard=self._crash_guard,
             lifecycle=lifecycle,
             expiry=self._expiry,
             history_windows=self.history_windows,
@@ -200,6 +206,11 @@ class Runner:
 
     def _recover_request(self, incoming: InboundRequest, key: UUID, inbox_row: int) -> None:
         """Queue or refuse a request that was received and not finished before the restart (`Policy.on_restart`)."""
+        if self._crash_guard.has_failed(inbox_row):
+            text = "This has ended me in the middle more than once, so I do not try it again. Please ask in another way."
+            failure = Failed(text, ErrorCode.INTERNAL, False)
+            self._outbox.add_unsent(inbox_row, dump_reply(self._outbox.encode(incoming, key, failure)))
+            return
         stored = Commit.completed(True)
         if self.policy.on_restart == "rerun" or self._mailboxes.is_paused:  # during a pause its turn had not begun
             for_agent, command, is_for_agent = self._parse_command(incoming)

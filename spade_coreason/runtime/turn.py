@@ -22,7 +22,7 @@ from ..domain.messages import Completed, Failed, TurnEvent
 from ..domain.text import replace_lone_surrogates
 from ..exceptions import StoreError, describe_for_log
 from ..memory import CURRENT_DEFERRED_SYNCS, ActiveConversation, DeferredSyncs, SessionChanges, TurnSession, sum_usage
-from ..storage import NO_COMPACTION, Commit, TurnRecord, Variable
+from ..storage import NO_COMPACTION, SPARE_SLOT, Commit, TurnRecord, Variable
 from .mailboxes import Mailbox, QueuedRequest
 from .output import TurnOutput
 from .peers import CURRENT_REQUEST
@@ -92,11 +92,14 @@ class Turn:
         token = CURRENT_REQUEST.set(self.request)
         task = mailbox.worker
         deadline, syncs = None, DeferredSyncs()
+        running = services.crash_guard.running
         try:
             if mailbox.is_cancelled:
                 output.cancel()
                 return None
             mailbox.is_assisting = True
+            slot = running.free_slots.pop() if running.free_slots else SPARE_SLOT
+            running.slots[slot] = self.queued.inbox_row
             try:
                 if not services.lifecycle.is_ready:
                     deadline = Deadline(services.assist_timers, task)
@@ -108,6 +111,9 @@ class Turn:
             finally:
                 syncs.close()
                 mailbox.is_assisting, mailbox.current = False, None
+                running.slots[slot] = 0
+                if slot != SPARE_SLOT:
+                    running.free_slots.append(slot)
             if returned is not None:
                 services.warn_of_return("assist", returned)
             if task is not None and task.cancelling():

@@ -12,6 +12,7 @@ from ..contracts import Agent, Interceptor, Next
 from ..memory import HistoryWindows, Knowledge, Usage
 from ..storage import AgentRepository
 from .agent_lifecycle import AgentLifecycle
+from .crash_guard import CrashGuard
 from .expiry import ConversationExpiry
 from .interceptors import chain_around
 from .long_answers import LongAnswers
@@ -36,6 +37,7 @@ class TurnServices:
     policy: Policy
     clock: Callable[[], datetime]
     mailboxes: Mailboxes
+    crash_guard: CrashGuard
     lifecycle: AgentLifecycle
     expiry: ConversationExpiry
     history_windows: HistoryWindows

@@ -13,6 +13,15 @@ from .compaction import (
     NO_COMPACTION as NO_COMPACTION,
     CompactionState as CompactionState,
 )
+from .crashes import (
+    SPARE_SLOT as SPARE_SLOT,
+    CrashedRequest as CrashedRequest,
+    RunningRequests as RunningRequests,
+    drop_failed_request as drop_failed_request,
+    load_failed_requests as load_failed_requests,
+    record_crash as record_crash,
+    retry_failed_request as retry_failed_request,
+)
 from .database import (
     Commit as Commit,
     Database as Database,

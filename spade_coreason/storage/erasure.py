@@ -12,7 +12,7 @@ from ..domain.preferences import PREFERENCES_SCOPE
 from . import audit
 from .knowledge import Shelf, delete_shelves
 from .records import StorageErasureReport, StoredConversation
-from .schema import CLOSED, conversations, inbox, interactions, variables
+from .schema import CLOSED, conversations, crashed_requests, inbox, interactions, variables
 
 REFUSED_SCOPE = "refused"
 """The scope of the variables that mark people whom an agent has refused."""
@@ -44,6 +44,8 @@ def delete_everything(
         open_requests = received.where(inbox.c.state < CLOSED).values(state=CLOSED, request=None, answer=None)
         request_count = connection.execute(open_requests).rowcount
         connection.execute(received.values(sender=""))
+        crashed = delete(crashed_requests).where(crashed_requests.c.agent == agent, crashed_requests.c.sender == person)
+        connection.execute(crashed)
         entry_count = audit.erase_person_entries(connection, agent, person)
     document_count = delete_shelves(connection, agent, targets)
     return StorageErasureReport(

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, delete, func, select
 
+from .crashes import delete_old_crashes
 from .database import Commit, Database
 from .dedup import DUPLICATE_DAYS, insert_unless_duplicate
 from .records import (
@@ -20,7 +21,7 @@ from .records import (
     from_micros,
     to_micros,
 )
-from .schema import ANSWERED, CLOSED, RECEIVED, inbox
+from .schema import ANSWERED, CLOSED, RECEIVED, crashed_requests, inbox
 from .statements import ADD_INTERACTION, ANSWER, CLOSE, RECEIVE, SAVE_CONVERSATION, SAVE_VARIABLE
 
 
@@ -128,6 +129,7 @@ class Inbox:
 
         def work(connection: Connection) -> int | None:
             connection.execute(statement)
+            delete_old_crashes(connection, self._agent, now)
             oldest: int | None = connection.scalar(select(func.min(inbox.c.id)))
             return oldest
 
@@ -138,9 +140,11 @@ class Inbox:
             self._open_rows.difference_update([row for row in open_rows if row < oldest])
 
     async def load_received_from(self, person: str) -> list[InboxRecord]:
-        """Return the requests of a person (a bare JID), oldest first."""
+        """Return the requests of a person (a bare JID), oldest first. One that ended the process keeps its text."""
+        text = func.coalesce(inbox.c.request, crashed_requests.c.request).label("request")
         query = (
-            select(inbox.c.received_at, inbox.c.state, inbox.c.request, inbox.c.answer)
+            select(inbox.c.received_at, inbox.c.state, text, inbox.c.answer)
+            .outerjoin(crashed_requests, crashed_requests.c.id == inbox.c.id)
             .where(inbox.c.agent == self._agent, inbox.c.sender == person)
             .order_by(inbox.c.id)
         )

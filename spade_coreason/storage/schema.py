@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISION = "0005"
+REVISION = "0006"
 """The newest migration. `metadata` describes the tables after it."""
 
 metadata = MetaData()
@@ -90,6 +90,19 @@ inbox = Table(
     Column("state", Integer, nullable=False),
     Column("request", Text),
     Column("answer", Text),
+)
+
+# Requests whose turns ran when the process died. The id is that of the row in the inbox, which loses its text at the end.
+crashed_requests = Table(
+    "crashed_requests",
+    metadata,
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("agent", Text, nullable=False),
+    Column("sender", Text, nullable=False),
+    Column("received_at", BigInt, nullable=False),
+    Column("request", Text, nullable=False),
+    Column("crashes", Integer, nullable=False),
+    Column("failed_at", BigInt),
 )
 
 # Knowledge. A shelf belongs to an agent itself (scope "agent", holder ""), to a person or to a conversation. A search never

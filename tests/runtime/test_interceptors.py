@@ -464,6 +464,7 @@ async def test_the_stack_inside_an_agent_tells_the_way_of_its_request() -> None:
     [stack] = stacks
     assert stack[stack.index("mailboxes._run_worker") :] == [
         "mailboxes._run_worker",
+        "mailboxes._run_item",
         "runner.handle",
         "runner._answer",
         "turn.run",

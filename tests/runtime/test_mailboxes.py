@@ -12,6 +12,7 @@ import pytest
 from spade_coreason.contracts import Accept, Refuse
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime.admission import CapacityLimit
+from spade_coreason.runtime.crash_guard import CrashGuard
 from spade_coreason.runtime.mailboxes import Mailbox, Mailboxes, QueuedRequest
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.records import ALICE, BOB, NOW
@@ -41,7 +42,7 @@ class MailboxHarness:
     def __init__(self, repository: AgentRepository, max_turns: int = 8) -> None:
         self.repository = repository
         self.handler = GatedHandler()
-        self.mailboxes = Mailboxes(repository, max_turns, MAX_QUEUED, remembered_turns=10)
+        self.mailboxes = Mailboxes(repository, max_turns, MAX_QUEUED, remembered_turns=10, crash_guard=CrashGuard())
         self.mailboxes.start(self.handler)
 
     async def put(self, text: str, sender: str = ALICE, thread: str | None = "t", *, is_for_agent: bool = True) -> None:

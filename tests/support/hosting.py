@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from xml.sax.saxutils import escape
@@ -461,7 +462,8 @@ async def _serve(configuration: Path) -> None:
     errors.setFormatter(OneLineFormatter(quotes_errors=True))
     logging.basicConfig(handlers=[logging.StreamHandler(), errors])
     async with Platform(load_settings(configuration, PROJECT, os.environ)) as running:
-        print("ready", flush=True)
+        # Once `wait` handles signals: a SIGTERM before would end the process at once.
+        asyncio.get_running_loop().call_soon(partial(print, "ready", flush=True))
         await running.wait()
 
 

@@ -1,0 +1,159 @@
+"""The command `spade-coreason requests`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...exceptions import ConfigError
+from ..agent_storage import AgentStorage, confirm, open_storage, storage_options
+from ..console import encode_json, format_time, print_table, strip_control_characters
+from ..context import CLIGroup, run_async
+
+if TYPE_CHECKING:
+    from ...storage import CrashedRequest
+
+
+@click.group("requests", cls=CLIGroup)
+def command() -> None:
+    """See the requests that ended the platform, and run them again or delete them.
+
+    A request during which the platform died runs again at the next start. After two such deaths it runs alone. If the
+    platform dies then too, the request has failed: its sender gets an error, and it is kept here for seven days. `retry`
+    and `drop` are entries in the audit trail of the agent.
+
+    \b
+      spade-coreason requests list
+      spade-coreason requests show 4711
+      spade-coreason requests retry 4711
+      spade-coreason requests drop 4711
+    """
+
+
+@command.command("list")
+@storage_options
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
+    """List the failed requests, the oldest first, without their text. Works beside a running platform.
+
+    \b
+      spade-coreason requests list --agent notes
+    """
+    run_async(_list(file, data, agent, as_json))
+
+
+async def _list(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
+    async with open_storage(file, data, agent) as storage:
+        found = await _load_failed(storage)
+    if as_json:
+        print(encode_json([_record(request) for request in found], indent=2))
+    elif not found:
+        print("There are none.")
+    else:
+        rows = [(r.id, r.agent, r.sender, r.crashes, format_time(r.received_at)) for r in found]
+        print_table(("id", "agent", "sender", "crashes", "received"), rows)
+
+
+@command.command("show")
+@click.argument("request_id", metavar="ID", type=int)
+@storage_options
+@click.option("--json", "as_json", is_flag=True, help="Print the request as JSON.")
+def show(file: Path | None, data: Path | None, agent: str | None, request_id: int, as_json: bool) -> None:
+    """Show a failed request with its text. Works beside a running platform.
+
+    ID is the number that `requests list` shows.
+
+    \b
+      spade-coreason requests show 4711
+    """
+    run_async(_show(file, data, agent, request_id, as_json))
+
+
+async def _show(file: Path | None, data: Path | None, agent: str | None, request_id: int, as_json: bool) -> None:
+    async with open_storage(file, data, agent) as storage:
+        request = await _find(storage, request_id)
+    payload = json.loads(request.request).get("payload", {})
+    if as_json:
+        print(encode_json({**_record(request), "payload": payload}, indent=2))
+        return
+    text = payload.get("query")
+    print(f"{request.id}: {request.sender} to {request.agent}, {format_time(request.received_at)}, {request.crashes} crashes")
+    print(strip_control_characters(text if isinstance(text, str) else encode_json(payload)))
+
+
+@command.command("retry")
+@click.argument("request_id", metavar="ID", type=int)
+@storage_options
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def retry(file: Path | None, data: Path | None, agent: str | None, request_id: int, yes: bool) -> None:
+    """Run a failed request again at the next start. The platform has to be stopped.
+
+    ID is the number that `requests list` shows.
+
+    \b
+      spade-coreason requests retry 4711
+    """
+    run_async(_change(file, data, agent, request_id, yes, is_retry=True))
+
+
+@command.command("drop")
+@click.argument("request_id", metavar="ID", type=int)
+@storage_options
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def drop(file: Path | None, data: Path | None, agent: str | None, request_id: int, yes: bool) -> None:
+    """Delete a failed request. The platform has to be stopped.
+
+    ID is the number that `requests list` shows.
+
+    \b
+      spade-coreason requests drop 4711
+    """
+    run_async(_change(file, data, agent, request_id, yes, is_retry=False))
+
+
+async def _change(
+    file: Path | None, data: Path | None, agent: str | None, request_id: int, yes: bool, *, is_retry: bool
+) -> None:
+    from ...contracts import AuditEntry
+    from ...storage import drop_failed_request, retry_failed_request
+
+    async with open_storage(file, data, agent, is_exclusive=True) as storage:
+        request = await _find(storage, request_id)
+        action = "run again at the next start" if is_retry else "delete"
+        confirm(f"{action}: the request {request.id} of {request.sender} to {request.agent}", yes)
+        repository = storage.repository(request.agent)
+        if storage.database is not None and repository is not None:
+            action, resource = f"requests.{'retry' if is_retry else 'drop'}", f"request {request.id}"
+            entry = AuditEntry(actor="operator", action=action, resource=resource, outcome="success")
+            await repository.audit_trail.append(entry, request.sender)
+            await (retry_failed_request if is_retry else drop_failed_request)(storage.database, request)
+    print(f"The request {request.id} {'runs again at the next start' if is_retry else 'is deleted'}.")
+
+
+async def _load_failed(storage: AgentStorage) -> list[CrashedRequest]:
+    from ...storage import load_failed_requests
+
+    return [] if storage.database is None else await load_failed_requests(storage.database, storage.agents)
+
+
+async def _find(storage: AgentStorage, request_id: int) -> CrashedRequest:
+    for request in await _load_failed(storage):
+        if request.id == request_id:
+            return request
+    raise ConfigError("ID", f"there is no failed request {request_id}; `requests list` shows what there is")
+
+
+def _record(request: CrashedRequest) -> dict[str, Any]:
+    from ...contracts.base import format_rfc3339
+
+    return {
+        "id": request.id,
+        "agent_id": request.agent,
+        "sender": request.sender,
+        "crashes": request.crashes,
+        "received_at": format_rfc3339(request.received_at),
+        "failed_at": None if request.failed_at is None else format_rfc3339(request.failed_at),
+    }

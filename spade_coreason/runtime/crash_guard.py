@@ -1,0 +1,80 @@
+"""The protection against requests that end the process: what ran at several crashes runs alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from ..storage import CrashedRequest, RunningRequests
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.02
+_ALONE_S = 10.0
+_MAX_ALONE_S = 160.0
+
+
+class CrashGuard:
+    """The guard of all agents of a process.
+
+    It marks the requests whose turns run in `running`, so that the next process knows what ran when this one died. `crashed`
+    are the unanswered requests that ran at earlier crashes. Suspects among them run one at a time. While one does, no other
+    turn begins for at most `alone_s` seconds, and twice as long for each further crash.
+    """
+
+    def __init__(
+        self, running: RunningRequests | None = None, crashed: Iterable[CrashedRequest] = (), alone_s: float = _ALONE_S
+    ) -> None:
+        self.running = running or RunningRequests()
+        self.suspects: dict[int, float] = {}
+        """The suspects that have not run yet: the time for which each may run alone, by its row in the inbox."""
+        self._failed: set[int] = set()
+        self._one_suspect = asyncio.Lock()
+        self._may_start = asyncio.Event()
+        self._may_start.set()
+        for request in crashed:
+            if request.failed_at is not None:
+                self._failed.add(request.id)
+                log.error(
+                    "%s: a request of %s has ended the process and is not run again; see `spade-coreason requests list`",
+                    request.agent,
+                    request.sender,
+                )
+            elif request.is_suspect:
+                self.suspects[request.id] = min(_MAX_ALONE_S, alone_s * 2 ** (request.crashes - 2))
+                log.warning(
+                    "%s: a request of %s ran at %d crashes of this process; it runs alone",
+                    request.agent,
+                    request.sender,
+                    request.crashes,
+                )
+
+    def has_failed(self, inbox_row: int) -> bool:
+        """Return True if a request is not run again, because it ended the process."""
+        return inbox_row in self._failed
+
+    @asynccontextmanager
+    async def permit(self, inbox_row: int) -> AsyncIterator[None]:
+        """Wait until a turn may begin, and run it in the block. It is needed only while there are `suspects`."""
+        alone_s = self.suspects.get(inbox_row)
+        if alone_s is None:
+            await self._may_start.wait()
+            yield
+            return
+        try:
+            async with self._one_suspect:
+                self._may_start.clear()
+                # A suspect may wait for another agent of this process, so the others cannot wait for its end.
+                timer = asyncio.get_running_loop().call_later(alone_s, self._may_start.set)
+                try:
+                    # What runs already may take long. If it does, the crash of both proves nothing, and the next run decides.
+                    while not (self.running.is_idle or self._may_start.is_set()):  # noqa: ASYNC110 - an event costs each turn
+                        await asyncio.sleep(_POLL_S)
+                    yield
+                finally:
+                    timer.cancel()
+                    self._may_start.set()
+        finally:
+            self.suspects.pop(inbox_row, None)

@@ -1,0 +1,164 @@
+"""Crashes: the requests whose turns ran when the process died, and the requests that ended it more than once."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from .database import Database
+from .dedup import DUPLICATE_DAYS
+from .records import from_micros, to_micros
+from .schema import RECEIVED, crashed_requests, inbox
+
+_SLOT_COUNT = 8192
+_SLOT_BYTES = 8
+SPARE_SLOT = 0
+"""The slot of turns beyond the number of slots. It is never read."""
+
+CRASHES_UNTIL_SUSPECT = 2
+"""A request that ran at so many crashes is a suspect: it runs alone."""
+
+
+class RunningRequests:
+    """The requests whose turns run, by the row in the inbox, in a file that survives the process.
+
+    The file is mapped into memory: an entry costs no system call, and is in the file even if the process is killed in the next
+    moment. A power cut may lose it. Without a `path` there is no file. Only one process uses it at a time.
+
+    A turn takes a number out of `free_slots`, writes its row into `slots`, and later writes 0 and gives the number back.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        size = _SLOT_COUNT * _SLOT_BYTES
+        if path is None:
+            mapped = mmap.mmap(-1, size)
+        else:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                os.ftruncate(descriptor, size)
+                mapped = mmap.mmap(descriptor, size)
+            finally:
+                os.close(descriptor)
+        self.slots = memoryview(mapped).cast("Q")
+        """The row in the inbox of each running turn, by slot; 0 where none runs."""
+        self.free_slots = list(range(_SLOT_COUNT - 1, SPARE_SLOT, -1))
+        """The slots that no turn uses."""
+
+    @property
+    def rows(self) -> frozenset[int]:
+        """The rows of all requests whose turns run, or ran when the process died."""
+        return frozenset(self.slots[SPARE_SLOT + 1 :]) - {0}
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no turn runs."""
+        return len(self.free_slots) == _SLOT_COUNT - 1 - SPARE_SLOT
+
+    def clear(self) -> None:
+        """Forget what ran when the process died."""
+        for slot in range(_SLOT_COUNT):
+            self.slots[slot] = 0
+
+
+class CrashedRequest(NamedTuple):
+    """A request whose turn ran when the process died.
+
+    `id` is its row in the inbox. `crashes` counts how often that happened. `failed_at` is the time since which it is not
+    run again: it was the only one that ran. `request` is JSON, as in the inbox.
+    """
+
+    id: int
+    agent: str
+    sender: str
+    received_at: datetime
+    crashes: int
+    failed_at: datetime | None
+    request: str
+
+    @property
+    def is_suspect(self) -> bool:
+        """True if it runs again, but alone."""
+        return self.failed_at is None and self.crashes >= CRASHES_UNTIL_SUSPECT
+
+
+async def record_crash(database: Database, rows: Collection[int], now: datetime) -> list[CrashedRequest]:
+    """Count a crash for the requests in `rows` that are not answered. Return all unanswered requests with a crash.
+
+    A suspect that was the only one in `rows` has failed. Requests that were answered in the meantime are forgotten.
+    """
+
+    def work(connection: Connection) -> list[CrashedRequest]:
+        crashed = crashed_requests
+        is_unanswered = select(inbox.c.id).where(inbox.c.id == crashed.c.id, inbox.c.state == RECEIVED).exists()
+        connection.execute(delete(crashed).where(crashed.c.failed_at.is_(None), ~is_unanswered))
+        if rows:
+            was_running = crashed.c.id.in_(rows)
+            if len(rows) == 1:
+                has_failed = [was_running, crashed.c.crashes >= CRASHES_UNTIL_SUSPECT, crashed.c.failed_at.is_(None)]
+                connection.execute(update(crashed).where(*has_failed).values(failed_at=to_micros(now)))
+            connection.execute(update(crashed).where(was_running).values(crashes=crashed.c.crashes + 1))
+            known = set(connection.scalars(select(crashed.c.id).where(was_running)))
+            first = select(inbox).where(
+                inbox.c.id.in_(set(rows) - known), inbox.c.state == RECEIVED, inbox.c.request.is_not(None)
+            )
+            for row in connection.execute(first).all():
+                values = {"agent": row.agent, "sender": row.sender, "received_at": row.received_at, "request": row.request}
+                connection.execute(insert(crashed).values(id=row.id, crashes=1, **values))
+        return _load(connection.execute(select(crashed).where(is_unanswered).order_by(crashed.c.id)).all())
+
+    return await database.write(work)
+
+
+async def load_failed_requests(database: Database, agents: Sequence[str]) -> list[CrashedRequest]:
+    """Return the requests of these agents that failed because they ended the process, oldest first."""
+    crashed = crashed_requests
+    query = select(crashed).where(crashed.c.agent.in_(agents), crashed.c.failed_at.is_not(None)).order_by(crashed.c.id)
+    return _load(await database.read(lambda connection: connection.execute(query).all()))
+
+
+async def retry_failed_request(database: Database, request: CrashedRequest) -> None:
+    """Put a failed request into the inbox again. It runs at the next start, as if it had never run."""
+    # With a new key: the ids of the answer derive from it, and the sender has got an error under the old ones.
+    key, row = uuid4().bytes, database.next_id("inbox")
+    values = {"agent": request.agent, "sender": request.sender, "state": RECEIVED, "request": request.request}
+
+    def work(connection: Connection) -> None:
+        connection.execute(insert(inbox).values(id=row, key=key, received_at=to_micros(request.received_at), **values))
+        connection.execute(delete(crashed_requests).where(crashed_requests.c.id == request.id))
+
+    await database.write(work)
+
+
+async def drop_failed_request(database: Database, request: CrashedRequest) -> None:
+    """Delete a failed request."""
+    await database.write(
+        lambda connection: connection.execute(delete(crashed_requests).where(crashed_requests.c.id == request.id))
+    )
+
+
+def delete_old_crashes(connection: Connection, agent: str, now: datetime) -> None:
+    """Delete failed requests of an agent after seven days, in a transaction of the writer."""
+    crashed, before = crashed_requests, to_micros(now - timedelta(days=DUPLICATE_DAYS))
+    connection.execute(delete(crashed).where(crashed.c.agent == agent, crashed.c.failed_at < before))
+
+
+def _load(rows: Sequence[Any]) -> list[CrashedRequest]:
+    return [
+        CrashedRequest(
+            row.id,
+            row.agent,
+            row.sender,
+            from_micros(row.received_at),
+            row.crashes,
+            None if row.failed_at is None else from_micros(row.failed_at),
+            row.request,
+        )
+        for row in rows
+    ]

@@ -1,0 +1,124 @@
+"""A request that ends the process: it fails, what stands behind it is answered, and innocent requests are too."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from spade_coreason import ResponseHandler, Session
+from spade_coreason.cli.app import cli
+from spade_coreason.contracts import AgentDefinition, AgentRequest
+from tests.support.hosting import PlatformProcess, run_platform
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import TIMEOUT_S, eventually
+
+_LONG_TURNS = 10
+
+
+class FragileAgent:
+    """An agent that ends the process at "die", and at "long" waits until the file `release` exists."""
+
+    def __init__(self, directory: str) -> None:
+        self.manifest = AgentDefinition.simple("fragile")
+        self._directory = Path(directory)
+
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+        query = request.payload["query"]
+        if query == "die":
+            os._exit(9)
+        if query.startswith("long"):
+            (self._directory / query).touch()
+            await eventually((self._directory / "release").exists)
+        await response.markdown(f"done: {query}")
+
+
+async def _wait_for_death(platform: PlatformProcess) -> None:
+    assert platform.process is not None
+    assert await asyncio.wait_for(platform.process.wait(), TIMEOUT_S) == 9
+
+
+async def _start_until_death(platform: PlatformProcess) -> None:
+    try:
+        await platform.start()
+    except AssertionError:  # it died before it was ready
+        assert platform.process is not None
+    await _wait_for_death(platform)
+
+
+async def test_a_request_that_ends_the_process_fails_alone(prosody: XmppServer, tmp_path: Path) -> None:
+    options = {"directory": str(tmp_path)}
+    agent = "tests.app.test_crashes:FragileAgent"
+    error = "has ended the process and is not run again"
+    async with (
+        StockClient(*await prosody.account(), prosody) as alice,
+        StockClient(*await prosody.account(), prosody) as mallory,
+        run_platform(prosody, tmp_path, agent=agent, options=options, errors=[error]) as (platform, jid),
+    ):
+        longs = [f"long {number}" for number in range(_LONG_TURNS)]
+        for text in longs:
+            alice.send(text, jid, thread=text)
+        await eventually(lambda: all((tmp_path / text).exists() for text in longs))
+        mallory.send("die", jid)
+        mallory.send("hello", jid)
+        await _wait_for_death(platform)
+        await _start_until_death(platform)
+        (tmp_path / "release").touch()
+        await _start_until_death(platform)  # the third death: it ran alone
+        await platform.start()
+        refusal = str((await mallory.answer())["body"])
+        assert refusal.startswith("This has ended me in the middle more than once")
+        assert str((await mallory.answer())["body"]) == "done: hello"
+        # An answer that the server had not acknowledged at a crash comes twice, under the same id.
+        answers: dict[str, str] = {}
+        while len(answers) < len(longs):
+            answer = await alice.answer()
+            answers[answer["id"]] = str(answer["body"])
+        assert sorted(answers.values()) == [f"done: {text}" for text in longs]
+        assert await mallory.ask("again?", jid) == "done: again?"
+        assert await platform.signal(signal.SIGTERM) == 0
+        assert {message["id"] for message in alice.messages.unread() if message["body"]} <= set(answers)
+        await asyncio.to_thread(_check_requests_command, platform, mallory.full_jid.partition("/")[0])
+
+
+def _check_requests_command(platform: PlatformProcess, sender: str) -> None:
+    """`spade-coreason requests` shows the failed request without its text, then with it, and deletes it."""
+
+    def invoke(*arguments: str) -> str:
+        result = CliRunner().invoke(cli, ["requests", *arguments, "-c", str(platform.configuration)])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    listed = invoke("list").splitlines()
+    assert len(listed) == 2
+    number = listed[1].split()[0]
+    assert sender in listed[1]
+    assert "die" not in listed[1]
+    assert invoke("show", number).splitlines()[1] == "die"
+    assert invoke("retry", number, "--yes") == f"The request {number} runs again at the next start.\n"
+    assert invoke("list") == "There are none.\n"
+    audited = CliRunner().invoke(cli, ["audit", "list", "-c", str(platform.configuration)]).stdout
+    assert "requests.retry" in audited
+    assert f"request {number}" in audited
+
+
+async def test_a_clean_stop_counts_as_no_crash(prosody: XmppServer, tmp_path: Path) -> None:
+    options = {"directory": str(tmp_path)}
+    agent = "tests.app.test_crashes:FragileAgent"
+    async with (
+        StockClient(*await prosody.account(), prosody) as alice,
+        run_platform(prosody, tmp_path, agent=agent, options=options, grace_s=0) as (platform, jid),
+    ):
+        alice.send("long", jid)
+        for _ in range(4):
+            await eventually((tmp_path / "long").exists)
+            assert await platform.signal(signal.SIGTERM) == 0
+            (tmp_path / "long").unlink()
+            assert set((tmp_path / "data" / "running.bin").read_bytes()) == {0}
+            await platform.start()
+        (tmp_path / "release").touch()
+        assert str((await alice.answer())["body"]) == "done: long"

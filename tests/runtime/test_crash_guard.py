@@ -1,0 +1,87 @@
+"""Suspects run one at a time, and apart from other turns."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from spade_coreason.runtime.crash_guard import CrashGuard
+from spade_coreason.storage import CrashedRequest
+from tests.support.errors import ExpectedErrors
+from tests.support.records import AGENT, ALICE, NOW
+from tests.support.wait import eventually
+
+
+def _suspect(row: int, crashes: int = 2) -> CrashedRequest:
+    return CrashedRequest(row, AGENT, ALICE, NOW, crashes, None, "{}")
+
+
+class Turn:
+    """A turn under a guard, from the permission until `end` is set."""
+
+    def __init__(self, guard: CrashGuard, row: int) -> None:
+        self.is_running = False
+        self.end = asyncio.Event()
+        self.task = asyncio.create_task(self._run(guard, row))
+
+    async def _run(self, guard: CrashGuard, row: int) -> None:
+        async with guard.permit(row):
+            slot = guard.running.free_slots.pop()
+            self.is_running = True
+            await self.end.wait()
+            self.is_running = False
+            guard.running.free_slots.append(slot)
+
+    async def finish(self) -> None:
+        self.end.set()
+        await self.task
+
+
+async def _settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_suspects_run_one_at_a_time_and_other_turns_wait(caplog: pytest.LogCaptureFixture) -> None:
+    guard = CrashGuard(crashed=[_suspect(1), _suspect(2)], alone_s=600.0)
+    assert caplog.text.count("it runs alone") == 2
+    first, second, other = Turn(guard, 1), Turn(guard, 2), Turn(guard, 3)
+    await eventually(lambda: first.is_running)
+    await _settle()
+    assert not second.is_running
+    assert not other.is_running
+    await first.finish()
+    await eventually(lambda: other.is_running)
+    await _settle()
+    assert not second.is_running  # it would not be alone
+    await other.finish()
+    await eventually(lambda: second.is_running)
+    await second.finish()
+    assert not guard.suspects
+    assert guard.running.is_idle
+
+
+async def test_a_long_suspect_delays_other_turns_only_for_a_while() -> None:
+    guard = CrashGuard(crashed=[_suspect(1), _suspect(2)], alone_s=0.05)
+    first = Turn(guard, 1)
+    await eventually(lambda: first.is_running)
+    second, other = Turn(guard, 2), Turn(guard, 3)
+    await eventually(lambda: other.is_running)
+    assert first.is_running
+    assert not second.is_running
+    for turn in (other, first, second):
+        await turn.finish()
+
+
+def test_the_time_alone_doubles_with_each_crash() -> None:
+    guard = CrashGuard(crashed=[_suspect(row, crashes) for row, crashes in enumerate((2, 3, 4, 20))], alone_s=10.0)
+    assert list(guard.suspects.values()) == [10.0, 20.0, 40.0, 160.0]
+
+
+async def test_a_failed_request_and_one_with_a_single_crash_are_no_suspects(expected_errors: ExpectedErrors) -> None:
+    expected_errors("has ended the process and is not run again; see `spade-coreason requests list`")
+    guard = CrashGuard(crashed=[_suspect(1, 3)._replace(failed_at=NOW), _suspect(2, 1)])
+    assert not guard.suspects
+    assert guard.has_failed(1)
+    assert not guard.has_failed(2)

@@ -1,0 +1,104 @@
+"""Requests that ran when the process died are counted, and fail only if they ended it alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from spade_coreason.storage.crashes import (
+    SPARE_SLOT,
+    CrashedRequest,
+    RunningRequests,
+    drop_failed_request,
+    load_failed_requests,
+    record_crash,
+    retry_failed_request,
+)
+from spade_coreason.storage.repository import AgentRepository
+from tests.support.databases import RECEIVED, read_rows
+from tests.support.records import AGENT, ALICE, NOW, new_conversation, receive_request
+
+
+async def _crash(repository: AgentRepository, *rows: int) -> dict[int, CrashedRequest]:
+    return {request.id: request for request in await record_crash(repository._database, rows, NOW)}
+
+
+def test_what_ran_is_in_the_file_until_it_is_cleared(tmp_path: Path) -> None:
+    path = tmp_path / "running.bin"
+    running = RunningRequests(path)
+    assert running.is_idle
+    slot = running.free_slots.pop()
+    assert slot != SPARE_SLOT
+    running.slots[slot] = 2**40
+    running.slots[SPARE_SLOT] = 7
+    assert not running.is_idle
+    after_death = RunningRequests(path)
+    assert after_death.rows == {2**40}
+    after_death.clear()
+    assert RunningRequests(path).rows == frozenset()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_request_fails_at_the_third_crash_if_it_ran_alone(repository: AgentRepository) -> None:
+    row = await receive_request(repository, request='{"q": 1}')
+    crashed = [(await _crash(repository, row))[row] for _ in range(3)]
+    assert [(request.crashes, request.is_suspect) for request in crashed] == [(1, False), (2, True), (3, False)]
+    assert [request.failed_at for request in crashed] == [None, None, NOW]
+    assert (crashed[2].agent, crashed[2].request) == (AGENT, '{"q": 1}')
+
+
+async def test_suspects_that_ran_together_do_not_fail(repository: AgentRepository) -> None:
+    rows = [await receive_request(repository) for _ in range(2)]
+    for number in range(5):
+        crashed = await _crash(repository, *rows)
+        assert [(r.crashes, r.failed_at) for r in crashed.values()] == [(number + 1, None)] * 2
+    assert (await _crash(repository, rows[0]))[rows[0]].failed_at == NOW
+
+
+async def test_a_request_that_was_answered_is_forgotten(repository: AgentRepository, database_url: str) -> None:
+    row = await receive_request(repository)
+    assert row in await _crash(repository, row)
+    await repository.inbox.finish(row, new_conversation(repository), None, '["<message/>"]')
+    assert await _crash(repository, row) == {}
+    assert read_rows(database_url, "crashed_requests") == []
+
+
+async def test_a_request_that_was_never_stored_is_not_counted(repository: AgentRepository) -> None:
+    assert await _crash(repository, 4711) == {}
+
+
+async def test_a_failed_request_stays_until_it_is_dropped_or_run_again(repository: AgentRepository, database_url: str) -> None:
+    database = repository._database
+    rows = [await receive_request(repository, request=f'{{"q": {n}}}') for n in range(2)]
+    for row in rows:
+        for _ in range(3):
+            await _crash(repository, row)
+        await repository.inbox.finish(row, new_conversation(repository, str(row)), None, None)
+    assert await _crash(repository) == {}
+    first, second = await load_failed_requests(database, [AGENT])
+    assert await load_failed_requests(database, ["other@localhost"]) == []
+    await drop_failed_request(database, first)
+    assert await load_failed_requests(database, [AGENT]) == [second]
+    await retry_failed_request(database, second)
+    assert await load_failed_requests(database, [AGENT]) == []
+    waiting = [row for row in read_rows(database_url, "inbox") if row["state"] == RECEIVED]
+    assert [(row["request"], row["sender"]) for row in waiting] == [('{"q": 1}', second.sender)]
+
+
+async def test_failed_requests_are_deleted_with_their_sender_and_after_seven_days(repository: AgentRepository) -> None:
+    database = repository._database
+    for erase in (True, False):
+        row = await receive_request(repository, ALICE)
+        for _ in range(3):
+            await _crash(repository, row)
+        await repository.inbox.finish(row, new_conversation(repository, str(row)), None, None)
+        assert len(await load_failed_requests(database, [AGENT])) == 1
+        [exported] = [record for record in await repository.inbox.load_received_from(ALICE) if record.request]
+        assert exported.request == '{"secret": 1}'
+        if erase:
+            await repository.erase_person(ALICE)
+        else:
+            await repository.inbox.purge(NOW + timedelta(days=7))
+            assert len(await load_failed_requests(database, [AGENT])) == 1
+            await repository.inbox.purge(NOW + timedelta(days=8))
+        assert await load_failed_requests(database, [AGENT]) == []
