@@ -84,8 +84,8 @@ class InboundGateway:
         """Receive a retraction of a request, or a reaction to a reply, in a conversation of `owner`, who has access."""
         if isinstance(reference, Retraction):
             self._runner.cancel_request(owner, reference.stanza_id)
-        else:
-            self._runner.record_reaction(owner, reference.stanza_id, reference.emojis, reference.nickname)
+        elif not self._runner.record_reaction(owner, reference.stanza_id, reference.emojis, reference.nickname):
+            self.dropped["too many reactions"] += 1
 
     async def receive_archived(self, message: InboundMessage) -> Commit[bool] | None:
         """Receive a message from the archive of the network, once the queues have room for it.

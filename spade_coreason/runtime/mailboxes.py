@@ -89,11 +89,13 @@ class MailboxTask:
 class SenderQuota:
     """The share of one sender in an agent, over all threads: slots for turns, and the number of queued requests."""
 
-    __slots__ = ("__weakref__", "queued_count", "slots")
+    __slots__ = ("__weakref__", "mailboxes", "queued_count", "slots")
 
     def __init__(self, slots: Semaphore) -> None:
         self.slots = slots
         self.queued_count = 0
+        self.mailboxes: dict[str | None, Mailbox] = {}
+        """The mailboxes of the sender in memory, by thread."""
 
 
 class Mailbox:
@@ -429,6 +431,7 @@ class Mailboxes:
         mailbox = self._mailboxes.get(key)
         if mailbox is None:
             mailbox = self._mailboxes[key] = Mailbox(sender, thread, self._quota_of(sender))
+            mailbox.quota.mailboxes[thread] = mailbox
         return mailbox
 
     def get(self, sender: str, thread: str | None) -> Mailbox | None:
@@ -437,7 +440,8 @@ class Mailboxes:
 
     def of_sender(self, sender: str) -> list[Mailbox]:
         """Return all mailboxes of a sender (a bare JID)."""
-        return [mailbox for mailbox in self._mailboxes.values() if mailbox.sender == sender]
+        quota = self._quotas.get(sender)
+        return [] if quota is None else list(quota.mailboxes.values())
 
     def find_by_conversation(self, conversation_id: str) -> Mailbox | None:
         """Return the mailbox of a conversation, or None if the conversation is not in memory."""
@@ -467,6 +471,7 @@ class Mailboxes:
         if active is not None and active.record.status.is_active and len(self._mailboxes) < _MAX_MAILBOXES:
             return
         self._mailboxes.pop(mailbox.key, None)
+        mailbox.quota.mailboxes.pop(mailbox.key[1], None)
         if mailbox.conversation_id is not None and self._by_id.get(mailbox.conversation_id) is mailbox:
             del self._by_id[mailbox.conversation_id]
 

@@ -454,13 +454,13 @@ class Runner:
         """Cancel an unanswered request of `sender` (a bare JID). Return True if there was one."""
         return self._mailboxes.withdraw(sender, message_id)
 
-    def record_reaction(self, sender: str, message_id: str, emojis: tuple[str, ...], nickname: str = "") -> None:
+    def record_reaction(self, sender: str, message_id: str, emojis: tuple[str, ...], nickname: str = "") -> bool:
         """Record a reaction with the turn that it is about, and call the agent's `feedback`.
 
         `sender`: a bare JID. `nickname`: the occupant of a room who reacted. Ignored unless `message_id` is a message of
-        this agent in a conversation of `sender`.
+        this agent in a conversation of `sender`. Return False if it is dropped because too many wait.
         """
-        self._feedback.receive_reaction(sender, message_id, emojis, nickname)
+        return self._feedback.receive_reaction(sender, message_id, emojis, nickname)
 
     @property
     def turns_in_flight(self) -> int:

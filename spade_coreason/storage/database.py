@@ -22,6 +22,7 @@ from sqlalchemy import URL, Connection, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from ..concurrency import RateLimiter, Semaphore
 from ..exceptions import DatabaseEmptyError, StoreError
 from . import full_text, schema
 from .dedup import KeyIndex
@@ -128,6 +129,7 @@ class Commit(Generic[T]):
 Outcomes: TypeAlias = list[tuple[Commit[Any], Any]]
 """The commits of a batch, each with its result or its error."""
 _DEFERRED_WRITE_S = 0.2
+_LONG_WAIT_S = 5.0
 _MAX_GATHER_ROUNDS = 8
 """The most rounds of the event loop, after the first, in which a batch gathers writes."""
 _LONE_TURN_WRITES = 2
@@ -150,6 +152,8 @@ class Database(ABC):
     """A database between `open` and `close`. All calls come from one event loop."""
 
     revision = schema.REVISION
+    reader_connections: int
+    """The number of connections for reads."""
     _reader_engine: AsyncEngine
 
     def __init__(self, url: URL, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> None:
@@ -158,6 +162,10 @@ class Database(ABC):
         self._writer_hook = writer_hook
         self._pending: list[Any] = []
         self._loop = asyncio.get_running_loop()
+        # Not the queue of the pool: whoever waits there for long gets an error.
+        self._reader_slots = Semaphore(self.reader_connections)
+        self._extra_slots = Semaphore(self.reader_connections // 2, parent=self._reader_slots)
+        self._wait_warnings = RateLimiter()
         self._next_ids: dict[str, int] = {}
         self._deferred_rows: list[tuple[int, Row]] = []
         self._deferred_timer: asyncio.TimerHandle | None = None
@@ -232,13 +240,31 @@ class Database(ABC):
         erased.on_stored(lambda _: self._schedule_log_truncation())  # also if the caller was cancelled
         return await erased
 
-    async def read(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in its own transaction beside the writer. It sees one state of the database."""
+    async def read(self, work: Callable[[Connection], T], *, is_extra: bool = False) -> T:
+        """Run `work` in its own transaction beside the writer. It sees one state of the database.
+
+        It waits until a connection is free. With `is_extra`, for work that no turn waits for, half of the connections at most
+        are used.
+        """
+        slots = self._extra_slots if is_extra else self._reader_slots
         try:
-            async with self._reader_engine.connect() as connection:
-                return await connection.run_sync(work)
+            if not slots.acquire_nowait():
+                await self._wait_for_connection(slots)
+            try:
+                async with self._reader_engine.connect() as connection:
+                    return await connection.run_sync(work)
+            finally:
+                slots.release()
         except (SQLAlchemyError, OSError) as error:
             raise self.problem(error) from error
+
+    async def _wait_for_connection(self, slots: Semaphore) -> None:
+        """Wait for a free connection. A long wait is logged, at most once a minute."""
+        began_at = self._loop.time()
+        await slots.acquire()
+        waited_s = self._loop.time() - began_at
+        if waited_s > _LONG_WAIT_S and self._wait_warnings.allow(""):
+            log.warning("%s: a read has waited %.0f s for a connection; too much is read at once", self.name, waited_s)
 
     @abstractmethod
     def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:

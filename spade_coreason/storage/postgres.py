@@ -32,7 +32,6 @@ try:
 except ImportError as error:
     raise StoreError("PostgreSQL needs asyncpg, which is not installed: pip install 'spade-coreason[postgres]'") from error
 
-_READER_CONNECTIONS = 4
 _CONNECT_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 60.0
 _LOCK_KEY = 0x73706164
@@ -49,6 +48,8 @@ _DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError
 
 class PostgresDatabase(Database):
     """One schema of a PostgreSQL database. An advisory lock lets one platform use it at a time."""
+
+    reader_connections = 4
 
     def __init__(self, url: URL, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> None:
         super().__init__(url, durability, timings, writer_hook)
@@ -67,7 +68,7 @@ class PostgresDatabase(Database):
         )
         self._reader_engine: AsyncEngine = create_async_engine(
             url,
-            pool_size=_READER_CONNECTIONS,
+            pool_size=self.reader_connections,
             max_overflow=0,
             pool_pre_ping=True,
             isolation_level="REPEATABLE READ",
@@ -110,7 +111,7 @@ class PostgresDatabase(Database):
     async def _run_query_generator(self, queries: QueryGenerator[T]) -> T:
         texts = postgres_queries()
         try:
-            async with self._reader_engine.connect() as connection:
+            async with self._reader_slots, self._reader_engine.connect() as connection:
                 driver = await _driver_connection(connection)
                 query, parameters = next(queries)
                 while True:

@@ -190,7 +190,7 @@ class AgentRepository:
         row = await self._find_turn(interaction_id, owner)
         return str(row.conversation_id) if row is not None else None
 
-    async def _find_turn(self, interaction_id: str, owner: str) -> Row[Any] | None:
+    async def _find_turn(self, interaction_id: str, owner: str, *, is_extra: bool = False) -> Row[Any] | None:
         """Search all conversations of the owner, the latest first. They are searched in pages, so that other reads can run.
 
         Interaction ids have no index: it would add a third to the writes of every turn, for a rare query.
@@ -202,12 +202,12 @@ class AgentRepository:
             .join(conversations, conversations.c.id == interactions.c.conversation)
             .where(interactions.c.interaction_id == interaction_id)
         )
-        page_ids = await self._fetch_scalars(page)
+        page_ids = await self._fetch_scalars(page, is_extra=is_extra)
         while page_ids:
-            rows = await self._fetch_rows(turn.where(interactions.c.conversation.in_(page_ids)))
+            rows = await self._fetch_rows(turn.where(interactions.c.conversation.in_(page_ids)), is_extra=is_extra)
             if rows:
                 return rows[0]
-            page_ids = await self._fetch_scalars(page.where(conversations.c.id < page_ids[-1]))
+            page_ids = await self._fetch_scalars(page.where(conversations.c.id < page_ids[-1]), is_extra=is_extra)
         return None
 
     async def save_feedback(
@@ -220,7 +220,7 @@ class AgentRepository:
 
         Return the id of the conversation and the turn as JSON, or None if the owner has no such turn.
         """
-        row = await self._find_turn(interaction_id, owner)
+        row = await self._find_turn(interaction_id, owner, is_extra=True)
         if row is None:
             return None
         turn = json.loads(row.body)
@@ -332,8 +332,8 @@ class AgentRepository:
     async def _load_conversations(self, query: Select[Any]) -> list[StoredConversation]:
         return [conversation_from_row(row) for row in await self._fetch_rows(query)]
 
-    async def _fetch_rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
-        return await self._database.read(lambda connection: connection.execute(query).all())
+    async def _fetch_rows(self, query: Select[Any], *, is_extra: bool = False) -> Sequence[Row[Any]]:
+        return await self._database.read(lambda connection: connection.execute(query).all(), is_extra=is_extra)
 
-    async def _fetch_scalars(self, query: Select[Any] | CompoundSelect[Any]) -> Sequence[Any]:
-        return await self._database.read(lambda connection: connection.execute(query).scalars().all())
+    async def _fetch_scalars(self, query: Select[Any] | CompoundSelect[Any], *, is_extra: bool = False) -> Sequence[Any]:
+        return await self._database.read(lambda connection: connection.execute(query).scalars().all(), is_extra=is_extra)

@@ -69,15 +69,16 @@ _LookupResults: TypeAlias = list[tuple[asyncio.Future[Any], Any]]
 class SqliteDatabase(Database):
     """A file in WAL mode. The writer is a thread; it also runs lookups, between two transactions."""
 
+    reader_connections = 2  # every connection is a thread; more threads do not read faster
+
     def __init__(self, url: URL, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> None:
         super().__init__(url, durability, timings, writer_hook)
         self._writer_engine: Engine = create_engine(
             url.set(drivername="sqlite"), connect_args={"cached_statements": len(STATEMENTS) * MAX_ROWS + 128}
         )
         self._reader_engine: AsyncEngine = create_async_engine(
-            # Every connection is a thread; more threads do not read faster.
             url.set(drivername="sqlite+aiosqlite"),
-            pool_size=2,
+            pool_size=self.reader_connections,
             max_overflow=0,
         )
         for engine in (self._writer_engine, self._reader_engine.sync_engine):
@@ -117,10 +118,9 @@ class SqliteDatabase(Database):
             raise DatabaseEmptyError(self.name)
         self._inode = os.stat(self.name).st_ino
 
-    async def read(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in its own transaction beside the writer. It sees one state of the database."""
+    async def read(self, work: Callable[[Connection], T], *, is_extra: bool = False) -> T:
         self._require_file()  # a new connection would create another file
-        return await super().read(work)
+        return await super().read(work, is_extra=is_extra)
 
     async def _stop_writer(self) -> None:
         if self._truncation_task is not None:

@@ -10,6 +10,10 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interaction, ResponseHandler, SessionHandle
+from spade_coreason.runtime.crash_guard import CrashGuard
+from spade_coreason.runtime.mailboxes import Mailboxes
+from spade_coreason.runtime.received_reactions import ReceivedReactions
+from spade_coreason.storage import AgentRepository
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -214,3 +218,38 @@ async def test_feedback_that_never_ends_does_not_keep_the_platform_from_stopping
         async with asyncio.timeout(TIMEOUT_S):
             await t.restart()
     assert "feedback failed" in caplog.text
+
+
+# Many reactions
+
+
+async def test_of_the_reactions_that_wait_the_latest_to_each_message_counts() -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    class SlowToHear(SlowAgent):
+        async def feedback(self, interaction: Interaction, reactions: tuple[str, ...]) -> None:
+            started.set()
+            await release.wait()
+            await super().feedback(interaction, reactions)
+
+    slow = SlowToHear()
+    async with AgentTester(slow, user=ALICE) as t:
+        reply_id = await ask_for_reply_id(t, slow)
+        t.react(reply_id, "👍", user=ALICE)
+        await started.wait()
+        for emoji in ("👎", "🎉", "❤"):
+            t.react(reply_id, emoji, user=ALICE)
+        release.set()
+        await eventually(lambda: len(slow.feedback_on) == 2)
+        assert [reactions for _, reactions in slow.feedback_on] == [("👍",), ("❤",)]
+
+
+async def test_the_waiting_reactions_of_one_sender_are_limited(repository: AgentRepository) -> None:
+    mailboxes = Mailboxes(repository, 8, 8, 8, CrashGuard())
+    received = ReceivedReactions(SlowAgent(), repository, mailboxes, timeout_s=1.0)
+    accepted = [received.receive_reaction(ALICE, str(uuid4()), ("👍",), "") for _ in range(1000)]
+    assert accepted == [True] * 100 + [False] * 900
+    assert received.receive_reaction(BOB, str(uuid4()), ("👍",), "")
+    await received.wait_until_idle()
+    assert received.receive_reaction(ALICE, str(uuid4()), ("👍",), "")
+    await received.wait_until_idle()

@@ -557,3 +557,15 @@ def test_keys_of_deleted_rows_are_dropped_in_time() -> None:
     index.drop_before(first_row=29_000)
     assert all(row in index.find_rows(key) for row, key in enumerate(keys[29_000:], start=29_001))
     assert not any(index.find_rows(key) for key in keys[:8_000])
+
+
+async def test_reads_that_no_turn_waits_for_leave_a_connection_free(database: Database) -> None:
+    def read_often(connection: Connection) -> None:
+        for _ in range(20):
+            connection.execute(text("SELECT 1"))
+
+    extras = [asyncio.create_task(database.read(read_often, is_extra=True)) for _ in range(50)]
+    await asyncio.sleep(0)
+    await database.read(lambda connection: connection.execute(text("SELECT 1")).all())
+    assert sum(extra.done() for extra in extras) < 25
+    await asyncio.gather(*extras)
