@@ -36,3 +36,12 @@ def test_the_glossary_fixes_the_words_of_the_project() -> None:
     fixed = re.findall(r"^\| \*\*(.+?)\*\* \| \S", GLOSSARY, re.MULTILINE)
     assert {word.strip() for word in words.split(",")} <= set(fixed)
     assert len(fixed) == len(set(fixed))
+
+
+def test_every_claim_of_the_security_model_names_a_test_that_exists() -> None:
+    page = (ROOT / "docs" / "explanation" / "security-model.md").read_text(encoding="utf-8")
+    claims = re.findall(r"^\| [^|]+\. \| (.+) \|$", page, re.MULTILINE)
+    named = re.findall(r"^\| [^|]+\. \| `(test_\w+)` \|$", page, re.MULTILINE)
+    assert len(claims) == len(named) > 30
+    tests = {name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    assert not set(named) - tests
