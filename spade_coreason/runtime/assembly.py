@@ -50,7 +50,7 @@ class AgentParts:
         self.clock = clock
         self.repository = AgentRepository(database, jid)
         self.open_requests = OpenRequests()
-        self.peers = Peers(self.open_requests, transport)
+        self.peers = Peers(jid, self.open_requests, transport)
         self.files = Files(upload, fetch_file)
         self.knowledge = Knowledge(KnowledgeRepository(database, jid), embedder, clock=clock)
         self.usage = Usage(self.repository, clock)

@@ -208,9 +208,12 @@ class Peers:
 
     A request made with `request.create_child(...)` keeps its lineage. It is sent on a thread of its own, derived from the
     calling conversation and the peer. So two people who use one agent have two conversations with its peer.
+
+    `jid` is the agent that asks. It cannot ask itself: a `PeerError` says so, and nothing is sent.
     """
 
-    def __init__(self, requests: OpenRequests, transport: Transport) -> None:
+    def __init__(self, jid: str, requests: OpenRequests, transport: Transport) -> None:
+        self._own_jid = _normalise_jid(jid)
         self._requests = requests
         self._transport = transport
 
@@ -221,7 +224,7 @@ class Peers:
         request is retracted; if it is sent again, the peer starts anew.
 
         Raises `PeerTimeoutError`, `PeerUnavailableError`, `PeerRefusedError`, `PeerFailedError` or `RequestTooLongError`.
-        Each names the peer.
+        Each names the peer. A request to the agent itself is a plain `PeerError`, before anything is sent.
         """
         return collect_answer(jid, [event async for event in self.stream(jid, request, timeout)])
 
@@ -242,10 +245,13 @@ class Peers:
             raise
 
     async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
-        """Send a request without waiting. Its reply is dropped. `RequestTooLongError` as for `ask`."""
+        """Send a request without waiting. Its reply is dropped. `RequestTooLongError` and `PeerError` as for `ask`."""
         self._transport.send([self._encode(jid, to_request(request))])
 
     def _encode(self, jid: str, request: AgentRequest) -> OutboundMessage:
+        if _normalise_jid(jid) == self._own_jid:
+            problem = "was not asked: this is the agent's own address, and an agent cannot ask itself; name another agent"
+            raise PeerError(bare_jid(jid), problem)
         thread = derive_thread(request.session_id, _normalise_jid(jid))
         current = CURRENT_REQUEST.get()
         hops = current.metadata.get("hops", 0) + 1 if current is not None else 1

@@ -13,7 +13,7 @@ import pytest
 from spade_coreason import AgentRequest, Peers
 from spade_coreason.domain.identifiers import derive_thread
 from spade_coreason.domain.messages import Bounce, InboundRequest
-from spade_coreason.exceptions import RequestTooLongError
+from spade_coreason.exceptions import PeerError, RequestTooLongError
 from spade_coreason.runtime.peers import CURRENT_REQUEST, OpenRequests
 from spade_coreason.xmpp.codec.decode import decode
 from tests.support.peer_replies import ME, OTHER, PEER, collect_events, completed_reply, deliver, markdown_reply, texts
@@ -29,7 +29,7 @@ def decode_sent(stanza: str) -> InboundRequest:
 
 async def send_request(request: AgentRequest | Mapping[str, Any] | str, jid: str = PEER) -> tuple[str, InboundRequest]:
     sent: list[str] = []
-    await Peers(OpenRequests(), make_transport(ME, sent.extend)).tell(jid, request)
+    await Peers(ME, OpenRequests(), make_transport(ME, sent.extend)).tell(jid, request)
     (stanza,) = sent
     return stanza, decode_sent(stanza)
 
@@ -37,7 +37,7 @@ async def send_request(request: AgentRequest | Mapping[str, Any] | str, jid: str
 @pytest.mark.parametrize("way", ["ask", "tell"])
 async def test_an_overlong_request_is_not_sent(way: str) -> None:
     sent: list[str] = []
-    peers = Peers(OpenRequests(), make_transport(ME, sent.extend, 10_000))
+    peers = Peers(ME, OpenRequests(), make_transport(ME, sent.extend, 10_000))
     with pytest.raises(
         RequestTooLongError, match=r"was not asked: the request has 3\d,\d{3} bytes .* and 10,000 are the most"
     ) as error:
@@ -48,10 +48,27 @@ async def test_an_overlong_request_is_not_sent(way: str) -> None:
     assert len(sent[0].encode()) < 10_000
 
 
+@pytest.mark.parametrize("own", [ME, f"{ME}/agent", f"{ME.upper()}/elsewhere"])
+@pytest.mark.parametrize("way", ["ask", "tell", "stream"])
+async def test_an_agent_that_asks_itself_is_refused_and_nothing_is_sent(way: str, own: str) -> None:
+    sent: list[str] = []
+    peers = Peers(ME, OpenRequests(), make_transport(ME, sent.extend))
+    with pytest.raises(PeerError, match="own address, and an agent cannot ask itself") as error:
+        match way:
+            case "ask":
+                await peers.ask(own, "x")
+            case "tell":
+                await peers.tell(own, "x")
+            case _:
+                await anext(peers.stream(own, "x"))
+    assert error.value.jid == own.partition("/")[0]
+    assert sent == []
+
+
 async def test_tell_does_not_wait_and_its_reply_is_dropped() -> None:
     sent: list[str] = []
     requests = OpenRequests()
-    await Peers(requests, make_transport(ME, sent.extend)).tell(PEER, "x")
+    await Peers(ME, requests, make_transport(ME, sent.extend)).tell(PEER, "x")
     request_id = str(decode_sent(sent[0]).request_id)
     deliver(
         requests,
@@ -125,7 +142,7 @@ async def test_a_request_sent_in_a_turn_is_a_child_of_its_request(way: str) -> N
 
 async def test_one_request_may_be_asked_of_two_at_once() -> None:
     requests, sent = OpenRequests(), asyncio.Semaphore(0)
-    peers = Peers(requests, make_transport(ME, lambda stanzas: sent.release()))
+    peers = Peers(ME, requests, make_transport(ME, lambda stanzas: sent.release()))
     request = AgentRequest(session_id=uuid4(), payload={})
     both = asyncio.gather(*(peers.ask(jid, request, 1) for jid in (PEER, OTHER)))
     for _ in (PEER, OTHER):
