@@ -98,15 +98,19 @@ class ServerError(CoReasonError):
 
 
 class ConnectError(CoReasonError):
-    """The XMPP server cannot be reached, or closes the connection before a session is established."""
+    """The XMPP server cannot be reached, or closes the connection before a session is established.
+
+    If `is_transient` is true, a retry may succeed: the server may be starting, or busy.
+    """
 
     exit_code = 4
 
-    def __init__(self, jid: str, address: str, problem: str) -> None:
+    def __init__(self, jid: str, address: str, problem: str, *, is_transient: bool = False) -> None:
         super().__init__(f"{jid}: cannot connect to {address}: {problem}")
         self.jid = jid
         self.address = address
         self.problem = problem
+        self.is_transient = is_transient
 
 
 class LoginError(ConnectError):

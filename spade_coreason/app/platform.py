@@ -39,7 +39,16 @@ from ..runtime import (
     make_interceptor,
 )
 from ..storage import Database, RunningRequests, lock_database, lock_directory, open_database, record_crash
-from ..xmpp import AddressInUseError, HostedAgent, LocalServer, ServerEndpoint, run_local_server, select_server
+from ..xmpp import (
+    AddressInUseError,
+    BackOff,
+    HostedAgent,
+    LocalServer,
+    ServerEndpoint,
+    describe_start_error,
+    run_local_server,
+    select_server,
+)
 from .factories import (
     build_access_policy,
     build_embedder,
@@ -71,6 +80,9 @@ class Platform:
     `on_status` receives one line of text for each agent that comes online. The functions of `on_conversation_end` receive
     the id and the final state of each conversation that ends; they may be coroutine functions.
 
+    If `is_strict` is false, entering does not wait for the agents, and `wait` tells when all are online. An agent whose server
+    does not answer, or whose `startup()` raises, is tried again with back-off. The others serve meanwhile.
+
     Entering raises ConfigError, ServerError, ConnectError or another CoReasonError.
     """
 
@@ -81,6 +93,7 @@ class Platform:
         on_status: Callable[[str], None] | None = None,
         on_conversation_end: tuple[OnConversationEnd, ...] = (),
         interceptors: Sequence[InterceptorSource] = (),
+        is_strict: bool = True,
     ) -> None:
         self.settings = settings
         self.server: LocalServer | None = None
@@ -100,6 +113,9 @@ class Platform:
         self._report_status = on_status or (lambda line: None)
         self._on_conversation_end = on_conversation_end
         self._interceptors = interceptors
+        self._is_strict = is_strict
+        self._starts: list[asyncio.Task[None]] = []
+        self._reported_problems: set[str] = set()
         self._stack = AsyncExitStack()
         self._passwords: dict[str, str] = {}
         self._memories: dict[str, AgentInteractionMemory] = {}
@@ -120,24 +136,40 @@ class Platform:
     ) -> None:
         await self._stack.aclose()
 
-    async def wait(self) -> None:
-        """Wait for SIGINT or SIGTERM. Raise ServerError if the local server ends before."""
+    async def wait(self, on_online: Callable[[], None] = lambda: None) -> None:
+        """Wait for SIGINT or SIGTERM. Call `on_online` once, when all agents are online.
+
+        Raise ServerError if the local server ends before. Unless the platform is strict, raise ConnectError for an agent whose
+        login cannot succeed: its server refuses the account, has no address, or has a certificate that is not trusted.
+        """
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
+        stopped, online = asyncio.create_task(stop.wait()), asyncio.create_task(self._wait_until_online())
+        tasks: list[asyncio.Task[Any]] = [stopped, online]
         try:
             if self.server is not None:
                 tasks.append(asyncio.create_task(self._raise_when_server_ended(self.server)))
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            pending = set(tasks)
+            while not stopped.done():
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                if online in done and not stopped.done():
+                    on_online()
         finally:
             for task in tasks:
                 task.cancel()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+
+    async def _wait_until_online(self) -> None:
+        """Wait until all agents are online. Raise the error of one that is not tried again."""
+        if self._starts:
+            done, _ = await asyncio.wait(self._starts, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
 
     async def status(self) -> PlatformStatus:
         """Return the status of the platform and its agents at this moment."""
@@ -318,30 +350,47 @@ class Platform:
 
     async def _start_agents(self) -> None:
         slots = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
-
-        async def start(jid: str, host: HostedAgent) -> None:
-            async with slots:
-                try:
-                    with _place_errors(ConnectError, places[jid]):
-                        await host.start()
-                except CoReasonError:
-                    raise
-                except (Exception, SystemExit) as error:  # sys.exit() would end the process without stopping the other agents
-                    raise CoReasonError(f"{jid}: does not start: {type(error).__name__}: {error}") from error
-            self._report_status(f"{jid} is online")
-
         places = {bare_jid(agent.jid): self.settings.place(f"agents[{n}]") for n, agent in enumerate(self.settings.agents)}
         self._stack.push_async_callback(self._stop_agents)
-        tasks = [asyncio.create_task(start(jid, host)) for jid, host in self.agents.items()]
-        try:
-            await asyncio.gather(*tasks)
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
+        self._starts = [asyncio.create_task(self._start_agent(jid, places[jid], slots)) for jid in self.agents]
+        if self._is_strict:
+            await asyncio.gather(*self._starts)
+
+    async def _start_agent(self, jid: str, place: str, slots: asyncio.Semaphore) -> None:
+        """Bring an agent online. Unless the platform is strict, try again with back-off after a failure that may pass."""
+        for delay_s in BackOff().delays_s(asyncio.get_running_loop().time()):
+            await asyncio.sleep(delay_s)
+            async with slots:
+                try:
+                    await self.agents[jid].start()
+                    break
+                except (Exception, SystemExit) as error:  # sys.exit() would end the process without stopping the other agents
+                    if self._is_strict or (isinstance(error, ConnectError) and not error.is_transient):
+                        if isinstance(error, ConnectError):
+                            error.place = place
+                        if isinstance(error, CoReasonError):
+                            raise
+                        raise CoReasonError(f"{jid}: {describe_start_error(error)}") from error
+                    self._report_failed_start(jid, error)
+        log.info("%s: is online", jid)
+        self._report_status(f"{jid} is online")
+
+    def _report_failed_start(self, jid: str, error: BaseException) -> None:
+        """Log why an agent is not online yet: a missing server once for all its agents, another problem once for each agent."""
+        if isinstance(error, ConnectError):
+            key, level = error.address, logging.WARNING
+            text = f"cannot connect to {error.address}, trying again until it answers: {error.problem}"
+        else:
+            key, level = f"{jid}: {describe_start_error(error)}", logging.ERROR
+            text = f"{key}; it stays away and is tried again"
+        log.log(logging.INFO if key in self._reported_problems else level, "%s", text)
+        log.debug("%s: the failed start", jid, exc_info=error)
+        self._reported_problems.add(key)
 
     async def _stop_agents(self) -> None:
+        for task in self._starts:
+            task.cancel()
+        await asyncio.gather(*self._starts, return_exceptions=True)
         grace_s = self.settings.limits.grace_s
         stops = (host.stop(grace_s) for host in self.agents.values())
         for problem in await asyncio.gather(*stops, return_exceptions=True):

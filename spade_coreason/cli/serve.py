@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _LEFTOVER_GRACE_S = 5.0
 
 
-async def serve(settings: Settings, on_online: Callable[[Platform], None]) -> None:
+async def serve(settings: Settings, on_online: Callable[[Platform], None], *, is_strict: bool = True) -> None:
     """Run the platform until SIGINT or SIGTERM, then stop it cleanly. A second SIGINT ends the process at once.
 
-    `on_online` is called when all agents are online.
+    `on_online` is called when all agents are online. For `is_strict` see `Platform`.
     """
     from ..app import Platform, tune_gc
 
@@ -40,12 +40,15 @@ async def serve(settings: Settings, on_online: Callable[[Platform], None]) -> No
     # The platform waits for signals itself later; this handler can already end its start.
     loop.add_signal_handler(signal.SIGTERM, end)
     try:
-        async with Platform(settings) as platform:
+        async with Platform(settings, is_strict=is_strict) as platform:
             if platform.notice:
                 warn(platform.notice)
-            tune_gc()
-            on_online(platform)
-            await platform.wait()
+
+            def report_online() -> None:
+                tune_gc()
+                on_online(platform)
+
+            await platform.wait(report_online)
             # From here on, replies in progress are finished, which may take `limits.grace_s`.
             loop.add_signal_handler(signal.SIGINT, _exit_now)
             print("Stopping: answers in flight are finished. Ctrl-C again stops at once.", flush=True)

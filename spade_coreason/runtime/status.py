@@ -23,6 +23,8 @@ class AgentStatus:
     """The start of the current session; None while the agent is not connected."""
     connection_problem: str | None = None
     """The reason why the agent is not connected to its server; None if there is none."""
+    start_problem: str | None = None
+    """The reason why the agent has not started, for example a `startup()` that raises; None if there is none."""
     storage_problem: str | None = None
     """The reason why the agent cannot store anything; None if there is none."""
     resumed: int = 0

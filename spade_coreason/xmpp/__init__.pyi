@@ -28,11 +28,15 @@ from .codec.xml import (
 from .connection.endpoint import (
     ServerEndpoint as ServerEndpoint,
 )
+from .connection.liveness import (
+    BackOff as BackOff,
+)
 from .connection.probe import (
     probe as probe,
 )
 from .host import (
     HostedAgent as HostedAgent,
+    describe_start_error as describe_start_error,
 )
 from .muc.room import (
     RoomConfig as RoomConfig,

@@ -21,7 +21,7 @@ from spade.presence import PresenceManager
 from ..domain.avatar import Avatar
 from ..domain.jid import bare_jid
 from ..domain.messages import InboundRequest
-from ..exceptions import StoreError
+from ..exceptions import ConnectError, CoReasonError, StoreError
 from ..runtime import AgentCondition, AgentStatus, BuildRuntime, OutboundMessage
 from ..storage import AgentRepository, Commit
 from .archive import Archive
@@ -75,6 +75,11 @@ def _remove_upload_directory() -> None:
     if (uploads := sys.modules.get("pyjabber.plugins.xep_0363.upload_server")) is not None:
         with suppress(OSError):
             os.rmdir(uploads.TEMP_DIR)
+
+
+def describe_start_error(error: BaseException) -> str:
+    """Describe for the operator why an agent does not start."""
+    return str(error) if isinstance(error, CoReasonError) else f"does not start: {type(error).__name__}: {error}"
 
 
 def _prepare_container() -> None:
@@ -154,6 +159,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._deletions: set[asyncio.Task[None]] = set()
         self._claims: dict[str, bool] = {}
         self._is_stopping = False
+        self._start_error: Exception | SystemExit | None = None
+        """The failure of the last attempt to start; None without one, and when the agent has started."""
         self.peer_features = PeerFeatures(self.connection.client, lambda jid: self._gateway.is_allowed(jid))
         transport = XmppTransport(jid, self.send, stanza_bytes, self.peer_features)
         self.runtime = build(transport, self.uploads.upload)
@@ -168,10 +175,14 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.connection.send(self.rooms.route(stanzas) if self.rooms.by_jid else stanzas)
 
     async def _async_start(self, auto_register: bool = True) -> None:
-        """Connect, open the runner, and only then announce the agent. Raise ConnectError or LoginError if that fails."""
+        """Connect, open the runner, and only then announce the agent. Raise ConnectError or LoginError if that fails.
+
+        A failure closes everything. The agent can be started again then.
+        """
         await self._hook_plugin_before_connection()
-        self.client = self.connection.client
-        self.presence = PresenceManager(agent=self, approve_all=False)
+        if self.client is None:
+            self.client: Any = self.connection.client
+            self.presence = PresenceManager(agent=self, approve_all=False)
         try:
             await self._gateway.access_requests.load()
             await self.connection.open()
@@ -182,12 +193,15 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self._restore_invited_rooms(self._runner.repository)
             await self._runner.open()
             await self.setup()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Exception | SystemExit):
+                self._start_error = error
             await self._profile.close()
             await self._runner.drain(0)
             await self._runner.close()
             await self.connection.close()
             raise
+        self._start_error = None
         self._alive.set()
         for behaviour in self.behaviours:
             if not behaviour.is_running:
@@ -250,8 +264,13 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         """Return the agent's current status. The numbers of conversations are None if they cannot be read."""
         connection, runner = self.connection, self._runner
         state: AgentCondition = connection.state
+        connection_problem, start_problem = connection.last_problem or None, None
         if self._is_stopping:
             state = "stopping"
+        elif isinstance(self._start_error, ConnectError):
+            state, connection_problem = "connecting", str(self._start_error)
+        elif self._start_error is not None:
+            state, start_problem = "starting", f"{bare_jid(connection.jid)}: {describe_start_error(self._start_error)}"
         elif connection.last_problem:
             state = "reconnecting"
         elif state == "online" and not self._alive.is_set():
@@ -267,7 +286,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             jid=bare_jid(connection.jid),
             state=state,
             since=connection.online_at if connection.state == "online" else None,
-            connection_problem=connection.last_problem or None,
+            connection_problem=connection_problem,
+            start_problem=start_problem,
             storage_problem=str(failure) if failure is not None else None,
             resumed=connection.resumption_count,
             sessions=connection.session_count,

@@ -78,7 +78,7 @@ def test_the_status_of_an_older_version_is_understood() -> None:
     agent = AgentStatus("echo@localhost", "online")
     status = json.loads(PlatformStatus(1, "embedded", (agent,)).to_json())
     assert PlatformStatus.from_json(json.dumps(status)).agents == (agent,)
-    for name in ("recent", "conversations_stored"):
+    for name in ("recent", "conversations_stored", "start_problem"):
         del status["agents"][0][name]
     assert PlatformStatus.from_json(json.dumps(status)).agents == (agent,)
 

@@ -255,7 +255,7 @@ def test_a_refused_port(invoke: Invoke, prosody: XmppServer) -> None:
         port = taken.getsockname()[1]
         write_file(Path("config/platform.yaml"), external_config(prosody, port).replace("JID", "a@localhost"))
         refused = f"cannot connect to 127.0.0.1:{port}: Connection refused; is the server running"
-        assert_one_line(invoke("up"), 4, f"error: config/platform.yaml: agents[0]: a@localhost/agent: {refused}")
+        assert_one_line(invoke("up", "--strict"), 4, f"error: config/platform.yaml: agents[0]: a@localhost/agent: {refused}")
         run = invoke("run", "spade_coreason.agents.echo:EchoAgent", *_connection_options(port))
         assert_one_line(run, 4, f"error: echo@127.0.0.1/agent: {refused}")
         checked = invoke("check")

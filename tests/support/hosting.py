@@ -257,6 +257,7 @@ class Tunnel:
         self.port = 0
         self.is_open = True
         """True while new connections are accepted."""
+        self.refused_count = 0
         self.dropped_direction: Literal["", "to the server", "to the agent"] = ""
         """The direction in which all data is lost while the connection seems open."""
 
@@ -280,6 +281,7 @@ class Tunnel:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self.is_open:
+            self.refused_count += 1
             writer.transport.abort()
             return
         upstream = await asyncio.open_connection(self._server.host, self._server.port)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     """Show how the running platform and each of its agents are.
 
-    Whether it is online, since when, and how often a cut session went on, or what keeps it from its server, or from storing
-    anything; its conversations and those at work; its rooms. Of the last 24 hours, or since the start: how much it answered,
-    how long that took (half of the answers no longer than p50, 99 of 100 no longer than p99), and what failed.
+    Whether it is online, since when, and how often a cut session went on, or what keeps it from its server, from starting, or
+    from storing anything; its conversations and those at work; its rooms. Of the last 24 hours, or since the start: how much
+    it answered, how long that took (half of the answers no longer than p50, 99 of 100 no longer than p99), and what failed.
 
     Exit code: 0 all agents are online, 1 some are not, or cannot store anything, 2 a mistake in the configuration, 4 no
     platform is running, or it does not answer.
@@ -55,7 +55,8 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
             print(strip_control_characters(f"{agent.jid} in the room {room}: {state}"))
     for problem, jids in _jids_by_problem(found.agents).items():
         print(paint(strip_control_characters(f"{', '.join(jids)}: {problem}"), "red"))
-    for problem in dict.fromkeys(agent.storage_problem for agent in found.agents if agent.storage_problem):
+    problems = [problem for agent in found.agents for problem in (agent.start_problem, agent.storage_problem) if problem]
+    for problem in dict.fromkeys(problems):
         print(paint(strip_control_characters(problem), "red"))
     online = sum(agent.state == "online" for agent in found.agents)
     print(f"{online} of {len(found.agents)} agents online, process {found.pid}")

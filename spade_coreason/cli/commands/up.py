@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from ..banner import print_platform
 from ..console import warn
 from ..context import define_command as define, run_async
@@ -17,11 +19,18 @@ if TYPE_CHECKING:
 
 @define("up")
 @config_option("config/platform.yaml")
-def command(file: Path | None) -> None:
+@click.option("--strict", "is_strict", is_flag=True, help="End if an agent does not start at the first attempt.")
+def command(file: Path | None, is_strict: bool) -> None:
     """Run every agent of a configuration until it is stopped.
 
     Starts the server where it is a local one, brings all agents online, and says so. Ctrl-C or SIGTERM stops: answers in
     flight are finished before. A second Ctrl-C stops at once.
+
+    An agent is tried again, with growing delays, while its server does not answer or its startup() raises. The others serve
+    meanwhile, and `spade-coreason status` shows the problem.
+
+    Exit code: 0 stopped, 2 a mistake in the configuration, 4 a server that refuses an account, has no address, or has a
+    certificate that is not trusted. With --strict also 4 if the server does not answer, and 1 if an agent does not start.
 
     \b
       spade-coreason up
@@ -30,7 +39,7 @@ def command(file: Path | None) -> None:
     settings = load_platform_settings(file)
     if not settings.agents:
         warn(f"{settings.place('agents')}: there are none; add one")
-    run_async(serve(settings, _print_ready))
+    run_async(serve(settings, _print_ready, is_strict=is_strict))
     print("Stopped.")
 
 

@@ -19,7 +19,7 @@ from ...runtime import OutboundMessage
 from ..codec import LANGUAGE, MESSAGE
 from ..timings import DEFAULT_TIMINGS, ConnectionTimings
 from .endpoint import ServerEndpoint
-from .errors import CONNECTION_CLOSED, NO_ADDRESS, describe_problem, describe_refused_login, suggest_remedy
+from .errors import CONNECTION_CLOSED, NO_ADDRESS, describe_problem, describe_refused_login, is_transient, suggest_remedy
 from .iq_filter import IQ, build_iq_error, refusal
 from .liveness import BackOff, Keepalive
 from .send_queue import SendQueue, StanzaT
@@ -110,7 +110,12 @@ class Connection:
         return self._endpoint.address(self.client.boundjid.host)
 
     async def open(self) -> None:
-        """Connect and log in. Raise ConnectError or LoginError; each attempt takes at most the endpoint's timeout."""
+        """Connect and log in. Raise ConnectError or LoginError; each attempt takes at most the endpoint's timeout.
+
+        A connection that was closed can be opened again.
+        """
+        self._is_closing = False
+        self.last_problem = ""
         for attempt in range(self._endpoint.attempts):
             try:
                 await self._connect_once()
@@ -131,11 +136,13 @@ class Connection:
         self.client.stream_management.send_unrequested_ack()
         if self._renewal is not None:
             self._renewal.cancel()
+            self._renewal = None
         self._send_queue.close()
         if self.state == "online" and self.client.is_connected():
             await self.client.disconnect(wait=1.0)
         self._abort()
         self._send_queue.end_session()
+        self.client.stream_management.session_end(None)  # the stream was closed, so there is nothing to resume
         self.state = "offline"
         filters = self.client._run_out_filters  # a task that slixmpp does not end
         if filters is not None:
@@ -239,9 +246,8 @@ class Connection:
                 return await self._outcome
         except TimeoutError:
             self._abort()
-            raise ConnectError(
-                self.jid, self.address, f"no answer within {endpoint.timeout_s:g} s; is it the right host and port?"
-            ) from None
+            problem = f"no answer within {endpoint.timeout_s:g} s; is it the right host and port?"
+            raise ConnectError(self.jid, self.address, problem, is_transient=True) from None
         except ConnectError:
             self._abort()
             raise
@@ -266,10 +272,11 @@ class Connection:
         self._loop.call_soon(self.client.cancel_connection_attempt)
         if str(problem).startswith("No DNS record"):  # slixmpp names the domain here, even if it looked for another host
             problem = NO_ADDRESS
-        self._fail(ConnectError(self.jid, self.address, describe_problem(problem) + suggest_remedy(problem)))
+        text = describe_problem(problem) + suggest_remedy(problem)
+        self._fail(ConnectError(self.jid, self.address, text, is_transient=is_transient(problem)))
 
     def _on_invalid_certificate(self, problem: Any) -> None:
-        self._fail(ConnectError(self.jid, self.address, describe_problem(problem)))
+        self._fail(ConnectError(self.jid, self.address, describe_problem(problem), is_transient=is_transient(problem)))
 
     def _on_login_failed(self, _event: Any) -> None:
         self._fail(LoginError(self.jid, self.address, describe_refused_login(self.client.registration_problem)))
@@ -284,6 +291,8 @@ class Connection:
             )
         else:
             self._end_reason = f"{condition} {error['text'] or ''}".strip()
+        if condition == "host-unknown":  # the server does not serve this domain, which no retry changes
+            self._fail(ConnectError(self.jid, self.address, self._end_reason))
         log.warning("%s: the server ends the stream: %s", self.jid, self._end_reason)
 
     def _on_session_started(self, _event: Any) -> None:
@@ -325,7 +334,7 @@ class Connection:
             self.client.stream_management.session_end(None)
         problem = self._end_reason or describe_problem(reason or CONNECTION_CLOSED)
         advice = self._end_reason or problem + suggest_remedy(reason or CONNECTION_CLOSED)
-        self._fail(ConnectError(self.jid, self.address, advice))
+        self._fail(ConnectError(self.jid, self.address, advice, is_transient=True))
         if was_online and not self._is_closing:
             self.last_problem = problem
             self._supervisor = asyncio.create_task(self._reconnect(problem))

@@ -1,4 +1,4 @@
-"""Descriptions for people: the reason why a connection failed or ended, and the remedy."""
+"""The reason why a connection failed or ended: its description for people, the remedy, and whether it may pass."""
 
 from __future__ import annotations
 
@@ -38,3 +38,8 @@ def suggest_remedy(problem: Any) -> str:
     if problem == NO_ADDRESS:
         return "; correct server.host (--host), or see to the DNS"
     return ""
+
+
+def is_transient(problem: Any) -> bool:
+    """Return True if a later attempt to connect may succeed without any correction."""
+    return problem != NO_ADDRESS and not isinstance(problem, ssl.SSLCertVerificationError)

@@ -102,6 +102,7 @@ class SendQueue:
         """Send what is queued, for the last time."""
         if self._ack_timer is not None:
             self._ack_timer.cancel()
+            self._ack_timer = None
         self.flush()
 
     def flush_soon(self) -> None:
