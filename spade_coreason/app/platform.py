@@ -140,7 +140,8 @@ class Platform:
         """Wait for SIGINT or SIGTERM. Call `on_online` once, when all agents are online.
 
         Raise ServerError if the local server ends before. Unless the platform is strict, raise ConnectError for an agent whose
-        login cannot succeed: its server refuses the account, has no address, or has a certificate that is not trusted.
+        login cannot succeed: its server refuses the account, has no address, does not serve the domain, or has a certificate
+        that is not trusted.
         """
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()

@@ -219,8 +219,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
 
     async def _async_stop(self, grace_s: float = 10.0) -> None:
         """Announce the stop, let running turns finish within `grace_s` seconds, and disconnect."""
-        if self.client is None:
-            return
+        if self.client is None or self._start_error is not None:
+            return  # a start that failed has closed everything
         self._is_stopping = True
         if not self._runner.turns_in_flight:
             await self.rooms.close()

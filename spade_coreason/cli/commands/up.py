@@ -29,8 +29,9 @@ def command(file: Path | None, is_strict: bool) -> None:
     An agent is tried again, with growing delays, while its server does not answer or its startup() raises. The others serve
     meanwhile, and `spade-coreason status` shows the problem.
 
-    Exit code: 0 stopped, 2 a mistake in the configuration, 4 a server that refuses an account, has no address, or has a
-    certificate that is not trusted. With --strict also 4 if the server does not answer, and 1 if an agent does not start.
+    Exit code: 0 stopped, 2 a mistake in the configuration, 4 a server that refuses an account, has no address, does not
+    serve the domain, or has a certificate that is not trusted. With --strict also 4 if the server does not answer, and 1 if
+    an agent does not start.
 
     \b
       spade-coreason up

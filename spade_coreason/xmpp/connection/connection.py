@@ -293,7 +293,8 @@ class Connection:
             self._end_reason = f"{condition} {error['text'] or ''}".strip()
         if condition == "host-unknown":  # the server does not serve this domain, which no retry changes
             self._fail(ConnectError(self.jid, self.address, self._end_reason))
-        log.warning("%s: the server ends the stream: %s", self.jid, self._end_reason)
+        level = logging.WARNING if self.state == "online" else logging.INFO  # of an attempt the error says it
+        log.log(level, "%s: the server ends the stream: %s", self.jid, self._end_reason)
 
     def _on_session_started(self, _event: Any) -> None:
         if not self.client.bound:
@@ -334,7 +335,7 @@ class Connection:
             self.client.stream_management.session_end(None)
         problem = self._end_reason or describe_problem(reason or CONNECTION_CLOSED)
         advice = self._end_reason or problem + suggest_remedy(reason or CONNECTION_CLOSED)
-        self._fail(ConnectError(self.jid, self.address, advice, is_transient=True))
+        self._fail(ConnectError(self.jid, self.address, advice, is_transient=is_transient(reason)))
         if was_online and not self._is_closing:
             self.last_problem = problem
             self._supervisor = asyncio.create_task(self._reconnect(problem))

@@ -59,8 +59,9 @@ async def _connect_error(
     *,
     register: bool = False,
     after: asyncio.Event | None = None,
+    is_transient: bool = True,
 ) -> str:
-    """Start an agent that cannot connect; return the one line of its error.
+    """Start an agent that cannot connect; return the one line of its error, which must be as transient as announced.
 
     The error comes without any time passing; with `after`, when the endpoint's timeout has passed after that event.
     """
@@ -75,6 +76,7 @@ async def _connect_error(
     with pytest.raises(ConnectError) as failed:
         await starting
     text = str(failed.value)
+    assert failed.value.is_transient is is_transient
     assert text.startswith(account[0])
     assert "\n" not in text
     assert len(asyncio.all_tasks()) == 1  # nothing goes on behind our back
@@ -173,12 +175,12 @@ async def test_a_wrong_password_is_a_login_error(local_server: XmppServer, tmp_p
     jid, _ = await local_server.account()
     with pytest.raises(LoginError):
         await _start(jid, "wrong", endpoint_of(local_server), tmp_path)
-    text = await _connect_error(endpoint_of(local_server), tmp_path, (jid, "wrong"))
+    text = await _connect_error(endpoint_of(local_server), tmp_path, (jid, "wrong"), is_transient=False)
     assert text.endswith("refuses the login: wrong password, or no such account; correct the password, or make the account")
 
 
 async def test_an_account_that_is_not_there_is_a_login_error(real_server: XmppServer, tmp_path: Path) -> None:
-    text = await _connect_error(endpoint_of(real_server), tmp_path, ("nobody@localhost", "x"))
+    text = await _connect_error(endpoint_of(real_server), tmp_path, ("nobody@localhost", "x"), is_transient=False)
     assert text.endswith("refuses the login: wrong password, or no such account; correct the password, or make the account")
 
 
@@ -192,7 +194,8 @@ async def test_an_account_that_is_not_there_is_a_login_error(real_server: XmppSe
 async def test_a_refused_registration_says_why(server: Callable[..., XmppServer], why: str, tmp_path: Path) -> None:
     require("Prosody and ejabberd", prosody_server.installed() and ejabberd_server.installed())
     with server(tmp_path / "server", allow_registration=False) as closed:
-        text = await _connect_error(endpoint_of(closed), tmp_path, ("new@localhost", "secret"), register=True)
+        account = ("new@localhost", "secret")
+        text = await _connect_error(endpoint_of(closed), tmp_path, account, register=True, is_transient=False)
     remedy = "correct the password, or make the account on the server"
     assert text.endswith(f"refuses the login: wrong password, or no such account, and {why}; {remedy}")
 
@@ -201,14 +204,14 @@ async def test_an_untrusted_certificate_is_refused_before_the_password_leaves(re
     account = await real_server.account()
     for ca_file in (None, ensure_certificate(tmp_path / "another", ("localhost",)).ca_file):
         endpoint = ServerEndpoint(real_server.host, real_server.port, ca_file=ca_file, timeout_s=5)
-        text = await _connect_error(endpoint, tmp_path, account)
+        text = await _connect_error(endpoint, tmp_path, account, is_transient=False)
         assert "its certificate is not trusted" in text
         assert "set server.tls.ca_file (--ca-file)" in text
 
 
 async def test_a_server_of_another_domain_says_so(real_server: XmppServer, tmp_path: Path) -> None:
     account = ("echo@example.org", "x")
-    text = await _connect_error(endpoint_of(real_server), tmp_path, account)
+    text = await _connect_error(endpoint_of(real_server), tmp_path, account, is_transient=False)
     assert "host-unknown" in text
 
 
@@ -226,7 +229,8 @@ async def test_a_certificate_of_another_domain_is_refused(tmp_path: Path) -> Non
             await writer.start_tls(context)
 
     async with _listen(serve) as port:
-        text = await _connect_error(ServerEndpoint("127.0.0.1", port, ca_file=other.ca_file, timeout_s=2), tmp_path)
+        endpoint = ServerEndpoint("127.0.0.1", port, ca_file=other.ca_file, timeout_s=2)
+        text = await _connect_error(endpoint, tmp_path, is_transient=False)
     assert "its certificate is not trusted (Hostname mismatch" in text
     assert text.endswith("it must name the domain of the JID")
 
