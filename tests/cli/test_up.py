@@ -213,6 +213,14 @@ async def test_an_agent_whose_startup_raises_does_not_stop_the_others(shy_projec
         assert one_line(err, SHY_PROBLEM)  # not one line for each attempt
 
 
+async def test_sigterm_ends_up_while_an_agent_does_not_start(shy_project: Path) -> None:
+    with run_in_background("up", cwd=shy_project, until="", errors=[SHY_PROBLEM]) as up:
+        await wait_for_status(shy_project / "data", lambda status: bool(status.agents[0].start_problem))
+        code, out, err = await asyncio.to_thread(up.stop, signal.SIGTERM)
+    assert (code, out.splitlines()[-1]) == (0, "Stopped.")
+    assert one_line(err, "error: ")
+
+
 async def test_an_agent_that_starts_late_answers_what_it_was_asked_before(
     real_server: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected_errors: ExpectedErrors
 ) -> None:
@@ -220,10 +228,12 @@ async def test_an_agent_that_starts_late_answers_what_it_was_asked_before(
     expected_errors(SHY_PROBLEM)
     jid, password = await real_server.account()
     shy = {"jid": jid, "password": password, "agent": "shy:ShyAgent", "options": {"file": str(tmp_path / "file")}}
-    file = write_external_config(tmp_path, real_server, real_server.port, shy)
     monkeypatch.chdir(tmp_path)
     async with (
-        Platform(load_settings(file, tmp_path, {}), is_strict=False) as platform,
+        Tunnel(real_server) as tunnel,
+        Platform(
+            load_settings(write_external_config(tmp_path, real_server, tunnel.port, shy), tmp_path, {}), is_strict=False
+        ) as platform,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         agent: Any = platform.runners[jid].agent
@@ -233,14 +243,17 @@ async def test_an_agent_that_starts_late_answers_what_it_was_asked_before(
         (tmp_path / "file").touch()
         assert str((await alice.answer())["body"]) == "early"
         assert platform.agents[jid].is_alive()
-        for number in range(3):
-            assert await alice.ask(f"late {number}", jid) == f"late {number}"
+        assert await alice.ask("late", jid) == "late"
+        tunnel.cut()
+        assert await alice.ask("after a cut", jid) == "after a cut"
 
 
 def test_a_strict_start_ends_with_the_error(tmp_path: Path, prosody: XmppServer) -> None:
     project = write_shy_project(tmp_path, "embedded")
-    done = run_command("up", "--strict", cwd=project)
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"error: shy@localhost: {SHY_PROBLEM}")
+    run = ("run", "shy:ShyAgent", "--jid", "shy@localhost", "--option", f"file={tmp_path / 'file'}")
+    for command in (("up", "--strict"), run):  # run is always strict
+        done = run_command(*command, cwd=project, env={"SPADE_COREASON_SERVER__MODE": "embedded"})
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"error: shy@localhost: {SHY_PROBLEM}")
     [port] = find_free_ports(1)
     file = write_external_config(tmp_path, prosody, port, asyncio.run(echo_on(prosody)))
     done = run_command("up", "--strict", "-c", str(file), cwd=tmp_path)
