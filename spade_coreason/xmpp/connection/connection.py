@@ -142,7 +142,6 @@ class Connection:
             await self.client.disconnect(wait=1.0)
         self._abort()
         self._send_queue.end_session()
-        self.client.stream_management.session_end(None)  # the stream was closed, so there is nothing to resume
         self.state = "offline"
         filters = self.client._run_out_filters  # a task that slixmpp does not end
         if filters is not None:

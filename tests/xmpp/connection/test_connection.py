@@ -14,8 +14,9 @@ import pytest
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.exceptions import ConnectError, LoginError
-from spade_coreason.runtime import AgentParts, AgentRuntime, Transport, UploadFile
+from spade_coreason.runtime import AgentParts, AgentRuntime, OutboundMessage, Transport, UploadFile
 from spade_coreason.storage import open_database
+from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
@@ -233,6 +234,25 @@ async def test_a_certificate_of_another_domain_is_refused(tmp_path: Path) -> Non
         text = await _connect_error(endpoint, tmp_path, is_transient=False)
     assert "its certificate is not trusted (Hostname mismatch" in text
     assert text.endswith("it must name the domain of the JID")
+
+
+async def test_a_connection_that_was_closed_can_be_opened_again(real_server: XmppServer) -> None:
+    jid, password = await real_server.account()
+    connection = Connection(f"{jid}/agent", password, endpoint_of(real_server), on_message=lambda stanza: None)
+    try:
+        first, second = (
+            OutboundMessage(jid, f"<message to='{jid}' type='headline'><body>{text}</body></message>") for text in "12"
+        )
+        await connection.open()
+        connection.send([first])
+        assert await connection.wait_until_acknowledged(TIMEOUT_S)
+        await connection.close()
+        await connection.open()
+        assert connection.state == "online"
+        connection.send([second])
+        await eventually(lambda: second.is_acknowledged)  # it asks the server by itself
+    finally:
+        await connection.close()
 
 
 async def test_an_agent_sends_presence_when_it_is_ready_and_not_before(prosody: XmppServer, tmp_path: Path) -> None:
