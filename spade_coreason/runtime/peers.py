@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from pydantic_core import from_json
-
 from ..contracts import AgentRequest
+from ..domain.foreign_json import MAX_JSON_CHARACTERS, parse_foreign_json
 from ..domain.identifiers import derive_thread
 from ..domain.jid import bare_jid
 from ..domain.messages import COMMAND_METADATA, Bounce, ReplyEvent
@@ -65,6 +64,8 @@ class _OpenRequest:
     arrivals: asyncio.Queue[ReplyEvent | PeerError] = field(default_factory=asyncio.Queue)
     seen_event_ids: set[str] = field(default_factory=set)
     fragments: dict[str, dict[int, str]] = field(default_factory=dict)
+    fragment_characters: int = 0
+    """The characters of all fragments in `fragments`."""
 
 
 class OpenRequests:
@@ -144,13 +145,19 @@ def _assemble_fragments(request: _OpenRequest, fragment: ReplyEvent) -> ReplyEve
     event_id, index, count, chunk = (data.get(name) for name in ("event_id", "index", "count", "chunk"))
     if not isinstance(event_id, str) or not isinstance(index, int) or not isinstance(chunk, str):
         return None
+    if request.fragment_characters + len(chunk) > MAX_JSON_CHARACTERS:
+        request.fragments.clear()  # of events that cannot become complete any more
+        request.fragment_characters = 0
+        return None
     parts = request.fragments.setdefault(event_id, {})
+    request.fragment_characters += len(chunk) - len(parts.get(index, ""))
     parts[index] = chunk
     if len(parts) != count:
         return None
     del request.fragments[event_id]
+    request.fragment_characters -= sum(map(len, parts.values()))
     try:
-        event = from_json("".join(parts[number] for number in range(len(parts))))
+        event = parse_foreign_json("".join(parts[number] for number in range(len(parts))))
         event_type, event_data = event["type"].removeprefix("ai.coreason."), event["data"]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -88,6 +88,24 @@ async def test_a_fragment_of_another_sender_completes_no_event() -> None:
     assert requests.dropped == 1
 
 
+def long_fragments(count: int) -> list[ReplyEvent]:
+    """Return the fragments of one event, each of about a MiB."""
+    event = json.dumps({"type": "ai.coreason.block.markdown", "data": {"content": "x" * (count * 2**20 - 100)}})
+    chunks = [event[begin : begin + 2**20] for begin in range(0, len(event), 2**20)]
+    return [
+        reply("fragment", {"event_id": f"long {count}", "index": index, "count": len(chunks), "chunk": chunk})
+        for index, chunk in enumerate(chunks)
+    ]
+
+
+async def test_fragments_that_never_end_are_dropped_and_later_events_arrive() -> None:
+    twelve, endless = long_fragments(12), long_fragments(60)[:8]
+    events = await collect_events(OpenRequests(), *twelve[:-1], *endless, twelve[-1], *fragments(), completed_reply())
+    assert texts(events) == [LONG]
+    events = await collect_events(OpenRequests(), *endless[:4], *twelve, *fragments(), completed_reply())
+    assert list(map(len, texts(events))) == [12 * 2**20 - 100, len(LONG)]
+
+
 def fragment(text: str, **other: Any) -> dict[str, Any]:
     return {"event_id": "e", "index": 0, "count": 1, "chunk": text, **other}
 
@@ -111,6 +129,8 @@ async def test_a_single_fragment_is_its_event() -> None:
         fragment(EVENT, count=0),
         fragment(EVENT, chunk=None),
         fragment("{"),
+        fragment('{"type": "ai.coreason.block.markdown", "data": {"content": "x", "content": "y"}}'),
+        fragment('{"type": "ai.coreason.block.markdown", "data": {"content": "x", "n": 1e999}}'),
         fragment("[]"),
         fragment("null"),
         fragment('{"type": 1, "data": {}}'),

@@ -9,9 +9,10 @@ from uuid import UUID, uuid4
 from zlib import crc32
 
 from pydantic import ValidationError
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from ...contracts import ClientCapabilities
+from ...domain.foreign_json import parse_foreign_json
 from ...domain.jid import bare_jid
 from ...domain.messages import (
     LINEAGE_FIELDS,
@@ -153,7 +154,7 @@ def read_container(
     Another application's container gives FOREIGN_CONTAINER: then only the body beside it counts.
     """
     try:
-        event = from_json(text)
+        event = parse_foreign_json(text)
     except ValueError:
         event = None
     kind = event.get("type") if isinstance(event, dict) else None
