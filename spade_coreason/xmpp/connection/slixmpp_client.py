@@ -17,7 +17,7 @@ from ...runtime import OutboundMessage
 from ..timings import ConnectionTimings
 from .endpoint import ServerEndpoint
 from .stream_management import DurableStreamManagement
-from .stream_parser import StreamReader, find_excess
+from .stream_parser import TOO_LONG, StreamReader, find_excess
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
@@ -110,7 +110,10 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         for stanza in stanzas:
             count = self.stream_management.config["handled"]
             try:
-                if stanza.tag in _STANZAS and (excess := find_excess(stanza)) and not self._is_from_own_server(stanza):
+                if stanza is reader.discarded:
+                    if stanza.tag in _STANZAS:
+                        self._reject(stanza, TOO_LONG, count)
+                elif stanza.tag in _STANZAS and (excess := find_excess(stanza)) and not self._is_from_own_server(stanza):
                     self._reject(stanza, excess, count)
                 else:
                     self.raw_handlers.get(stanza.tag, slixmpp_handler)(stanza)

@@ -12,18 +12,31 @@ MAX_DEPTH = 64
 MAX_ELEMENTS = 10_000
 MAX_ATTRIBUTES = 256
 """The most attributes of one element."""
+MAX_STANZA_BYTES = 8 * 2**20
+"""The most bytes of a stanza from anywhere, to the size of one read. Servers accept fewer from their users."""
+TOO_LONG = f"more than {MAX_STANZA_BYTES} bytes"
+_MAX_DISCARDED = 8  # times the most bytes of a stanza
+_MAX_OPEN_ELEMENTS = 1000
 
 
 class StreamReader:
-    """The reader of one stream. The parser, written in C, reports only the last ended element: no Python call for a stanza."""
+    """The reader of one stream. The parser, written in C, reports only the last ended element: no Python call for a stanza.
 
-    def __init__(self) -> None:
+    Of a stanza with more than `max_stanza_bytes` the content is discarded.
+    """
+
+    def __init__(self, max_stanza_bytes: int = MAX_STANZA_BYTES) -> None:
         self.header: Element | None = None
         """The stream's own element, as soon as it was received."""
         self.end_reason = ""
         """The reason why the stream has ended; empty until then."""
         self.is_xml = True
         """False if the stream broke off with malformed XML, before its regular end."""
+        self.discarded: Element | None = None
+        """The last stanza that was too long. It has its attributes, and little of its content."""
+        self._max_stanza_bytes = max_stanza_bytes
+        self._unfinished_bytes = 0
+        self._discarded_bytes = 0
         self._first_bytes = b""
         self._builder = TreeBuilder()
         self._parser = XMLParser(target=self._builder, encoding="UTF-8")
@@ -49,7 +62,14 @@ class StreamReader:
             self.header = self._builder.close()  # this closes nothing, and returns the root element so far
             if self.header is None:
                 return []
-        return self._pop_complete(self.header)
+        stanzas = self._pop_complete(self.header)
+        if stanzas:
+            self._unfinished_bytes = self._discarded_bytes = 0
+        else:
+            self._unfinished_bytes += len(data)
+            if self._unfinished_bytes > self._max_stanza_bytes:
+                self._discard_unfinished(self.header)
+        return stanzas
 
     def _pop_complete(self, header: Element) -> list[Element]:
         ended = self._last_ended.pop()[1] if self._last_ended else None
@@ -60,6 +80,34 @@ class StreamReader:
             stanzas.pop()  # it is incomplete
         del header[: len(stanzas)]
         return stanzas
+
+    def _discard_unfinished(self, header: Element) -> None:
+        """Free the memory of a stanza that is too long already. It ends the stream only if that is not possible.
+
+        A server delivers a stanza again if the stream ends at it, so the stanza has to pass.
+        """
+        self._discarded_bytes += self._unfinished_bytes
+        self._unfinished_bytes = 0
+        # The builder holds a text back until the next tag. So it gets an element of ours, within the innermost open one.
+        self._last_ended.clear()
+        self._builder.start("", {})
+        self._builder.end("")
+        [(_, ours)] = self._last_ended
+        self._last_ended.clear()
+        element, level = header, 0
+        while len(element):  # the open elements are each the last child of the other; the last of all is ours
+            del element[:-1]
+            element.text = None
+            element = element[-1]
+            element.tail = None
+            level += 1
+        if header[-1] is ours:
+            del header[-1]  # it is white space, or the first tag of a stanza
+        else:
+            self.discarded = header[-1]
+        # What may still grow is one tag, or the number of open elements.
+        if self._discarded_bytes > _MAX_DISCARDED * self._max_stanza_bytes or level > _MAX_OPEN_ELEMENTS:
+            self.end_reason = f"a stanza of {TOO_LONG} does not end"
 
     def _has_dtd(self, data: bytes) -> bool:
         """Return True if the start of a stream contains a DTD (RFC 6120, 11.1).

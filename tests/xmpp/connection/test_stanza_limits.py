@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
 import pytest
 
-from spade_coreason.xmpp.connection.stream_parser import MAX_ATTRIBUTES, MAX_DEPTH, MAX_ELEMENTS, StreamReader, find_excess
+from spade_coreason.xmpp.connection.stream_parser import (
+    MAX_ATTRIBUTES,
+    MAX_DEPTH,
+    MAX_ELEMENTS,
+    MAX_STANZA_BYTES,
+    TOO_LONG,
+    StreamReader,
+    find_excess,
+)
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import Echo, run_agent
 from tests.support.servers.clients import StockClient
+from tests.support.servers.prosody import prosody
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -109,6 +119,28 @@ async def test_other_deep_stanzas_are_dropped(real_server: XmppServer, tmp_path:
         assert agent.host.connection.rejected == {f"more than {MAX_DEPTH} levels": 1}
         assert await mallory.ask("after", agent.jid) == "after"
         assert (agent.host.connection.session_count, agent.host.connection.resumption_count) == (1, 0)
+        assert [request.payload["query"] for request in agent.agent.requests] == ["after"]
+
+
+@pytest.mark.prosody
+async def test_a_stanza_that_is_too_long_costs_itself_only(
+    tmp_path: Path, start_server: Callable[[XmppServer], XmppServer]
+) -> None:
+    server = start_server(prosody(tmp_path / "server", stanza_bytes=4 * MAX_STANZA_BYTES))
+    async with (
+        run_agent(Echo(), server, tmp_path) as agent,
+        StockClient(*await server.account(), server) as mallory,
+    ):
+        connection = agent.host.connection
+        to = str(connection.client.boundjid.full)
+        long = "x" * (MAX_STANZA_BYTES + 2**20)
+        mallory.xmpp.send_raw(f"<message to='{to}' type='chat'><body>{long}</body></message>")
+        reply = await ask_raw(mallory, "long", f"<iq type='get' id='long' to='{to}'><a xmlns='urn:long'>{long}</a></iq>")
+        assert reply["error"]["condition"] == "service-unavailable"
+        assert connection.rejected == {TOO_LONG: 2}
+        assert await mallory.ask("after", agent.jid) == "after"
+        await agent.settled()
+        assert (connection.session_count, connection.resumption_count) == (1, 0)
         assert [request.payload["query"] for request in agent.agent.requests] == ["after"]
 
 

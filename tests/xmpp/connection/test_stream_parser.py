@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterable
 from xml.etree.ElementTree import Element, tostring
 
@@ -102,3 +103,79 @@ def test_a_declared_encoding_changes_nothing() -> None:
     reader = StreamReader()
     data = HEADER.replace("?>", " encoding='iso-8859-1'?>") + _message("Grüße")
     assert _texts(reader.read(data.encode())) == ["Grüße"]
+
+
+# Stanzas without an end
+
+LIMIT = 2**18
+ENDLESS = {
+    "text": b"x" * 2**14,
+    "elements": b"<y/>" * 2**12,
+    "elements with text": b"<y a='1'><z>text</z></y> text " * 2**9,
+}
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [
+        (b"<message id='long'>", b"</message>"),
+        (b"<message id='long'><body>", b"</body></message>"),
+        (b"<message id='long'><a><b/>text<c>", b"</c></a></message>"),
+    ],
+)
+@pytest.mark.parametrize("content", list(ENDLESS))
+def test_a_stanza_that_is_too_long_takes_no_memory_and_the_next_one_is_read(
+    opening: bytes, closing: bytes, content: str
+) -> None:
+    reader = StreamReader(LIMIT)
+    reader.read(HEADER.encode() + opening)
+    piece = ENDLESS[content]
+    peaks = []
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            for _ in range(0, 2 * LIMIT, len(piece)):
+                assert reader.read(piece) == []
+            peaks.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+    assert peaks[2] < 1.2 * peaks[0]
+    [stanza, following] = reader.read(closing + _message("after").encode())
+    assert stanza is reader.discarded
+    assert (stanza.tag, stanza.get("id")) == (MESSAGE, "long")
+    assert _texts([following]) == ["after"]
+    assert _texts(reader.read(_message("later").encode())) == ["later"]
+    assert reader.end_reason == ""
+
+
+def test_the_limit_of_a_stanza_counts_no_other_stanza_and_no_white_space() -> None:
+    reader = StreamReader(LIMIT)
+    reader.read(HEADER.encode())
+    for _ in range(5):
+        assert _texts(reader.read(_message("x" * (LIMIT // 2)).encode())) == ["x" * (LIMIT // 2)]
+        for _ in range(20):
+            assert reader.read(b" " * (LIMIT // 10)) == []
+    assert reader.discarded is None
+    assert reader.end_reason == ""
+
+
+@pytest.mark.parametrize(
+    ("opening", "piece"),
+    [
+        (b"<message a='", b"a" * 2**14),
+        (b"<message><b a='", b"a" * 2**14),
+        (b"<message>", b"<a>" * 2**12),
+        (b"<message>", b"a" * 2**14),
+    ],
+    ids=["tag", "inner tag", "elements", "text"],
+)
+def test_a_stanza_that_does_not_end_ends_its_stream(opening: bytes, piece: bytes) -> None:
+    reader = StreamReader(LIMIT)
+    reader.read(HEADER.encode() + opening)
+    read_count = 0
+    while not reader.end_reason:
+        reader.read(piece)
+        read_count += 1
+        assert read_count * len(piece) < 12 * LIMIT
+    assert "does not end" in reader.end_reason
+    assert reader.is_xml
