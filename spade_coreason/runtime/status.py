@@ -41,6 +41,10 @@ class AgentStatus:
     """True while an operator has paused the agent: it stores requests and answers none."""
     rooms: dict[str, str] = field(default_factory=dict)
     """The states of its chat rooms, by JID."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """The number of messages since the platform started that were no request or not taken, by the reason."""
+    rejected: dict[str, int] = field(default_factory=dict)
+    """The number of stanzas since the platform started that exceed a limit, or at which a handler failed, by the reason."""
     recent: MetricsSnapshot = field(default_factory=MetricsSnapshot)
     """The metrics of the last 24 hours."""
 

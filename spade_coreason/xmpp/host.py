@@ -296,6 +296,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             in_flight=runner.turns_in_flight,
             is_paused=runner.control.is_paused,
             rooms={jid: str(room) for jid, room in self.rooms.states.items()},
+            dropped=dict(self._gateway.dropped),
+            rejected=dict(connection.rejected),
             recent=runner.metrics.snapshot(),
         )
 

@@ -78,7 +78,7 @@ def test_the_status_of_an_older_version_is_understood() -> None:
     agent = AgentStatus("echo@localhost", "online")
     status = json.loads(PlatformStatus(1, "embedded", (agent,)).to_json())
     assert PlatformStatus.from_json(json.dumps(status)).agents == (agent,)
-    for name in ("recent", "conversations_stored", "start_problem"):
+    for name in ("recent", "conversations_stored", "start_problem", "dropped", "rejected"):
         del status["agents"][0][name]
     assert PlatformStatus.from_json(json.dumps(status)).agents == (agent,)
 
@@ -165,6 +165,18 @@ async def test_status_is_true_while_the_platform_starts_reconnects_and_stops(
         [agent] = online.agents
         assert (agent.state, agent.connection_problem, agent.sessions, agent.in_flight) == ("online", None, 1, 1)
         assert agent.since == host.connection.online_at
+        assert "rejected" not in (await asyncio.to_thread(invoke, "status", "--data", str(data))).stdout
+        for _ in range(2):
+            alice.send_xml(f"<presence to='{host.connection.client.boundjid.full}'>{'<a>' * 64}{'</a>' * 64}</presence>")
+        alice.send_xml(f"<message to='{jid}' type='chat'><active xmlns='http://jabber.org/protocol/chatstates'/></message>")
+        await eventually(lambda: host.connection.rejected.total() == 2 and bool(host._gateway.dropped))
+        [agent] = (await _read_status(data)).agents
+        assert agent.rejected == {"more than 64 levels": 2}
+        assert agent.dropped == {"no request": 1}
+        shown = await asyncio.to_thread(invoke, "status", "--data", str(data))
+        assert f"\n{jid} rejected 2 stanzas (more than 64 levels)\n" in shown.stdout
+        [as_json] = json.loads((await asyncio.to_thread(invoke, "status", "--data", str(data), "--json")).stdout)["agents"]
+        assert (as_json["rejected"], as_json["dropped"]) == ({"more than 64 levels": 2}, {"no request": 1})
         platform.runners[jid].control.pause()
         assert ", paused" in (await asyncio.to_thread(invoke, "status", "--data", str(data))).stdout
         platform.runners[jid].control.resume()

@@ -27,8 +27,9 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     """Show how the running platform and each of its agents are.
 
     Whether it is online, since when, and how often a cut session went on, or what keeps it from its server, from starting, or
-    from storing anything; its conversations and those at work; its rooms. Of the last 24 hours, or since the start: how much
-    it answered, how long that took (half of the answers no longer than p50, 99 of 100 no longer than p99), and what failed.
+    from storing anything; its conversations and those at work; its rooms; the stanzas it rejected, by the reason (--json also
+    has the messages it dropped because they asked nothing of it). Of the last 24 hours, or since the start: how much it
+    answered, how long that took (half of the answers no longer than p50, 99 of 100 no longer than p99), and what failed.
 
     Exit code: 0 all agents are online, 1 some are not, or cannot store anything, 2 a mistake in the configuration, 4 no
     platform is running, or it does not answer.
@@ -53,6 +54,9 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     for agent in found.agents:
         for room, state in agent.rooms.items():
             print(strip_control_characters(f"{agent.jid} in the room {room}: {state}"))
+    for agent in found.agents:
+        if agent.rejected:
+            print(f"{agent.jid} rejected {', '.join(_describe_count(*count) for count in agent.rejected.items())}")
     for problem, jids in _jids_by_problem(found.agents).items():
         print(paint(strip_control_characters(f"{', '.join(jids)}: {problem}"), "red"))
     problems = [problem for agent in found.agents for problem in (agent.start_problem, agent.storage_problem) if problem]
@@ -61,6 +65,10 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     online = sum(agent.state == "online" for agent in found.agents)
     print(f"{online} of {len(found.agents)} agents online, process {found.pid}")
     return 0 if found.is_healthy else 1
+
+
+def _describe_count(reason: str, count: int) -> str:
+    return f"{count:,} stanza{'s' if count != 1 else ''} ({reason})"
 
 
 def _jids_by_problem(agents: Sequence[AgentStatus]) -> dict[str, list[str]]:
