@@ -1,0 +1,77 @@
+"""Mutated stanzas at a running agent: no handler fails, the stream lives on, and a stranger makes no request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree.ElementTree import Element, tostring
+
+import pytest
+from hypothesis import given
+
+from spade_coreason.xmpp.muc.membership import RoomState
+from spade_coreason.xmpp.muc.room import RoomConfig
+from tests.support.errors import ExpectedErrors
+from tests.support.hosting import Echo, OnlineAgent, run_agent
+from tests.support.mutations import bounded, mutated
+from tests.support.servers.clients import StockClient
+from tests.support.servers.prosody import prosody
+from tests.support.servers.server import XmppServer
+from tests.support.wait import TIMEOUT_S, eventually
+
+ROOM = "room@muc.localhost"
+STRANGERS = ["mallory@localhost/x", "mallory@example.org", "localhost", "example.org/x"]
+
+
+def receive(agent: OnlineAgent, stanza: Element, errors: ExpectedErrors) -> None:
+    """Let the agent receive a stanza as from its server. Fail if a handler does."""
+    connection = agent.host.connection
+    connection.client.data_received(tostring(stanza))
+    assert errors.logged == []
+    assert connection.rejected.keys() <= {"more than 64 levels"}
+    assert connection.client.is_connected()
+
+
+async def ask_among_others(alice: StockClient, question: str, agent: OnlineAgent) -> None:
+    """Ask a question, and skip the answers to what the agent received before."""
+    alice.send(question, agent.jid, thread=question)
+    async with asyncio.timeout(TIMEOUT_S):
+        while (await alice.answer())["body"] != question:
+            pass
+
+
+@pytest.mark.prosody
+@pytest.mark.parametrize("tag", ["message", "presence", "iq"])
+async def test_mutated_stanzas_do_no_harm(
+    tmp_path: Path, start_server: Callable[[XmppServer], XmppServer], expected_errors: ExpectedErrors, tag: str
+) -> None:
+    # The server does not know these stanzas. With stream management it would count them.
+    server = start_server(prosody(tmp_path / "server", smacks=False))
+    alice_jid, password = await server.account()
+    async with (
+        run_agent(Echo(), server, tmp_path, access=[alice_jid], rooms=[RoomConfig(ROOM, "echo", answers="all")]) as agent,
+        StockClient(alice_jid, password, server) as alice,
+    ):
+        await eventually(lambda: agent.host.rooms.states[ROOM] is RoomState.JOINED)
+        assert await alice.ask("before", agent.jid) == "before"
+
+        @bounded
+        @given(mutated((tag,), STRANGERS, agent.jid))
+        def check_strangers(stanza: Element) -> None:
+            receive(agent, stanza, expected_errors)
+
+        check_strangers()
+        await ask_among_others(alice, "between", agent)
+        assert [request.payload["query"] for request in agent.agent.requests] == ["before", "between"]
+
+        known = [f"{alice_jid}/x", alice_jid, ROOM, f"{ROOM}/nick", agent.jid, f"{agent.jid}/agent", None]
+
+        @bounded
+        @given(mutated((tag,), known, agent.jid))
+        def check_others(stanza: Element) -> None:
+            receive(agent, stanza, expected_errors)
+
+        check_others()
+        await ask_among_others(alice, "after", agent)
+        assert agent.host.connection.session_count == 1
