@@ -196,7 +196,8 @@ def collect_answer(jid: str, events: list[PeerEvent]) -> PeerAnswer:
         elif event.type == "block.data":
             data[str(event.data.get("id", number))] = event.data
         elif event.type == "request.completed":
-            conversation_id = event.data.get("conversation_id")
+            given_id = event.data.get("conversation_id")
+            conversation_id = given_id if isinstance(given_id, str) else None
     text = "\n\n".join(filter(None, ("".join(parts.values()).strip() for parts in texts.values())))
     return PeerAnswer(bare_jid(jid), text, tuple(data.values()), tuple(events), conversation_id)
 

@@ -217,3 +217,9 @@ async def test_a_rerun_with_another_thought_gives_the_same_reply() -> None:
     arrivals = [stanza for event in (*run("0.1 s")[:-1], *run("0.2 s")) for stanza in event]
     events = await collect_events(OpenRequests(), *arrivals)
     assert [event.data["chunk"] for event in events if event.type == "stream.chunk"] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("impossible", [7, [], {"id": "c"}, None])
+async def test_an_impossible_id_of_a_conversation_is_none(impossible: object) -> None:
+    end = reply("request.completed", {"conversation_id": impossible, "state": "active"})
+    assert collect_answer(PEER, await collect_events(OpenRequests(), end)).conversation_id is None

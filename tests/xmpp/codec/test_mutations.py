@@ -136,7 +136,8 @@ DATA = {
 @given(json_objects(DATA), json_objects({"type": "ai.coreason.request", "hops": 1, "id": "e", "requestid": "r"}), json_values)
 def test_any_json_is_a_request_a_reply_or_malformed(data: dict[str, Any], event: dict[str, Any], other: Any) -> None:
     capabilities = data.get("capabilities")
-    for content in (other, event, {"data": data, **event}, {"type": "ai.coreason.request", "data": data}):
+    contents: list[Any] = [other, event, {"data": data, **event}, {"type": "ai.coreason.request", "data": data}]
+    for content in contents:
         decoded = decode(message(container(content)))
         if isinstance(decoded, InboundRequest):
             check_request(decoded)
@@ -150,7 +151,7 @@ BLOCK = {"id": REQUEST_ID, "content": "x", "data": {"a": 1}, "view_hint": "TABLE
 CHUNK = {"stream_id": "s", "seq": 0, "chunk": "x", "title": "t", "reason": "r", "replacement": "x"}
 FRAGMENT = {"event_id": "f", "index": 0, "count": 1, "chunk": '{"type":"ai.coreason.block.markdown","data":{"content":"x"}}'}
 END = {"message": "m", "code": 500, "retry_after_s": 3, "conversation_id": "c", "state": "active"}
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("block.markdown", "block.data", "block.error", "block.thought", "odd", ""), BLOCK),
     **dict.fromkeys(("stream.start", "stream.chunk", "stream.end", "stream.abort"), CHUNK),
     "fragment": FRAGMENT,
