@@ -234,12 +234,21 @@ def json_objects(draw: st.DrawFn, valid: dict[str, Any]) -> dict[str, Any]:
 
 @st.composite
 def mutated(
-    draw: st.DrawFn, tags: Sequence[str] = ("message",), senders: Sequence[str | None] = (*SENDERS, None), to: str = AGENT
+    draw: st.DrawFn,
+    tags: Sequence[str] = ("message",),
+    senders: Sequence[str | None] = (*SENDERS, None),
+    to: str = AGENT,
+    part: str | None = None,
 ) -> Element:
-    """Draw a stanza with the parts of one or two valid ones, changed up to six times. It is within the limits of a stanza."""
+    """Draw a stanza with one or two parts of valid ones, changed up to six times. `part` is the first of them.
+
+    It is within the limits of a stanza.
+    """
     tag = draw(st.sampled_from(tags))
-    parts = {"message": MESSAGES, "presence": PRESENCES, "iq": IQS}[tag]
-    inner = "".join(draw(st.lists(st.sampled_from(parts), min_size=1, max_size=2)))
+    parts = st.sampled_from({"message": MESSAGES, "presence": PRESENCES, "iq": IQS}[tag])
+    inner = draw(parts) if part is None else part
+    if draw(st.integers(0, 3)) == 0:
+        inner += draw(parts)
     root = stanza(tag, inner, draw(st.sampled_from(senders)), draw(st.sampled_from(TYPES[tag])), to)
     for _ in range(draw(st.integers(0, 6))):
         mutate(draw, root)

@@ -9,12 +9,13 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, tostring
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
+from spade_coreason.testing import Policy
 from spade_coreason.xmpp.muc.membership import RoomState
 from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import Echo, OnlineAgent, run_agent
-from tests.support.mutations import bounded, mutated
+from tests.support.mutations import IQS, bounded, mutated
 from tests.support.servers.clients import StockClient
 from tests.support.servers.prosody import prosody
 from tests.support.servers.server import XmppServer
@@ -75,5 +76,30 @@ async def test_mutated_stanzas_do_no_harm(
 
         check_others()
         await ask_among_others(alice, "after", agent)
+        assert agent.host.connection.session_count == 1
+        assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.prosody
+async def test_mutated_requests_of_those_who_may_make_them_do_no_harm(
+    tmp_path: Path, start_server: Callable[[XmppServer], XmppServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "slixmpp")
+    server = start_server(prosody(tmp_path / "server", smacks=False))
+    alice_jid, password = await server.account()
+    policy = Policy(operators=frozenset({alice_jid}))
+    async with (
+        run_agent(Echo(), server, tmp_path, access=[alice_jid], policy=policy) as agent,
+        StockClient(alice_jid, password, server) as alice,
+    ):
+        for number, part in enumerate(IQS):
+
+            @settings(bounded, max_examples=bounded.max_examples // 5)
+            @given(mutated(("iq",), [f"{alice_jid}/x", agent.jid, None], agent.jid, part))
+            def check(stanza: Element) -> None:
+                receive(agent, stanza, caplog)
+
+            check()
+            await ask_among_others(alice, f"after {number}", agent)
         assert agent.host.connection.session_count == 1
         assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
