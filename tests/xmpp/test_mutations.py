@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree.ElementTree import Element, tostring
@@ -14,7 +16,7 @@ from hypothesis import given, settings
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.muc.membership import RoomState
 from spade_coreason.xmpp.muc.room import RoomConfig
-from tests.support.hosting import Echo, OnlineAgent, run_agent
+from tests.support.hosting import Echo, OnlineAgent, record_sent, run_agent
 from tests.support.mutations import IQS, bounded, mutated
 from tests.support.servers.clients import StockClient
 from tests.support.servers.prosody import prosody
@@ -81,7 +83,7 @@ async def test_mutated_stanzas_do_no_harm(
 
 
 @pytest.mark.prosody
-async def test_mutated_requests_of_those_who_may_make_them_do_no_harm(
+async def test_mutated_requests_of_those_who_may_make_them_are_answered_each_once(
     tmp_path: Path, start_server: Callable[[XmppServer], XmppServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "slixmpp")
@@ -92,14 +94,20 @@ async def test_mutated_requests_of_those_who_may_make_them_do_no_harm(
         run_agent(Echo(), server, tmp_path, access=[alice_jid], policy=policy) as agent,
         StockClient(alice_jid, password, server) as alice,
     ):
+        sent, asked = record_sent(agent), list[str]()
         for number, part in enumerate(IQS):
 
             @settings(bounded, max_examples=bounded.max_examples // 5)
             @given(mutated(("iq",), [f"{alice_jid}/x", agent.jid, None], agent.jid, part))
             def check(stanza: Element) -> None:
+                stanza.set("id", f"asked-{len(asked)}-")
+                if stanza.get("type") in ("get", "set"):
+                    asked.append(stanza.get("id", ""))
                 receive(agent, stanza, caplog)
 
             check()
             await ask_among_others(alice, f"after {number}", agent)
+        answered = Counter(re.findall(r"<iq[^>]* id=.(asked-\d+-)", "".join(sent)))
+        assert {name: answered[name] for name in asked if answered[name] != 1} == {}
         assert agent.host.connection.session_count == 1
         assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []

@@ -16,6 +16,7 @@ from slixmpp.exceptions import IqError, IqTimeout
 from ...runtime import OutboundMessage
 from ..timings import ConnectionTimings
 from .endpoint import ServerEndpoint
+from .iq_filter import IQ, repair_iq
 from .stream_management import DurableStreamManagement
 from .stream_parser import TOO_LONG, StreamReader, find_excess
 
@@ -90,6 +91,12 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
     def send(self, data: Any, use_filters: bool = True) -> None:
         """Send a stanza. slixmpp calls this for ours too, when it resumes a stream that lost them."""
         super().send(data.content if isinstance(data, OutboundMessage) else data, use_filters)
+
+    def incoming_filter(self, xml: Element) -> Element:
+        """Prepare an element before slixmpp builds a stanza of it."""
+        if xml.tag == IQ:
+            repair_iq(xml)
+        return xml
 
     def init_parser(self) -> None:
         """Begin to read a new stream."""
