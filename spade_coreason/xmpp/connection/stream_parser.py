@@ -33,7 +33,7 @@ class StreamReader:
         self.is_xml = True
         """False if the stream broke off with malformed XML, before its regular end."""
         self.discarded: Element | None = None
-        """The last stanza that was too long. It has its attributes, and little of its content."""
+        """The last stanza that was too long: its attributes, without its content."""
         self._max_stanza_bytes = max_stanza_bytes
         self._unfinished_bytes = 0
         self._discarded_bytes = 0
@@ -60,15 +60,15 @@ class StreamReader:
             self.is_xml = False
         if self.header is None:
             self.header = self._builder.close()  # this closes nothing, and returns the root element so far
-            if self.header is None:
-                return []
-        stanzas = self._pop_complete(self.header)
+        stanzas = self._pop_complete(self.header) if self.header is not None else []
         if stanzas:
             self._unfinished_bytes = self._discarded_bytes = 0
-        else:
+            if stanzas[0] is self.discarded:
+                del stanzas[0][:]
+        elif not self.end_reason:
             self._unfinished_bytes += len(data)
             if self._unfinished_bytes > self._max_stanza_bytes:
-                self._discard_unfinished(self.header)
+                self._discard_unfinished()
         return stanzas
 
     def _pop_complete(self, header: Element) -> list[Element]:
@@ -81,11 +81,15 @@ class StreamReader:
         del header[: len(stanzas)]
         return stanzas
 
-    def _discard_unfinished(self, header: Element) -> None:
+    def _discard_unfinished(self) -> None:
         """Free the memory of a stanza that is too long already. It ends the stream only if that is not possible.
 
         A server delivers a stanza again if the stream ends at it, so the stanza has to pass.
         """
+        header = self.header
+        if header is None:
+            self.end_reason = "its stream does not begin"
+            return
         self._discarded_bytes += self._unfinished_bytes
         self._unfinished_bytes = 0
         # The builder holds a text back until the next tag. So it gets an element of ours, within the innermost open one.

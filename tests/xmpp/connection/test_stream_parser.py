@@ -142,7 +142,7 @@ def test_a_stanza_that_is_too_long_takes_no_memory_and_the_next_one_is_read(
     assert peaks[2] < 1.2 * peaks[0]
     [stanza, following] = reader.read(closing + _message("after").encode())
     assert stanza is reader.discarded
-    assert (stanza.tag, stanza.get("id")) == (MESSAGE, "long")
+    assert (stanza.tag, stanza.get("id"), len(stanza)) == (MESSAGE, "long", 0)
     assert _texts([following]) == ["after"]
     assert _texts(reader.read(_message("later").encode())) == ["later"]
     assert reader.end_reason == ""
@@ -179,3 +179,24 @@ def test_a_stanza_that_does_not_end_ends_its_stream(opening: bytes, piece: bytes
         assert read_count * len(piece) < 12 * LIMIT
     assert "does not end" in reader.end_reason
     assert reader.is_xml
+
+
+def test_a_stream_that_does_not_begin_ends() -> None:
+    reader = StreamReader(LIMIT)
+    reader.read(b"<stream:stream a='")
+    read_count = 0
+    while not reader.end_reason:
+        assert reader.read(b"a" * 2**14) == []
+        read_count += 1
+        assert read_count * 2**14 < 2 * LIMIT
+    assert reader.end_reason == "its stream does not begin"
+
+
+@pytest.mark.parametrize(("end", "reason"), [(END, "End of stream"), ("</other>", "its stream is no XML")])
+def test_a_stream_may_end_where_its_white_space_is_too_much(end: str, reason: str) -> None:
+    reader = StreamReader(LIMIT)
+    reader.read(HEADER.encode())
+    assert reader.read(b" " * LIMIT) == []
+    assert reader.read(end.encode()) == []
+    assert reader.end_reason.startswith(reason)
+    assert reader.read(b" " * LIMIT) == []
