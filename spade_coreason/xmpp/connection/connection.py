@@ -136,7 +136,6 @@ class Connection:
         self.client.stream_management.send_unrequested_ack()
         if self._renewal is not None:
             self._renewal.cancel()
-            self._renewal = None
         self._send_queue.close()
         if self.state == "online" and self.client.is_connected():
             await self.client.disconnect(wait=1.0)
