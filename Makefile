@@ -12,7 +12,7 @@ help:
 	@echo 'make check           format, lint and strict types'
 	@echo 'make format          formats, and mends what the linter can'
 	@echo 'make bench           measures, side by side with slixmpp and SPADE'
-	@echo 'make chaos           the tests that take long: a thousand in a room, thousands of kills and odd stanzas'
+	@echo 'make chaos           the tests that take long: a thousand in a room, requests that kill, thousands of kills and odd stanzas'
 	@echo 'make test-semantic   the tests with a real embedding model'
 	@echo 'make test-llm        the tests with a real language model, which OPENAI_* name'
 	@echo 'make clean           removes $(VENV) and what was built'
@@ -36,11 +36,12 @@ demo: $(VENV)/.ready
 test: $(VENV)/.ready
 	@$(BIN)/pytest -n auto --dist worksteal
 
-# What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; thousands of
-# mutated stanzas, others in each run.
+# What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a
+# request that ends the process under twenty agents and fifty long turns; thousands of mutated stanzas, others in each run.
 chaos: $(VENV)/.ready
 	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/muc/test_crowds.py
 	@CHAOS_ROUNDS=5000 $(BIN)/pytest tests/memory/interaction/test_journal.py -k killed_at_any_instant
+	@LONG_TURNS=50 OTHER_AGENTS=19 $(BIN)/pytest tests/app/test_crashes.py
 	@EXAMPLES=5000 $(BIN)/pytest tests/xmpp/test_mutations.py tests/xmpp/codec/test_mutations.py
 
 # With a real embedding model. The package of the model names torch, which the tests do without.

@@ -370,6 +370,8 @@ class PlatformProcess:
     """A platform in a process of its own."""
 
     configuration: Path
+    other_agents: Sequence[str] = ()
+    """The JIDs of the other agents."""
     process: asyncio.subprocess.Process | None = None
 
     @property
@@ -410,12 +412,14 @@ async def run_platform(
     conversation: dict[str, Any] | None = None,
     grace_s: float = 10,
     errors: Sequence[str] = (),
+    other_agents: int = 0,
 ) -> AsyncIterator[tuple[PlatformProcess, str]]:
     """Run a child process with one agent on `server`; yield it and the agent's JID. It is killed at the end, if it still runs.
 
-    It has to log these `errors`, and no others.
+    It has to log these `errors`, and no others. `other_agents` is the number of further agents of the same kind.
     """
-    jid, password = await server.account()
+    accounts = [await server.account() for _ in range(1 + other_agents)]
+    jid, *others = [bare_jid(account) for account, _ in accounts]
     configuration = tmp_path / "platform.yaml"
     settings = {
         "server": {
@@ -428,11 +432,11 @@ async def run_platform(
         "data_dir": str(tmp_path / "data"),
         "conversation": {"max_interactions": 0, **(conversation or {})},
         "limits": {"grace_s": grace_s},
-        "agents": [{"jid": jid, "agent": agent, "password": password, "options": options or {}}],
+        "agents": [{"jid": jid, "agent": agent, "password": word, "options": options or {}} for jid, word in accounts],
     }
     configuration.write_text(json.dumps(settings))
     configuration.chmod(0o600)
-    platform_process = PlatformProcess(configuration)
+    platform_process = PlatformProcess(configuration, others)
     await platform_process.start()
     try:
         yield platform_process, jid
