@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from slixmpp import Presence
 from slixmpp.exceptions import IqError, IqTimeout, XMPPError
 
+from ..concurrency import RateLimiter
 from ..domain.jid import bare_jid
 from .codec import CORRECTION_NAMESPACE, REPLY_NAMESPACE
 
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 _RESPONSE_TIMEOUT_S = 10
 _MAX_PEOPLE = 10_000
 _MAX_DEVICES_PER_PERSON = 20
+_MAX_QUERIES_PER_MINUTE = 60  # of one person, whose devices may come and go without end
 # Profanity up to 0.13 knows a message only by the id of its last correction. It ignores a correction that names the first id.
 _CHAINED_CORRECTION_CLIENTS = re.compile(r"Profanity 0\.(\d|1[0-3])(\.|$)")
 
@@ -48,6 +50,7 @@ class PeerFeatures:
         self._is_allowed = is_allowed
         self._devices: dict[str, dict[str, _Device]] = {}
         self._queries: set[asyncio.Task[None]] = set()
+        self._rate_limiter = RateLimiter(_MAX_QUERIES_PER_MINUTE)
 
     def has_corrections(self, person: str) -> bool:
         """Return True if every available device of a person (a bare JID) shows corrections (XEP-0308).
@@ -107,6 +110,8 @@ class PeerFeatures:
         if resource in devices or len(devices) >= _MAX_DEVICES_PER_PERSON:
             return
         devices[resource] = _UNKNOWN
+        if not self._rate_limiter.allow(person):
+            return
         task = asyncio.create_task(self._query_device(person, resource))
         self._queries.add(task)
         task.add_done_callback(self._queries.discard)

@@ -12,7 +12,7 @@ from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.testing import RunnerTimings
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.clock import LoopClock
-from tests.support.hosting import UNLIMITED, FunctionAgent, OnlineAgent, Tunnel, count_bodies, record_sent, run_agent
+from tests.support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, Tunnel, count_bodies, record_sent, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
@@ -168,6 +168,28 @@ async def test_strangers_are_not_asked_for_their_features(prosody: XmppServer, t
         mallory.send("hi", agent.jid)
         assert "may not talk with you" in (await mallory.answer())["body"]
         assert agent.host.peer_features._devices == {}
+
+
+async def test_a_device_that_comes_and_goes_without_end_is_asked_a_limited_number_of_times(
+    prosody: XmppServer, tmp_path: Path
+) -> None:
+    questions: list[str] = []
+    async with (
+        run_agent(Echo(), prosody, tmp_path) as agent,
+        StockClient(*await prosody.account(), prosody, plugins=CORRECTION_PLUGINS) as alice,
+    ):
+
+        def note_question(stanza: Any) -> Any:
+            if stanza.xml.find("{http://jabber.org/protocol/disco#info}query") is not None and stanza["type"] == "get":
+                questions.append(stanza["id"])
+            return stanza
+
+        alice.xmpp.add_filter("in", note_question)
+        for _ in range(200):
+            alice.xmpp.send_presence(pto=agent.jid)
+            alice.xmpp.send_presence(pto=agent.jid, ptype="unavailable")
+        assert await alice.ask("hi", agent.jid) == "hi"
+        assert 0 < len(questions) < 150
 
 
 async def test_ten_growing_answers_are_complete_after_ten_cuts(real_server: XmppServer, tmp_path: Path) -> None:
