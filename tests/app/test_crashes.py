@@ -121,7 +121,7 @@ async def test_a_clean_stop_counts_as_no_crash(prosody: XmppServer, tmp_path: Pa
         run_platform(prosody, tmp_path, agent=agent, options=options, grace_s=0) as (platform, jid),
     ):
         alice.send("long", jid)
-        for _ in range(4):
+        for _ in range(3):
             await eventually((tmp_path / "long").exists)
             assert await platform.signal(signal.SIGTERM) == 0
             (tmp_path / "long").unlink()
