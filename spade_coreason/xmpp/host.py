@@ -194,12 +194,12 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self._runner.open()
             await self.setup()
         except BaseException as error:
-            if isinstance(error, Exception | SystemExit):
-                self._start_error = error
             await self._profile.close()
             await self._runner.drain(0)
             await self._runner.close()
             await self.connection.close()
+            if isinstance(error, Exception | SystemExit):
+                self._start_error = error
             raise
         self._start_error = None
         self._alive.set()

@@ -42,7 +42,8 @@ def test_status_shows_every_agent_of_a_running_platform(platform: RunningCommand
     assert lines[5] == f"3 of 3 agents online, process {platform.process.pid}"
     before = _echo_status(invoke_beside_platform)["conversations"]  # the platform is that of other tests too
     answers = _echo_status(invoke_beside_platform)["recent"]["answers"]
-    assert invoke_beside_platform("ask", "echo", "hello", "--thread", "one more").stdout == "hello\n"
+    asked = invoke_beside_platform("ask", "echo", "hello", "--thread", "one more")
+    assert (asked.stdout, asked.stderr) == ("hello\n", "")
     echo = _echo_status(invoke_beside_platform)
     assert echo["conversations_stored"] >= echo["conversations"]
     assert echo["recent"]["answers"] == answers + 1
