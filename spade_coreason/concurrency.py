@@ -313,7 +313,7 @@ class Semaphore:
     would do the same; they cost much more where a slot is free, which is nearly always.
     """
 
-    __slots__ = ("_free", "_parent", "_waiters")
+    __slots__ = ("__weakref__", "_free", "_parent", "_waiters")
 
     def __init__(self, count: int, parent: Semaphore | None = None) -> None:
         self._free = count  # 0 while a caller waits: a released slot is handed to the first of them

@@ -39,7 +39,7 @@ from xml.etree.ElementTree import Element, fromstring
 
 from .contracts import Agent, AgentRequest, ConversationRecord
 from .contracts.base import utc_now
-from .domain.access import AccessPolicy
+from .domain.access import AccessPolicy, TrustedAgents
 from .domain.conversation import Rules
 from .domain.jid import bare_jid
 from .domain.messages import Bounce, ReplyEvent
@@ -599,6 +599,7 @@ class AgentTester:
             fetch_file=self._files.fetch,
             embedder=self._embedder,
             clock=self._clock,
+            trusted_agents=TrustedAgents(self._agent_specs),
         )
         agent = build_agent(agent_spec, injectables=parts.as_injectables(), options=self._options.get(jid, {}))
         policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)

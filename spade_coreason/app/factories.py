@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from ..config import AgentSettings, MemorySettings, RetentionLimits, RetentionSettings, Settings, describe_error, load_attribute
 from ..contracts import ConversationState, MemoryConfig, MemoryStrategy
-from ..domain.access import AccessPolicy
+from ..domain.access import AccessPolicy, TrustedAgents
 from ..domain.avatar import Avatar, read_avatar
 from ..domain.conversation import Rules
 from ..domain.jid import bare_jid, local_part
@@ -59,7 +59,13 @@ def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig 
         queue=settings.limits.queue,
         stanza_bytes=settings.limits.stanza_bytes,
         file_over_bytes=settings.limits.file_over_bytes,
+        quotas=settings.quotas_of(agent),
     )
+
+
+def build_trusted_agents(settings: Settings, agent: AgentSettings) -> TrustedAgents:
+    """Build the agents that an agent trusts to name the person they ask for: those of this platform, and of some domains."""
+    return TrustedAgents((bare_jid(other.jid) for other in settings.agents), settings.access_of(agent).trusted_domains)
 
 
 def build_access_policy(settings: Settings, agent: AgentSettings) -> AccessPolicy:

@@ -57,6 +57,7 @@ from .factories import (
     build_room_configs,
     build_summariser,
     build_token_counter,
+    build_trusted_agents,
     load_avatar,
 )
 from .knowledge_socket import serve_knowledge_socket
@@ -306,7 +307,15 @@ class Platform:
         self, place: str, settings: AgentSettings, database: Database, transport: Transport, upload: UploadFile
     ) -> AgentRuntime:
         jid, project = bare_jid(settings.jid), self.settings.project
-        parts = AgentParts(jid, database, transport, upload, partial(self._get_memory, jid), embedder=self._embedder)
+        parts = AgentParts(
+            jid,
+            database,
+            transport,
+            upload,
+            partial(self._get_memory, jid),
+            embedder=self._embedder,
+            trusted_agents=build_trusted_agents(self.settings, settings),
+        )
         agent = load_agent(
             settings.agent,
             place=place,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from ..domain.quotas import Quota, Quotas, Role
 from .setting_types import (
     SQLITE_PREFIX,
     Address,
@@ -40,6 +41,7 @@ from .setting_types import (
     Tokenizer,
 )
 
+_QUOTAS = Quotas()
 Mode = Literal["auto", "embedded", "prosody", "external"]
 
 
@@ -221,6 +223,88 @@ class AccessSettings(Section):
     ask: bool = False
     operators: tuple[Person, ...] = ()
     rooms: tuple[Address, ...] = ()
+    groups: Mapping[str, tuple[Address, ...]] = Field({})
+    """Named groups of people, which may have a quota of their own (`quotas.person.groups`). They admit nobody."""
+    trusted_domains: tuple[Domain, ...] = ()
+    """The domains whose agents are believed about the person whose request they pass on."""
+
+
+class QuotaLimits(Section):
+    """One quota: messages and bytes a minute and a day (UTC), and turns at once. 0 means no limit."""
+
+    messages_per_minute: CountOrZero = 0
+    messages_per_day: CountOrZero = 0
+    bytes_per_minute: CountOrZero = 0
+    bytes_per_day: CountOrZero = 0
+    turns: CountOrZero | None = 0
+    """None is a quarter of `limits.concurrency`."""
+
+    def override(self, quota: Quota) -> Quota:
+        """Return `quota` with the values that are given here."""
+        return replace(quota, **{key: getattr(self, key) for key in self.model_fields_set})
+
+
+class OwnerQuota(QuotaLimits):
+    """The quota of one person or one room."""
+
+    messages_per_minute: CountOrZero = _QUOTAS.user.messages_per_minute
+    messages_per_day: CountOrZero = _QUOTAS.user.messages_per_day
+    bytes_per_minute: CountOrZero = _QUOTAS.user.bytes_per_minute
+    bytes_per_day: CountOrZero = _QUOTAS.user.bytes_per_day
+    turns: CountOrZero | None = _QUOTAS.user.turns
+
+
+class DomainQuota(QuotaLimits):
+    """The quota of all accounts of one domain together."""
+
+    messages_per_minute: CountOrZero = _QUOTAS.domain.messages_per_minute
+    messages_per_day: CountOrZero = _QUOTAS.domain.messages_per_day
+    bytes_per_minute: CountOrZero = _QUOTAS.domain.bytes_per_minute
+    bytes_per_day: CountOrZero = _QUOTAS.domain.bytes_per_day
+
+
+class TotalQuota(QuotaLimits):
+    """The quota of everybody together."""
+
+    messages_per_minute: CountOrZero = _QUOTAS.total.messages_per_minute
+    messages_per_day: CountOrZero = _QUOTAS.total.messages_per_day
+    bytes_per_minute: CountOrZero = _QUOTAS.total.bytes_per_minute
+    bytes_per_day: CountOrZero = _QUOTAS.total.bytes_per_day
+
+
+class PersonQuotas(Section):
+    """The quota of a person, by role: operators, the people in a group of `access.groups`, and all others."""
+
+    user: OwnerQuota = OwnerQuota()
+    operator: QuotaLimits = QuotaLimits()
+    groups: Mapping[str, QuotaLimits] = Field({})
+    """A key that a group leaves out is that of `user`."""
+
+
+class QuotaSettings(Section):
+    """What one person, room or domain, and all of them together, may use of an agent."""
+
+    person: PersonQuotas = PersonQuotas()
+    room: OwnerQuota = OwnerQuota()
+    domain: DomainQuota = DomainQuota()
+    total: TotalQuota = TotalQuota()
+
+    def override(self, quotas: Quotas, members: Mapping[str, tuple[str, ...]]) -> Quotas:
+        """Return `quotas` with the values that are given here. `members` are the people in each group."""
+        user, own = self.person.user.override(quotas.user), self.person.groups
+        known = {role.name: role.quota for role in quotas.groups}
+        return Quotas(
+            user=user,
+            operator=self.person.operator.override(quotas.operator),
+            groups=tuple(
+                Role(name, frozenset(members[name]), own.get(name, QuotaLimits()).override(known.get(name, user)))
+                for name in members
+                if name in own or name in known  # people in the others are users
+            ),
+            room=self.room.override(quotas.room),
+            domain=self.domain.override(quotas.domain),
+            total=self.total.override(quotas.total),
+        )
 
 
 class RoomSettings(Section):
@@ -253,6 +337,8 @@ class AgentSettings(Section):
     conversation: ConversationSettings | None = None
     """Only the keys that differ for this agent; see `Settings.conversation_of`."""
     access: AccessSettings | None = None
+    quotas: QuotaSettings | None = None
+    """Only the keys that differ for this agent; see `Settings.quotas_of`."""
     memory: MemorySettings | None = None
     """Only the keys that differ for this agent. They take precedence over its manifest."""
     rooms: tuple[RoomSettings, ...] = ()
@@ -287,6 +373,7 @@ class Settings(Section):
     knowledge: KnowledgeSettings = KnowledgeSettings()
     limits: LimitSettings = LimitSettings()
     access: AccessSettings = AccessSettings()
+    quotas: QuotaSettings = QuotaSettings()
     interceptors: tuple[ImportName, ...] = ()
     """`module:attribute` of each interceptor of all agents: a class, a function that makes one, or an instance."""
     agents: tuple[AgentSettings, ...] = ()
@@ -338,6 +425,12 @@ class Settings(Section):
         if own is None:
             return self.access
         return self.access.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
+
+    def quotas_of(self, agent: AgentSettings) -> Quotas:
+        """Return the quotas of an agent: its own keys, the common ones for the rest, and the defaults for what is left."""
+        groups = self.access_of(agent).groups
+        quotas = self.quotas.override(_QUOTAS, groups)
+        return quotas if agent.quotas is None else agent.quotas.override(quotas, groups)
 
 
 def section_keys(model: type[BaseModel]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from ..domain.avatar import read_avatar
 from ..domain.jid import bare_jid, jid_domain, local_part
 from .environment import KeyPath, format_key
-from .settings import AgentSettings, Settings, find_section, section_keys
+from .settings import AccessSettings, AgentSettings, QuotaSettings, Settings, find_section, section_keys
 
 LOCAL_DOMAIN = "localhost"
 
@@ -128,12 +128,26 @@ def _all_keys(section: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator
             yield from _all_keys(inner, (*above, key))
 
 
+def _find_unknown_groups(
+    quotas: QuotaSettings | None, path: KeyPath, *sections: AccessSettings | None
+) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the groups in `quotas` that none of the sections defines."""
+    known = [name for section in sections if section is not None for name in section.groups]
+    for group in quotas.person.groups if quotas is not None else ():
+        if group not in known:
+            near = difflib.get_close_matches(group, known, n=1)
+            hint = f'did you mean "{near[0]}"?' if near else f"name its people: access: {{groups: {{{group}: [JID, domain]}}}}"
+            yield (*path, "person", "groups", group), f"there is no group of that name; {hint}"
+
+
 def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPath, str]]:
     """Yield the mistakes that concern several keys or a file, each as its key and a sentence.
 
     Accounts are checked only with `logs_in`.
     """
     yield from _find_server_problems(settings)
+    all_access = (settings.access, *(agent.access for agent in settings.agents))
+    yield from _find_unknown_groups(settings.quotas, ("quotas",), *all_access)
     first: dict[str, int] = {}
     for number, agent in enumerate(settings.agents):
         place = ("agents", number)
@@ -146,6 +160,7 @@ def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPat
         if access.ask and not access.operators:
             key = (*place, "access", "ask") if agent.access is not None else ("access", "ask")
             yield key, "nobody is there to ask; name the operators: access: {ask: true, operators: [me@example.org]}"
+        yield from _find_unknown_groups(agent.quotas, (*place, "quotas"), access)
         rooms = [room.jid for room in agent.rooms]
         for index, room in enumerate(rooms):
             if room in rooms[:index]:

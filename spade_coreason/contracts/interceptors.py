@@ -53,6 +53,16 @@ class ReceivedRequest(Protocol):
         ...
 
     @property
+    def root_owner(self) -> str:
+        """The bare JID of the person it goes back to, if trusted agents passed it on; else `owner`."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The size of its text or JSON, in bytes."""
+        ...
+
+    @property
     def request_id(self) -> UUID | None:
         """The id that a program has given to the request."""
         ...
@@ -67,15 +77,16 @@ class Accept:
 class Refuse:
     """The request is refused. It is neither stored nor answered.
 
-    Programs are told each time. People, rooms and SPADE agents are told at most once a minute. `retry_after_s` is the time in
-    seconds after which a retry may succeed; None if a retry is useless. ValueError for an unknown code, an empty text or a time
-    that is no number of seconds.
+    Programs are told each time. People, rooms and SPADE agents are told at most once a minute, and not at all if `tells_people`
+    is False. `retry_after_s` is the time in seconds after which a retry may succeed; None if a retry is useless. ValueError for
+    an unknown code, an empty text or a time that is no number of seconds.
     """
 
     code: ErrorCode
     text: str
     """The text that the sender reads."""
     retry_after_s: float | None = None
+    tells_people: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "code", ErrorCode(self.code))

@@ -7,6 +7,17 @@ from collections.abc import Iterable
 from .jid import bare_jid, jid_domain
 
 
+class TrustedAgents:
+    """The agents that are believed about the person whose request they pass on: bare JIDs, and all accounts of some domains."""
+
+    def __init__(self, jids: Iterable[str] = (), domains: Iterable[str] = ()) -> None:
+        self._jids = frozenset(jids)
+        self._domains = frozenset(domains)
+
+    def __contains__(self, jid: str) -> bool:
+        return bare_jid(jid) in self._jids or jid_domain(jid) in self._domains
+
+
 class AccessPolicy:
     """The rules for the senders that may talk to an agent.
 

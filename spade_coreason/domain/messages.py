@@ -104,6 +104,8 @@ class Refused:
     message: str
     code: int
     retry_after_s: float | None = None
+    tells_people: bool = True
+    """False if only a program is told."""
 
 
 TurnEvent: TypeAlias = (
@@ -123,6 +125,7 @@ def derive_part_id(key: UUID, number: int) -> UUID:
 MAX_ID_CHARACTERS = 1024
 
 PARENT_THREAD = "parent_thread"
+ROOT_SENDER = "root_sender"
 
 # Metadata of a request that only the platform may set.
 RESERVED_METADATA = frozenset(
@@ -138,6 +141,7 @@ RESERVED_METADATA = frozenset(
         "spade",
         "delayed_since",
         "hops",
+        ROOT_SENDER,
         "room",
         "nickname",
         "occupant",
@@ -183,6 +187,8 @@ class InboundRequest:
     """True if the payload is only a text. An agent gets a copy of it and so cannot change it."""
     hops: int = 0
     """The number of agents that passed the request on, as the last of them reports it."""
+    root_sender: str = ""
+    """The bare JID of the person it goes back to, as the agent that passed it on reports it; "" if no agent did."""
     archive_id: str = ""
     """The id that our own server gives a request without an id (XEP-0359)."""
     owner: str = field(kw_only=True)
@@ -196,6 +202,17 @@ class InboundRequest:
     def reply_address(self) -> str:
         """The address for a reply in text. The bare JID of a person reaches them also on another device."""
         return self.address or self.owner
+
+    @property
+    def root_owner(self) -> str:
+        """The bare JID for whose quota the request counts."""
+        return self.root_sender or self.owner
+
+    @property
+    def size(self) -> int:
+        """The size of its text or JSON, in bytes of UTF-8."""
+        content = self.content
+        return len(content) if content.isascii() else len(content.encode(errors="surrogatepass"))
 
     @property
     def is_from_room(self) -> bool:
@@ -243,6 +260,8 @@ class InboundRequest:
             fields["capabilities"] = self.capabilities.dump()
         if self.hops:
             fields["hops"] = self.hops
+        if self.root_sender:
+            fields["root_sender"] = self.root_sender
         return fields
 
     @classmethod

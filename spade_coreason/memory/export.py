@@ -10,7 +10,7 @@ from typing import Any
 
 from ..contracts.base import format_rfc3339, utc_now
 from ..domain.preferences import PREFERENCES_SCOPE, Preferences
-from ..storage import AgentRepository, InboxRecord, Shelf, StoredConversation
+from ..storage import MESSAGE_COUNT_SCOPES, AgentRepository, InboxRecord, Shelf, StoredConversation
 from .erasure import find_person_records
 from .interaction.store import AgentInteractionMemory
 
@@ -35,6 +35,7 @@ async def export_person(
     - `conversations`: the newest first. Each has its record, its `variables` and all stored `turns`, oldest first.
       The person's reactions to a reply are in the turn, in `meta.feedback`.
     - `variables`: those for all conversations of the person.
+    - `messages_today`: the number and the bytes of the messages of the last day, which their quota counts.
     - `preferences`: the settings that the person chose.
     - `memories`: the entries of the interaction memory, by conversation id.
     - `documents`: knowledge that belongs to the person or to one of their conversations, turns included.
@@ -53,6 +54,7 @@ async def export_person(
         "exported_at": format_rfc3339(clock()),
         "conversations": [await _export_conversation(repository, record) for record in records],
         "variables": await _export_variables(repository, "person", owner),
+        "messages_today": await _export_variables(repository, MESSAGE_COUNT_SCOPES["person"], owner),
         "preferences": {name: value for name, value in asdict(preferences).items() if value is not None},
         "memories": {
             name: [{"content": content, "timestamp": timestamp} for content, timestamp in entries[name]]

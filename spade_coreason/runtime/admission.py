@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
 
-from ..concurrency import RATE_INTERVAL_S
+from ..concurrency import RATE_INTERVAL_S, RateLimiter
 from ..contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
 from ..domain import conversation
 from ..domain.conversation import RUN, Decision, Rules
@@ -18,6 +18,7 @@ from ..domain.messages import Failed, InboundRequest, Refused
 from ..memory import ActiveConversation
 from .interceptors import overrides
 from .mailboxes import Mailboxes
+from .quotas import QuotaLimit
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,9 @@ MAX_HOPS = 16
 
 Each agent asks in a conversation of its own, so no other limit would end a circle.
 """
+
+MAX_COMMANDS_PER_MINUTE = 600
+"""Largest number of commands of the platform that one sender may send within a minute."""
 
 
 class CapacityLimit(Interceptor):
@@ -59,24 +63,47 @@ class HopLimit(Interceptor):
         return Refuse(ErrorCode.TOO_MANY_REQUESTS, text)
 
 
-class Admission:
-    """Decides on the new requests of the agent `jid` (a bare JID): the limits of hops and capacity, then `interceptors`."""
+class CommandLimit(Interceptor):
+    """Refuses commands of the platform if a sender has sent too many within a minute."""
 
-    def __init__(self, jid: str, mailboxes: Mailboxes, interceptors: Sequence[Interceptor] = ()) -> None:
+    def __init__(self) -> None:
+        self._rate_limiter = RateLimiter(MAX_COMMANDS_PER_MINUTE)
+
+    def receive(self, request: ReceivedRequest) -> Accept | Refuse:
+        """Refuse a command of a sender who has sent `MAX_COMMANDS_PER_MINUTE` of them."""
+        if self._rate_limiter.allow(request.owner):
+            return _ACCEPT
+        text = f"{MAX_COMMANDS_PER_MINUTE} commands a minute are the limit. Try again in a minute."
+        return Refuse(ErrorCode.TOO_MANY_REQUESTS, text, RATE_INTERVAL_S)
+
+
+class Admission:
+    """Decides on the requests of the agent `jid` (a bare JID): the limits of the platform, then `interceptors`."""
+
+    def __init__(
+        self, jid: str, mailboxes: Mailboxes, quota_limit: QuotaLimit, interceptors: Sequence[Interceptor] = ()
+    ) -> None:
         self._jid = jid
         self._limits = (HopLimit(), CapacityLimit(mailboxes))
+        self._command_limit = CommandLimit()
+        self._quota_limit = quota_limit
         self._receivers = tuple(i.receive for i in interceptors if overrides(i.receive, Interceptor.receive))
 
-    def refuse(self, incoming: InboundRequest, *, asks_interceptors: bool) -> Refused | Failed | None:
+    def refuse(self, incoming: InboundRequest, *, is_for_agent: bool, may_be_duplicate: bool) -> Refused | Failed | None:
         """Ask the limits about a request, then the interceptors. Return the refusal of the first that refuses, or None.
 
-        Commands of the platform and duplicates are not for the interceptors.
+        Commands of the platform have a limit of their own instead of quotas and interceptors. A duplicate has been decided on.
         """
         for limit in self._limits:
             verdict = limit.receive(incoming)
             if isinstance(verdict, Refuse):
-                return Refused(verdict.text, verdict.code, verdict.retry_after_s)
-        return self.ask_interceptors(incoming) if asks_interceptors and self._receivers else None
+                return _as_refused(verdict)
+        if may_be_duplicate:
+            return None
+        verdict = (self._quota_limit if is_for_agent else self._command_limit).receive(incoming)
+        if isinstance(verdict, Refuse):
+            return _as_refused(verdict)
+        return self.ask_interceptors(incoming) if is_for_agent and self._receivers else None
 
     def ask_interceptors(self, incoming: InboundRequest) -> Refused | Failed | None:
         """Ask the interceptors about a request, as `refuse` does. A fault of one is logged, and refuses the request."""
@@ -90,7 +117,7 @@ class Admission:
             for receive in self._receivers:
                 verdict = receive(request)
                 if isinstance(verdict, Refuse):
-                    return Refused(verdict.text, verdict.code, verdict.retry_after_s)
+                    return _as_refused(verdict)
                 if not isinstance(verdict, Accept):
                     raise TypeError(f"{receive.__qualname__} returned {verdict!r}, neither Accept nor Refuse")
         except (Exception, SystemExit, asyncio.CancelledError):  # code of the user
@@ -98,6 +125,10 @@ class Admission:
             log.exception("%s: incident %s: a request of %s is refused", self._jid, incident, incoming.sender)
             return Failed(f"Something went wrong on my side (incident {incident}).", ErrorCode.INTERNAL, True, incident)
         return None
+
+
+def _as_refused(verdict: Refuse) -> Refused:
+    return Refused(verdict.text, verdict.code, verdict.retry_after_s, verdict.tells_people)
 
 
 def decide_for_conversation(active: ActiveConversation, incoming: InboundRequest, now: datetime, rules: Rules) -> Decision:

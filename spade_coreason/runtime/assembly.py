@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ..contracts import Agent, Interceptor
 from ..contracts.base import utc_now
-from ..domain.access import AccessPolicy
+from ..domain.access import AccessPolicy, TrustedAgents
 from ..memory import AgentInteractionMemory, Embedder, Knowledge, Summariser, TokenCounter, Usage
 from ..storage import AgentRepository, Database, KnowledgeRepository
 from .access_requests import AccessRequests
@@ -29,7 +29,8 @@ class AgentParts:
     """The parts of one agent that its constructor may take and that its runner uses.
 
     `jid` is a bare JID. `upload` stores a file. `memory` returns the interaction memory; None for an
-    agent without one. `fetch_file` gets the target of a link. `clock` is the time of conversations.
+    agent without one. `fetch_file` gets the target of a link. `clock` is the time of conversations. `trusted_agents` and this
+    agent tell each other the person whose request they pass on.
     """
 
     def __init__(
@@ -43,14 +44,16 @@ class AgentParts:
         fetch_file: FetchFile = fetch,
         embedder: Embedder | None = None,
         clock: Callable[[], datetime] = utc_now,
+        trusted_agents: TrustedAgents | None = None,
     ) -> None:
         self.jid = jid
+        self.trusted_agents = trusted_agents or TrustedAgents()
         self.transport = transport
         self.memory = memory
         self.clock = clock
         self.repository = AgentRepository(database, jid)
         self.open_requests = OpenRequests()
-        self.peers = Peers(jid, self.open_requests, transport)
+        self.peers = Peers(jid, self.open_requests, transport, self.trusted_agents)
         self.files = Files(upload, fetch_file)
         self.knowledge = Knowledge(KnowledgeRepository(database, jid), embedder, clock=clock)
         self.usage = Usage(self.repository, clock)
@@ -98,7 +101,8 @@ class AgentParts:
             interceptors=interceptors,
             crash_guard=crash_guard,
         )
-        return AgentRuntime(agent, self, runner, InboundGateway(runner, self.open_requests, access_requests, self.transport))
+        gateway = InboundGateway(runner, self.open_requests, access_requests, self.transport, self.trusted_agents)
+        return AgentRuntime(agent, self, runner, gateway)
 
 
 @dataclass(frozen=True, slots=True)

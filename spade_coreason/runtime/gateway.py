@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from uuid import uuid4
 
 from ..concurrency import RateLimiter
 from ..contracts import ErrorCode
+from ..domain.access import TrustedAgents
 from ..domain.jid import bare_jid
 from ..domain.messages import (
     Bounce,
@@ -50,12 +52,20 @@ class InboundGateway:
     - The rest is dropped, and counted in `dropped`.
     """
 
-    def __init__(self, runner: Runner, requests: OpenRequests, access_requests: AccessRequests, transport: Transport) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        requests: OpenRequests,
+        access_requests: AccessRequests,
+        transport: Transport,
+        trusted_agents: TrustedAgents | None = None,
+    ) -> None:
         self._runner = runner
         self._open_requests = requests
         self.access = access_requests.access
         self.access_requests = access_requests
         self._transport = transport
+        self._trusted_agents = trusted_agents or TrustedAgents()
         self._rate_limiter = RateLimiter(_MAX_REPLIES_PER_MINUTE)
         self.dropped: Counter[str] = Counter()
 
@@ -113,6 +123,8 @@ class InboundGateway:
         if not incoming.address and not self.access.is_allowed(incoming.sender):
             self._refuse(incoming)
             return None
+        if incoming.root_sender and incoming.sender not in self._trusted_agents:
+            incoming = replace(incoming, root_sender="")
         stored = self._runner.receive(incoming)
         if stored is not None and incoming.wants_receipt and incoming.stanza_id:
             stored.on_stored(partial(self._send_receipt, incoming, is_archived=is_archived))

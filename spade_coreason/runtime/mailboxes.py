@@ -16,7 +16,9 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from ..concurrency import Semaphore
+from ..domain.jid import jid_domain
 from ..domain.messages import InboundRequest
+from ..domain.quotas import Quotas
 from ..domain.value import value
 from ..memory import ActiveConversation
 from ..storage import AgentRepository, Commit
@@ -25,7 +27,7 @@ from .crash_guard import CrashGuard
 from .thread_resolver import ThreadResolver
 
 _MAX_MAILBOXES = 10_000
-_QUOTA_DIVISOR = 4  # one sender gets a quarter of an agent's concurrency at most
+_QUOTA_DIVISOR = 4  # one sender gets a quarter of an agent's turns at most, if nothing else is configured
 _MAX_QUEUES_PER_SENDER = 10  # a sender may have as many queued requests as so many full mailboxes hold
 _POLL_S = 1.0
 _CANCEL_S = 2.0
@@ -199,14 +201,18 @@ class Mailboxes:
         max_queued: int,
         remembered_turns: int,
         crash_guard: CrashGuard,
+        quotas: Quotas | None = None,
     ) -> None:
         self._inbox = repository.inbox
         self.max_queued = max_queued
         """The largest number of queued requests of one conversation."""
         self.max_queued_per_sender = max_queued * _MAX_QUEUES_PER_SENDER
         self._crash_guard = crash_guard
-        self._slots = Semaphore(max_turns)
-        self._max_turns_per_sender = max(1, max_turns // _QUOTA_DIVISOR)
+        self._quotas_by_role = quotas or Quotas()
+        self._max_turns = min(max_turns, self._quotas_by_role.total.turns or max_turns)
+        self._slots = Semaphore(self._max_turns)
+        self._slots_by_holder: weakref.WeakValueDictionary[tuple[str, str], Semaphore] = weakref.WeakValueDictionary()
+        """The slots of people, rooms and domains, by kind and holder."""
         self._mailboxes: dict[tuple[str, str | None], Mailbox] = {}
         self._by_id: dict[str, Mailbox] = {}
         self._quotas: weakref.WeakValueDictionary[str, SenderQuota] = weakref.WeakValueDictionary()
@@ -408,7 +414,10 @@ class Mailboxes:
             self.evict_if_idle(mailbox)
 
     async def _run_item(self, mailbox: Mailbox, item: QueuedRequest | MailboxTask) -> None:
-        async with mailbox.quota.slots:
+        slots = mailbox.quota.slots
+        if isinstance(item, QueuedRequest) and (item.incoming.root_sender or item.incoming.channel == "room"):
+            slots = self._slots_of(item.incoming.root_owner, is_room=item.incoming.channel == "room")
+        async with slots:
             if self.is_paused and item.is_for_agent:
                 mailbox.requeue(item)  # it was paused while this one waited for its slot
             elif isinstance(item, QueuedRequest):
@@ -478,5 +487,25 @@ class Mailboxes:
     def _quota_of(self, sender: str) -> SenderQuota:
         quota = self._quotas.get(sender)
         if quota is None:
-            quota = self._quotas[sender] = SenderQuota(Semaphore(self._max_turns_per_sender, parent=self._slots))
+            quota = self._quotas[sender] = SenderQuota(self._slots_of(sender, is_room=False))
         return quota
+
+    def _slots_of(self, owner: str, *, is_room: bool) -> Semaphore:
+        """Return the slots for the turns of a person or a room (a bare JID)."""
+        key = ("room" if is_room else "person"), owner
+        slots = self._slots_by_holder.get(key)
+        if slots is None:
+            role, quota = ("", self._quotas_by_role.room) if is_room else self._quotas_by_role.role_of(owner)
+            limit = max(1, self._max_turns // _QUOTA_DIVISOR) if quota.turns is None else quota.turns or self._max_turns
+            parent = self._slots if role == "operator" else self._slots_of_domain(jid_domain(owner))
+            slots = self._slots_by_holder[key] = Semaphore(min(limit, self._max_turns), parent)
+        return slots
+
+    def _slots_of_domain(self, domain: str) -> Semaphore:
+        limit = self._quotas_by_role.domain.turns
+        if not limit:
+            return self._slots
+        slots = self._slots_by_holder.get(("domain", domain))
+        if slots is None:
+            slots = self._slots_by_holder["domain", domain] = Semaphore(limit, self._slots)
+        return slots

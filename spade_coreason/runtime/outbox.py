@@ -30,9 +30,11 @@ class Outbox:
     def send_problem(self, incoming: InboundRequest, key: UUID, problem: Refused | Failed) -> None:
         """Tell a sender that a request cannot be accepted: a program each time, all others at most once a minute.
 
-        The limit ends an exchange with a sender that echoes our own text as its next request.
+        A refusal with `tells_people` False is told to a program only. The limit ends an exchange with a sender that echoes our
+        own text as its next request.
         """
-        if incoming.channel == "program" or self._rate_limiter.allow(incoming.owner):
+        tells_people = not isinstance(problem, Refused) or problem.tells_people
+        if incoming.channel == "program" or (tells_people and self._rate_limiter.allow(incoming.owner)):
             self.send(self.encode(incoming, key, problem))
 
     def send_final(self, inbox_row: int, messages: list[OutboundMessage]) -> None:

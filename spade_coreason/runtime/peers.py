@@ -14,10 +14,11 @@ from typing import Any
 from uuid import uuid4
 
 from ..contracts import AgentRequest
+from ..domain.access import TrustedAgents
 from ..domain.foreign_json import MAX_JSON_CHARACTERS, parse_foreign_json
 from ..domain.identifiers import derive_thread
 from ..domain.jid import bare_jid
-from ..domain.messages import COMMAND_METADATA, Bounce, ReplyEvent
+from ..domain.messages import COMMAND_METADATA, ROOT_SENDER, Bounce, ReplyEvent
 from ..exceptions import (
     PeerError,
     PeerFailedError,
@@ -217,10 +218,14 @@ class Peers:
     A request made with `request.create_child(...)` keeps its lineage. It is sent on a thread of its own, derived from the
     calling conversation and the peer. So two people who use one agent have two conversations with its peer.
 
-    `jid` is the agent that asks. It cannot ask itself: a `PeerError` says so, and nothing is sent.
+    `jid` is the agent that asks. It cannot ask itself: a `PeerError` says so, and nothing is sent. Agents in `trusted_agents`
+    are told the person whose request led to theirs, for whose quotas it counts.
     """
 
-    def __init__(self, jid: str, requests: OpenRequests, transport: Transport) -> None:
+    def __init__(
+        self, jid: str, requests: OpenRequests, transport: Transport, trusted_agents: TrustedAgents | None = None
+    ) -> None:
+        self._trusted_agents = trusted_agents or TrustedAgents()
         self._own_jid = _normalise_jid(jid)
         self._requests = requests
         self._transport = transport
@@ -262,8 +267,13 @@ class Peers:
             raise PeerError(bare_jid(jid), problem)
         thread = derive_thread(request.session_id, _normalise_jid(jid))
         current = CURRENT_REQUEST.get()
-        hops = current.metadata.get("hops", 0) + 1 if current is not None else 1
-        return self._transport.encode_request(jid, request, thread, hops)
+        if current is None:
+            return self._transport.encode_request(jid, request, thread, 1)
+        metadata = current.metadata
+        root_sender = ""
+        if jid in self._trusted_agents:
+            root_sender = metadata.get(ROOT_SENDER) or bare_jid(metadata.get("sender", ""))
+        return self._transport.encode_request(jid, request, thread, metadata.get("hops", 0) + 1, root_sender)
 
 
 def to_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from ..contracts import ConversationState, MemoryConfig
 from ..domain.conversation import Rules
+from ..domain.quotas import Quotas
 from .agent_lifecycle import StartupMode
 
 
@@ -86,6 +87,7 @@ class Policy:
     thoughts: bool = False
     stanza_bytes: int = 65536
     file_over_bytes: int = 262144
+    quotas: Quotas = field(default_factory=Quotas)
     remembered_turns: int = 256
     """Number of the newest turns whose threads are in memory. Replies to older turns are resolved by the database."""
     timings: RunnerTimings = field(default_factory=RunnerTimings)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
-from ..concurrency import DeadlineTimers
+from ..concurrency import DeadlineTimers, RateLimiter
 from ..contracts import Agent, ErrorCode, Interceptor
 from ..contracts.base import utc_now
 from ..domain.conversation import RUN, Outcome
@@ -43,6 +43,7 @@ from .metrics import Metrics
 from .outbox import Outbox
 from .output import ReplyTimers, TurnOutput, dump_reply
 from .policy import Policy
+from .quotas import QuotaLimit
 from .received_reactions import ReceivedReactions
 from .retention_job import EphemeralOwners, Purged, RetentionJob
 from .transport import NO_CHAINED_DEVICE, OutboundMessage, PresentationOptions, Transport
@@ -52,6 +53,9 @@ from .turn_services import TurnServices
 __all__ = ["MAX_HOPS", "Policy", "Runner"]
 
 log = logging.getLogger(__name__)
+
+_MAX_DUPLICATES_PER_MINUTE = 3000
+"""Largest number of requests of one sender within a minute that are looked up because they may be duplicates."""
 
 
 class Runner:
@@ -102,10 +106,18 @@ class Runner:
         files = files or Files(refuse_upload)
         timings = self.policy.timings
         self._crash_guard = crash_guard or CrashGuard()
+        quotas = replace(self.policy.quotas, operators=self.policy.operators)
         self._mailboxes = Mailboxes(
-            repository, self.policy.concurrency, self.policy.queue, self.policy.remembered_turns, self._crash_guard
+            repository,
+            self.policy.concurrency,
+            self.policy.queue,
+            self.policy.remembered_turns,
+            self._crash_guard,
+            quotas,
         )
-        self._admission = Admission(self.jid, self._mailboxes, interceptors)
+        self.quota_limit = QuotaLimit(repository, quotas, clock, self.metrics.now)
+        self._admission = Admission(self.jid, self._mailboxes, self.quota_limit, interceptors)
+        self._duplicate_limiter = RateLimiter(_MAX_DUPLICATES_PER_MINUTE)
         lifecycle = AgentLifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s, timings.shutdown_s)
         self._expiry = ConversationExpiry(
             repository,
@@ -153,6 +165,7 @@ class Runner:
             loader=self.loader,
             control=self.control,
             files=files,
+            quota_limit=self.quota_limit,
             access_requests=access_requests,
             get_interaction_memory=interaction_memory,
         )
@@ -181,6 +194,7 @@ class Runner:
         Requests that were received before this call are queued behind the recovered ones.
         """
         await self.control.load()
+        await self.quota_limit.load()
         await self._expiry.open()
         self._retention_job.open()
         await self._services.lifecycle.open()
@@ -261,8 +275,10 @@ class Runner:
         key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
         may_be_duplicate = inbox.may_have(key.bytes)
         for_agent, command, is_for_agent = self._parse_command(incoming)
-        asks_interceptors = is_for_agent and not may_be_duplicate
-        if (problem := self._admission.refuse(for_agent, asks_interceptors=asks_interceptors)) is not None:
+        if may_be_duplicate and not self._duplicate_limiter.allow(sender):
+            return None  # whatever it is a duplicate of is in the inbox
+        problem = self._admission.refuse(for_agent, is_for_agent=is_for_agent, may_be_duplicate=may_be_duplicate)
+        if problem is not None:
             self._outbox.send_problem(incoming, uuid4(), problem)
             return None
         if incoming.replaces is not None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ..contracts.base import format_rfc3339
 from .metrics import MetricsSnapshot
+from .quotas import QuotaUsage
 
 AgentCondition: TypeAlias = Literal["offline", "connecting", "starting", "online", "reconnecting", "stopping"]
 
@@ -45,6 +46,8 @@ class AgentStatus:
     """The number of messages since the platform started that were no request or not taken, by the reason."""
     rejected: dict[str, int] = field(default_factory=dict)
     """The number of stanzas since the platform started that exceed a limit, or at which a handler failed, by the reason."""
+    quotas: tuple[QuotaUsage, ...] = ()
+    """The use of its quotas today (UTC): the total first, then the domains, rooms and people with most messages."""
     recent: MetricsSnapshot = field(default_factory=MetricsSnapshot)
     """The metrics of the last 24 hours."""
 
@@ -75,11 +78,16 @@ class PlatformStatus:
     def from_json(cls, text: str | bytes) -> PlatformStatus:
         """Read the result of `to_json`."""
         fields = json.loads(text)
-        agents = [
-            AgentStatus(**agent | {"since": _parse_time(agent["since"]), "recent": MetricsSnapshot(**agent.get("recent", {}))})
-            for agent in fields["agents"]
-        ]
-        return cls(fields["pid"], fields["server"], tuple(agents))
+        return cls(fields["pid"], fields["server"], tuple(map(_parse_agent, fields["agents"])))
+
+
+def _parse_agent(fields: dict[str, Any]) -> AgentStatus:
+    values = {
+        "since": _parse_time(fields["since"]),
+        "recent": MetricsSnapshot(**fields.get("recent", {})),
+        "quotas": tuple(QuotaUsage(**usage) for usage in fields.get("quotas", ())),
+    }
+    return AgentStatus(**fields | values)
 
 
 def _parse_time(text: str | None) -> datetime | None:

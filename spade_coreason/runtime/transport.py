@@ -194,8 +194,14 @@ class Transport(Protocol):
         """Encode a message to a person (a bare JID) without a request. `choices` are offered answers: value and label."""
         ...
 
-    def encode_request(self, to: str, request: AgentRequest, thread: str | None, hops: int = 0) -> OutboundMessage:
-        """Encode a request to another agent. `RequestTooLongError` if the network does not carry that much."""
+    def encode_request(
+        self, to: str, request: AgentRequest, thread: str | None, hops: int = 0, root_sender: str = ""
+    ) -> OutboundMessage:
+        """Encode a request to another agent. `RequestTooLongError` if the network does not carry that much.
+
+        `hops` counts the agents that the request has passed through. `root_sender` is the bare JID of the person that it goes
+        back to.
+        """
         ...
 
     def encode_retraction(self, to: str, request_id: str) -> OutboundMessage:

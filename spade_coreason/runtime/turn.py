@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from ..concurrency import Deadline
 from ..contracts import AgentRequest, ErrorCode, UserErrorBlock
 from ..domain import conversation
-from ..domain.messages import Completed, Failed, TurnEvent
+from ..domain.messages import ROOT_SENDER, Completed, Failed, TurnEvent
 from ..domain.text import replace_lone_surrogates
 from ..exceptions import StoreError, describe_for_log
 from ..memory import CURRENT_DEFERRED_SYNCS, ActiveConversation, DeferredSyncs, SessionChanges, TurnSession, sum_usage
@@ -330,6 +330,8 @@ def _make_request(active: ActiveConversation, queued: QueuedRequest, now: dateti
         metadata["thread"] = incoming.thread
     if incoming.hops:
         metadata["hops"] = incoming.hops
+    if incoming.root_sender:
+        metadata[ROOT_SENDER] = incoming.root_sender
     if queued.is_redelivered:
         metadata["redelivered"] = True
     if (language := active.person.preferences.language) is not None:

@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "audit": ["AuditRecord", "AuditVerification"],
         "backup": ["BackupInfo", "ProgressCallback", "back_up", "restore"],
+        "erasure": ["MESSAGE_COUNT_SCOPES"],
         "compaction": ["COMPACTION_VARIABLE", "CompactionState", "NO_COMPACTION"],
         "crashes": [
             "CrashedRequest",

@@ -29,6 +29,9 @@ from .database import (
 from .dedup import (
     DUPLICATE_DAYS as DUPLICATE_DAYS,
 )
+from .erasure import (
+    MESSAGE_COUNT_SCOPES as MESSAGE_COUNT_SCOPES,
+)
 from .factory import (
     open_database as open_database,
 )

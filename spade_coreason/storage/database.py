@@ -169,6 +169,7 @@ class Database(ABC):
         self._next_ids: dict[str, int] = {}
         self._deferred_rows: list[tuple[int, Row]] = []
         self._deferred_timer: asyncio.TimerHandle | None = None
+        self._latest_rows: list[Callable[[], tuple[int, Row]]] = []
         self._gather_handle: asyncio.Handle | None = None
         self._is_writing = False
         self._was_batch_small = True
@@ -223,6 +224,10 @@ class Database(ABC):
         self._deferred_rows += rows
         if self._deferred_timer is None:
             self._deferred_timer = self._loop.call_later(_DEFERRED_WRITE_S, self._enqueue_deferred)
+
+    def submit_with_next(self, make_row: Callable[[], tuple[int, Row]]) -> None:
+        """Write a row in the next transaction. `make_row` is called when that begins, so that it gives the latest values."""
+        self._latest_rows.append(make_row)
 
     def run(self, work: Callable[[Connection], T]) -> Commit[T]:
         """Run `work` in the writer's transaction. Use it for rare operations: prepared statements are faster."""
@@ -310,6 +315,9 @@ class Database(ABC):
         if self._deferred_timer is not None:
             self._deferred_timer.cancel()
             self._deferred_timer = None
+        if self._latest_rows:
+            self._deferred_rows += [make_row() for make_row in self._latest_rows]
+            self._latest_rows.clear()
         if self._deferred_rows:
             self._pending.append(Commit(self._drain_deferred()))
         if self._pending:

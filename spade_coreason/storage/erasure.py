@@ -16,7 +16,9 @@ from .schema import CLOSED, conversations, crashed_requests, inbox, interactions
 
 REFUSED_SCOPE = "refused"
 """The scope of the variables that mark people whom an agent has refused."""
-PERSON_SCOPES = ("person", PREFERENCES_SCOPE, REFUSED_SCOPE)
+MESSAGE_COUNT_SCOPES = {kind: f"messages.{kind}" for kind in ("person", "room", "domain", "total")}
+"""The scopes of the variables that count the messages of a day: those of a person, a room, a domain, and of all."""
+PERSON_SCOPES = ("person", PREFERENCES_SCOPE, REFUSED_SCOPE, MESSAGE_COUNT_SCOPES["person"], MESSAGE_COUNT_SCOPES["room"])
 """The scopes of the variables that belong to people."""
 
 
@@ -38,6 +40,8 @@ def delete_everything(
         variable_count += connection.execute(_delete_variables(agent, "person", person)).rowcount
         preference_count = connection.execute(_delete_variables(agent, PREFERENCES_SCOPE, person)).rowcount
         delete_refusal(connection, agent, person)
+        for kind in ("person", "room"):
+            connection.execute(_delete_variables(agent, MESSAGE_COUNT_SCOPES[kind], person))
         targets += [Shelf("person", person), Shelf("conversation", candidate_conversation_ids(None, person, agent)[0])]
         # The keys stay, so that a duplicate of a message is still recognised.
         received = update(inbox).where(inbox.c.agent == agent, inbox.c.sender == person)

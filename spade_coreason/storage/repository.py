@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
-from datetime import datetime
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from datetime import date, datetime
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Connection, Row, Select, func, select, union, update
+from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, func, select, union, update
 
 from ..contracts import ConversationState
 from ..contracts.base import utc_now
@@ -17,7 +17,14 @@ from ..domain.preferences import PREFERENCES_SCOPE
 from ..exceptions import StoreError
 from .audit import AuditTrail
 from .database import Commit, Database, QueryGenerator
-from .erasure import PERSON_SCOPES, REFUSED_SCOPE, delete_everything, delete_person_copies, delete_refusal
+from .erasure import (
+    MESSAGE_COUNT_SCOPES,
+    PERSON_SCOPES,
+    REFUSED_SCOPE,
+    delete_everything,
+    delete_person_copies,
+    delete_refusal,
+)
 from .inbox import Inbox
 from .knowledge import KnowledgeRepository
 from .records import (
@@ -39,6 +46,8 @@ _CONVERSATION_PAGE = 50
 _TURN_PAGE = 500
 _AGENT_SCOPE = "agent"
 """The scope of values that belong to the agent itself."""
+_TODAY = "today"
+"""The name of the variables that count the messages of a day."""
 
 
 async def list_stored_agents(database: Database) -> list[str]:
@@ -294,6 +303,42 @@ class AgentRepository:
     def save_variable(self, scope: str, holder: str, name: str, value: str) -> Commit[bool]:
         """Store one variable (JSON) outside of a turn. The future is done when it is durable."""
         return self._database.submit([(SAVE_VARIABLE, (self.agent, scope, holder, name, value, to_micros(utc_now())))])
+
+    # Counts of the messages of a day
+
+    async def load_message_counts(self, day: date) -> dict[tuple[str, str], tuple[int, int]]:
+        """Return the stored numbers of messages and bytes of a day, by kind (person, room, domain, total) and holder."""
+        kinds = {scope: kind for kind, scope in MESSAGE_COUNT_SCOPES.items()}
+        query = select(variables.c.scope, variables.c.holder, variables.c.value).where(
+            variables.c.agent == self.agent, variables.c.scope.in_(kinds)
+        )
+        stored = [(kinds[row.scope], row.holder, json.loads(row.value)) for row in await self._fetch_rows(query)]
+        return {
+            (kind, holder): (count["messages"], count["bytes"]) for kind, holder, count in stored if count["day"] == str(day)
+        }
+
+    def save_message_count(self, kind: str, holder: str, get_count: Callable[[], tuple[date, int, int]]) -> None:
+        """Store a count in the next transaction: day, messages and bytes, as `get_count` returns them when that begins."""
+
+        def make_row() -> tuple[int, tuple[Any, ...]]:
+            day, messages, size = get_count()
+            value = f'{{"day": "{day}", "messages": {messages}, "bytes": {size}}}'
+            return SAVE_VARIABLE, (self.agent, MESSAGE_COUNT_SCOPES[kind], holder, _TODAY, value, to_micros(utc_now()))
+
+        self._database.submit_with_next(make_row)
+
+    def delete_message_counts(self, before: datetime) -> Commit[None]:
+        """Delete the counts that were stored before a time."""
+        statement = delete(variables).where(
+            variables.c.agent == self.agent,
+            variables.c.scope.in_(MESSAGE_COUNT_SCOPES.values()),
+            variables.c.updated_at < to_micros(before),
+        )
+
+        def work(connection: Connection) -> None:
+            connection.execute(statement)
+
+        return self._database.run(work)
 
     # Refused people
 

@@ -298,6 +298,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             rooms={jid: str(room) for jid, room in self.rooms.states.items()},
             dropped=dict(self._gateway.dropped),
             rejected=dict(connection.rejected),
+            quotas=tuple(runner.quota_limit.usage()),
             recent=runner.metrics.snapshot(),
         )
 

@@ -109,14 +109,19 @@ class XmppTransport:
     def encode_notice(self, person: str, text: str, choices: Sequence[tuple[str, str]] = ()) -> OutboundMessage:
         return OutboundMessage(person, encode_notice(person, text, choices))
 
-    def encode_request(self, to: str, request: AgentRequest, thread: str | None, hops: int = 0) -> OutboundMessage:
+    def encode_request(
+        self, to: str, request: AgentRequest, thread: str | None, hops: int = 0, root_sender: str = ""
+    ) -> OutboundMessage:
         """Encode a request. The stanza has the id of the request, so that a bounce names it; the id of the session is not sent.
 
         `RequestTooLongError` if the stanza has more than `stanza_bytes`.
         """
         dumped = request.dump(exclude={"session_id"})
         source, limit = f"xmpp:{self._jid}", self._stanza_bytes
-        stanza = request_stanza(to, dumped, source=source, thread=thread, stanza_id=str(request.request_id), hops=hops)
+        stanza_id = str(request.request_id)
+        stanza = request_stanza(
+            to, dumped, source=source, thread=thread, stanza_id=stanza_id, hops=hops, root_sender=root_sender
+        )
         if len(stanza) * 4 > limit and (size := len(stanza.encode())) > limit:
             raise RequestTooLongError(bare_jid(to), size, limit)
         return OutboundMessage(to, stanza)

@@ -70,6 +70,7 @@ async def store_everything(repository: AgentRepository, memory: AgentInteraction
     documents = [NewDocument(f"note of {owner}", owner.encode(), [f"knows {owner}", "and more"])]
     await repository.knowledge.save_documents(Shelf("person", owner), documents, NOW)
     await repository.knowledge.save_documents(Shelf("conversation", f"{owner}/long"), documents, NOW)
+    repository.save_message_count("person", owner, lambda: (NOW.date(), 3, 30))
     await memory.aadd_information(f"{owner}_{AGENT}", "was told in a turn that never ended")
     await repository.audit_trail.append(AuditEntry(actor=AGENT, action="tell", resource=owner, outcome="success"), owner)
     _, is_new, _ = repository.inbox.receive(uuid4().bytes, owner, json.dumps({"payload": {"query": "waits"}}), NOW)
@@ -144,9 +145,10 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
         "audit_entries": len(export["audit"]),
     }
     assert all(counted.values())
+    assert export["messages_today"] == {"today": {"day": f"{NOW:%Y-%m-%d}", "messages": 3, "bytes": 30}}
     report = asdict(await erase_person(repository, memory, ALICE))
     assert {**report, "conversation_ids": set(report["conversation_ids"])} == counted
-    kinds = ("conversations", "variables", "preferences", "memories", "documents", "audit", "requests")
+    kinds = ("conversations", "variables", "messages_today", "preferences", "memories", "documents", "audit", "requests")
     empty = await export_person(repository, memory, ALICE)
     assert not any(empty[kind] for kind in kinds)
     assert set(empty) - set(kinds) == {"schema", "version", "agent", "person", "exported_at"}

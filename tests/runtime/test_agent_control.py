@@ -223,6 +223,7 @@ async def test_in_a_pause_commands_run_before_queued_messages() -> None:
         await eventually(lambda: t.unread() == [PAUSED_NOTICE])
         assert await t.say("/status") == [
             "This conversation is active: 1 of 100 messages, 1 answered in all. I am paused at the moment."
+            " You have sent 2 of 1,000,000 messages today (at most 60,000 a minute)."
         ]
         assert "Forgotten" in (await t.say("/forget me yes"))[0]
         t.runners[AGENT].control.resume()

@@ -18,6 +18,8 @@ from ..settings import config_option
 if TYPE_CHECKING:
     from ...runtime import AgentStatus
 
+_MAX_SHOWN = 3
+
 
 @define("status")
 @config_option("config/platform.yaml, if there is one")
@@ -29,7 +31,8 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     Whether it is online, since when, and how often a cut session went on, or what keeps it from its server, from starting, or
     from storing anything; its conversations and those at work; its rooms; the stanzas it rejected, by the reason (--json also
     has the messages it dropped because they asked nothing of it). Of the last 24 hours, or since the start: how much it
-    answered, how long that took (half of the answers no longer than p50, 99 of 100 no longer than p99), and what failed.
+    answered, how long that took (half of the answers no longer than p50, 99 of 100 no longer than p99), and what failed. Of
+    today (UTC): the messages that count for the quotas, of all and of those who sent most (--json has more of them).
 
     Exit code: 0 all agents are online, 1 some are not, or cannot store anything, 2 a mistake in the configuration, 4 no
     platform is running, or it does not answer.
@@ -57,6 +60,9 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     for agent in found.agents:
         if agent.rejected:
             print(f"{agent.jid} rejected {', '.join(_describe_count(*count) for count in agent.rejected.items())}")
+    for agent in found.agents:
+        if any(usage.messages or usage.refused for usage in agent.quotas):
+            print(strip_control_characters(_describe_usage(agent)))
     for problem, jids in _jids_by_problem(found.agents).items():
         print(paint(strip_control_characters(f"{', '.join(jids)}: {problem}"), "red"))
     problems = [problem for agent in found.agents for problem in (agent.start_problem, agent.storage_problem) if problem]
@@ -69,6 +75,15 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
 
 def _describe_count(reason: str, count: int) -> str:
     return f"{count:,} stanza{'s' if count != 1 else ''} ({reason})"
+
+
+def _describe_usage(agent: AgentStatus) -> str:
+    """Describe the messages of today: of all, and of the people who sent most, or whose messages were refused."""
+    total, *others = agent.quotas
+    people = [usage for usage in others if usage.scope in ("person", "room")]
+    shown = [usage for number, usage in enumerate(people) if number < _MAX_SHOWN or usage.refused]
+    most = ", ".join(f"{usage.holder} {usage}" for usage in shown)
+    return f"Messages today: {agent.jid} {total}{f', most from {most}' if most else ''}"
 
 
 def _jids_by_problem(agents: Sequence[AgentStatus]) -> dict[str, list[str]]:

@@ -23,6 +23,7 @@ _DEFAULT_TURNS = 10
 _MAX_TURNS = 200
 _DEFAULT_LISTED = 50
 _MAX_LISTED = 500
+_MAX_USAGE = 10
 _LEVELS = ("debug", "info", "warning", "error")
 _MAX_EXPORT_TEXT_BYTES = 200_000
 _PLATFORM_LOG = "spade_coreason"
@@ -44,15 +45,28 @@ def _example(command: Command) -> str:
 
 
 async def _status(invocation: Invocation) -> CommandResult:
+    parts = [_describe_conversation(invocation)]
+    if invocation.context.control.is_paused:
+        parts.append("I am paused at the moment.")
+    quota_limit = invocation.context.quota_limit
+    own = quota_limit.usage_of(invocation.owner)
+    rate = f" (at most {own.messages_per_minute:,} a minute)" if own.messages_per_minute else ""
+    parts.append(f"You have sent {own} today{rate}.")
+    text = " ".join(parts)
+    if invocation.is_operator:
+        total, *others = quota_limit.usage(_MAX_USAGE)
+        lines = [f"- {used.holder}: {used}" for used in others]
+        text += "\n\n" + "\n".join([f"Everybody has sent {total} today:", *lines])
+    return CommandResult(text)
+
+
+def _describe_conversation(invocation: Invocation) -> str:
     if invocation.record is None:
-        return CommandResult("We have not spoken yet.")
+        return "We have not spoken yet."
     status, limit = invocation.record.status, invocation.context.rules.max_interactions
     counted = f"{status.interaction_count} of {limit} messages" if limit else pluralise(status.interaction_count, "message")
     text = f"This conversation is {status.state.value.replace('_', ' ')}: {counted}, {invocation.record.turns} answered in all."
-    text += _describe_pause(invocation, status)
-    if invocation.context.control.is_paused:
-        text += " I am paused at the moment."
-    return CommandResult(text)
+    return text + _describe_pause(invocation, status)
 
 
 def _describe_pause(invocation: Invocation, status: ConversationStatus) -> str:

@@ -16,6 +16,7 @@ from ..agent_control import AgentControl
 from ..files import Files
 from ..loader import ConversationLoader
 from ..mailboxes import Mailboxes
+from ..quotas import QuotaLimit
 from .model import Command
 
 
@@ -31,6 +32,7 @@ class CommandContext:
     loader: ConversationLoader
     control: AgentControl
     files: Files
+    quota_limit: QuotaLimit
     access_requests: AccessRequests | None
     """The requests for access that operators decide; None if there is no operator to ask."""
     get_interaction_memory: Callable[[], AgentInteractionMemory] | None
@@ -54,3 +56,8 @@ class Invocation(NamedTuple):
     values: Mapping[str, Any]
     commands: tuple[Command, ...]
     """All commands that the person may run."""
+
+    @property
+    def is_operator(self) -> bool:
+        """True if the person is an operator of the agent."""
+        return self.owner in self.context.quota_limit.quotas.operators

@@ -81,10 +81,9 @@ class CommandExecutor:
         thread = recover_thread(record.conversation_id, owner, self._services.jid) if record is not None else None
         is_for_agent = command.name in self._commands.agent_commands
         if is_for_agent:
-            if self._services.mailboxes.is_full(owner, thread):
-                return CommandResult("Too much of yours waits already; please try again later.", is_error=True)
             incoming = InboundRequest("person", owner, "", thread, {"query": command.text, **values}, "", owner=owner)
-            if (problem := self._admission.ask_interceptors(incoming)) is not None:
+            problem = self._admission.refuse(incoming, is_for_agent=True, may_be_duplicate=False)
+            if problem is not None:
                 return CommandResult(problem.message, is_error=True)
         mailbox = self._services.mailboxes.get_or_create(owner, thread)
         before_row = max((item.inbox_row for item in mailbox.queue if isinstance(item, QueuedRequest)), default=0)

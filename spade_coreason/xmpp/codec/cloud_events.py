@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -102,11 +103,19 @@ def _origin_id_element(stanza_id: str) -> str:
 
 
 def request_stanza(
-    to: str, request_json: dict[str, Any], *, source: str, thread: str | None, stanza_id: str, hops: int = 0
+    to: str,
+    request_json: dict[str, Any],
+    *,
+    source: str,
+    thread: str | None,
+    stanza_id: str,
+    hops: int = 0,
+    root_sender: str = "",
 ) -> str:
     """Encode a program's request (event type `ai.coreason.request`).
 
-    `request_json` is the dump of an AgentRequest. `hops` counts the agents that the request passed through.
+    `request_json` is the dump of an AgentRequest. `hops` counts the agents that the request passed through. `root_sender` is
+    the bare JID of the person it goes back to. Both are extension attributes of the CloudEvent, left out if 0 or "".
     """
     event = {
         "specversion": "1.0",
@@ -116,6 +125,7 @@ def request_stanza(
         "time": datetime.now(UTC),
         "datacontenttype": "application/json",
         **({"hops": hops} if hops else {}),
+        **({"rootsender": root_sender} if root_sender else {}),
         "data": request_json,
     }
     text = escape_clean(_json_text(event))
@@ -141,6 +151,7 @@ def _json_text(value: Any) -> str:
     return clean(text.decode())
 
 
+_MAX_JID_CHARACTERS = 3071  # RFC 7622, 3.1
 FOREIGN_CONTAINER = MalformedRequest("", "", None, "a container of another application")
 
 _parse_uuid = lru_cache(maxsize=256)(UUID)  # most requests are their own root
@@ -170,13 +181,17 @@ def read_container(
         return ReplyEvent(sender, request_id, kind.removeprefix(TYPE_PREFIX), str(event_id), data)
     if is_answer:
         return None
-    hops = event.get("hops")
-    return _read_request(data, text, sender, stanza_id, thread, hops if isinstance(hops, int) and 0 < hops < 2**31 else 0)
+    request = _read_request(data, text, sender, stanza_id, thread)
+    if isinstance(request, InboundRequest):
+        hops, root_sender = event.get("hops"), event.get("rootsender")
+        if isinstance(hops, int) and 0 < hops < 2**31:
+            request = replace(request, hops=hops)
+        if isinstance(root_sender, str) and 0 < len(root_sender) <= _MAX_JID_CHARACTERS:
+            request = replace(request, root_sender=bare_jid(root_sender).lower())
+    return request
 
 
-def _read_request(
-    data: Any, text: str, sender: str, stanza_id: str, thread: str | None, hops: int
-) -> InboundRequest | MalformedRequest:
+def _read_request(data: Any, text: str, sender: str, stanza_id: str, thread: str | None) -> InboundRequest | MalformedRequest:
     """Read a request from the data of an event.
 
     Only payload, capabilities, lineage and unreserved metadata are taken from the envelope, as data.
@@ -216,6 +231,5 @@ def _read_request(
         root_request_id=root,
         parent_request_id=parent,
         capabilities=capabilities,
-        hops=hops,
         owner=bare_jid(sender),
     )

@@ -150,7 +150,10 @@ async def test_history_memory_conversations_and_status_show_only_the_senders_dat
         assert "one" not in await single_reply(t, "/history 1")
         assert await single_reply(t, "/memory") == '- told: one\n- told: two\n- last: "two"'
         assert "2 turns   active   no thread" in await single_reply(t, "/conversations")
-        assert await single_reply(t, "/status") == "This conversation is active: 2 of 100 messages, 2 answered in all."
+        assert await single_reply(t, "/status") == (
+            "This conversation is active: 2 of 100 messages, 2 answered in all."
+            " You have sent 2 of 1,000,000 messages today (at most 60,000 a minute)."
+        )
         for command in ("/history", "/memory", "/conversations"):
             assert "bob" not in await single_reply(t, command)
 

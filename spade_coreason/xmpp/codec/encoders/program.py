@@ -115,4 +115,7 @@ def _event_data(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
             failure = {"message": message, "code": code, "recoverable": recoverable, "incident": incident}
             return "request.failed", failure
         case Refused(message, code, retry_after_s):
-            return "request.refused", {"message": message, "code": code, "retry_after_s": retry_after_s}
+            refusal = {"message": message, "code": code, "retry_after_s": retry_after_s}
+            if code == ErrorCode.TOO_MANY_REQUESTS:
+                refusal["condition"] = "resource-constraint"  # as a stanza error names it (RFC 6120, 8.3.3.18)
+            return "request.refused", refusal

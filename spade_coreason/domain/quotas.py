@@ -1,0 +1,63 @@
+"""Quotas as values: what one person, room or domain, and all of them together, may use of an agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .jid import bare_jid, jid_domain
+
+_MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The largest number of messages and bytes a minute and a day (UTC), and of turns at once. 0 means no limit.
+
+    Bytes are those of the texts of messages. `turns` None is a quarter of the agent's turns.
+    """
+
+    messages_per_minute: int = 0
+    messages_per_day: int = 0
+    bytes_per_minute: int = 0
+    bytes_per_day: int = 0
+    turns: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A group of people with a quota of its own: bare JIDs and domains."""
+
+    name: str
+    members: frozenset[str]
+    quota: Quota
+
+    def has_member(self, jid: str) -> bool:
+        """Return True if a person with this JID is in the group."""
+        return bare_jid(jid) in self.members or jid_domain(jid) in self.members
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """The quotas of one agent.
+
+    A person has the quota of `operator` or of the first of `groups` that they are in, else that of `user`. A room has that of
+    `room`. `domain` is for all accounts of one domain together, and `total` for everybody together.
+    """
+
+    user: Quota = Quota(60_000, 1_000_000, 64 * _MEBIBYTE, 1024 * _MEBIBYTE, None)
+    operator: Quota = Quota()
+    groups: tuple[Role, ...] = ()
+    room: Quota = Quota(60_000, 1_000_000, 64 * _MEBIBYTE, 1024 * _MEBIBYTE, None)
+    domain: Quota = Quota(300_000, 10_000_000, 512 * _MEBIBYTE, 16 * 1024 * _MEBIBYTE, 0)
+    total: Quota = Quota(600_000, 20_000_000, 1024 * _MEBIBYTE, 32 * 1024 * _MEBIBYTE, 0)
+    operators: frozenset[str] = field(default_factory=frozenset)
+    """The bare JIDs of the operators."""
+
+    def role_of(self, person: str) -> tuple[str, Quota]:
+        """Return the name and the quota of the role of a person (a bare JID)."""
+        if person in self.operators:
+            return "operator", self.operator
+        for role in self.groups:
+            if role.has_member(person):
+                return role.name, role.quota
+        return "user", self.user

@@ -1,0 +1,282 @@
+"""Quotas: limits of the messages, bytes and turns of each person, room and domain, and of everybody together.
+
+Limits of a minute are token buckets. Each holds one minute's worth and fills continuously. Limits of a day are counters. They
+are stored in the transaction of the messages that they count, so they survive a restart. A day begins at midnight UTC.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from typing import Literal, TypeAlias
+
+from ..contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
+from ..domain.jid import jid_domain
+from ..domain.quotas import Quota, Quotas
+from ..storage import AgentRepository
+
+Scope: TypeAlias = Literal["person", "room", "domain", "total"]
+
+_ACCEPT = Accept()
+_MINUTE_S = 60.0
+_DAY_CHECK_S = 1.0
+_MAX_COUNTERS = 100_000
+_SUBJECTS = {"domain": "Your domain has", "room": "This room has", "total": "All of you together have"}
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUsage:
+    """What was used today (UTC) of one quota. Limits are 0 if there is none."""
+
+    scope: str
+    """person, room, domain or total."""
+    holder: str
+    """The bare JID or the domain; empty for the total."""
+    role: str
+    """The role of a person; empty for others."""
+    messages: int
+    bytes: int
+    messages_per_day: int
+    messages_per_minute: int
+    bytes_per_day: int
+    refused: int
+    """The number of messages refused since the platform started or the day began."""
+
+    def __str__(self) -> str:
+        limit = self.messages_per_day
+        counted = f"{self.messages:,} of {_count(limit, 'message')}" if limit else _count(self.messages, "message")
+        return f"{counted} ({self.refused:,} refused)" if self.refused else counted
+
+
+class _Counter:
+    """The messages and bytes of one holder: in the last minute, as token buckets, and today."""
+
+    __slots__ = (
+        "byte_s",
+        "bytes",
+        "bytes_due_s",
+        "holder",
+        "is_told",
+        "is_unsaved",
+        "max_bytes",
+        "max_messages",
+        "message_s",
+        "messages",
+        "messages_due_s",
+        "quota",
+        "refused",
+        "role",
+        "scope",
+    )
+
+    def __init__(self, scope: Scope, holder: str, quota: Quota, role: str = "") -> None:
+        self.scope = scope
+        self.holder = holder
+        self.quota = quota
+        self.role = role
+        # A bucket is one number: the time at which it will be full again. A message moves it by the time that one of them takes
+        # to flow in. The bucket is empty if that is a minute ahead.
+        self.message_s = _MINUTE_S / quota.messages_per_minute if quota.messages_per_minute else 0.0
+        self.byte_s = _MINUTE_S / quota.bytes_per_minute if quota.bytes_per_minute else 0.0
+        self.max_messages: float = quota.messages_per_day or math.inf
+        self.max_bytes: float = quota.bytes_per_day or math.inf
+        self.messages_due_s = self.bytes_due_s = 0.0
+        self.messages = self.bytes = self.refused = 0
+        self.is_unsaved = False
+        self.is_told = False
+        """True if the sender has been told that the quota is used up, and no message was accepted since."""
+
+    @property
+    def usage(self) -> QuotaUsage:
+        quota = self.quota
+        return QuotaUsage(
+            self.scope,
+            self.holder,
+            self.role,
+            self.messages,
+            self.bytes,
+            quota.messages_per_day,
+            quota.messages_per_minute,
+            quota.bytes_per_day,
+            self.refused,
+        )
+
+
+class QuotaLimit(Interceptor):
+    """Refuses the messages of a sender whose quota is used up, and counts the others.
+
+    A message counts for the person it goes back to, if agents that are trusted have passed it on (`root_owner`). It also counts
+    for the domain of that person, and for the total. Operators are counted; the quotas of domain and total do not refuse them.
+
+    `now` returns seconds and never goes back. `clock` returns the time of day. Call `load` before the agent goes online.
+    """
+
+    def __init__(
+        self,
+        repository: AgentRepository,
+        quotas: Quotas,
+        clock: Callable[[], datetime],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.quotas = quotas
+        self._repository = repository
+        self._clock = clock
+        self._now = now
+        self._total = _Counter("total", "", quotas.total)
+        self._domains: dict[str, _Counter] = {}
+        self._people: dict[str, tuple[_Counter, ...]] = {}
+        self._rooms: dict[str, tuple[_Counter, ...]] = {}
+        self._stored: dict[tuple[str, str], tuple[int, int]] = {}
+        """The stored counts of today, by scope and holder, of those who have sent nothing since the start."""
+        self._day = clock().astimezone(UTC).date()
+        self._next_day_check_s = 0.0
+
+    async def load(self) -> None:
+        """Load the counts of today."""
+        self._check_day(self._now())
+        self._stored = await self._repository.load_message_counts(self._day)
+        for counter in self._counters():
+            self._add_stored(counter)
+            self._stored.pop((counter.scope, counter.holder), None)
+        self._delete_older_counts()
+
+    def receive(self, request: ReceivedRequest) -> Accept | Refuse:
+        """Count a message, or refuse it if the quota of its sender, their domain or the total is used up."""
+        now_s = self._now()
+        if now_s >= self._next_day_check_s:
+            self._check_day(now_s)
+        owner, size = request.root_owner, request.size
+        is_room = request.channel == "room"
+        counters = (self._rooms if is_room else self._people).get(owner) or self._add_sender(owner, is_room=is_room)
+        latest_s = now_s + _MINUTE_S
+        for counter in counters:
+            if (
+                counter.messages_due_s + counter.message_s > latest_s
+                or counter.bytes_due_s + min(size * counter.byte_s, _MINUTE_S) > latest_s
+                or counter.messages >= counter.max_messages
+                or counter.bytes >= counter.max_bytes
+            ) and (counter is counters[0] or counters[0].role != "operator"):
+                return self._refuse(counters, counter, size, now_s)
+        for counter in counters:
+            due_s = counter.messages_due_s
+            counter.messages_due_s = (due_s if due_s > now_s else now_s) + counter.message_s
+            due_s = counter.bytes_due_s
+            counter.bytes_due_s = (due_s if due_s > now_s else now_s) + min(size * counter.byte_s, _MINUTE_S)
+            counter.messages += 1
+            counter.bytes += size
+            if not counter.is_unsaved:
+                counter.is_unsaved = True
+                self._repository.save_message_count(counter.scope, counter.holder, partial(self._get_count, counter))
+        counters[0].is_told = False
+        return _ACCEPT
+
+    def _refuse(self, counters: tuple[_Counter, ...], full: _Counter, size: int, now_s: float) -> Refuse:
+        """Refuse a message that `counters` would count, because `full` is used up."""
+        sender, quota, latest_s = counters[0], full.quota, now_s + _MINUTE_S
+        for counter in counters:
+            counter.refused += 1
+        if full.messages >= full.max_messages:
+            limit, wait_s = f"{_count(quota.messages_per_day, 'message')} a day", self._until_next_day_s()
+        elif full.bytes >= full.max_bytes:
+            limit, wait_s = f"{quota.bytes_per_day:,} bytes a day", self._until_next_day_s()
+        elif full.messages_due_s + full.message_s > latest_s:
+            limit = f"{_count(quota.messages_per_minute, 'message')} a minute"
+            wait_s = full.messages_due_s + full.message_s - latest_s
+        else:
+            limit = f"{quota.bytes_per_minute:,} bytes a minute"
+            wait_s = full.bytes_due_s + min(size * full.byte_s, _MINUTE_S) - latest_s
+        wait_s = max(1, math.ceil(wait_s))
+        text = f"{_SUBJECTS.get(full.scope, 'You have')} used up the limit of {limit}. Write again in {_format_wait(wait_s)}."
+        tells_people, sender.is_told = not sender.is_told, True
+        return Refuse(ErrorCode.TOO_MANY_REQUESTS, text, wait_s, tells_people=tells_people)
+
+    # Usage
+
+    def usage_of(self, person: str) -> QuotaUsage:
+        """Return what a person (a bare JID) has used today."""
+        self._check_day(self._now())
+        counters = self._people.get(person)
+        return counters[0].usage if counters else self._make_counter("person", person).usage
+
+    def usage(self, limit: int = 100) -> list[QuotaUsage]:
+        """Return what was used today: the total, then the domains, rooms and people that used most, at most `limit`."""
+        self._check_day(self._now())
+        others = [counter for counter in self._counters() if counter is not self._total]
+        others += [self._make_counter(scope, name) for scope, name in self._stored]  # type: ignore[arg-type]
+        most = heapq.nlargest(limit, others, key=lambda counter: counter.messages)
+        return [self._total.usage, *(counter.usage for counter in most if counter.messages or counter.refused)]
+
+    # Counters
+
+    def _add_sender(self, owner: str, *, is_room: bool) -> tuple[_Counter, ...]:
+        senders = self._rooms if is_room else self._people
+        if len(senders) >= _MAX_COUNTERS:
+            del senders[next(iter(senders))]  # its count begins anew
+        domain = jid_domain(owner)
+        if domain not in self._domains:
+            if len(self._domains) >= _MAX_COUNTERS:
+                del self._domains[next(iter(self._domains))]
+            self._domains[domain] = self._make_counter("domain", domain)
+        counters = self._make_counter("room" if is_room else "person", owner), self._domains[domain], self._total
+        self._stored.pop((counters[0].scope, owner), None)
+        self._stored.pop(("domain", domain), None)
+        senders[owner] = counters
+        return counters
+
+    def _make_counter(self, scope: Scope, holder: str) -> _Counter:
+        if scope == "person":
+            role, quota = self.quotas.role_of(holder)
+            counter = _Counter(scope, holder, quota, role)
+        else:
+            counter = _Counter(scope, holder, self.quotas.room if scope == "room" else self.quotas.domain)
+        self._add_stored(counter)
+        return counter
+
+    def _add_stored(self, counter: _Counter) -> None:
+        messages, size = self._stored.get((counter.scope, counter.holder), (0, 0))
+        counter.messages += messages
+        counter.bytes += size
+
+    def _counters(self) -> Iterator[_Counter]:
+        yield self._total
+        yield from self._domains.values()
+        for counters in (*self._rooms.values(), *self._people.values()):
+            yield counters[0]
+
+    def _get_count(self, counter: _Counter) -> tuple[date, int, int]:
+        counter.is_unsaved = False
+        return self._day, counter.messages, counter.bytes
+
+    # Days
+
+    def _check_day(self, now_s: float) -> None:
+        self._next_day_check_s = now_s + _DAY_CHECK_S
+        today = self._clock().astimezone(UTC).date()
+        if today > self._day:
+            self._day = today
+            self._stored.clear()
+            for counter in self._counters():
+                counter.messages = counter.bytes = counter.refused = 0
+            self._delete_older_counts()
+
+    def _delete_older_counts(self) -> None:
+        self._repository.delete_message_counts(datetime(self._day.year, self._day.month, self._day.day, tzinfo=UTC))
+
+    def _until_next_day_s(self) -> float:
+        now = self._clock().astimezone(UTC)
+        return (datetime(now.year, now.month, now.day, tzinfo=UTC) + timedelta(days=1) - now).total_seconds()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _format_wait(seconds: int) -> str:
+    if seconds >= 7200:
+        return f"{seconds / 3600:.0f} hours"
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds} s"

@@ -1,0 +1,301 @@
+"""Quotas: what one person, room or domain, and everybody together, may use of an agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from spade_coreason import AgentRequest, Peers, ResponseHandler, SessionHandle, agent
+from spade_coreason.contracts import ErrorCode, Refuse
+from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.domain.quotas import Quota, Quotas, Role
+from spade_coreason.exceptions import PeerRefusedError
+from spade_coreason.runtime.admission import MAX_COMMANDS_PER_MINUTE
+from spade_coreason.runtime.quotas import QuotaLimit
+from spade_coreason.runtime.runner import Runner
+from spade_coreason.storage import AgentRepository, Database
+from spade_coreason.testing import AgentTester, Policy
+from tests.support.clock import Clock
+from tests.support.wait import eventually
+
+AGENT, OTHER = "agent@localhost", "other@localhost"
+ALICE, BOB = "alice@localhost", "bob@localhost"
+NOW = datetime(2026, 3, 1, 23, 0, tzinfo=UTC)
+UNLIMITED = Quotas(user=Quota(), room=Quota(), domain=Quota(), total=Quota())
+
+
+class Meter:
+    """A `QuotaLimit` with a clock that the test sets, and the messages that it is asked about."""
+
+    def __init__(self, database: Database, quotas: Quotas) -> None:
+        self.clock = Clock(NOW)
+        self.seconds = 1000.0
+        self.limit = QuotaLimit(AgentRepository(database, AGENT), quotas, self.clock, lambda: self.seconds)
+
+    def send(self, owner: str = ALICE, text: str = "x", channel: str = "person", root: str = "") -> Refuse | None:
+        request = InboundRequest(channel, owner, "1", None, {"query": text}, text, owner=owner, root_sender=root)
+        verdict = self.limit.receive(request)
+        return verdict if isinstance(verdict, Refuse) else None
+
+    def send_many(self, count: int, **request: Any) -> list[bool]:
+        return [self.send(**request) is None for _ in range(count)]
+
+    def pass_time(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.clock.advance(seconds=seconds)
+
+
+def for_user(**quota: int) -> Quotas:
+    return replace(UNLIMITED, user=Quota(**quota))
+
+
+async def test_a_minute_of_messages_may_come_at_once_and_then_they_flow_in(database: Database) -> None:
+    meter = Meter(database, for_user(messages_per_minute=6))
+    assert meter.send_many(8) == [True] * 6 + [False] * 2
+    meter.pass_time(9.9)
+    assert meter.send() is not None
+    meter.pass_time(0.1)
+    assert meter.send_many(2) == [True, False]
+    meter.pass_time(3600)
+    assert meter.send_many(8) == [True] * 6 + [False] * 2
+
+
+async def test_a_refusal_says_the_limit_and_when_to_go_on(database: Database) -> None:
+    meter = Meter(database, for_user(messages_per_minute=2))
+    meter.send_many(2)
+    refusal = meter.send()
+    assert refusal == Refuse(
+        ErrorCode.TOO_MANY_REQUESTS, "You have used up the limit of 2 messages a minute. Write again in 30 s.", 30
+    )
+    meter.pass_time(refusal.retry_after_s or 0)
+    assert meter.send() is None
+
+
+async def test_a_person_is_told_once_until_a_message_is_accepted_again(database: Database) -> None:
+    meter = Meter(database, for_user(messages_per_minute=1))
+    meter.send()
+    assert [verdict.tells_people for verdict in (meter.send(), meter.send()) if verdict is not None] == [True, False]
+    meter.pass_time(60)
+    assert meter.send() is None
+    verdict = meter.send()
+    assert verdict is not None
+    assert verdict.tells_people
+
+
+async def test_bytes_are_limited_and_a_longer_message_takes_the_whole_minute(database: Database) -> None:
+    meter = Meter(database, for_user(bytes_per_minute=100))
+    assert meter.send(text="é" * 30) is None  # 60 bytes
+    refusal = meter.send(text="é" * 30)
+    assert refusal is not None
+    assert (refusal.text, refusal.retry_after_s) == (
+        "You have used up the limit of 100 bytes a minute. Write again in 12 s.",
+        12,
+    )
+    assert meter.send(text="x" * 40) is None
+    meter.pass_time(60)
+    assert meter.send(text="x" * 10_000) is None
+    assert meter.send() is not None
+    meter.pass_time(60)
+    assert meter.send() is None
+
+
+async def test_a_day_of_messages_or_bytes_ends_at_midnight_utc(database: Database) -> None:
+    for quota in ({"messages_per_day": 2}, {"bytes_per_day": 2}):
+        meter = Meter(database, for_user(**quota))
+        assert meter.send_many(3) == [True, True, False]
+        refusal = meter.send()
+        assert refusal is not None
+        assert refusal.retry_after_s == 3600
+        assert "a day. Write again in 60 min." in refusal.text
+        meter.pass_time(3600)
+        assert meter.send_many(3) == [True, True, False]
+
+
+async def test_domain_and_total_count_everybody(database: Database) -> None:
+    meter = Meter(database, replace(UNLIMITED, domain=Quota(messages_per_minute=2), total=Quota(messages_per_minute=3)))
+    assert [meter.send(who) is None for who in (ALICE, BOB, "eve@localhost")] == [True, True, False]
+    refusal = meter.send(BOB)
+    assert refusal is not None
+    assert refusal.text.startswith("Your domain has used up the limit of 2 messages a minute.")
+    assert [meter.send(who) is None for who in ("x@one.example", "x@two.example")] == [True, False]
+    refusal = meter.send("y@two.example")
+    assert refusal is not None
+    assert refusal.text.startswith("All of you together have used up")
+
+
+async def test_a_room_has_a_quota_of_its_own(database: Database) -> None:
+    meter = Meter(database, replace(UNLIMITED, room=Quota(messages_per_minute=1)))
+    assert meter.send_many(2, owner="tea@rooms.localhost", channel="room") == [True, False]
+    assert meter.send_many(5, owner=ALICE) == [True] * 5
+
+
+async def test_operators_and_groups_have_quotas_of_their_own(database: Database) -> None:
+    quotas = Quotas(
+        user=Quota(messages_per_day=1),
+        operator=Quota(),
+        groups=(Role("staff", frozenset({BOB, "example.com"}), Quota(messages_per_day=3)),),
+        domain=Quota(messages_per_day=5),
+        total=Quota(),
+        operators=frozenset({"root@localhost"}),
+    )
+    meter = Meter(database, quotas)
+    assert meter.send_many(4, owner=BOB) == [True, True, True, False]
+    assert meter.send_many(4, owner="eve@example.com") == [True, True, True, False]
+    assert meter.send_many(2, owner=ALICE) == [True, False]
+    # The domain has one message left, but an operator is not refused for it.
+    assert meter.send_many(9, owner="root@localhost") == [True] * 9
+    assert meter.send(owner="new@localhost") is not None
+    assert meter.limit.usage_of(BOB).role == "staff"
+
+
+async def test_the_counts_of_a_day_survive_a_restart_and_older_ones_are_deleted(database: Database) -> None:
+    meter = Meter(database, for_user(messages_per_day=10, messages_per_minute=100))
+    meter.send_many(4, text="four")
+    meter.send(BOB)
+    await AgentRepository(database, AGENT).save_agent_value("any", 1)  # the next transaction has the counts
+    again = Meter(database, for_user(messages_per_day=10))
+    again.send()  # before the counts are loaded
+    await again.limit.load()
+    assert again.limit.usage_of(ALICE).messages == 5
+    assert again.limit.usage_of(BOB).messages == 1
+    assert [(used.scope, used.holder, used.messages, used.bytes) for used in again.limit.usage()] == [
+        ("total", "", 6, 18),
+        ("domain", "localhost", 6, 18),
+        ("person", ALICE, 5, 17),
+        ("person", BOB, 1, 1),
+    ]
+    again.pass_time(3600)
+    assert again.limit.usage_of(ALICE).messages == 0
+    again.clock.now = datetime.now(UTC) + timedelta(days=1)
+    await again.limit.load()
+    await AgentRepository(database, AGENT).save_agent_value("any", 1)
+    assert await AgentRepository(database, AGENT).load_message_counts(NOW.date()) == {}
+
+
+async def test_many_senders_take_a_limited_amount_of_memory(database: Database) -> None:
+    meter = Meter(database, for_user(messages_per_minute=1))
+    meter.send()
+    assert meter.send() is not None
+    for number in range(100_000):
+        meter.send(f"{number}@localhost")
+    assert meter.send() is None  # forgotten
+    assert len(meter.limit.usage(1_000_000)) == 100_002
+
+
+@agent
+async def relay(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
+    await response.markdown((await peers.ask(OTHER, "and you?")).text)
+
+
+@agent
+async def echo(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    await response.markdown(str(request.metadata.get("root_sender")))
+
+
+def usage_by_holder(tester: AgentTester, jid: str) -> dict[str, int]:
+    return {used.holder: used.messages for used in tester.runners[jid].quota_limit.usage()}
+
+
+async def test_a_request_that_an_agent_passes_on_counts_for_the_person_it_goes_back_to() -> None:
+    async with AgentTester(relay, peers={OTHER: echo}) as t:
+        assert (await t.ask("x", user=ALICE)).text == ALICE
+        assert (await t.say("x", user=BOB)) == [BOB]
+        assert usage_by_holder(t, OTHER) == {"": 2, "localhost": 2, ALICE: 1, BOB: 1}
+
+
+async def test_a_root_that_a_stranger_names_is_not_believed() -> None:
+    async with AgentTester(echo) as t:
+        for sender in ("mallory@localhost", "mallory@other.example"):
+            request = InboundRequest(
+                "program", f"{sender}/x", "1", None, {"query": "x"}, sender, owner=sender, root_sender=ALICE
+            )
+            t.gateways[AGENT].receive(request)
+        await t.settled()
+        assert usage_by_holder(t, AGENT) == {"": 1, "localhost": 1, "mallory@localhost": 1}
+
+
+async def test_a_person_hears_once_when_to_go_on_and_a_program_each_time() -> None:
+    policy = Policy(quotas=for_user(messages_per_day=2))
+    async with AgentTester(echo, policy=policy, clock=Clock(NOW)) as t:
+        assert [await t.say("x", user=ALICE) for _ in range(2)] == [["None"], ["None"]]
+        for _ in range(3):
+            t.send("x", user=ALICE)
+        notice = await t.message(user=ALICE)
+        assert "You have used up the limit of 2 messages a day. Write again in 60 min." in str(notice)
+        await t.settled()
+        assert t.unread(user=ALICE) == []
+        await t.ask("x", user=BOB)
+        await t.ask("x", user=BOB)
+        for _ in range(2):
+            with pytest.raises(PeerRefusedError) as refused:
+                await t.ask("x", user=BOB)
+            assert refused.value.retry_after_s == 3600
+        await t.restart()
+        with pytest.raises(PeerRefusedError):
+            await t.ask("x", user=BOB)
+        status = await t.say("/status", user=ALICE)
+        assert "You have sent 2 of 2 messages today" in status[0]
+
+
+async def test_status_shows_operators_what_everybody_has_used() -> None:
+    policy = Policy(operators=frozenset({BOB}), quotas=for_user(messages_per_day=1))
+    async with AgentTester(echo, policy=policy) as t:
+        await t.say("x", user=ALICE)
+        t.send("x", user=ALICE)
+        assert "Everybody" not in (await t.say("/status", user=ALICE))[-1]
+        [status] = await t.say("/status", user=BOB)
+    assert status.endswith(
+        "You have sent 0 messages today.\n\nEverybody has sent 1 message (1 refused) today:\n"
+        f"- localhost: 1 message (1 refused)\n- {ALICE}: 1 of 1 message (1 refused)"
+    )
+
+
+async def test_turns_at_once_are_limited_for_a_person_a_room_and_a_domain() -> None:
+    release = asyncio.Event()
+
+    @agent
+    async def waiting(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await release.wait()
+        await response.markdown("done")
+
+    quotas = replace(UNLIMITED, user=Quota(turns=2), domain=Quota(turns=3))
+    async with AgentTester(waiting, policy=Policy(quotas=quotas), allow=("*",)) as t:
+        for user in (ALICE, BOB, "eve@example.org"):
+            for thread in ("1", "2", "3"):
+                t.send("x", user=user, thread=thread)
+        running = t.runners[AGENT]
+        await eventually(lambda: assisting(running) == {ALICE: 2, BOB: 1, "eve@example.org": 2})
+        release.set()
+        await t.settled()
+        assert len(t.unread(user=ALICE)) == len(t.unread(user=BOB)) == 3
+
+
+def assisting(runner: Runner) -> dict[str, int]:
+    counts = Counter(mailbox.sender for mailbox in runner.command_context.mailboxes if mailbox.is_assisting)
+    return dict(counts)
+
+
+async def test_commands_have_a_limit_of_their_own_and_work_beyond_the_quota() -> None:
+    async with AgentTester(echo, policy=Policy(quotas=for_user(messages_per_day=1))) as t:
+        await t.say("x")
+        for _ in range(MAX_COMMANDS_PER_MINUTE):
+            t.send("/status")
+        await t.settled()
+        assert len(t.unread()) == MAX_COMMANDS_PER_MINUTE
+        t.send("/status")
+        assert "600 commands a minute are the limit" in str(await t.message())
+
+
+async def test_duplicates_without_end_are_dropped_and_the_request_is_answered_once() -> None:
+    async with AgentTester(echo, policy=Policy(queue=10_000)) as t:
+        await t.say("hello", user=ALICE)
+        request = InboundRequest("person", f"{ALICE}/x", "1", None, {"query": "x"}, "x", owner=ALICE)
+        commits = [t.gateways[AGENT].receive(request) for _ in range(4000)]
+        assert commits.count(None) == 999
+        await t.settled()
+        assert len(t.unread(user=ALICE)) == 1
