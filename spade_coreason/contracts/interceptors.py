@@ -53,13 +53,13 @@ class ReceivedRequest(Protocol):
         ...
 
     @property
-    def root_owner(self) -> str:
-        """The bare JID of the person it goes back to, if trusted agents passed it on; else `owner`."""
+    def root_sender(self) -> str:
+        """The bare JID of the person it goes back to, if agents that are trusted passed it on; else ""."""
         ...
 
     @property
-    def size(self) -> int:
-        """The size of its text or JSON, in bytes."""
+    def content(self) -> str:
+        """The text or the JSON of the message, as it came."""
         ...
 
     @property

@@ -209,12 +209,6 @@ class InboundRequest:
         return self.root_sender or self.owner
 
     @property
-    def size(self) -> int:
-        """The size of its text or JSON, in bytes of UTF-8."""
-        content = self.content
-        return len(content) if content.isascii() else len(content.encode(errors="surrogatepass"))
-
-    @property
     def is_from_room(self) -> bool:
         """True if a room passed the request on: as its own message, or as a private one of an occupant."""
         return bool(self.address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
@@ -84,9 +84,9 @@ class Admission:
         self, jid: str, mailboxes: Mailboxes, quota_limit: QuotaLimit, interceptors: Sequence[Interceptor] = ()
     ) -> None:
         self._jid = jid
-        self._limits = (HopLimit(), CapacityLimit(mailboxes))
-        self._command_limit = CommandLimit()
-        self._quota_limit = quota_limit
+        self._checks = HopLimit().receive, CapacityLimit(mailboxes).receive
+        self._checks_for_agent = (*self._checks, quota_limit.receive)
+        self._checks_for_commands = (*self._checks, CommandLimit().receive)
         self._receivers = tuple(i.receive for i in interceptors if overrides(i.receive, Interceptor.receive))
 
     def refuse(self, incoming: InboundRequest, *, is_for_agent: bool, may_be_duplicate: bool) -> Refused | Failed | None:
@@ -94,16 +94,14 @@ class Admission:
 
         Commands of the platform have a limit of their own instead of quotas and interceptors. A duplicate has been decided on.
         """
-        for limit in self._limits:
-            verdict = limit.receive(incoming)
+        checks: Sequence[Callable[[ReceivedRequest], Accept | Refuse]] = self._checks
+        if not may_be_duplicate:
+            checks = self._checks_for_agent if is_for_agent else self._checks_for_commands
+        for check in checks:
+            verdict = check(incoming)
             if isinstance(verdict, Refuse):
                 return _as_refused(verdict)
-        if may_be_duplicate:
-            return None
-        verdict = (self._quota_limit if is_for_agent else self._command_limit).receive(incoming)
-        if isinstance(verdict, Refuse):
-            return _as_refused(verdict)
-        return self.ask_interceptors(incoming) if is_for_agent and self._receivers else None
+        return self.ask_interceptors(incoming) if is_for_agent and self._receivers and not may_be_duplicate else None
 
     def ask_interceptors(self, incoming: InboundRequest) -> Refused | Failed | None:
         """Ask the interceptors about a request, as `refuse` does. A fault of one is logged, and refuses the request."""

@@ -259,6 +259,7 @@ class Runner:
         await self._expiry.close()
         await self._mailboxes.wait_until_idle()
         await self._feedback.wait_until_idle()
+        self.quota_limit.close()
         await self.history_windows.close()
         await self._services.lifecycle.close()
 

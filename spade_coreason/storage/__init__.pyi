@@ -56,6 +56,7 @@ from .lock import (
 )
 from .records import (
     InboxRecord as InboxRecord,
+    MessageCount as MessageCount,
     StorageErasureReport as StorageErasureReport,
     StoredConversation as StoredConversation,
     TurnRecord as TurnRecord,

@@ -169,7 +169,7 @@ class Database(ABC):
         self._next_ids: dict[str, int] = {}
         self._deferred_rows: list[tuple[int, Row]] = []
         self._deferred_timer: asyncio.TimerHandle | None = None
-        self._latest_rows: list[Callable[[], tuple[int, Row]]] = []
+        self._row_sources: list[Callable[[], Rows]] = []
         self._gather_handle: asyncio.Handle | None = None
         self._is_writing = False
         self._was_batch_small = True
@@ -225,9 +225,9 @@ class Database(ABC):
         if self._deferred_timer is None:
             self._deferred_timer = self._loop.call_later(_DEFERRED_WRITE_S, self._enqueue_deferred)
 
-    def submit_with_next(self, make_row: Callable[[], tuple[int, Row]]) -> None:
-        """Write a row in the next transaction. `make_row` is called when that begins, so that it gives the latest values."""
-        self._latest_rows.append(make_row)
+    def submit_with_next(self, make_rows: Callable[[], Rows]) -> None:
+        """Write rows in the next transaction. `make_rows` is called when that begins, so that it gives the latest values."""
+        self._row_sources.append(make_rows)
 
     def run(self, work: Callable[[Connection], T]) -> Commit[T]:
         """Run `work` in the writer's transaction. Use it for rare operations: prepared statements are faster."""
@@ -315,9 +315,10 @@ class Database(ABC):
         if self._deferred_timer is not None:
             self._deferred_timer.cancel()
             self._deferred_timer = None
-        if self._latest_rows:
-            self._deferred_rows += [make_row() for make_row in self._latest_rows]
-            self._latest_rows.clear()
+        if self._row_sources:
+            sources, self._row_sources = self._row_sources, []
+            for make_rows in sources:
+                self._deferred_rows += make_rows()
         if self._deferred_rows:
             self._pending.append(Commit(self._drain_deferred()))
         if self._pending:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from ..contracts import ConversationRecord, ConversationState
@@ -169,3 +169,17 @@ def conversation_from_row(row: Any) -> StoredConversation:
     return StoredConversation(
         row.id, row.conversation_id, row.owner, row.session_id, status, row.max_interactions, row.window_start, row.turns
     )
+
+
+class MessageCount(NamedTuple):
+    """The messages of one day (UTC): their number and their bytes. `kind` is person, room, domain or total."""
+
+    kind: str
+    holder: str
+    day: date
+    messages: int
+    bytes: int
+
+    def to_json(self) -> str:
+        """Return the JSON text of day, messages and bytes."""
+        return f'{{"day": "{self.day}", "messages": {self.messages}, "bytes": {self.bytes}}}'

@@ -30,6 +30,7 @@ from .knowledge import KnowledgeRepository
 from .records import (
     ConversationColumns,
     LoadedConversation,
+    MessageCount,
     StorageErasureReport,
     StoredConversation,
     conversation_columns,
@@ -317,15 +318,17 @@ class AgentRepository:
             (kind, holder): (count["messages"], count["bytes"]) for kind, holder, count in stored if count["day"] == str(day)
         }
 
-    def save_message_count(self, kind: str, holder: str, get_count: Callable[[], tuple[date, int, int]]) -> None:
-        """Store a count in the next transaction: day, messages and bytes, as `get_count` returns them when that begins."""
+    def save_message_counts(self, take_counts: Callable[[], Iterable[MessageCount]]) -> None:
+        """Store counts in the next transaction. `take_counts` is called when that begins."""
 
-        def make_row() -> tuple[int, tuple[Any, ...]]:
-            day, messages, size = get_count()
-            value = f'{{"day": "{day}", "messages": {messages}, "bytes": {size}}}'
-            return SAVE_VARIABLE, (self.agent, MESSAGE_COUNT_SCOPES[kind], holder, _TODAY, value, to_micros(utc_now()))
+        def make_rows() -> list[tuple[int, tuple[Any, ...]]]:
+            now = to_micros(utc_now())
+            return [
+                (SAVE_VARIABLE, (self.agent, MESSAGE_COUNT_SCOPES[count.kind], count.holder, _TODAY, count.to_json(), now))
+                for count in take_counts()
+            ]
 
-        self._database.submit_with_next(make_row)
+        self._database.submit_with_next(make_rows)
 
     def delete_message_counts(self, before: datetime) -> Commit[None]:
         """Delete the counts that were stored before a time."""

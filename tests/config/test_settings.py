@@ -6,6 +6,7 @@ import pickle
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from spade_coreason.config.loader import load_settings
 from spade_coreason.config.settings import AgentSettings, RoomSettings, Settings, find_section, section_keys
+from spade_coreason.domain.quotas import Quota, Quotas, Role
 from tests.support.configurations import ECHO, agents_section, config_error, load_config
 
 ROOT = Path(__file__).parent.parent.parent
@@ -231,3 +233,38 @@ def test_warnings_and_origin_stay_with_a_copy(project: Path) -> None:
     assert copy.warnings == settings.warnings
     assert copy.place("x") == settings.place("x")
     assert pickle.loads(pickle.dumps(copy)) == copy
+
+
+def test_quotas_of_an_agent_are_its_own_keys_and_the_common_ones_for_the_rest(project: Path) -> None:
+    page = (ROOT / "docs" / "quotas.md").read_text(encoding="utf-8")
+    example = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
+    agents = """
+agents:
+  - {jid: one@localhost, agent: "spade_coreason.agents.echo:EchoAgent"}
+  - jid: two@localhost
+    agent: "spade_coreason.agents.echo:EchoAgent"
+    quotas: {person: {user: {messages_per_day: 7}, groups: {staff: {turns: 1}}}, room: {messages_per_minute: 9}}
+"""
+    settings = load_config(project, example + agents)
+    one, two = (settings.quotas_of(agent) for agent in settings.agents)
+    default = Quotas()
+    assert one.user == replace(default.user, messages_per_minute=20, messages_per_day=500)
+    assert one.groups == (
+        Role("staff", frozenset({"alice@example.org", "example.com"}), replace(one.user, messages_per_day=5000)),
+    )
+    assert (one.room, one.domain, one.operator) == (default.room, default.domain, Quota())
+    assert one.total == replace(default.total, messages_per_day=100_000)
+    assert two.user == replace(one.user, messages_per_day=7)
+    assert two.groups[0].quota == replace(one.groups[0].quota, turns=1)
+    assert two.room == replace(default.room, messages_per_minute=9)
+
+
+def test_the_page_about_quotas_names_the_defaults() -> None:
+    page = (ROOT / "docs" / "quotas.md").read_text(encoding="utf-8")
+    quotas = Quotas()
+    for quota in (quotas.user, quotas.domain, quotas.total):
+        text = f"{quota.messages_per_minute:,} messages a minute, {quota.messages_per_day:,} a day"
+        assert text in page
+        sizes = (f"{quota.bytes_per_minute // 2**20} MiB a minute", f"{quota.bytes_per_minute // 2**30} GiB a minute")
+        assert any(size in page for size in sizes)
+        assert f"{quota.bytes_per_day // 2**30} GiB a day" in page

@@ -60,6 +60,16 @@ MISTAKES = [
     ("access: {ask: true}\n" + agents_section(ECHO), "access.ask: nobody is there to ask; name the operators: "),
     ("access: {ask: true, operators: [example.org]}", "access.operators[0]: 'example.org' is not a JID; "),
     ("access: {operators: [a@example.org/desk]}", 'access.operators[0]: "a@example.org/desk" names a device; '),
+    (
+        "access: {groups: {staff: [a@b.org]}}\nquotas: {person: {groups: {stuff: {}}}}",
+        'quotas.person.groups.stuff: there is no group of that name; did you mean "staff"?',
+    ),
+    (
+        agents_section("jid: a@localhost, agent: 'a:B', quotas: {person: {groups: {vip: {}}}}"),
+        "agents[0].quotas.person.groups.vip: there is no group of that name; name its people: access: {groups: ",
+    ),
+    ("quotas: {person: {users: {}}}", 'quotas.person.users: unknown key; did you mean "user"?'),
+    ("quotas: {total: {turns: -1}}", "quotas.total.turns: must be at least 0, not -1"),
     ("access: {allow: [a@b@c]}", "access.allow[0]: 'a@b@c' is not a JID: "),
     ("agents: {echo: 1}", "agents: must be a list, like [one, two]"),
     ("agents: [echo]", 'agents[0]: must hold keys with values, like {key: value}, not "echo"'),

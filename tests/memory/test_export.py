@@ -18,7 +18,7 @@ from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences
 from spade_coreason.memory.erasure import erase_person
 from spade_coreason.memory.export import SCHEMA, VERSION, export_person
-from spade_coreason.storage import open_database
+from spade_coreason.storage import MessageCount, open_database
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.knowledge import NewDocument, Shelf
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
@@ -70,7 +70,7 @@ async def store_everything(repository: AgentRepository, memory: AgentInteraction
     documents = [NewDocument(f"note of {owner}", owner.encode(), [f"knows {owner}", "and more"])]
     await repository.knowledge.save_documents(Shelf("person", owner), documents, NOW)
     await repository.knowledge.save_documents(Shelf("conversation", f"{owner}/long"), documents, NOW)
-    repository.save_message_count("person", owner, lambda: (NOW.date(), 3, 30))
+    repository.save_message_counts(lambda: [MessageCount("person", owner, NOW.date(), 3, 30)])
     await memory.aadd_information(f"{owner}_{AGENT}", "was told in a turn that never ended")
     await repository.audit_trail.append(AuditEntry(actor=AGENT, action="tell", resource=owner, outcome="success"), owner)
     _, is_new, _ = repository.inbox.receive(uuid4().bytes, owner, json.dumps({"payload": {"query": "waits"}}), NOW)

@@ -158,6 +158,11 @@ async def test_the_counts_of_a_day_survive_a_restart_and_older_ones_are_deleted(
     meter.send_many(4, text="four")
     meter.send(BOB)
     await AgentRepository(database, AGENT).save_agent_value("any", 1)  # the next transaction has the counts
+    crashed = Meter(database, for_user(messages_per_day=10))
+    await crashed.limit.load()
+    assert 5 <= crashed.limit.usage_of(ALICE).messages + crashed.limit.usage_of(BOB).messages <= 10
+    meter.limit.close()
+    await AgentRepository(database, AGENT).save_agent_value("any", 2)
     again = Meter(database, for_user(messages_per_day=10))
     again.send()  # before the counts are loaded
     await again.limit.load()
