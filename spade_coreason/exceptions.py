@@ -11,6 +11,7 @@ CoReasonError
 │   ├── DatabaseEmptyError       the database is empty: nothing was ever stored in it.
 │   ├── MemoryFileError          an interaction memory file is damaged; it is left unchanged.
 │   └── MemoryFullError          the interaction memory of a conversation has reached its limit.
+├── AgentProcessError            the process of an agent with `isolation: process` ended during a turn.
 ├── KnowledgeError               a document cannot be added to the knowledge of an agent.
 ├── ModelError                   a model did not return a usable completion or result.
 ├── ContextTooLongError          the context of a request is longer than the language model accepts (llm).
@@ -151,6 +152,15 @@ class MemoryFullError(StoreError):
         )
         self.conversation_id = conversation_id
         self.limit = limit
+
+
+class AgentProcessError(CoReasonError):
+    """The process of the agent `jid`, which runs in one of its own, ended during a turn. `problem` says how."""
+
+    def __init__(self, jid: str, problem: str) -> None:
+        super().__init__(f"{jid}: its process {problem}")
+        self.jid = jid
+        self.problem = problem
 
 
 class KnowledgeError(CoReasonError):

@@ -49,6 +49,9 @@ from .runtime import (
     FetchedFile,
     InboundGateway,
     InterceptorSource,
+    IsolatedAgent,
+    Isolation,
+    IsolationTimings,
     Keep,
     OnConversationEnd,
     OpenRequests,
@@ -66,7 +69,9 @@ from .runtime import (
     build_agent,
     collect_answer,
     fetch,
+    load_isolated_agent,
     make_interceptor,
+    spec_of,
     to_request,
 )
 from .storage import Database, open_database
@@ -281,6 +286,8 @@ __all__ = [
     "ClientFeature",
     "Embedder",
     "FetchedFile",
+    "Isolation",
+    "IsolationTimings",
     "Keep",
     "OnConversationEnd",
     "Policy",
@@ -328,6 +335,8 @@ class AgentTester:
             By default files are stored in `uploaded`.
         interceptors: The interceptors of all agents: instances, or classes and functions that are called once for each
             agent.
+        isolation: Run the code of `agent` in a process of its own, as `isolation: process` of a configuration does. `agent`
+            is then a class or a function of a module. By default it runs in this process.
     """
 
     def __init__(
@@ -349,8 +358,10 @@ class AgentTester:
         client_features: Set[ClientFeature] = frozenset(),
         upload: UploadFile | None = None,
         interceptors: Sequence[InterceptorSource] = (),
+        isolation: Isolation | None = None,
     ) -> None:
         self.jid = jid
+        self._isolation = isolation
         self._database_url = database
         self._embedder, self._summariser, self._count_tokens = embedder, summariser, count
         own_domain = jid.rpartition("@")[2]
@@ -601,7 +612,7 @@ class AgentTester:
             clock=self._clock,
             trusted_agents=TrustedAgents(self._agent_specs),
         )
-        agent = build_agent(agent_spec, injectables=parts.as_injectables(), options=self._options.get(jid, {}))
+        agent = self._build_agent(jid, agent_spec, parts)
         policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
         runtime = parts.build_runtime(
             agent,
@@ -614,6 +625,13 @@ class AgentTester:
         )
         self.built_agents[jid], self.runners[jid], self.gateways[jid] = agent, runtime.runner, runtime.gateway
         self._network.detach(jid)
+
+    def _build_agent(self, jid: str, agent_spec: Any, parts: AgentParts) -> Agent:
+        options = self._options.get(jid, {})
+        if self._isolation is None or jid != self.jid:
+            return build_agent(agent_spec, injectables=parts.as_injectables(), options=options)
+        spec = spec_of(agent_spec)
+        return load_isolated_agent(spec, place="", project=Path.cwd(), parts=parts, isolation=self._isolation, options=options)
 
     def _get_memory(self, jid: str) -> AgentInteractionMemory:
         if jid not in self._memories:
@@ -628,6 +646,9 @@ class AgentTester:
             self._network.detach(jid)
         for runner in runners.values():
             await runner.close()
+        for agent in self.built_agents.values():
+            if isinstance(agent, IsolatedAgent):
+                await agent.aclose()
         if self._database is not None:
             await self._database.close()
         memories, self._memories = self._memories, {}

@@ -18,7 +18,7 @@ from typing import Any
 import aiofiles
 
 from ..config import AgentSettings, RunFile, Settings, write_private_json, write_run_file
-from ..contracts import Interceptor
+from ..contracts import Agent, Interceptor
 from ..contracts.base import utc_now
 from ..domain.jid import bare_jid
 from ..exceptions import ConfigError, ConnectError, CoReasonError, DataDirectoryInUseError, ServerError, StoreError
@@ -28,6 +28,7 @@ from ..runtime import (
     AgentRuntime,
     CrashGuard,
     InterceptorSource,
+    Isolation,
     OnConversationEnd,
     PlatformStatus,
     Runner,
@@ -36,6 +37,7 @@ from ..runtime import (
     find_agents,
     load_agent,
     load_interceptors,
+    load_isolated_agent,
     make_interceptor,
 )
 from ..storage import Database, RunningRequests, lock_database, lock_directory, open_database, record_crash
@@ -188,7 +190,7 @@ class Platform:
         settings = self.settings
         agents = [(settings.place(f"agents[{number}]"), agent) for number, agent in enumerate(settings.agents)]
         # Find the agents first: a mistake in their names is reported before a server starts.
-        find_agents([(place, agent.agent) for place, agent in agents], settings.project)
+        find_agents([(place, agent.agent) for place, agent in agents if agent.isolation == "none"], settings.project)
         try:
             self._stack.enter_context(lock_directory(settings.data_dir))
         except DataDirectoryInUseError as error:
@@ -316,13 +318,7 @@ class Platform:
             embedder=self._embedder,
             trusted_agents=build_trusted_agents(self.settings, settings),
         )
-        agent = load_agent(
-            settings.agent,
-            place=place,
-            project=project,
-            injectables=parts.as_injectables(settings.manifest),
-            options=settings.options,
-        )
+        agent = self._load_agent(place, settings, parts)
         memory = self.settings.memory_of(settings)
         return parts.build_runtime(
             agent,
@@ -334,6 +330,23 @@ class Platform:
             interceptors=self._build_interceptors(place, settings),
             crash_guard=self._crash_guard,
         )
+
+    def _load_agent(self, place: str, settings: AgentSettings, parts: AgentParts) -> Agent:
+        spec, project, options = settings.agent, self.settings.project, settings.options
+        if settings.isolation == "none":
+            injectables = parts.as_injectables(settings.manifest)
+            return load_agent(spec, place=place, project=project, injectables=injectables, options=options)
+        isolated = load_isolated_agent(
+            spec,
+            place=place,
+            project=project,
+            parts=parts,
+            isolation=Isolation(settings.memory_mb),
+            options=options,
+            manifest=settings.manifest,
+        )
+        self._stack.push_async_callback(isolated.aclose)
+        return isolated
 
     def _build_interceptors(self, place: str, settings: AgentSettings) -> list[Interceptor]:
         """Build the interceptors of an agent: those of the configuration for all agents, the given ones, and its own."""

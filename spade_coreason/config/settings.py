@@ -344,6 +344,16 @@ class AgentSettings(Section):
     rooms: tuple[RoomSettings, ...] = ()
     interceptors: tuple[ImportName, ...] = ()
     """`module:attribute` of each interceptor of this agent. They follow those of all agents."""
+    isolation: Literal["none", "process"] = "none"
+    """`process`: the agent's code runs in a process of its own, which is started again when it ends."""
+    memory_mb: Annotated[int, NotBool, Field(ge=128)] | None = None
+    """The memory in MiB above which that process is ended. Default: no limit."""
+
+    @model_validator(mode="after")
+    def _require_process_for_memory(self) -> AgentSettings:
+        if self.memory_mb is not None and self.isolation != "process":
+            raise ValueError("memory_mb limits an agent's own process; add isolation: process")
+        return self
 
     @field_serializer("options")
     def _hide_options(self, options: Mapping[str, Any]) -> dict[str, str]:

@@ -47,6 +47,24 @@ class SessionChanges:
         if self._by_scope[scope] is not None:
             self._pending[scope, key] = text
 
+    def store(self, key: str, value: Any, scope: VariableScope | None) -> None:
+        """Set a variable to a JSON value, in the scope or in all. Errors as `Session.store`."""
+        self.require_open()
+        if not isinstance(key, str) or not key:
+            raise ValueError(f"the key of a variable is a text, not {key!r}")
+        if "\0" in key:
+            raise ValueError(f"the key of a variable has no NUL character, as {key!r} does")
+        if key in (COMPACTION_VARIABLE, TOKENS_VARIABLE):
+            raise ValueError(f'variable "{key}" is kept by the platform; choose another name')
+        try:
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+            _require_text_keys(value)
+            (key + text).encode()  # a lone surrogate cannot be stored
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f'variable "{key}": {error}; only JSON values can be kept') from error
+        for name in _resolve_scopes(scope):
+            self.set(name, key, text)
+
     def find(self, key: str) -> str | None:
         """Return the JSON text of a variable: of the conversation, else of the person; None without one."""
         for name, variables in self._by_scope.items():
@@ -55,6 +73,13 @@ class SessionChanges:
                 if text is not None:
                     return text
         return None
+
+    def current_values(self) -> dict[str, dict[str, str]]:
+        """Return the JSON texts of all variables by scope, those that the turn has stored so far included."""
+        current = {name: dict(variables.values) for name, variables in self._by_scope.items() if variables is not None}
+        for (name, key), text in self._pending.items():
+            current[name][key] = text
+        return current
 
     def pending_variables(self) -> list[Variable]:
         """Return the variables that the turn has stored so far."""
@@ -178,26 +203,16 @@ class TurnSession:
 
     async def store(self, key: str, value: Any, *, scope: VariableScope | None = None) -> None:
         """Store a JSON value under a key, for the conversation and the person or for the one that `scope` names."""
-        self._changes.require_open()
-        if not isinstance(key, str) or not key:
-            raise ValueError(f"the key of a variable is a text, not {key!r}")
-        if "\0" in key:
-            raise ValueError(f"the key of a variable has no NUL character, as {key!r} does")
-        if key in (COMPACTION_VARIABLE, TOKENS_VARIABLE):
-            raise ValueError(f'variable "{key}" is kept by the platform; choose another name')
-        try:
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-            _require_text_keys(value)
-            (key + text).encode()  # a lone surrogate cannot be stored
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f'variable "{key}": {error}; only JSON values can be kept') from error
-        for name in _resolve_scopes(scope):
-            self._changes.set(name, key, text)
+        self._changes.store(key, value, scope)
 
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the variable of this conversation, else that of this person with the agent, else `default`."""
         text = self._changes.find(key)
         return default if text is None else json.loads(text)
+
+    def variables(self) -> dict[str, dict[str, str]]:
+        """Return the JSON texts of all variables by scope, for an agent in another process."""
+        return self._changes.current_values()
 
     def end(self) -> None:
         """End the episode of the conversation after this turn. The next message opens a new one with the same memory."""

@@ -46,6 +46,15 @@ from .interceptors import (
     load_interceptors as load_interceptors,
     make_interceptor as make_interceptor,
 )
+from .isolation.agent import (
+    IsolatedAgent as IsolatedAgent,
+    load_isolated_agent as load_isolated_agent,
+    spec_of as spec_of,
+)
+from .isolation.description import (
+    Isolation as Isolation,
+    IsolationTimings as IsolationTimings,
+)
 from .peers import (
     OpenRequests as OpenRequests,
     PeerAnswer as PeerAnswer,

@@ -47,7 +47,7 @@ class AgentLifecycle:
         self._cancel_timer()
         async with self._lock:
             if not self._is_started:
-                await _call(getattr(self._agent, "startup", None))
+                await call_hook(getattr(self._agent, "startup", None))
                 self._is_started = True
             self.is_ready = True
 
@@ -90,13 +90,13 @@ class AgentLifecycle:
 
 async def _call_logging_errors(method: Callable[[], object] | None, name: str) -> None:
     try:
-        await _call(method)
+        await call_hook(method)
     except (Exception, SystemExit, asyncio.CancelledError):  # sys.exit() would end the whole process
         log.exception("shutdown() of %s failed", name)
 
 
-async def _call(method: Callable[[], object] | None) -> None:
-    """Run a coroutine function in the event loop, a plain function in a thread."""
+async def call_hook(method: Callable[[], object] | None) -> None:
+    """Call `startup` or `shutdown`: run a coroutine function in the event loop, a plain function in a thread."""
     if method is None:
         return
     if inspect.iscoroutinefunction(method):

@@ -37,6 +37,11 @@ class FunctionAgent:
         return await self._function(request, session, response, **self._arguments)
 
     @property
+    def function(self) -> Assist:
+        """The function of which the agent is made."""
+        return self._function
+
+    @property
     def extra_parameters(self) -> tuple[Parameter, ...]:
         """The parameters of the function after the request, the session and the response."""
         parameters = list(inspect.signature(self._function).parameters.values())[len(_REQUIRED_PARAMETERS) :]

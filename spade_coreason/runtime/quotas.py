@@ -160,8 +160,8 @@ class QuotaLimit(Interceptor):
     counts for the domain of that person, and for the total. Operators are counted; the quotas of domain and total do not
     refuse them.
 
-    Up to 256 messages of a sender are counted in advance, at most a hundredth of what is left. So no quota is ever exceeded, and
-    a process that dies has counted too many rather than too few.
+    Up to 256 messages of a sender are counted in advance, at most a hundredth of what is left. So no quota is ever exceeded,
+    and a process that dies has counted too many rather than too few.
 
     `now` returns seconds and never goes back. `clock` returns the time of day. Call `load` before the agent goes online, and
     `close` when it is offline.

@@ -51,8 +51,7 @@ class TurnResponse:
 
         A person gets a block that is too long for a chat as a file, if the server stores files.
         """
-        if not isinstance(content, str):
-            raise TypeError(f"an answer is text, not {type(content).__name__}")
+        check_text(content)
         await self._output.emit_text(content)
 
     async def ask(self, question: str, choices: Sequence[str]) -> None:
@@ -60,8 +59,7 @@ class TurnResponse:
 
         The chosen text, or any other, arrives as the next request. `ValueError` for no choice, more than 20, or an empty one.
         """
-        if not 0 < len(choices) <= _MAX_CHOICES or not all(isinstance(choice, str) and choice.strip() for choice in choices):
-            raise ValueError(f"choices are 1 to {_MAX_CHOICES} texts, not {choices!r}")
+        check_choices(choices)
         content = "\n".join([question, "", *(f"- {choice}" for choice in choices)])
         self._output.emit_question(content, tuple((choice, choice) for choice in choices))
 
@@ -112,9 +110,26 @@ class TurnResponse:
     def _emit_thought(self, content: str, status: str, title: str | None = None) -> None:
         if self._output.is_closed:
             self._output.require_open()
-        if not isinstance(content, str):
-            raise TypeError(f"a thought is text, not {type(content).__name__}")
-        if status not in _STATUSES:
-            raise ValueError(f"the status of a thought is {' or '.join(_STATUSES)}, not {status!r}")
+        check_thought(content, status)
         if self._output.channel.reads_thoughts(title):
             self._output.emit_thought(title=title, content=content, status=status)
+
+
+def check_text(content: object) -> None:
+    """Raise TypeError unless a block of Markdown is text."""
+    if not isinstance(content, str):
+        raise TypeError(f"an answer is text, not {type(content).__name__}")
+
+
+def check_choices(choices: Sequence[str]) -> None:
+    """Raise ValueError for no choice, more than 20, or an empty one."""
+    if not 0 < len(choices) <= _MAX_CHOICES or not all(isinstance(choice, str) and choice.strip() for choice in choices):
+        raise ValueError(f"choices are 1 to {_MAX_CHOICES} texts, not {choices!r}")
+
+
+def check_thought(content: object, status: str) -> None:
+    """Raise TypeError unless a thought is text, and ValueError for an unknown status."""
+    if not isinstance(content, str):
+        raise TypeError(f"a thought is text, not {type(content).__name__}")
+    if status not in _STATUSES:
+        raise ValueError(f"the status of a thought is {' or '.join(_STATUSES)}, not {status!r}")

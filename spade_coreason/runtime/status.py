@@ -15,6 +15,18 @@ AgentCondition: TypeAlias = Literal["offline", "connecting", "starting", "online
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """The status of an agent's own process (`isolation: process`)."""
+
+    pid: int | None
+    """The process id; None while it is being started again."""
+    restarts: int = 0
+    """The number of times it was started again."""
+    last_end: str | None = None
+    """The cause of its last end; None if it never ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentStatus:
     """The status of one agent. "Session" means its XMPP session here."""
 
@@ -48,6 +60,8 @@ class AgentStatus:
     """The number of stanzas since the platform started that exceed a limit, or at which a handler failed, by the reason."""
     quotas: tuple[QuotaUsage, ...] = ()
     """The use of its quotas today (UTC): the total first, then the domains, rooms and people with most messages."""
+    process: ProcessStatus | None = None
+    """Its own process; None if it runs in the platform's."""
     recent: MetricsSnapshot = field(default_factory=MetricsSnapshot)
     """The metrics of the last 24 hours."""
 
@@ -85,6 +99,7 @@ def _parse_agent(fields: dict[str, Any]) -> AgentStatus:
     values = {
         "since": _parse_time(fields["since"]),
         "recent": MetricsSnapshot(**fields.get("recent", {})),
+        "process": ProcessStatus(**process) if (process := fields.get("process")) else None,
         "quotas": tuple(QuotaUsage(**usage) for usage in fields.get("quotas", ())),
     }
     return AgentStatus(**fields | values)

@@ -22,7 +22,7 @@ from ..domain.avatar import Avatar
 from ..domain.jid import bare_jid
 from ..domain.messages import InboundRequest
 from ..exceptions import ConnectError, CoReasonError, StoreError
-from ..runtime import AgentCondition, AgentStatus, BuildRuntime, OutboundMessage
+from ..runtime import AgentCondition, AgentStatus, BuildRuntime, IsolatedAgent, OutboundMessage
 from ..storage import AgentRepository, Commit
 from .archive import Archive
 from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, archive_id
@@ -299,6 +299,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             dropped=dict(self._gateway.dropped),
             rejected=dict(connection.rejected),
             quotas=tuple(runner.quota_limit.usage()),
+            process=agent.process_status if isinstance(agent := self.runtime.agent, IsolatedAgent) else None,
             recent=runner.metrics.snapshot(),
         )
 

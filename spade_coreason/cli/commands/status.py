@@ -61,6 +61,11 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
         if agent.rejected:
             print(f"{agent.jid} rejected {', '.join(_describe_count(*count) for count in agent.rejected.items())}")
     for agent in found.agents:
+        if (process := agent.process) is not None:
+            state = "is being started again" if process.pid is None else str(process.pid)
+            restarts = f", restarted {process.restarts:,} times; the last one {process.last_end}" if process.restarts else ""
+            print(strip_control_characters(f"{agent.jid} in its own process: {state}{restarts}"))
+    for agent in found.agents:
         if any(usage.messages or usage.refused for usage in agent.quotas):
             print(strip_control_characters(_describe_usage(agent)))
     for problem, jids in _jids_by_problem(found.agents).items():

@@ -68,6 +68,7 @@ class AgentInteractionMemory:
     ) -> None:
         self.agent_id = _require_text("agent_id", agent_id)
         self.limits = limits
+        self.durability = durability
         directory = Path(DEFAULT_DIRECTORY if storage_dir is None else storage_dir).absolute()
         self._file = MemoryFile(directory / file_name(agent_id), agent_id, limits, is_durable=durability == "full")
         self._clock = clock

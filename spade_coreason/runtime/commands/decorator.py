@@ -46,10 +46,15 @@ def command(name: str, description: str, /, **labels: str) -> Callable[[Method],
 
     def decorate(method: Method) -> Method:
         fields = _fields(name, method, labels)
-        setattr(method, _MARK, (name, description, fields))
+        mark_command(method, name, description, fields)
         return method
 
     return decorate
+
+
+def mark_command(method: Any, name: str, description: str, fields: tuple[Field, ...]) -> None:
+    """Mark a coroutine function `(self, session, **values)` as a command, so that `commands_of` finds it."""
+    setattr(method, _MARK, (name, description, fields))
 
 
 def commands_of(agent: object) -> list[AgentCommand]:

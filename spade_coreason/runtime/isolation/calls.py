@@ -1,0 +1,171 @@
+"""The calls of an agent's process that wait for an answer: reads of the session, peers, knowledge, usage and files."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+from uuid import uuid4
+
+from ...contracts import AgentRequest, Interaction
+from ...exceptions import UploadError
+from ..assembly import AgentParts
+from ..peers import CURRENT_REQUEST
+from .turns import OpenTurn
+
+MAX_UPLOAD_BYTES = 100 * 1024 * 1024
+"""The largest file that an agent in a process of its own can upload."""
+_EXCHANGED_NAME = re.compile(r"[0-9a-f]{32}")
+
+SendEvent: TypeAlias = Callable[..., None]
+
+
+class ChildCalls:
+    """The calls that the process of one agent may make. They use the parts that the agent would have in this process."""
+
+    def __init__(self, parts: AgentParts) -> None:
+        self._parts = parts
+        self.directory = Path(tempfile.mkdtemp(prefix="spade-coreason-files-"))
+        """A directory of this user alone. A file on its way to the server is handed over there."""
+        self._upload_lock = asyncio.Lock()
+        usage = parts.usage
+        self._functions: dict[str, Callable[..., Coroutine[Any, Any, object]]] = {
+            "usage.of_person": usage.of_person,
+            "usage.of_agent": usage.of_agent,
+            "usage.of_conversation": usage.of_conversation,
+            "knowledge.remove": self._remove,
+            "knowledge.list": self._list,
+            "knowledge.search": self._search,
+            "knowledge.missing": parts.knowledge.missing,
+            "knowledge.add_turns": self._add_turns,
+            "peers.tell": self._tell,
+        }
+        self._with_events: dict[str, Callable[..., Coroutine[Any, Any, object]]] = {
+            "knowledge.add": self._add,
+            "knowledge.reindex": parts.knowledge.reindex,
+            "peers.stream": self._stream,
+            "upload": self._upload,
+        }
+        self._of_turn: dict[str, Callable[..., Coroutine[Any, Any, object]]] = {
+            "history": _history,
+            "window": _window,
+            "recall": _recall,
+            "get": _get,
+            "audit": _audit,
+        }
+
+    def start(self, name: str, args: list[Any], turn: OpenTurn | None, send_event: SendEvent) -> Coroutine[Any, Any, object]:
+        """Return the work of a call. KeyError or TypeError if there is no such call."""
+        if (of_turn := self._of_turn.get(name)) is not None:
+            if turn is None or turn.session is None:
+                raise TypeError("it needs a turn")
+            return of_turn(turn, *args)
+        if (with_events := self._with_events.get(name)) is not None:
+            return with_events(send_event, *args)
+        return self._functions[name](*args)
+
+    def close(self) -> None:
+        """Remove the directory."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    # Peers
+
+    async def _stream(
+        self, send_event: SendEvent, jid: str, request: dict[str, Any], timeout_s: float, hops: int | None
+    ) -> None:
+        _set_current_request(hops)
+        async for event in self._parts.peers.stream(jid, AgentRequest.model_validate(request), timeout_s):
+            send_event(event.type, event.data)
+
+    async def _tell(self, jid: str, request: dict[str, Any], hops: int | None) -> None:
+        _set_current_request(hops)
+        await self._parts.peers.tell(jid, AgentRequest.model_validate(request))
+
+    # Knowledge
+
+    async def _add(self, send_event: SendEvent, text: str, name: str, owner: dict[str, Any], is_markdown: bool) -> str:
+        return await self._parts.knowledge.add(text, name, **owner, is_markdown=is_markdown, progress=send_event)
+
+    async def _remove(self, name: str, owner: dict[str, Any]) -> bool:
+        return await self._parts.knowledge.remove(name, **owner)
+
+    async def _list(self, owner: dict[str, Any]) -> object:
+        return await self._parts.knowledge.list(**owner)
+
+    async def _search(self, query: str, limit: int, threshold: float, owner: dict[str, Any]) -> object:
+        return await self._parts.knowledge.search(query, limit, threshold, **owner)
+
+    async def _add_turns(self, conversation: str, turns: list[tuple[int, dict[str, Any]]]) -> None:
+        numbered = [(number, Interaction.model_validate(turn)) for number, turn in turns]
+        await self._parts.knowledge.add_turns(conversation, numbered)
+
+    # Files
+
+    async def _upload(self, send_event: SendEvent, file: str, name: str, media_type: str) -> str:
+        if not _EXCHANGED_NAME.fullmatch(file):
+            raise UploadError(name, "it was not handed over")
+        path = self.directory / file
+        try:
+            async with self._upload_lock:  # one at a time, because each is in memory
+                data = await asyncio.to_thread(_read_file, path)
+                if data is None:
+                    raise UploadError(name, f"it is no file of at most {MAX_UPLOAD_BYTES:,} bytes")
+                return await self._parts.files.upload(name, data, media_type, send_event)
+        finally:
+            with suppress(OSError):
+                path.unlink()
+
+
+def _read_file(path: Path) -> bytes | None:
+    try:
+        if path.is_symlink() or not path.is_file():
+            return None
+        with path.open("rb") as file:
+            data = file.read(MAX_UPLOAD_BYTES + 1)
+    except OSError:
+        return None
+    return data if len(data) <= MAX_UPLOAD_BYTES else None
+
+
+def _set_current_request(hops: int | None) -> None:
+    """Let requests of this task count the agents that the request of the turn has passed already; None outside of a turn."""
+    if hops is not None:
+        request_id = uuid4()
+        CURRENT_REQUEST.set(AgentRequest(session_id=request_id, payload={}, metadata={"hops": hops}))
+
+
+# Of a turn
+
+_dump_turn = partial(Interaction.model_dump, mode="json", by_alias=True)
+
+
+async def _history(turn: OpenTurn, limit: int, offset: int) -> object:
+    return [_dump_turn(found) for found in await _session(turn).history(limit, offset)]
+
+
+async def _window(turn: OpenTurn) -> object:
+    return [_dump_turn(found) for found in await _session(turn).window()]
+
+
+async def _recall(turn: OpenTurn, query: str, limit: int, threshold: float) -> object:
+    return await _session(turn).recall(query, limit, threshold)
+
+
+async def _get(turn: OpenTurn, key: str) -> object:
+    missing = object()
+    value = await _session(turn).get(key, missing)
+    return [] if value is missing else [value]
+
+
+async def _audit(turn: OpenTurn, actor: str, action: str, resource: str, success: bool) -> None:
+    await cast(Any, turn.response).audit(actor, action, resource, success)
+
+
+def _session(turn: OpenTurn) -> Any:
+    return turn.session

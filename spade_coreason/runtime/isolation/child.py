@@ -1,0 +1,306 @@
+"""The process of an agent: `python -m spade_coreason.runtime.isolation.child DESCRIPTOR JID`, which the platform starts.
+
+DESCRIPTOR is the socket to the platform; JID is for people who look at the list of processes. When the platform ends, in any
+way, this process ends too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ctypes
+import inspect
+import logging
+import os
+import pickle
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+from ...contracts import AgentRequest, ClientCapabilities, Identity, Interaction
+from ...exceptions import ConfigError
+from ...memory import CURRENT_DEFERRED_SYNCS, AgentInteractionMemory, DeferredSyncs, MemoryLimits
+from ..agent_factory import Injectables, load_agent
+from ..agent_lifecycle import call_hook
+from ..commands.decorator import commands_of
+from ..peers import CURRENT_REQUEST
+from ..turn import construct_valid
+from .description import AgentDescription
+from .errors import dump_error
+from .frames import Channel, Message, ProtocolError
+from .remote import (
+    Connection,
+    RemoteKnowledge,
+    RemotePeers,
+    RemoteResponse,
+    RemoteSession,
+    RemoteTurn,
+    RemoteUsage,
+    build_files,
+    read_request,
+)
+
+_PR_SET_PDEATHSIG = 1
+_OOM_SCORE = "500"
+_SPARE_BYTES = 1 << 30
+_EXIT_S = 10.0
+_LOG_RECORDS = 500
+_LOG_INTERVAL_S = 5.0
+_MAX_LOG_TEXT = 16_000
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the platform until it closes the connection."""
+    _die_with_parent()
+    sock = socket.socket(fileno=int(arguments[0]))
+    sock.set_inheritable(False)  # a program that the agent starts must not hold the connection open
+    asyncio.run(_Child(sock).serve(arguments[1]))
+    return 0
+
+
+def _die_with_parent() -> None:
+    """Let this process be killed when the platform ends (Linux). Elsewhere the end of the connection ends it."""
+    parent_pid = os.getppid()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+    with suppress(OSError):  # if the machine runs out of memory, this process goes before the platform
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+
+
+def _limit_memory(memory_mb: int | None) -> None:
+    """Limit the memory far above `memory_mb`, for an allocation so fast that the platform cannot see it come."""
+    if memory_mb is not None:
+        limit = 2 * memory_mb * 1_048_576 + _SPARE_BYTES
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+class _LogForwarder(logging.Handler):
+    """Send log records to the platform, at most 500 in 5 s. The rest is counted."""
+
+    def __init__(self, send: Callable[[Message], int], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._send = send
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._interval = 0
+        self._sent = self._dropped = 0
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        interval = int(time.monotonic() / _LOG_INTERVAL_S)
+        if interval != self._interval:
+            self._interval, self._sent = interval, 0
+        if self._sent >= _LOG_RECORDS:
+            self._dropped += 1
+            return
+        self._sent += 1
+        text = self.format(record)
+        if len(text) > _MAX_LOG_TEXT:
+            text = f"{text[: _MAX_LOG_TEXT // 2]} […] {text[-_MAX_LOG_TEXT // 2 :]}"
+        if self._dropped:
+            text += f" ({self._dropped:,} records before this one were dropped)"
+            self._dropped = 0
+        message = ["log", record.name, record.levelno, text]
+        if threading.get_ident() == self._thread:
+            self._send(message)
+        else:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._send, message)
+
+
+class _Child:
+    """The agent and its turns in this process."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._agent: Any = None
+        self._commands: dict[str, Any] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._cancelled: set[int] = set()
+        self._turns: dict[int, RemoteTurn] = {}
+
+    async def serve(self, jid: str) -> None:
+        self._closed = asyncio.Event()
+        self._channel = Channel(self._socket, self._receive, self._on_closed, None)
+        self._connection = Connection(self._channel.send_encoded)
+        self._handlers: dict[str, Callable[..., None]] = {
+            "build": lambda build: self._build(jid, build),
+            "turn": self._on_turn,
+            "call": self._on_call,
+            "cancel": self._on_cancel,
+            "taken": self._on_taken,
+            "answer": self._connection.on_answer,
+            "event": self._connection.on_event,
+            "ping": self._on_ping,
+        }
+        await self._closed.wait()
+
+    def _receive(self, message: Message, size: int) -> None:
+        self._handlers[message[0]](*message[1:])
+
+    def _on_closed(self, error: ProtocolError | None) -> None:
+        # What does not end, such as a thread, must not outlive the platform.
+        exit_timer = threading.Timer(_EXIT_S, os._exit, (1,))
+        exit_timer.daemon = True
+        exit_timer.start()
+        self._closed.set()
+
+    # Building
+
+    def _build(self, jid: str, build: dict[str, Any]) -> None:
+        _limit_memory(build["memory_mb"])
+        sys.path[:] = build["path"]
+        logging.getLogger().addHandler(_LogForwarder(self._channel.send, asyncio.get_running_loop()))
+        logging.captureWarnings(True)
+        self._set_levels(build["levels"])
+        try:
+            self._agent = load_agent(
+                build["spec"],
+                place=build["place"],
+                project=Path(build["project"]),
+                injectables=self._make_injectables(jid, build),
+                options=pickle.loads(base64.b64decode(build["options"])),  # from the platform, which is trusted
+            )
+            description = AgentDescription.of(self._agent).dump()
+        except ConfigError as error:
+            self._channel.send(["failed", error.place, error.problem])
+            return
+        finally:
+            self._channel.flush()
+        self._commands = {command.name: command for command in commands_of(self._agent)}
+        self._channel.send(["built", description])
+        self._channel.flush()
+
+    def _make_injectables(self, jid: str, build: dict[str, Any]) -> Injectables:
+        connection, memory = self._connection, build["memory"]
+
+        def open_memory() -> AgentInteractionMemory:
+            # The same files as those of the platform: threads and processes may share them.
+            return AgentInteractionMemory(
+                jid, memory["directory"], limits=MemoryLimits(**memory["limits"]), durability=memory["durability"]
+            )
+
+        return Injectables(
+            manifest_file=Path(build["manifest"]) if build["manifest"] else None,
+            peers=lambda: RemotePeers(connection),
+            memory=open_memory if memory is not None else None,
+            knowledge=lambda: RemoteKnowledge(connection),
+            files=lambda: build_files(connection, Path(build["files"])),
+            usage=lambda: RemoteUsage(connection),
+        )
+
+    # Turns
+
+    def _on_turn(
+        self,
+        turn_id: int,
+        command: str,
+        values: dict[str, Any],
+        request_values: list[Any] | None,
+        session_values: list[Any],
+        variables: dict[str, dict[str, str]] | None,
+    ) -> None:
+        turn = self._turns[turn_id] = RemoteTurn(self._connection, turn_id, waits=variables is None)
+        session_id, identity, name, role, summary = session_values
+        session = RemoteSession(turn, session_id, Identity(id=identity, name=name, role=role), summary, variables)
+        request = None if request_values is None else _make_request(request_values)
+
+        async def work() -> object:
+            CURRENT_REQUEST.set(request)
+            if command:
+                text = await self._commands[command].run(session, **values)
+                return None if text is None else str(text)
+            returned: object = await self._agent.assist(request, session, RemoteResponse(turn))
+            return None if returned is None else type(returned).__name__
+
+        def close() -> None:
+            turn.is_closed = True
+            session.changes.close()
+            del self._turns[turn_id]
+
+        self._start(turn_id, work, close)
+
+    def _on_call(self, turn_id: int, name: str, args: list[Any]) -> None:
+        method = getattr(self._agent, name)
+
+        async def work() -> None:
+            if name in ("startup", "shutdown"):
+                await call_hook(method)
+                return
+            given = (Interaction.model_validate(args[0]), tuple(args[1])) if name == "feedback" else args
+            result = method(*given)
+            if inspect.isawaitable(result):
+                await result
+
+        self._start(turn_id, work, lambda: None)
+
+    def _start(self, turn_id: int, work: Callable[[], Any], close: Callable[[], None]) -> None:
+        self._tasks[turn_id] = asyncio.create_task(self._run(turn_id, work, close))
+
+    async def _run(self, turn_id: int, work: Callable[[], Any], close: Callable[[], None]) -> None:
+        """Run a turn to its end, and tell the platform. As there, nothing that it raises goes further."""
+        syncs = DeferredSyncs()
+        CURRENT_DEFERRED_SYNCS.set(syncs)
+        error: BaseException | None = None
+        value: object = None
+        try:
+            value = await work()
+        except BaseException as raised:  # noqa: BLE001 - also sys.exit(), which would end the process
+            error = raised
+        syncs.close()
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)  # a cancellation that is not delivered yet
+            while task.uncancel():
+                pass
+        try:
+            if syncs.memories:
+                await syncs.run()
+        except Exception as raised:  # noqa: BLE001 - the platform reports it
+            error = error or raised
+        close()
+        del self._tasks[turn_id]
+        # A reference to the frames of the turn would keep them until the next garbage collection.
+        dumped, error = None if error is None else dump_error(error), None
+        self._channel.send(["end", turn_id, dumped, value])
+
+    def _on_cancel(self, turn_id: int) -> None:
+        if (task := self._tasks.get(turn_id)) is not None:
+            task.cancel()
+
+    def _on_taken(self, turn_id: int, size: int) -> None:
+        if (turn := self._turns.get(turn_id)) is not None:
+            turn.on_taken(size)
+
+    def _on_ping(self, levels: dict[str, int]) -> None:
+        self._set_levels(levels)
+        self._channel.send(["pong"])
+
+    def _set_levels(self, levels: dict[str, int]) -> None:
+        for name, level in levels.items():
+            logger = logging.getLogger(name)
+            if logger.level != level:
+                logger.setLevel(level)
+
+
+def _make_request(values: list[Any]) -> AgentRequest:
+    fields = read_request(values)
+    fields["created_at"] = fields["created_at"].astimezone(UTC)
+    if fields["capabilities"] is not None:
+        fields["capabilities"] = ClientCapabilities.model_validate(fields["capabilities"])
+    return construct_valid(AgentRequest, fields)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,99 @@
+"""The settings of an agent's process, and what the process tells of its agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from ...contracts import AgentDefinition
+from ...domain.forms import Field
+from ..commands.decorator import commands_of
+
+HOOKS = ("startup", "shutdown", "feedback", "on_conversation_end")
+"""The optional methods of an agent that the platform calls."""
+
+REQUEST_FIELDS = (
+    "request_id",
+    "session_id",
+    "root_request_id",
+    "parent_request_id",
+    "created_at",
+    "payload",
+    "capabilities",
+    "metadata",
+)
+"""The fields of a request, in the order in which they cross."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationTimings:
+    """Times in seconds. The defaults are for production; tests shorten them."""
+
+    build_s: float = 60.0
+    """The time that the import and the constructor may take."""
+    check_s: float = 1.0
+    """The interval at which the process is asked to react, and its memory is measured."""
+    blocked_s: float = 10.0
+    """The time after which a process that does not react is ended."""
+    cancel_grace_s: float = 2.0
+    """The time that a cancelled turn has to end, before the process is ended."""
+    exit_s: float = 2.0
+    """The time that the process has to end by itself when the platform stops."""
+    first_delay_s: float = 0.5
+    """The delay before the first restart. It doubles with each further one."""
+    max_delay_s: float = 30.0
+    """The longest delay before a restart."""
+    healthy_s: float = 60.0
+    """The time after which the delay begins anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """The settings of an agent's process. `memory_mb`: the memory in MiB (resident) above which it is ended; None for any."""
+
+    memory_mb: int | None = None
+    timings: IsolationTimings = field(default_factory=IsolationTimings)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDescription:
+    """A command that the agent adds."""
+
+    name: str
+    description: str
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDescription:
+    """What the platform has to know of an agent in another process."""
+
+    type_name: str
+    manifest: AgentDefinition
+    hooks: tuple[str, ...]
+    commands: tuple[CommandDescription, ...]
+
+    @classmethod
+    def of(cls, agent: Any) -> AgentDescription:
+        """Describe an agent."""
+        return cls(
+            type(agent).__name__,
+            agent.manifest,
+            tuple(name for name in HOOKS if callable(getattr(agent, name, None))),
+            tuple(CommandDescription(command.name, command.description, command.fields) for command in commands_of(agent)),
+        )
+
+    def dump(self) -> dict[str, Any]:
+        """Return the description as JSON."""
+        dumped: dict[str, Any] = _ADAPTER.dump_python(self, mode="json", by_alias=True)
+        return dumped
+
+    @classmethod
+    def load(cls, data: object) -> AgentDescription:
+        """Read the result of `dump`. ValueError if it is none."""
+        return _ADAPTER.validate_python(data)
+
+
+_ADAPTER = TypeAdapter(AgentDescription)

@@ -1,0 +1,450 @@
+"""The objects that an agent gets in its own process: session, response, peers, knowledge, usage and files.
+
+Each is used like the one of the platform, and sends its calls there. What a call refuses is refused here, by the same code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from pydantic_core import from_json, to_json
+
+from ...contracts import AgentRequest, CloudEvent, DataBlock, GraphEventBase, Identity, Interaction, UserErrorBlock
+from ...contracts.authoring import VariableScope
+from ...contracts.base import utc_now
+from ...memory import Knowledge, ProgressCallback, SearchHit, SessionChanges, Usage, Variables
+from ...storage import Document
+from ..files import Files, Progress
+from ..peers import CURRENT_REQUEST, PeerEvent, Peers, to_request
+from ..response import check_choices, check_text, check_thought
+from .errors import load_error
+from .frames import MAX_FRAME_BYTES, WINDOW_BYTES, Message, encode_message
+
+_CALLS_UNTIL_YIELD = 64
+_RESERVED_BYTES = 1024  # of a frame, for what stands around its message
+
+
+class Connection:
+    """The connection to the platform: messages that need no answer, and calls that wait for one."""
+
+    def __init__(self, send_encoded: Callable[[bytes], int]) -> None:
+        self._send_encoded = send_encoded
+        self._ids = count(1)
+        self._calls: dict[int, tuple[asyncio.Future[Any], Callable[..., object] | None]] = {}
+
+    def send(self, message: Message) -> int:
+        """Send a message, and return its size. ValueError if it is no JSON, or too long."""
+        data = encode_message(message)
+        if len(data) > MAX_FRAME_BYTES - _RESERVED_BYTES:
+            limit = MAX_FRAME_BYTES - _RESERVED_BYTES
+            raise ValueError(f"it has {len(data):,} bytes, and {limit:,} are the most for an agent in its own process")
+        return self._send_encoded(data)
+
+    async def call(self, name: str, *args: object, turn: int = 0, on_event: Callable[..., object] | None = None) -> Any:
+        """Call the platform, and return the answer or raise its error. `on_event` gets what comes before.
+
+        An exception of `on_event` ends the call. A call that is cancelled is cancelled there, too.
+        """
+        call_id = next(self._ids)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.send(["ask", call_id, turn, name, args])
+        self._calls[call_id] = answer, on_event
+        try:
+            return await answer
+        finally:
+            if self._calls.pop(call_id, None) is not None:
+                self.send(["drop", call_id])
+
+    def on_answer(self, call_id: int, error: dict[str, Any] | None, value: Any) -> None:
+        """Handle the answer to a call."""
+        answer, _ = self._calls.pop(call_id, (None, None))
+        if answer is None or answer.done():
+            return
+        if error is not None:
+            answer.set_exception(load_error(error))
+        else:
+            answer.set_result(value)
+
+    def on_event(self, call_id: int, values: Sequence[Any]) -> None:
+        """Handle what comes before an answer."""
+        answer, on_event = self._calls.get(call_id, (None, None))
+        if answer is None or on_event is None or answer.done():
+            return
+        try:
+            on_event(*values)
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            answer.set_exception(error)
+
+
+class RemoteTurn:
+    """The connection of one turn: its calls in their order, with a limit of what is under way."""
+
+    def __init__(self, connection: Connection, turn_id: int, *, waits: bool) -> None:
+        self.connection = connection
+        self.id = turn_id
+        self._waits = waits
+        self._untaken_bytes = 0
+        self._taken = asyncio.Event()
+        self._call_count = 0
+        self.is_closed = False
+
+    def require_open(self) -> None:
+        """Raise RuntimeError if the turn has ended."""
+        if self.is_closed:
+            raise RuntimeError("nothing may be emitted after assist has returned")
+
+    async def do(self, name: str, *args: object) -> None:
+        """Make a call of the response. It returns at once, unless too much is under way or an interceptor may refuse it."""
+        self.require_open()
+        if self._waits:
+            await self.connection.call(name, *args, turn=self.id)
+            return
+        self._untaken_bytes += self.connection.send(["do", self.id, name, args])
+        self._call_count += 1
+        if self._call_count % _CALLS_UNTIL_YIELD == 0:
+            await asyncio.sleep(0)  # a long reply without an await must not block the event loop
+        while self._untaken_bytes > WINDOW_BYTES:
+            self._taken.clear()
+            await self._taken.wait()
+
+    def do_soon(self, name: str) -> None:
+        """Make a call that never fails."""
+        self._untaken_bytes += self.connection.send(["do", self.id, name, []])
+
+    async def call(self, name: str, *args: object) -> Any:
+        """Make a call of the turn that has an answer. RuntimeError after the turn."""
+        self.require_open()
+        return await self.connection.call(name, *args, turn=self.id)
+
+    def on_taken(self, size: int) -> None:
+        """Note that the platform has taken `size` bytes."""
+        self._untaken_bytes -= size
+        self._taken.set()
+
+
+class RemoteSession:
+    """The `Session` of one turn. Its variables are those at the start of the turn, and those that the turn stores.
+
+    `values` are the JSON texts of the variables by scope. None if an interceptor has wrapped the session: then every call
+    waits for it.
+    """
+
+    def __init__(
+        self, turn: RemoteTurn, session_id: str, identity: Identity, summary: str, values: Mapping[str, dict[str, str]] | None
+    ) -> None:
+        self._turn = turn
+        self._session_id = session_id
+        self._identity = identity
+        self._summary = summary
+        self._waits = values is None
+        person = None if values is None or "person" not in values else Variables("person", "", values["person"])
+        self.changes = SessionChanges(Variables("conversation", "", dict(values or {}).get("conversation", {})), person)
+
+    @property
+    def session_id(self) -> str:
+        """The id of the session."""
+        return self._session_id
+
+    @property
+    def identity(self) -> Identity:
+        """The sender of the request."""
+        return self._identity
+
+    @property
+    def summary(self) -> str:
+        """The summary of the turns before the window."""
+        return self._summary
+
+    async def history(self, limit: int = 10, offset: int = 0) -> list[Interaction]:
+        """Return `limit` turns, oldest first. The last of them is `offset` turns before the newest."""
+        return [Interaction.model_validate(turn) for turn in await self._turn.call("history", limit, offset)]
+
+    async def window(self) -> list[Interaction]:
+        """Return the turns that the memory policy selects for a language model, oldest first."""
+        return [Interaction.model_validate(turn) for turn in await self._turn.call("window")]
+
+    async def recall(self, query: str, limit: int = 5, threshold: float = 0.7) -> list[str]:
+        """Search for texts about `query`, best first."""
+        texts: list[str] = await self._turn.call("recall", query, limit, threshold)
+        return texts
+
+    async def store(self, key: str, value: Any, *, scope: VariableScope | None = None) -> None:
+        """Store a JSON value under a key."""
+        self.changes.store(key, value, scope)
+        await self._turn.do("store", key, value, scope)
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """Return the variable of this conversation, else that of this person with the agent, else `default`."""
+        if self._waits:
+            found = await self._turn.call("get", key)
+            return found[0] if found else default
+        text = self.changes.find(key)
+        return default if text is None else json.loads(text)
+
+    def end(self) -> None:
+        """End the episode of the conversation after this turn."""
+        if not self._turn.is_closed and not self.changes.is_ended:
+            self.changes.is_ended = True
+            self._turn.do_soon("end")
+
+
+class RemoteStream:
+    """One stream of text, as `Stream`."""
+
+    def __init__(self, turn: RemoteTurn, number: int, stream_id: str) -> None:
+        self._turn = turn
+        self._number = number
+        self._stream_id = stream_id
+        self._is_closed = False
+
+    @property
+    def stream_id(self) -> str:
+        """The id of the stream, a UUID as text."""
+        return self._stream_id
+
+    @property
+    def is_active(self) -> bool:
+        """True while the stream can be written to."""
+        return not self._is_closed and not self._turn.is_closed
+
+    async def write(self, chunk: str) -> None:
+        """Send a piece of text. RuntimeError after the end of the stream; TypeError if `chunk` is no text."""
+        if not isinstance(chunk, str):
+            raise TypeError(f"a stream takes text, not {type(chunk).__name__}")
+        if not self.is_active:
+            raise RuntimeError("this stream is closed")
+        await self._turn.do("write", self._number, chunk)
+
+    async def close(self) -> None:
+        """End the stream; a second end does nothing."""
+        await self._end("close")
+
+    async def abort(self, reason: str) -> None:
+        """End the stream as incomplete; a second end does nothing."""
+        await self._end("abort", reason)
+
+    async def replace(self, content: str, reason: str) -> None:
+        """End the stream as incomplete and replace its whole text by `content`; a second end does nothing."""
+        await self._end("replace", content, reason)
+
+    async def _end(self, name: str, *args: str) -> None:
+        if self.is_active:
+            self._is_closed = True
+            await self._turn.do(name, self._number, *args)
+
+
+class RemoteResponse:
+    """The `Response` of one turn. Each call after the turn raises RuntimeError."""
+
+    def __init__(self, turn: RemoteTurn) -> None:
+        self._turn = turn
+
+    async def thought(self, content: str, status: str = "IN_PROGRESS") -> None:
+        """Send a thought."""
+        self._turn.require_open()
+        check_thought(content, status)
+        await self._turn.do("thought", content, status)
+
+    async def step(self, content: str) -> None:
+        """Send a thought that is one short line."""
+        self._turn.require_open()
+        check_thought(content, "IN_PROGRESS")
+        await self._turn.do("step", content)
+
+    async def markdown(self, content: str) -> None:
+        """Send a text in CommonMark."""
+        check_text(content)
+        await self._turn.do("markdown", content)
+
+    async def ask(self, question: str, choices: Sequence[str]) -> None:
+        """Send a question with choices."""
+        check_choices(choices)
+        await self._turn.do("ask", question, list(choices))
+
+    async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
+        """Send data, a JSON object. ValueError or TypeError for any other value, and nothing is sent."""
+        DataBlock.model_validate({"id": uuid4(), "data": data, "title": title, "view_hint": view_hint}).dump()
+        await self._turn.do("data", data, title, view_hint)
+
+    async def error(self, message: str, details: dict[str, Any] | None = None, recoverable: bool = False) -> None:
+        """Report that the request failed."""
+        UserErrorBlock(user_message=message, technical_details=details, recoverable=recoverable)
+        known = None if details is None else from_json(to_json(details, fallback=repr))
+        await self._turn.do("error", message, known, recoverable)
+
+    async def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> RemoteStream:
+        """Open a stream."""
+        number, stream_id = await self._turn.call("create_stream", title, metadata)
+        return RemoteStream(self._turn, number, stream_id)
+
+    async def emit(self, event: CloudEvent[Any] | GraphEventBase) -> None:
+        """Record an event with the turn."""
+        await self._turn.do("emit", event.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+    async def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
+        """Log a line, and record it."""
+        await self._turn.do("log", level, message, metadata)
+
+    async def audit(self, actor: str, action: str, resource: str, success: bool) -> None:
+        """Append an entry to the audit trail; it is durable when the call returns."""
+        await self._turn.call("audit", actor, action, resource, success)
+
+
+class RemotePeers(Peers):
+    """The other agents. The platform sends the requests and receives the replies."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def stream(
+        self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0
+    ) -> AsyncIterator[PeerEvent]:
+        """Ask the agent `jid`, and yield the events of its reply as they arrive."""
+        arrivals: asyncio.Queue[PeerEvent | None] = asyncio.Queue()
+        call = asyncio.ensure_future(
+            self._connection.call(
+                "peers.stream",
+                jid,
+                to_request(request),
+                timeout,
+                _hops(),
+                on_event=lambda kind, data: arrivals.put_nowait(PeerEvent(kind, data)),
+            )
+        )
+        call.add_done_callback(lambda _: arrivals.put_nowait(None))
+        try:
+            while (event := await arrivals.get()) is not None:
+                yield event
+            await call
+        finally:
+            if not call.done():
+                call.cancel()
+
+    async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
+        """Send a request without waiting."""
+        await self._connection.call("peers.tell", jid, to_request(request), _hops())
+
+
+def _hops() -> int | None:
+    """Return the number of agents that the request of this task has passed; None outside of a turn."""
+    current = CURRENT_REQUEST.get()
+    return None if current is None else int(current.metadata.get("hops", 0))
+
+
+class RemoteKnowledge(Knowledge):
+    """The knowledge of the agent. The platform stores it, searches it and makes its vectors; files are read here."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def add(
+        self,
+        text: str,
+        name: str,
+        *,
+        person: str | None = None,
+        conversation: str | None = None,
+        is_markdown: bool = False,
+        progress: ProgressCallback | None = None,
+    ) -> str:
+        """Store a text as a document."""
+        args = text, name, _owner(person, conversation), is_markdown
+        outcome: str = await self._connection.call("knowledge.add", *args, on_event=progress)
+        return outcome
+
+    async def remove(self, name: str, *, person: str | None = None, conversation: str | None = None) -> bool:
+        """Delete a document. Return False if there is none of this name."""
+        return bool(await self._connection.call("knowledge.remove", name, _owner(person, conversation)))
+
+    async def list(self, *, person: str | None = None, conversation: str | None = None) -> Any:
+        """Return the documents, sorted by name."""
+        found = await self._connection.call("knowledge.list", _owner(person, conversation))
+        return [Document(**document | {"added_at": datetime.fromisoformat(document["added_at"])}) for document in found]
+
+    async def search(
+        self, query: str, limit: int = 5, threshold: float = 0.7, *, person: str | None = None, conversation: str | None = None
+    ) -> Any:
+        """Search the documents for passages about `query`, best first."""
+        found = await self._connection.call("knowledge.search", query, limit, threshold, _owner(person, conversation))
+        return [SearchHit(**hit) for hit in found]
+
+    async def reindex(self, progress: ProgressCallback | None = None) -> int:
+        """Make the vectors that are missing or of another model. Return how many."""
+        return int(await self._connection.call("knowledge.reindex", on_event=progress))
+
+    async def missing(self) -> dict[str, int]:
+        """Count passages without a vector of the embedder, by the model of the vector that they have."""
+        counts: dict[str, int] = await self._connection.call("knowledge.missing")
+        return counts
+
+    async def add_turns(self, conversation: str, turns: Iterable[tuple[int, Interaction]]) -> None:
+        """Store turns, by their numbers, as knowledge of their conversation."""
+        dumped = [(number, turn.model_dump(mode="json", by_alias=True)) for number, turn in turns]
+        await self._connection.call("knowledge.add_turns", conversation, dumped)
+
+    def clear_cache(self) -> None:
+        """Do nothing: there is no cache here."""
+
+    async def close(self) -> None:
+        """Do nothing: the platform closes the embedder."""
+
+
+def _owner(person: str | None, conversation: str | None) -> dict[str, str | None]:
+    return {"person": person, "conversation": conversation}
+
+
+class RemoteUsage(Usage):
+    """The tokens that the turns of the agent used. The platform counts them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._clock = utc_now
+
+    async def of_person(self, person: str) -> int:
+        """Return the tokens of a person (a bare JID) today (UTC)."""
+        return int(await self._connection.call("usage.of_person", person))
+
+    async def of_agent(self) -> int:
+        """Return the tokens of the agent today (UTC)."""
+        return int(await self._connection.call("usage.of_agent"))
+
+    async def of_conversation(self, conversation_id: str) -> int:
+        """Return the tokens of a conversation in its current episode."""
+        return int(await self._connection.call("usage.of_conversation", conversation_id))
+
+
+def build_files(connection: Connection, directory: Path) -> Files:
+    """Return the files of the agent. An upload is handed over in `directory`; links are fetched in this process."""
+
+    async def upload(name: str, data: bytes, media_type: str, progress: Progress | None) -> str:
+        path = directory / uuid4().hex
+        await asyncio.to_thread(path.write_bytes, data)
+        try:
+            link: str = await connection.call("upload", path.name, name, media_type, on_event=progress)
+            return link
+        finally:
+            path.unlink(missing_ok=True)
+
+    return Files(upload)
+
+
+def read_request(values: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields of a request, from their values in the order of `REQUEST_FIELDS`."""
+    request_id, session_id, root_id, parent_id, created_at, payload, capabilities, metadata = values
+    return {
+        "request_id": UUID(request_id),
+        "session_id": UUID(session_id),
+        "root_request_id": None if root_id is None else UUID(root_id),
+        "parent_request_id": None if parent_id is None else UUID(parent_id),
+        "created_at": datetime.fromisoformat(created_at),
+        "payload": payload,
+        "capabilities": capabilities,
+        "metadata": metadata,
+    }
