@@ -58,7 +58,7 @@ def spec_of(agent: object) -> str:
     """Return the `module:attribute` under which another process finds a class or function. ConfigError if there is none."""
     found = inspect.unwrap(agent.function) if isinstance(agent, FunctionAgent) else agent
     module, name = getattr(found, "__module__", None), getattr(found, "__qualname__", "")
-    if module is None or not name or "<" in name:
+    if module in (None, "__main__") or not name or "<" in name:
         problem = "only a class or a function of a module can run in a process of its own; define it at the top of one"
         raise ConfigError("isolation", problem)
     return f"{module}:{name}"

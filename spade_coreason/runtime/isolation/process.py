@@ -314,8 +314,8 @@ class AgentProcess:
             self._channel.close()
             self._on_closed(None)
             return
-        if now - self._checked_at > 2 * timings.check_s and self._pinged_at is not None:
-            self._pinged_at = now  # the platform itself was held up, and may not have read the answer
+        if self._pinged_at is not None:  # the time in which the platform itself was held up does not count
+            self._pinged_at += max(0.0, now - self._checked_at - timings.check_s)
         self._checked_at = now
         if self._pinged_at is None:
             self._pinged_at = now

@@ -16,17 +16,17 @@ from tests.runtime.isolation.hostile_agent import HostileAgent
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import eventually
 
-TIMINGS = IsolationTimings(check_s=0.1, blocked_s=1.5, cancel_grace_s=0.5, exit_s=0.5, first_delay_s=0.05, healthy_s=0)
+TIMINGS = IsolationTimings(check_s=0.1, blocked_s=5, cancel_grace_s=3, first_delay_s=0.05, healthy_s=0)
 ISOLATION = Isolation(memory_mb=200, timings=TIMINGS)
-POLICY = Policy(assist_timeout_s=3, rules=Rules(max_interactions=0))
+POLICY = Policy(assist_timeout_s=15, rules=Rules(max_interactions=0))
 TIMEOUT_S = 60.0
 
 # What the log says of the end of the process; None if only the turn ends.
 ATTACKS: dict[str, str | None] = {
-    "block_in_a_loop": "did not react for 1.5 s",
-    "sleep_without_await": "did not react for 1.5 s",
-    "backtrack_with_the_lock": "did not react for 1.5 s",
-    "stop_itself": "did not react for 1.5 s",
+    "block_in_a_loop": "did not react for 5 s",
+    "sleep_without_await": "did not react for 5 s",
+    "backtrack_with_the_lock": "did not react for 5 s",
+    "stop_itself": "did not react for 5 s",
     "exit_the_process": "ended with exit status 0",
     "kill_itself": "was ended by the signal SIGKILL",
     "read_a_null_pointer": "was ended by the signal SIGSEGV",
@@ -44,7 +44,7 @@ ATTACKS: dict[str, str | None] = {
     "send_frames_without_end": "sent log records without end",
     "leave_programs_behind": "ended with exit status 1",
     "leave_a_fork_behind": "ended with exit status 1",
-    "swallow_cancellations": "did not stop a cancelled turn within 0.5 s",
+    "swallow_cancellations": "did not stop a cancelled turn within 3 s",
     "flood_with_texts": None,
     "stream_without_end": None,
     "store_without_end": None,
@@ -90,9 +90,7 @@ async def test_hostile_code_in_its_own_process_harms_nobody_else(
         expected_errors("agent@localhost: its process")
     monkeypatch.syspath_prepend(Path.cwd())
     monkeypatch.chdir(tmp_path)
-    async with AgentTester(
-        HostileAgent, peers={"neighbour": neighbour}, policy=POLICY, isolation=ISOLATION
-    ) as t:
+    async with AgentTester(HostileAgent, peers={"neighbour": neighbour}, policy=POLICY, isolation=ISOLATION) as t:
         assert "hello" in (await t.ask("hello", timeout=TIMEOUT_S)).text
         before_mb = resident_mb()
         attacking = asyncio.create_task(ask(t, attack))

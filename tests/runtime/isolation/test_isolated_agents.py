@@ -1,0 +1,191 @@
+"""Agents in a process of their own do the same as in the platform's process."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spade_coreason import AgentRequest, AgentTester, Response, Session, agent
+from spade_coreason.contracts import Interceptor
+from spade_coreason.contracts.interceptors import Next, ResponseWrapper
+from spade_coreason.exceptions import PeerError
+from spade_coreason.testing import Isolation, Policy
+from tests.runtime.isolation.scripted_agent import ScriptedAgent
+from tests.support.errors import ExpectedErrors
+from tests.support.llm_agent import stored_turns
+from tests.support.wait import eventually
+
+SCRIPTS = [
+    "blocks",
+    "streams",
+    "wrong calls",
+    "session",
+    "request",
+    "events",
+    "memory",
+    "knowledge",
+    "peers",
+    "files",
+    "error",
+    "end",
+    "return",
+    "seen",
+]
+FAULTS = ["raise", "exit", "cancel itself", "base exception", "timeout", "group"]
+VOLATILE = {"id", "stream_id", "interaction_id", "timestamp", "time", "conversation_id", "duration_ms", "request_id"}
+VOLATILE |= {"root_request_id", "previous_hash", "integrity_hash", "incident"}
+
+
+@agent
+async def peer(request: AgentRequest, session: Session, response: Response) -> None:
+    """Answer, or fail."""
+    if request.payload["query"] == "fail":
+        raise ValueError("a secret")
+    await response.markdown(f"{request.payload['query']} after {request.metadata.get('hops', 0)} hops")
+
+
+class PassOn(Interceptor):
+    """An interceptor that wraps the response, and refuses one text."""
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response, next: Next) -> None:
+        await next(request, session, RefusingResponse(response))
+
+
+class RefusingResponse(ResponseWrapper):
+    """A response that does not send "hello"."""
+
+    async def markdown(self, content: str) -> None:
+        if content == "refused":
+            raise PermissionError("not this word")
+        await super().markdown(content)
+
+
+def normalise(value: Any) -> Any:
+    """Replace what differs from one run to the next."""
+    if isinstance(value, dict):
+        return {key: "…" if key in VOLATILE else normalise(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [normalise(item) for item in value]
+    return re.sub(r"incident [0-9a-f]{8}|[0-9a-f]{8}-[0-9a-f-]{27}", "…", value) if isinstance(value, str) else value
+
+
+async def play(script: str, isolation: Isolation | None, interceptors: tuple[type[Interceptor], ...] = ()) -> Any:
+    """Play a script twice as a program and once as a person. Return all that is sent and stored."""
+    sent: list[Any] = []
+    async with AgentTester(
+        ScriptedAgent,
+        peers={"peer": peer},
+        options={"greeting": "good day "},
+        isolation=isolation,
+        interceptors=interceptors,
+    ) as t:
+        for _ in range(2):
+            try:
+                async for event in t.stream(script, user="program@localhost", thread="p"):
+                    sent.append([event.type, dict(event.data)])
+            except PeerError as error:
+                sent.append(f"{type(error).__name__}: {error}")
+        sent.append(await t.say(script, user="person@localhost"))
+        await t.settled()
+        stored = [await stored_turns(t, user) for user in ("program@localhost", "person@localhost")]
+        variables = [
+            await t.runners[t.jid].repository.load_variables("person", user)
+            for user in ("program@localhost", "person@localhost")
+        ]
+        return normalise(json.loads(json.dumps([sent, stored, variables], default=str)))
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+async def test_an_agent_does_the_same_in_its_own_process(script: str, expected_errors: ExpectedErrors) -> None:
+    if script == "peers":
+        expected_errors("peer@localhost: incident")
+    assert await play(script, Isolation()) == await play(script, None)
+
+
+@pytest.mark.parametrize("script", ["blocks", "streams", "wrong calls", "session", "events"])
+async def test_an_agent_behind_an_interceptor_does_the_same_in_its_own_process(script: str) -> None:
+    assert await play(script, Isolation(), (PassOn,)) == await play(script, None, (PassOn,))
+
+
+@pytest.mark.parametrize("script", FAULTS)
+async def test_an_agent_fails_in_its_own_process_as_it_does_here(
+    script: str, expected_errors: ExpectedErrors, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected_errors("agent@localhost: incident")
+    assert await play(script, Isolation()) == await play(script, None)
+    if script == "raise":
+        assert 'raise ZeroDivisionError("a secret")' in caplog.text
+        assert caplog.text.count("in play_raise") == 6
+
+
+@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+async def test_commands_feedback_ends_and_lifecycle(isolation: Isolation | None, expected_errors: ExpectedErrors) -> None:
+    expected_errors("agent@localhost: incident")
+    async with AgentTester(ScriptedAgent, isolation=isolation) as t:
+        assert await t.say("/count") == ["1 visits"]
+        assert await t.say("/count 5") == ["6 visits"]
+        assert await t.say("/count -1") == ["Done."]
+        assert (await t.say("/count 0"))[0].startswith("Something went wrong on my side")
+        assert (await t.say("/count many"))[0].startswith('step is a number, not "many".')
+        assert "count" in "".join(await t.say("/help"))
+        t.send("end")
+        reply = await t.message()
+        t.react(reply.id, "👍")
+        await t.settled()
+        await t.say("late")
+
+        async def seen() -> list[str]:
+            answer = await t.ask("seen", user="other@localhost")
+            values: list[str] = answer.data[0]["data"]["seen"]
+            return values
+
+        while len(values := await seen()) < 5:
+            pass
+        assert values[0] == "startup"
+        assert sorted(values[1:]) == sorted(
+            [
+                values[1] if values[1].endswith("completed") else values[2],
+                "{'query': 'end'} ('👍',)",
+                "RuntimeError: nothing may be emitted after assist has returned",
+                "RuntimeError: nothing may be stored after assist has returned",
+            ]
+        )
+
+
+@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+async def test_a_cancelled_turn_ends_in_the_agent(isolation: Isolation | None) -> None:
+    async with AgentTester(ScriptedAgent, isolation=isolation) as t:
+        t.send("wait")
+        assert (await t.message()).text == "I wait"
+        assert await t.say("/cancel") == ["Stopped."]
+        assert (await t.ask("seen", user="other@localhost")).data[0]["data"]["seen"] == ["startup", "cancelled"]
+
+
+@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+async def test_a_turn_that_takes_too_long_ends_in_the_agent(
+    isolation: Isolation | None, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("assist took longer than 0.5 s")
+    async with AgentTester(ScriptedAgent, isolation=isolation, policy=Policy(assist_timeout_s=0.5)) as t:
+        assert (await t.say("wait"))[-1].startswith("I could not finish this within 0.5 s")
+        assert (await t.ask("seen", user="other@localhost")).data[0]["data"]["seen"] == ["startup", "cancelled"]
+
+
+async def test_an_agent_keeps_its_data_over_a_restart_of_the_platform() -> None:
+    async with AgentTester(ScriptedAgent, isolation=Isolation()) as t:
+        assert await t.say("/count 3") == ["3 visits"]
+        await t.say("memory")
+        await t.restart()
+        assert await t.say("/count 3") == ["6 visits"]
+        assert "two" in "".join(await t.say("/memory"))
+
+
+async def test_processes_end_with_the_tester() -> None:
+    async with AgentTester(ScriptedAgent, isolation=Isolation()) as t:
+        pid = t.agent.process_status.pid  # type: ignore[attr-defined]
+        assert Path(f"/proc/{pid}").exists()
+    await eventually(lambda: not Path(f"/proc/{pid}").exists())
