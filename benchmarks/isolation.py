@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session
+from spade_coreason.app.gc import tune_gc
 from spade_coreason.testing import Isolation, Policy, Rules
 
 IN_FLIGHT = 64
@@ -81,6 +82,7 @@ async def compare(rounds: int) -> tuple[Figures, Figures]:
     ):
         await _measure(plain, Figures())
         await _measure(isolated, Figures())
+        tune_gc()  # as `up` does
         for _ in range(rounds):
             await _measure(plain, here)
             await _measure(isolated, process)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ctypes
+import gc
 import inspect
 import logging
 import os
@@ -51,6 +52,7 @@ from .remote import (
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = "500"
 _SPARE_BYTES = 1 << 30
+_GENERATION_0_THRESHOLD = 10_000
 _EXIT_S = 10.0
 _LOG_RECORDS = 500
 _LOG_INTERVAL_S = 5.0
@@ -177,6 +179,9 @@ class _Child:
             return
         finally:
             self._channel.flush()
+        gc.collect()  # as the platform does when all is built
+        gc.freeze()
+        gc.set_threshold(_GENERATION_0_THRESHOLD, 20, 20)
         self._commands = {command.name: command for command in commands_of(self._agent)}
         self._channel.send(["built", description])
         self._channel.flush()
