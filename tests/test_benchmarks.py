@@ -110,3 +110,10 @@ def test_without_a_server_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "prosody is not installed; `make servers` enables this measurement" in done.stderr
     assert done.stdout == ""
+
+
+def test_the_cost_of_a_process_of_its_own_is_measured() -> None:
+    command = [sys.executable, "-m", "benchmarks.isolation", "--rounds", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert [line[:30].rstrip() for line in done.stdout.splitlines()[1:]] == ["one at a time", "CPU a turn, 64 in flight"]

@@ -12,14 +12,16 @@ import pytest
 from agents.assistant import AssistantAgent
 from spade_coreason import AgentTester, ConfigError, load_settings
 from spade_coreason.runtime.agent_factory import Injectables, load_agent
+from spade_coreason.testing import Isolation
 from tests.support.chat_completions import ChatCompletionsServer, message_contents, text_answer, tool_call_answer
 from tests.support.mcp_servers.servers import legacy_server
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
 async def test_the_assistant_uses_time_memory_documents_and_mcp_servers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: Isolation | None
 ) -> None:
     wanted = tool_call_answer(
         ("current_time", {"timezone": "Europe/Madrid"}),
@@ -31,7 +33,8 @@ async def test_the_assistant_uses_time_memory_documents_and_mcp_servers(
     async with ChatCompletionsServer(wanted, text_answer("It is late.")) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_MODEL", "small")
-        async with AgentTester(AssistantAgent, options={"mcp": {"files": legacy_server(tmp_path / "log")}}) as t:
+        options = {"mcp": {"files": legacy_server(tmp_path / "log")}}
+        async with AgentTester(AssistantAgent, options=options, isolation=isolation) as t:
             knowledge = t.runners[t.jid].knowledge
             assert knowledge is not None
             await knowledge.add("The office opens at nine.", "office.txt")

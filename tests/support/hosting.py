@@ -413,10 +413,12 @@ async def run_platform(
     grace_s: float = 10,
     errors: Sequence[str] = (),
     other_agents: int = 0,
+    isolation: Literal["none", "process"] = "none",
 ) -> AsyncIterator[tuple[PlatformProcess, str]]:
     """Run a child process with one agent on `server`; yield it and the agent's JID. It is killed at the end, if it still runs.
 
     It has to log these `errors`, and no others. `other_agents` is the number of further agents of the same kind.
+    `isolation` is that of the first agent.
     """
     accounts = [await server.account() for _ in range(1 + other_agents)]
     jid, *others = [bare_jid(account) for account, _ in accounts]
@@ -432,7 +434,16 @@ async def run_platform(
         "data_dir": str(tmp_path / "data"),
         "conversation": {"max_interactions": 0, **(conversation or {})},
         "limits": {"grace_s": grace_s},
-        "agents": [{"jid": jid, "agent": agent, "password": word, "options": options or {}} for jid, word in accounts],
+        "agents": [
+            {
+                "jid": account,
+                "agent": agent,
+                "password": word,
+                "options": options or {},
+                "isolation": isolation if number == 0 else "none",
+            }
+            for number, (account, word) in enumerate(accounts)
+        ],
     }
     configuration.write_text(json.dumps(settings))
     configuration.chmod(0o600)

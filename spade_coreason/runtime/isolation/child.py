@@ -11,6 +11,7 @@ import base64
 import ctypes
 import gc
 import inspect
+import io
 import logging
 import os
 import pickle
@@ -39,12 +40,12 @@ from .errors import dump_error
 from .frames import Channel, Message, ProtocolError
 from .remote import (
     Connection,
-    RemoteKnowledge,
-    RemotePeers,
-    RemoteResponse,
-    RemoteSession,
-    RemoteTurn,
-    RemoteUsage,
+    ForwardedKnowledge,
+    ForwardedPeers,
+    ForwardedResponse,
+    ForwardedSession,
+    ForwardedTurn,
+    ForwardedUsage,
     build_files,
     read_request,
 )
@@ -64,6 +65,8 @@ def main(arguments: list[str]) -> int:
     _die_with_parent()
     sock = socket.socket(fileno=int(arguments[0]))
     sock.set_inheritable(False)  # a program that the agent starts must not hold the connection open
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     asyncio.run(_Child(sock).serve(arguments[1]))
     return 0
 
@@ -129,7 +132,7 @@ class _Child:
         self._commands: dict[str, Any] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._cancelled: set[int] = set()
-        self._turns: dict[int, RemoteTurn] = {}
+        self._turns: dict[int, ForwardedTurn] = {}
 
     async def serve(self, jid: str) -> None:
         self._closed = asyncio.Event()
@@ -197,11 +200,11 @@ class _Child:
 
         return Injectables(
             manifest_file=Path(build["manifest"]) if build["manifest"] else None,
-            peers=lambda: RemotePeers(connection),
+            peers=lambda: ForwardedPeers(connection),
             memory=open_memory if memory is not None else None,
-            knowledge=lambda: RemoteKnowledge(connection),
+            knowledge=lambda: ForwardedKnowledge(connection),
             files=lambda: build_files(connection, Path(build["files"])),
-            usage=lambda: RemoteUsage(connection),
+            usage=lambda: ForwardedUsage(connection),
         )
 
     # Turns
@@ -215,9 +218,9 @@ class _Child:
         session_values: list[Any],
         variables: dict[str, dict[str, str]] | None,
     ) -> None:
-        turn = self._turns[turn_id] = RemoteTurn(self._connection, turn_id, waits=variables is None)
+        turn = self._turns[turn_id] = ForwardedTurn(self._connection, turn_id, waits=variables is None)
         session_id, identity, name, role, summary = session_values
-        session = RemoteSession(turn, session_id, Identity(id=identity, name=name, role=role), summary, variables)
+        session = ForwardedSession(turn, session_id, Identity(id=identity, name=name, role=role), summary, variables)
         request = None if request_values is None else _make_request(request_values)
 
         async def work() -> object:
@@ -225,7 +228,7 @@ class _Child:
             if command:
                 text = await self._commands[command].run(session, **values)
                 return None if text is None else str(text)
-            returned: object = await self._agent.assist(request, session, RemoteResponse(turn))
+            returned: object = await self._agent.assist(request, session, ForwardedResponse(turn))
             return None if returned is None else type(returned).__name__
 
         def close() -> None:

@@ -104,6 +104,7 @@ class AgentProcess:
         self._flood_bucket = TokenBucket(_DROPPED_RECORDS, _DROPPED_RECORDS / 10)
         self._logger_names: set[str] = set()
         self._shown_bucket, self._dropped_bytes = TokenBucket(_SHOWN_BYTES, _SHOWN_BYTES / 16), 0
+        self._partial_line = b""
         self._output_timer: asyncio.TimerHandle | None = None
         ours, theirs = socket.socketpair()
         self._output, output = os.pipe()
@@ -358,8 +359,13 @@ class AgentProcess:
         except BlockingIOError:
             return None
 
-    def _show_output(self, data: bytes | None) -> None:
-        """Print text of the process to standard error, each line with the agent's name."""
+    def _show_output(self, data: bytes | None, *, is_last: bool = False) -> None:
+        """Print text of the process to standard error, each line with the agent's name. The end of a line may come later."""
+        *lines, self._partial_line = (self._partial_line + (data or b"")).splitlines(keepends=True) or [b""]
+        if is_last or self._partial_line.endswith(b"\n") or len(self._partial_line) > _OUTPUT_READ_BYTES:
+            lines.append(self._partial_line)
+            self._partial_line = b""
+        data = b"".join(lines)
         if not data:
             return
         if not self._shown_bucket.take(len(data)):
@@ -416,7 +422,7 @@ class AgentProcess:
         self._loop.remove_reader(self._output)
         if self._output_timer is not None:
             self._output_timer.cancel()
-        self._show_output(self._read_output_bytes())  # the last words, such as those of a segmentation fault
+        self._show_output(self._read_output_bytes(), is_last=True)  # the last words, such as those of a segmentation fault
         os.close(self._output)
         for task in list(self._tasks.values()):
             task.cancel()

@@ -83,7 +83,7 @@ class Connection:
             answer.set_exception(error)
 
 
-class RemoteTurn:
+class ForwardedTurn:
     """The connection of one turn: its calls in their order, with a limit of what is under way."""
 
     def __init__(self, connection: Connection, turn_id: int, *, waits: bool) -> None:
@@ -129,7 +129,7 @@ class RemoteTurn:
         self._taken.set()
 
 
-class RemoteSession:
+class ForwardedSession:
     """The `Session` of one turn. Its variables are those at the start of the turn, and those that the turn stores.
 
     `values` are the JSON texts of the variables by scope. None if an interceptor has wrapped the session: then every call
@@ -137,7 +137,12 @@ class RemoteSession:
     """
 
     def __init__(
-        self, turn: RemoteTurn, session_id: str, identity: Identity, summary: str, values: Mapping[str, dict[str, str]] | None
+        self,
+        turn: ForwardedTurn,
+        session_id: str,
+        identity: Identity,
+        summary: str,
+        values: Mapping[str, dict[str, str]] | None,
     ) -> None:
         self._turn = turn
         self._session_id = session_id
@@ -195,10 +200,10 @@ class RemoteSession:
             self._turn.do_soon("end")
 
 
-class RemoteStream:
+class ForwardedStream:
     """One stream of text, as `Stream`."""
 
-    def __init__(self, turn: RemoteTurn, number: int, stream_id: str) -> None:
+    def __init__(self, turn: ForwardedTurn, number: int, stream_id: str) -> None:
         self._turn = turn
         self._number = number
         self._stream_id = stream_id
@@ -240,10 +245,10 @@ class RemoteStream:
             await self._turn.do(name, self._number, *args)
 
 
-class RemoteResponse:
+class ForwardedResponse:
     """The `Response` of one turn. Each call after the turn raises RuntimeError."""
 
-    def __init__(self, turn: RemoteTurn) -> None:
+    def __init__(self, turn: ForwardedTurn) -> None:
         self._turn = turn
 
     async def thought(self, content: str, status: str = "IN_PROGRESS") -> None:
@@ -279,10 +284,10 @@ class RemoteResponse:
         known = None if details is None else from_json(to_json(details, fallback=repr))
         await self._turn.do("error", message, known, recoverable)
 
-    async def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> RemoteStream:
+    async def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> ForwardedStream:
         """Open a stream."""
         number, stream_id = await self._turn.call("create_stream", title, metadata)
-        return RemoteStream(self._turn, number, stream_id)
+        return ForwardedStream(self._turn, number, stream_id)
 
     async def emit(self, event: CloudEvent[Any] | GraphEventBase) -> None:
         """Record an event with the turn."""
@@ -297,7 +302,7 @@ class RemoteResponse:
         await self._turn.call("audit", actor, action, resource, success)
 
 
-class RemotePeers(Peers):
+class ForwardedPeers(Peers):
     """The other agents. The platform sends the requests and receives the replies."""
 
     def __init__(self, connection: Connection) -> None:
@@ -338,7 +343,7 @@ def _hops() -> int | None:
     return None if current is None else int(current.metadata.get("hops", 0))
 
 
-class RemoteKnowledge(Knowledge):
+class ForwardedKnowledge(Knowledge):
     """The knowledge of the agent. The platform stores it, searches it and makes its vectors; files are read here."""
 
     def __init__(self, connection: Connection) -> None:
@@ -400,7 +405,7 @@ def _owner(person: str | None, conversation: str | None) -> dict[str, str | None
     return {"person": person, "conversation": conversation}
 
 
-class RemoteUsage(Usage):
+class ForwardedUsage(Usage):
     """The tokens that the turns of the agent used. The platform counts them."""
 
     def __init__(self, connection: Connection) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ...contracts import AgentRequest, CloudEvent, Response, Session, Stream, read_graph_event
 from ..response import TurnResponse
-from .frames import WINDOW_BYTES, ProtocolError
-
-if TYPE_CHECKING:
-    from .process import AgentProcess
+from .frames import WINDOW_BYTES, Message, ProtocolError
 
 MAX_REPLY_BYTES = 8 * 1024 * 1024
 """The most that one turn may send."""
@@ -28,6 +25,26 @@ class _Call(NamedTuple):
     args: list[Any]
     size: int
     call_id: int | None
+
+
+class TurnProcess(Protocol):
+    """The process of a turn, as the turn uses it."""
+
+    def send(self, message: Message) -> None:
+        """Send a message to the process."""
+        ...
+
+    def answer(self, call_id: int, value: object, error: Exception | None) -> None:
+        """Answer a call of the process with a value or an error."""
+        ...
+
+    def cancel(self, turn: OpenTurn) -> None:
+        """Cancel a turn in the process."""
+        ...
+
+    def on_taken(self, size: int) -> None:
+        """Note that `size` bytes of replies were sent on."""
+        ...
 
 
 class _RecordedEvent:
@@ -89,7 +106,7 @@ class OpenTurn:
 
     # Running
 
-    async def run(self, process: AgentProcess) -> object:
+    async def run(self, process: TurnProcess) -> object:
         """Carry out what the turn sends until it ends, and return its result or raise its error.
 
         A cancellation is passed on. As in one process, the agent's code may then end in any way; if it does not end at all,
@@ -118,7 +135,7 @@ class OpenTurn:
             raise asyncio.CancelledError
         raise self._error
 
-    async def _carry_out(self, call: _Call, process: AgentProcess) -> None:
+    async def _carry_out(self, call: _Call, process: TurnProcess) -> None:
         self._total_bytes += call.size
         self._unacknowledged_bytes += call.size
         try:

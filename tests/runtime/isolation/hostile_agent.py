@@ -207,7 +207,7 @@ class HostileAgent:
             await response.markdown(f"{query}, from {os.getpid()}")
             return
         gc.disable()
-        code = function.__code__  # type: ignore[attr-defined]
+        code = function.__code__
         names = code.co_varnames[: code.co_argcount]
         result = function(*(response if name == "response" else session for name in names))
         if result is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from spade_coreason.testing import Isolation, Policy
 from tests.runtime.isolation.scripted_agent import ScriptedAgent
 from tests.support.errors import ExpectedErrors
 from tests.support.llm_agent import stored_turns
+from tests.support.processes import is_running
 from tests.support.wait import eventually
 
 SCRIPTS = [
@@ -187,5 +187,5 @@ async def test_an_agent_keeps_its_data_over_a_restart_of_the_platform() -> None:
 async def test_processes_end_with_the_tester() -> None:
     async with AgentTester(ScriptedAgent, isolation=Isolation()) as t:
         pid = t.agent.process_status.pid  # type: ignore[attr-defined]
-        assert Path(f"/proc/{pid}").exists()
-    await eventually(lambda: not Path(f"/proc/{pid}").exists())
+        assert is_running(pid)
+    await eventually(lambda: not is_running(pid))

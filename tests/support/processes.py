@@ -1,0 +1,18 @@
+"""The state of other processes (Linux)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def find_state(pid: int) -> str | None:
+    """Return the state of a process as one letter, such as R (running) or S (sleeping); None if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def is_running(pid: int) -> bool:
+    """Return False also for a process that has ended and that nobody awaits."""
+    return find_state(pid) not in (None, "Z")
