@@ -612,7 +612,7 @@ class AgentTester:
             clock=self._clock,
             trusted_agents=TrustedAgents(self._agent_specs),
         )
-        agent = self._build_agent(jid, agent_spec, parts)
+        agent = self.built_agents[jid] = self._build_agent(jid, agent_spec, parts)
         policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
         runtime = parts.build_runtime(
             agent,
@@ -623,7 +623,7 @@ class AgentTester:
             count_tokens=self._count_tokens,
             interceptors=[make_interceptor(source, "interceptors", jid, Path.cwd()) for source in self._interceptors],
         )
-        self.built_agents[jid], self.runners[jid], self.gateways[jid] = agent, runtime.runner, runtime.gateway
+        self.runners[jid], self.gateways[jid] = runtime.runner, runtime.gateway
         self._network.detach(jid)
 
     def _build_agent(self, jid: str, agent_spec: Any, parts: AgentParts) -> Agent:

@@ -18,7 +18,7 @@ from spade_coreason.app.platform import Platform
 from spade_coreason.app.status_socket import read_status
 from spade_coreason.config.loader import load_settings
 from spade_coreason.exceptions import ServerError, StoreError
-from spade_coreason.runtime.status import AgentStatus, PlatformStatus
+from spade_coreason.runtime.status import AgentStatus, PlatformStatus, ProcessStatus
 from spade_coreason.storage.lock import lock_directory
 from tests.cli.conftest import Invoke
 from tests.support.errors import ExpectedErrors
@@ -79,9 +79,14 @@ def test_the_status_of_an_older_version_is_understood() -> None:
     agent = AgentStatus("echo@localhost", "online")
     status = json.loads(PlatformStatus(1, "embedded", (agent,)).to_json())
     assert PlatformStatus.from_json(json.dumps(status)).agents == (agent,)
-    for name in ("recent", "conversations_stored", "start_problem", "dropped", "rejected"):
+    for name in ("recent", "conversations_stored", "start_problem", "dropped", "rejected", "process"):
         del status["agents"][0][name]
     assert PlatformStatus.from_json(json.dumps(status)).agents == (agent,)
+
+
+def test_the_status_of_a_process_is_carried_over() -> None:
+    status = PlatformStatus(1, "embedded", (AgentStatus("echo@localhost", "online", process=ProcessStatus(7, 2, "ended")),))
+    assert PlatformStatus.from_json(status.to_json()) == status
 
 
 def test_without_a_platform_status_is_one_line_and_exit_code_4(invoke: Invoke, tmp_path: Path) -> None:

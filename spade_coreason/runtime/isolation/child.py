@@ -39,13 +39,13 @@ from .description import AgentDescription
 from .errors import dump_error
 from .frames import Channel, Message, ProtocolError
 from .remote import (
-    Connection,
     ForwardedKnowledge,
     ForwardedPeers,
     ForwardedResponse,
     ForwardedSession,
     ForwardedTurn,
     ForwardedUsage,
+    PlatformConnection,
     build_files,
     read_request,
 )
@@ -137,7 +137,7 @@ class _Child:
     async def serve(self, jid: str) -> None:
         self._closed = asyncio.Event()
         self._channel = Channel(self._socket, self._receive, self._on_closed, None)
-        self._connection = Connection(self._channel.send_encoded)
+        self._connection = PlatformConnection(self._channel.send_encoded)
         self._handlers: dict[str, Callable[..., None]] = {
             "build": lambda build: self._build(jid, build),
             "turn": self._on_turn,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import signal
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...exceptions import AgentProcessError, ConfigError
+from ...memory import CONTROL_CHARACTERS
 from .calls import ChildCalls
 from .description import AgentDescription, Isolation
 from .errors import dump_error, load_error
@@ -148,7 +148,11 @@ class AgentProcess:
                 self._show_output(data)
         if self._built is None and self.cause is None:
             self.cause = self._await_exit()
-        return self._result()
+        try:
+            return self._result()
+        except BaseException:
+            self._kill()  # the event loop may end before it runs the rest
+            raise
 
     async def wait_until_built(self) -> AgentDescription:
         """Wait as `build` does, without blocking."""
@@ -375,8 +379,8 @@ class AgentProcess:
             print(f"{self._jid}: {self._dropped_bytes:,} printed bytes are not shown", file=sys.stderr)
             self._dropped_bytes = 0
         for line in data.decode(errors="replace").splitlines():
-            # As JSON without its quotes, so that no control character reaches the terminal.
-            print(f"{self._jid}: {json.dumps(line, ensure_ascii=False)[1:-1]}", file=sys.stderr)
+            shown = CONTROL_CHARACTERS.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
+            print(f"{self._jid}: {shown}", file=sys.stderr)
 
     # The end
 
@@ -447,7 +451,9 @@ class AgentProcess:
         return status
 
     def _kill(self) -> None:
-        """End the process, its group, and on Linux all processes of its session."""
+        """End the process, its group, and on Linux all processes of its session. A second call does nothing."""
+        if self._popen.returncode is not None:
+            return
         for pid in (-self.pid, *_find_session(self.pid)):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

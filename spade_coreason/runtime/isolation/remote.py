@@ -31,7 +31,7 @@ _CALLS_UNTIL_YIELD = 64
 _RESERVED_BYTES = 1024  # of a frame, for what stands around its message
 
 
-class Connection:
+class PlatformConnection:
     """The connection to the platform: messages that need no answer, and calls that wait for one."""
 
     def __init__(self, send_encoded: Callable[[bytes], int]) -> None:
@@ -86,7 +86,7 @@ class Connection:
 class ForwardedTurn:
     """The connection of one turn: its calls in their order, with a limit of what is under way."""
 
-    def __init__(self, connection: Connection, turn_id: int, *, waits: bool) -> None:
+    def __init__(self, connection: PlatformConnection, turn_id: int, *, waits: bool) -> None:
         self.connection = connection
         self.id = turn_id
         self._waits = waits
@@ -305,7 +305,7 @@ class ForwardedResponse:
 class ForwardedPeers(Peers):
     """The other agents. The platform sends the requests and receives the replies."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: PlatformConnection) -> None:
         self._connection = connection
 
     async def stream(
@@ -346,7 +346,7 @@ def _hops() -> int | None:
 class ForwardedKnowledge(Knowledge):
     """The knowledge of the agent. The platform stores it, searches it and makes its vectors; files are read here."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: PlatformConnection) -> None:
         self._connection = connection
 
     async def add(
@@ -408,7 +408,7 @@ def _owner(person: str | None, conversation: str | None) -> dict[str, str | None
 class ForwardedUsage(Usage):
     """The tokens that the turns of the agent used. The platform counts them."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: PlatformConnection) -> None:
         self._connection = connection
         self._clock = utc_now
 
@@ -425,7 +425,7 @@ class ForwardedUsage(Usage):
         return int(await self._connection.call("usage.of_conversation", conversation_id))
 
 
-def build_files(connection: Connection, directory: Path) -> Files:
+def build_files(connection: PlatformConnection, directory: Path) -> Files:
     """Return the files of the agent. An upload is handed over in `directory`; links are fetched in this process."""
 
     async def upload(name: str, data: bytes, media_type: str, progress: Progress | None) -> str:

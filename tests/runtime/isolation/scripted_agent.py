@@ -130,6 +130,11 @@ class ScriptedAgent:
         for data in ({"a": object()}, "no object"):
             await response.markdown((await describe_error(wrong.data(data))).partition(":")[0])
 
+    async def play_refused(self, request: AgentRequest, session: Session, response: Response) -> None:
+        """Send what an interceptor refuses."""
+        await response.markdown(await describe_error(response.markdown("refused")))
+        await response.markdown("refused")
+
     async def play_session(self, request: AgentRequest, session: Session, response: Response) -> None:
         before = await session.get("list", "nothing")
         await session.store("list", [1, "ü", {"a": None}])

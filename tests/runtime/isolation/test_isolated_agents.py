@@ -111,6 +111,12 @@ async def test_an_agent_behind_an_interceptor_does_the_same_in_its_own_process(s
     assert await play(script, Isolation(), (PassOn,)) == await play(script, None, (PassOn,))
 
 
+async def test_what_an_interceptor_refuses_is_refused_in_the_agents_code(expected_errors: ExpectedErrors) -> None:
+    expected_errors("agent@localhost: incident")
+    assert await play("refused", Isolation(), (PassOn,)) == (sent := await play("refused", None, (PassOn,)))
+    assert "PermissionError: not this word" in json.dumps(sent)
+
+
 @pytest.mark.parametrize("script", FAULTS)
 async def test_an_agent_fails_in_its_own_process_as_it_does_here(
     script: str, expected_errors: ExpectedErrors, caplog: pytest.LogCaptureFixture

@@ -18,6 +18,7 @@ from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.testing import Isolation, IsolationTimings
 from tests.runtime.isolation import faulty_agents
 from tests.runtime.isolation.faulty_agents import PlainAgent, UncertainAgent
+from tests.runtime.isolation.hostile_agent import HostileAgent
 from tests.support.errors import ExpectedErrors
 from tests.support.processes import is_running
 from tests.support.wait import eventually
@@ -117,7 +118,7 @@ async def test_printed_text_carries_the_name_of_the_agent_and_no_control_charact
             return shown.count("\n") >= 2
 
         await eventually(is_shown)
-    assert sorted(shown.splitlines()) == ["agent@localhost: and an error", "agent@localhost: some words \\u001b[31m"]
+    assert sorted(shown.splitlines()) == ["agent@localhost: and an error", "agent@localhost: some words \\x1b[31m"]
 
 
 async def test_log_records_keep_their_logger_and_level(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -139,6 +140,14 @@ async def test_a_killed_process_is_replaced_between_two_questions(expected_error
         await eventually(lambda: status(t).restarts == 1 and status(t).pid is not None)
         assert (await t.ask("?")).text == f"yes in process {status(t).pid}"
         assert not is_running(pid)
+
+
+async def test_threads_that_never_end_do_not_delay_the_stop() -> None:
+    timings = IsolationTimings(exit_s=0.5)
+    async with AgentTester(HostileAgent, isolation=Isolation(timings=timings)) as t:
+        pid = status(t).pid
+        assert (await t.ask("start_endless_threads")).text == "done"
+    assert not is_running(pid)
 
 
 async def test_the_ready_made_agents_run_in_processes_of_their_own() -> None:
