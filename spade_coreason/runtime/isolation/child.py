@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ...contracts import AgentRequest, ClientCapabilities, Identity, Interaction
-from ...exceptions import ConfigError
+from ...exceptions import ConfigError, CoReasonError
 from ...memory import CURRENT_DEFERRED_SYNCS, AgentInteractionMemory, DeferredSyncs, MemoryLimits
 from ..agent_factory import Injectables, load_agent
 from ..agent_lifecycle import call_hook
@@ -177,11 +177,13 @@ class _Child:
                 options=pickle.loads(base64.b64decode(build["options"])),  # from the platform, which is trusted
             )
             description = AgentDescription.of(self._agent).dump()
-        except ConfigError as error:
-            self._channel.send(["failed", error.place, error.problem])
-            return
-        finally:
+        except BaseException as error:  # noqa: BLE001 - the platform reports it
+            if not isinstance(error, CoReasonError):  # an option that cannot be read, or sys.exit() in the constructor
+                place = f"{build['place']}.agent" if build["place"] else ""
+                error = ConfigError(place, f"{build['spec']} cannot be made: {type(error).__name__}: {error}; correct it there")
+            self._channel.send(["failed", error.place, dump_error(error)])
             self._channel.flush()
+            return
         gc.collect()  # as the platform does when all is built
         gc.freeze()
         gc.set_threshold(_GENERATION_0_THRESHOLD, 20, 20)

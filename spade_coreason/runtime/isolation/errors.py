@@ -59,3 +59,4 @@ def _find_type(name: str) -> type[Exception] | None:
 
 # Their texts are made of fields, which do not cross.
 _WITH_FIELDS = {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup", "StopIteration"}
+_WITH_FIELDS |= {"SyntaxError", "IndentationError", "TabError"}

@@ -87,7 +87,7 @@ class AgentProcess:
         self._on_ending = on_ending
         self._on_ended = on_ended
         self._loop = asyncio.get_running_loop()
-        self._built: AgentDescription | ConfigError | None = None
+        self._built: AgentDescription | Exception | None = None
         self._built_event = asyncio.Event()
         self._turns: dict[int, OpenTurn] = {}
         self._last_turn = 0
@@ -134,7 +134,7 @@ class AgentProcess:
     # Building
 
     def build(self) -> AgentDescription:
-        """Wait until the agent is made, and block meanwhile. ConfigError if it cannot be made."""
+        """Wait until the agent is made, and block meanwhile. ConfigError or another error if it cannot be made."""
         deadline = time.monotonic() + self._isolation.timings.build_s
         outputs: tuple[int, ...] = (self._output,)
         while self._built is None and self.cause is None and not self._channel.is_closed:
@@ -224,7 +224,7 @@ class AgentProcess:
         self._put(turn_id, size, name, args, None)
 
     def _on_ask(self, size: int, call_id: int, turn_id: int, name: str, args: list[Any]) -> None:
-        if not isinstance(call_id, int) or call_id in self._tasks or len(self._tasks) >= 2 * _MAX_CALLS:
+        if not isinstance(call_id, int) or call_id in self._tasks:
             raise ProtocolError(f"the call {call_id!r} out of turn")
         if name in OpenTurn.ORDERED:
             self._put(turn_id, size, name, args, call_id)
@@ -280,9 +280,10 @@ class AgentProcess:
         self._built = AgentDescription.load(description)
         self._built_event.set()
 
-    def _on_failed(self, size: int, place: str, problem: str) -> None:
+    def _on_failed(self, size: int, place: str, error: dict[str, Any]) -> None:
         if self._built is None:
-            self._built = ConfigError(str(place), str(problem))
+            loaded = load_error(error)
+            self._built = ConfigError(str(place), str(error["text"])) if isinstance(loaded, ConfigError) else loaded
             self._built_event.set()
 
     def _on_log(self, size: int, name: str, level: int, text: str) -> None:

@@ -47,6 +47,13 @@ class ExitingAgent(PlainAgent):
         os._exit(3)
 
 
+class LeavingAgent(PlainAgent):
+    """Leaves Python in its constructor."""
+
+    def __init__(self) -> None:
+        sys.exit("enough")
+
+
 class SleepingAgent(PlainAgent):
     """Sleeps in its constructor."""
 

@@ -60,6 +60,12 @@ async def test_an_agent_that_ends_its_process_while_it_is_made_is_one_line() -> 
             pass
 
 
+async def test_an_agent_that_leaves_python_while_it_is_made_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"LeavingAgent cannot be made: SystemExit: enough; correct it there"):
+        async with AgentTester(faulty_agents.LeavingAgent, isolation=Isolation()):
+            pass
+
+
 async def test_an_agent_that_is_not_made_in_time_is_one_line() -> None:
     timings = IsolationTimings(build_s=3)
     with pytest.raises(ConfigError, match="its process took longer than 3 s for the import and the constructor"):
