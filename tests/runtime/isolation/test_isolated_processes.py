@@ -15,7 +15,7 @@ from spade_coreason.agents.echo import EchoAgent
 from spade_coreason.agents.notes import NotesAgent
 from spade_coreason.agents.relay import RelayAgent
 from spade_coreason.exceptions import PeerFailedError
-from spade_coreason.testing import Isolation, IsolationTimings
+from spade_coreason.testing import Isolation, IsolationTimings, Policy
 from tests.runtime.isolation import faulty_agents
 from tests.runtime.isolation.faulty_agents import PlainAgent, UncertainAgent
 from tests.runtime.isolation.hostile_agent import HostileAgent
@@ -108,6 +108,21 @@ async def test_startup_runs_again_in_a_new_process_and_is_tried_until_it_succeed
         assert status(t).last_end.startswith("does not start: startup() raises RuntimeError")
         assert not (tmp_path / "shutdown").exists()
     assert (tmp_path / "shutdown").exists()
+
+
+async def test_a_request_waits_for_the_next_process_no_longer_than_for_an_answer(
+    tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("agent@localhost: its process")
+    expected_errors("agent@localhost: incident")
+    (tmp_path / "may-start").touch()
+    async with AgentTester(
+        UncertainAgent, options={"directory": str(tmp_path)}, isolation=FAST, policy=Policy(assist_timeout_s=1)
+    ) as t:
+        (tmp_path / "may-start").unlink()
+        with pytest.raises(PeerFailedError):
+            await t.ask("die", timeout=60)
+        assert (await t.say("are you back?", timeout=60))[-1].startswith("I could not finish this within 1 s")
 
 
 async def test_printed_text_carries_the_name_of_the_agent_and_no_control_characters(
