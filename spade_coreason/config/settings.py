@@ -282,7 +282,7 @@ class PersonQuotas(Section):
 
 
 class QuotaSettings(Section):
-    """What one person, room or domain, and all of them together, may use of an agent."""
+    """The quotas of an agent: for one person, one room and one domain, and for all of them together."""
 
     person: PersonQuotas = PersonQuotas()
     room: OwnerQuota = OwnerQuota()

@@ -13,7 +13,7 @@ _MEBIBYTE = 2**20
 class Quota:
     """The largest number of messages and bytes a minute and a day (UTC), and of turns at once. 0 means no limit.
 
-    Bytes are those of the texts of messages. `turns` None is a quarter of the agent's turns.
+    Bytes are those of the text or the JSON of messages. `turns` None is a quarter of the agent's turns.
     """
 
     messages_per_minute: int = 0

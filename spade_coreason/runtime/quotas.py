@@ -31,7 +31,7 @@ _SUBJECTS = {"domain": "Your domain has", "room": "This room has", "total": "All
 
 @dataclass(frozen=True, slots=True)
 class QuotaUsage:
-    """What was used today (UTC) of one quota. Limits are 0 if there is none."""
+    """The use of one quota today (UTC). Limits are 0 if there is none."""
 
     scope: str
     """person, room, domain or total."""

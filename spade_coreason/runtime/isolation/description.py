@@ -68,7 +68,7 @@ class CommandDescription:
 
 @dataclass(frozen=True, slots=True)
 class AgentDescription:
-    """What the platform has to know of an agent in another process."""
+    """The description of an agent in another process."""
 
     type_name: str
     manifest: AgentDefinition
