@@ -1,0 +1,358 @@
+"""One attack on one agent of ten, and what it does to everybody else.
+
+Five processes: the server, the platform (`spade-coreason up`), a bare slixmpp echo, the attacker and the people who ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from spade_coreason.domain.jid import bare_jid
+from tests.chaos import askers, attacks, echo
+from tests.support.hosting import PROJECT
+from tests.support.program import COMMAND, clean_environment, run_command
+from tests.support.servers.raw_client import login_at
+from tests.support.servers.server import OTHER_DOMAIN, XmppServer
+from tests.support.wait import TIMEOUT_S
+
+AGENTS = 10
+ASKERS = 5
+_ATTACKED_INTERVAL_S = 0.5
+_OTHER_INTERVAL_S = 2.0
+_IDLE_CPU = 0.05
+"""The share of a processor below which the platform counts as idle."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_CLOCK_HZ = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """What was measured. Memory and the database in bytes."""
+
+    server: str
+    attack: str
+    attacker: str
+    """`admitted` or `stranger`."""
+    rate: float
+    """Stanzas a second that the server took from the attacker, half of them for the agent."""
+    others: askers.Tally
+    """The answers of the nine other agents."""
+    attacked: askers.Tally
+    """The answers of the attacked agent to other people."""
+    echo: askers.Tally
+    lost_streams: int
+    is_echo_connected: bool
+    memory_before: int
+    memory_peak: int
+    memory_after: int
+    database_growth: int
+    kept: int
+    """The bytes of the requests, turns and variables that were added."""
+    turns: int
+    errors: tuple[str, ...]
+    """The lines of the platform's log of level ERROR."""
+
+    @property
+    def is_everything_answered(self) -> bool:
+        """True if all questions to agents have one answer, by the one who was asked."""
+        return all(
+            tally["asked"] == tally["answered"] and not tally["twice"] and not tally["crossed"]
+            for tally in (self.others, self.attacked)
+        )
+
+    @property
+    def ratio(self) -> float:
+        """The p99 of the attacked agent, as a multiple of that of the echo."""
+        return p99(self.attacked) / p99(self.echo)
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The row of the table."""
+        cells = [self.server, self.attack, self.attacker, f"{self.rate:,.0f}"]
+        cells += [f"{tally['answered']}/{tally['asked']}" for tally in (self.others, self.attacked, self.echo)]
+        cells += [str(self.lost_streams)]
+        cells += [_format_s(p99(tally)) for tally in (self.others, self.attacked, self.echo)]
+        cells += [f"{self.ratio:.2f}"]
+        cells += ["/".join(f"{size / 2**20:.0f}" for size in (self.memory_before, self.memory_peak, self.memory_after))]
+        cells += [f"{self.database_growth / 2**20:.1f}", f"{self.kept / 2**20:.1f}", str(self.turns)]
+        return tuple(cells)
+
+
+COLUMNS = (
+    "server",
+    "attack",
+    "by",
+    "stanzas/s",
+    "nine others",
+    "attacked",
+    "echo",
+    "streams lost",
+    "p99 others",
+    "p99 attacked",
+    "p99 echo",
+    "ratio",
+    "MiB before/peak/after",
+    "database +MiB",
+    "kept MiB",
+    "turns",
+)
+
+
+def p99(tally: askers.Tally) -> float:
+    """Return the time in seconds in which 99 % of the answers came; without answers it is infinite."""
+    times = sorted(tally["times_s"])
+    return times[min(len(times) - 1, int(len(times) * 0.99))] if times else float("inf")
+
+
+def run_attack(
+    server: XmppServer, attack: str, directory: Path, *, is_admitted: bool, seconds: float, seed: int, wait_s: float = 60.0
+) -> AttackResult:
+    """Attack one of ten agents on a server for some seconds. `directory` is empty, and gets the data and the log."""
+    accounts = [asyncio.run(server.account()) for _ in range(AGENTS + ASKERS + 1)]
+    agents, people, echo_account = accounts[:AGENTS], accounts[AGENTS:-1], accounts[-1]
+    attacker = asyncio.run(server.account(domain=None if is_admitted else OTHER_DOMAIN))
+    jids = [bare_jid(jid) for jid, _ in agents]
+    attacked, others, echo_jid = jids[0], jids[1:], echo_account[0]
+    intervals_s = {attacked: _ATTACKED_INTERVAL_S, echo_jid: _ATTACKED_INTERVAL_S, **dict.fromkeys(others, _OTHER_INTERVAL_S)}
+    logins = [login_at(server, account) for account in people]
+    configuration = _write_configuration(server, directory, agents)
+    with ExitStack() as stack:
+        platform = stack.enter_context(_run_platform(configuration))
+        link = stack.enter_context(_serve_endless_file())
+        echo_task = echo.Task(login=login_at(server, echo_account), askers=[jid for jid, _ in people])
+        echo_process = stack.enter_context(_child("tests.chaos.echo", echo_task))
+        asker_task = askers.Task(logins=logins, intervals_s=intervals_s, wait_s=wait_s)
+        attack_task = attacks.Task(
+            attack=attack,
+            login=login_at(server, attacker),
+            targets=[attacked, echo_jid],
+            is_admitted=is_admitted,
+            link=link,
+            seconds=seconds,
+            seed=seed,
+        )
+        attacker_process = stack.enter_context(_child("tests.chaos.attacks", attack_task))
+        asker_process = stack.enter_context(_child("tests.chaos.askers", asker_task))
+        _wait_until_idle(platform.pid, share=0.5)
+        sessions_before = _count_sessions(configuration)
+        before, database_before = _memory(platform.pid), _measure_database(directory)
+        with _watch_memory(platform.pid) as peak:
+            counts = _end(attacker_process, timeout_s=seconds + 2 * TIMEOUT_S)
+            tallies = _end(asker_process, timeout_s=wait_s + TIMEOUT_S)
+            _wait_until_idle(platform.pid)
+        memory_after, database_after = _memory(platform.pid), _measure_database(directory)
+        lost_streams = _count_sessions(configuration) - sessions_before
+        echo_state = _end(echo_process, timeout_s=TIMEOUT_S)
+    log = configuration.with_suffix(".log").read_text(errors="replace")
+    return AttackResult(
+        server=server.kind,
+        attack=attack,
+        attacker="admitted" if is_admitted else "stranger",
+        rate=2 * counts["sent"] / counts["seconds"],
+        others=_add([tallies[jid] for jid in others]),
+        attacked=tallies[attacked],
+        echo=tallies[echo_jid],
+        lost_streams=lost_streams,
+        is_echo_connected=echo_state["is_connected"],
+        memory_before=before,
+        memory_peak=max(peak),
+        memory_after=memory_after,
+        database_growth=database_after.size - database_before.size,
+        kept=database_after.kept - database_before.kept,
+        turns=database_after.turns - database_before.turns,
+        errors=tuple(line for line in log.splitlines() if " ERROR " in line),
+    )
+
+
+def _write_configuration(server: XmppServer, directory: Path, agents: list[tuple[str, str]]) -> Path:
+    settings = {
+        "server": {
+            "mode": "external",
+            "domain": server.domain,
+            "host": server.host,
+            "port": server.port,
+            "tls": {"ca_file": str(server.ca_file)},
+        },
+        "data_dir": str(directory / "data"),
+        "conversation": {"max_interactions": 0},
+        "agents": [{"jid": jid, "agent": "tests.chaos.agents:Echo", "password": password} for jid, password in agents],
+    }
+    configuration = directory / "platform.yaml"
+    configuration.write_text(json.dumps(settings))
+    configuration.chmod(0o600)
+    return configuration
+
+
+@contextmanager
+def _run_platform(configuration: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `spade-coreason up`; its log is a file beside the configuration."""
+    with configuration.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            [*COMMAND, "up", "-c", str(configuration), "--project", str(PROJECT)],
+            cwd=PROJECT,
+            env=clean_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
+    assert process.stdout is not None
+    try:
+        while b"Ready" not in (line := process.stdout.readline()):
+            assert line, configuration.with_suffix(".log").read_text()
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+@contextmanager
+def _child(module: str, task: Mapping[str, Any]) -> Iterator[subprocess.Popen[str]]:
+    """Run a process of the test with its task, and wait until it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(json.dumps(task) + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "ready\n", f"{module} has not started"
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def _end(process: subprocess.Popen[str], timeout_s: float) -> Any:
+    """Tell a child to go on, wait for its end, and return what it reports."""
+    out, _ = process.communicate("go\n", timeout=timeout_s)
+    return json.loads(out)
+
+
+@contextmanager
+def _serve_endless_file() -> Iterator[str]:
+    """Serve a file that never ends, and yield its link."""
+
+    class Endless(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            chunk = bytes(65_536)
+            try:
+                while True:
+                    self.wfile.write(chunk)
+            except OSError:
+                self.close_connection = True
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Log nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endless) as web:
+        web.daemon_threads = True
+        thread = threading.Thread(target=web.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{web.server_port}/endless"
+        web.shutdown()
+
+
+# Measuring
+
+
+def _memory(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _CLOCK_HZ
+
+
+@contextmanager
+def _watch_memory(pid: int) -> Iterator[list[int]]:
+    samples, stop = [_memory(pid)], threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.1):
+            samples.append(_memory(pid))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _wait_until_idle(pid: int, share: float = _IDLE_CPU, timeout_s: float = 120.0) -> None:
+    """Wait until a process uses less than this share of a processor during a second."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        used_s = _cpu_s(pid)
+        time.sleep(1.0)  # the interval of the measurement
+        if _cpu_s(pid) - used_s < share:
+            return
+
+
+@dataclass(frozen=True)
+class _DatabaseSize:
+    size: int
+    kept: int
+    turns: int
+
+
+def _measure_database(directory: Path) -> _DatabaseSize:
+    with closing(sqlite3.connect(f"file:{directory}/data/platform.db?mode=ro", uri=True)) as database:
+
+        def number(query: str) -> int:
+            return int(database.execute(query).fetchone()[0] or 0)
+
+        size = (number("PRAGMA page_count") - number("PRAGMA freelist_count")) * number("PRAGMA page_size")
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        kept = 0
+        for table in tables:
+            columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+            lengths = "+".join(f"coalesce(length({column}), 0)" for column in columns)
+            kept += number(f"SELECT sum({lengths}) FROM {table}")
+        return _DatabaseSize(size, kept, number("SELECT count(*) FROM interactions"))
+
+
+def _count_sessions(configuration: Path) -> int:
+    """Return the number of sessions of all agents, new and resumed ones."""
+    result = run_command("status", "--json", "-c", str(configuration), cwd=PROJECT)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return sum(agent["sessions"] + agent["resumed"] for agent in json.loads(result.stdout)["agents"])
+
+
+def _add(tallies: list[askers.Tally]) -> askers.Tally:
+    total = askers.Tally(asked=0, answered=0, errors=0, twice=0, crossed=0, times_s=[])
+    for tally in tallies:
+        total["asked"] += tally["asked"]
+        total["answered"] += tally["answered"]
+        total["errors"] += tally["errors"]
+        total["twice"] += tally["twice"]
+        total["crossed"] += tally["crossed"]
+        total["times_s"] += tally["times_s"]
+    return total
+
+
+def _format_s(seconds: float) -> str:
+    return f"{seconds * 1000:,.0f} ms" if seconds < 10 else f"{seconds:,.1f} s"

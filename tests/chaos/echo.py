@@ -1,0 +1,48 @@
+"""The measure: a bare slixmpp echo, `python -m tests.chaos.echo`. It answers the askers and discards everything else.
+
+It stores nothing and has no stream management, as in `make bench`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import sys
+from typing import Any, TypedDict
+
+import slixmpp
+
+from tests.support.servers.raw_client import Login
+
+
+class Task(TypedDict):
+    """The login of the echo, and the bare JIDs that it answers."""
+
+    login: Login
+    askers: list[str]
+
+
+async def _echo(task: Task) -> None:
+    login, askers = task["login"], set(task["askers"])
+    client: Any = slixmpp.ClientXMPP(f"{login['jid']}/agent", login["password"])
+    client.enable_direct_tls = False  # otherwise the first attempt is direct TLS, which a STARTTLS port cannot answer
+    client.ssl_context = ssl.create_default_context(cafile=login["ca_file"])
+    online = asyncio.Event()
+
+    def answer(message: Any) -> None:
+        if message["type"] == "chat" and message["from"].bare in askers:
+            message.reply(message["body"]).send()
+
+    client.add_event_handler("session_start", lambda _: online.set())
+    client.add_event_handler("message", answer)
+    client.connect(login["host"], login["port"])
+    await online.wait()
+    client.send_presence()
+    print("ready", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    print(json.dumps({"is_connected": client.is_connected()}), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(_echo(json.loads(sys.stdin.readline())))
