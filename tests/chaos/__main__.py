@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import random
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.chaos.attack_run import COLUMNS, run_attack
+from tests.chaos.attack_run import COLUMNS, attacked_ejabberd, attacked_prosody, run_attack
 from tests.chaos.attacks import ATTACKS
-from tests.support.servers.ejabberd import ejabberd
-from tests.support.servers.prosody import prosody
+from tests.support.servers.server import XmppServer
 
-STANZA_BYTES = 4 * 2**20
-SERVERS = {"prosody": prosody, "ejabberd": ejabberd}
+SERVERS: dict[str, Callable[[Path], XmppServer]] = {"prosody": attacked_prosody, "ejabberd": attacked_ejabberd}
 
 
 def main() -> None:
@@ -31,7 +30,7 @@ def main() -> None:
             for by in arguments.by or ("admitted", "stranger"):
                 with tempfile.TemporaryDirectory(prefix="chaos-") as name:
                     directory = Path(name)
-                    with SERVERS[kind](directory / "server", stanza_bytes=STANZA_BYTES) as server:
+                    with SERVERS[kind](directory / "server") as server:
                         result = run_attack(
                             server,
                             attack,

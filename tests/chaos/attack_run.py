@@ -22,8 +22,11 @@ from typing import Any
 
 from spade_coreason.domain.jid import bare_jid
 from tests.chaos import askers, attacks, echo
+from tests.support.errors import errors_in
 from tests.support.hosting import PROJECT
 from tests.support.program import COMMAND, clean_environment, run_command
+from tests.support.servers.ejabberd import ejabberd
+from tests.support.servers.prosody import prosody
 from tests.support.servers.raw_client import login_at
 from tests.support.servers.server import OTHER_DOMAIN, XmppServer
 from tests.support.wait import TIMEOUT_S
@@ -36,6 +39,22 @@ _IDLE_CPU = 0.05
 """The share of a processor below which the platform counts as idle."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _CLOCK_HZ = os.sysconf("SC_CLK_TCK")
+
+
+_STANZA_BYTES = 4 * 2**20
+_MAX_UNACKED = 1_000_000
+"""ejabberd reads acknowledgements behind the stanzas that it has still to send. With its default, 5,000, it ends even the
+stream of a client that only acknowledges."""
+
+
+def attacked_prosody(directory: Path) -> XmppServer:
+    """Prepare a Prosody for attacks: it accepts large stanzas."""
+    return prosody(directory, stanza_bytes=_STANZA_BYTES)
+
+
+def attacked_ejabberd(directory: Path) -> XmppServer:
+    """Prepare an ejabberd for attacks: it accepts large stanzas, and many unacknowledged ones."""
+    return ejabberd(directory, stanza_bytes=_STANZA_BYTES, max_unacked=_MAX_UNACKED)
 
 
 @dataclass(frozen=True)
@@ -173,7 +192,7 @@ def run_attack(
         database_growth=database_after.size - database_before.size,
         kept=database_after.kept - database_before.kept,
         turns=database_after.turns - database_before.turns,
-        errors=tuple(line for line in log.splitlines() if " ERROR " in line),
+        errors=tuple(errors_in(log)),
     )
 
 

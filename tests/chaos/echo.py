@@ -15,6 +15,9 @@ import slixmpp
 
 from tests.support.servers.raw_client import Login
 
+_MAX_RECURSION = 50_000
+"""slixmpp recurses over the elements of a stanza, and its stream ends where Python's own limit does."""
+
 
 class Task(TypedDict):
     """The login of the echo, and the bare JIDs that it answers."""
@@ -39,6 +42,7 @@ async def _echo(task: Task) -> None:
     client.connect(login["host"], login["port"])
     await online.wait()
     client.send_presence()
+    sys.setrecursionlimit(_MAX_RECURSION)
     print("ready", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     print(json.dumps({"is_connected": client.is_connected()}), flush=True)

@@ -7,18 +7,32 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.attack_run import AttackResult, run_attack
+from tests.chaos.attack_run import AttackResult, attacked_ejabberd, attacked_prosody, run_attack
 from tests.chaos.attacks import ATTACKS
+from tests.support.servers.ejabberd import installed as ejabberd_installed
+from tests.support.servers.prosody import installed as prosody_installed
+from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
 
 SECONDS = 2.0
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 
+SERVERS = {"prosody": attacked_prosody, "ejabberd": attacked_ejabberd}
+INSTALLED = {"prosody": prosody_installed, "ejabberd": ejabberd_installed}
 SHORT_ATTACKS = [attack.name for attack in ATTACKS.values() if attack.is_short]
+
+
+@pytest.fixture(params=SERVERS, scope="module")
+def attacked_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+    """A server that accepts large stanzas; the test runs on Prosody and on ejabberd."""
+    require({"prosody": "Prosody", "ejabberd": "ejabberd"}[request.param], INSTALLED[request.param]())
+    with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as server:
+        yield server
 
 
 def _attack(server: XmppServer, attack: str, tmp_path: Path, *, is_admitted: bool) -> AttackResult:
@@ -28,16 +42,16 @@ def _attack(server: XmppServer, attack: str, tmp_path: Path, *, is_admitted: boo
 
 @pytest.mark.parametrize("attack", SHORT_ATTACKS)
 def test_under_an_attack_everybody_else_is_answered_and_no_stream_is_lost(
-    real_server: XmppServer, attack: str, tmp_path: Path
+    attacked_server: XmppServer, attack: str, tmp_path: Path
 ) -> None:
-    result = _attack(real_server, attack, tmp_path, is_admitted=True)
+    result = _attack(attacked_server, attack, tmp_path, is_admitted=True)
     assert result.is_everything_answered, result.row
     assert result.lost_streams == 0
     assert not result.errors
 
 
-def test_an_attack_by_a_stranger_changes_nothing_for_others(real_server: XmppServer, tmp_path: Path) -> None:
-    result = _attack(real_server, "messages in one thread", tmp_path, is_admitted=False)
+def test_an_attack_by_a_stranger_changes_nothing_for_others(attacked_server: XmppServer, tmp_path: Path) -> None:
+    result = _attack(attacked_server, "messages in one thread", tmp_path, is_admitted=False)
     assert result.is_everything_answered, result.row
     assert result.lost_streams == 0
     assert not result.errors

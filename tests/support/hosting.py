@@ -260,6 +260,8 @@ class Tunnel:
         self.refused_count = 0
         self.dropped_direction: Literal["", "to the server", "to the agent"] = ""
         """The direction in which all data is lost while the connection seems open."""
+        self.pause_s = 0.0
+        """The pause before each kilobyte."""
 
     async def __aenter__(self) -> Tunnel:
         self._listener = await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -284,7 +286,11 @@ class Tunnel:
             self.refused_count += 1
             writer.transport.abort()
             return
-        upstream = await asyncio.open_connection(self._server.host, self._server.port)
+        try:
+            upstream = await asyncio.open_connection(self._server.host, self._server.port)
+        except ConnectionError:  # the server does not run
+            writer.transport.abort()
+            return
         self._writers |= {writer, upstream[1]}
         for source, sink, name in ((reader, upstream[1], "to the server"), (upstream[0], writer, "to the agent")):
             task = asyncio.create_task(self._pump(source, sink, name))
@@ -293,7 +299,9 @@ class Tunnel:
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, name: str) -> None:
         try:
-            while data := await source.read(65_536):
+            while data := await source.read(1024 if self.pause_s else 65_536):
+                if self.pause_s:
+                    await asyncio.sleep(self.pause_s)
                 if self.dropped_direction != name:
                     sink.write(data)
                     await sink.drain()
@@ -414,11 +422,13 @@ async def run_platform(
     errors: Sequence[str] = (),
     other_agents: int = 0,
     isolation: Literal["none", "process"] = "none",
+    port: int | None = None,
 ) -> AsyncIterator[tuple[PlatformProcess, str]]:
     """Run a child process with one agent on `server`; yield it and the agent's JID. It is killed at the end, if it still runs.
 
     It has to log these `errors`, and no others. `other_agents` is the number of further agents of the same kind.
     `isolation` is that of the first agent.
+    `port` is the port of a tunnel to the server.
     """
     accounts = [await server.account() for _ in range(1 + other_agents)]
     jid, *others = [bare_jid(account) for account, _ in accounts]
@@ -428,7 +438,7 @@ async def run_platform(
             "mode": "external",
             "domain": server.domain,
             "host": server.host,
-            "port": server.port,
+            "port": port or server.port,
             "tls": {"ca_file": str(server.ca_file)},
         },
         "data_dir": str(tmp_path / "data"),

@@ -69,6 +69,7 @@ def ejabberd(
     archive: bool = False,
     smacks: bool = True,
     hibernation_s: int = 300,
+    max_unacked: int = 5000,
     max_upload_bytes: int | None = None,
     offline: bool = True,
     crowd: ComponentEndpoint | None = None,
@@ -76,6 +77,7 @@ def ejabberd(
 ) -> XmppServer:
     """Prepare a server in `directory` without starting it: `with ejabberd(tmp_path) as server: …`.
 
+    max_unacked         The number of unacknowledged stanzas with which it ends a stream. The default is its own.
     max_upload_bytes    The largest uploaded file (XEP-0363).
     offline             Store messages for accounts that are offline.
     crowd               A crowd that may connect.
@@ -93,7 +95,8 @@ def ejabberd(
     if offline:
         modules.append("  mod_offline: {access_max_user_messages: 5000}")
     if smacks:
-        modules.append(f"  mod_stream_mgmt: {{resend_on_timeout: if_offline, resume_timeout: {hibernation_s}}}")
+        queue = f"resume_timeout: {hibernation_s}, max_ack_queue: {max_unacked}"
+        modules.append(f"  mod_stream_mgmt: {{resend_on_timeout: if_offline, {queue}}}")
     if archive:
         modules.append("  mod_mam: {default: always, assume_mam_usage: true}")
     if max_upload_bytes:

@@ -1,0 +1,266 @@
+"""Kills, cuts and frozen processes while people ask: each question has one answer, to whoever asked, in order.
+
+Askers have stream management and send what the server has not acknowledged again, with the same id, as clients of people do.
+They never ask twice. The network between them, the platform and the server is a tunnel each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import signal
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from slixmpp import Presence
+
+from spade_coreason.domain.jid import bare_jid
+from spade_coreason.runtime import OutboundMessage
+from spade_coreason.xmpp.connection.connection import Connection
+from spade_coreason.xmpp.timings import ConnectionTimings
+from tests.chaos.attacks import BODY
+from tests.support.hosting import PlatformProcess, Tunnel, endpoint_of, run_platform
+from tests.support.servers.server import XmppServer
+
+_AGENTS = 3
+_ASKERS = 4
+_INTERVAL_S = 0.25
+_FAULT_S = (0.5, 3.0)
+_SETTLE_S = 60.0
+_QUESTION = re.compile(r"q\d+ .+ \d+")
+_TIMINGS = ConnectionTimings(keepalive_interval_s=2.0, response_timeout_s=3.0)
+
+
+@dataclass
+class KillTally:
+    """What became of the questions."""
+
+    server: str
+    faults: dict[str, int] = field(default_factory=dict)
+    asked: int = 0
+    answered: int = 0
+    lost: int = 0
+    refused: int = 0
+    """Questions that came back as errors."""
+    twice: int = 0
+    """Questions answered under two ids."""
+    crossed: int = 0
+    """Answers to the question of somebody else, or of another agent."""
+    out_of_order: int = 0
+    """Answers that came before the answer to an earlier question in the same conversation."""
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The row of the table."""
+        counts = (self.asked, self.answered, self.lost, self.refused, self.twice, self.crossed, self.out_of_order)
+        faults = ", ".join(f"{count} × {name}" for name, count in sorted(self.faults.items()))
+        return (self.server, faults, *map(str, counts))
+
+
+COLUMNS = ("server", "faults", "asked", "answered", "lost", "refused", "under two ids", "crossed", "out of order")
+
+
+@dataclass(eq=False)
+class Scene:
+    """What a fault may break."""
+
+    server: XmppServer
+    platform: PlatformProcess
+    tunnels: Sequence[Tunnel]
+    rng: random.Random
+
+    @property
+    def duration_s(self) -> float:
+        """A duration of a fault."""
+        return self.rng.uniform(*_FAULT_S)
+
+
+async def _kill_platform(scene: Scene) -> None:
+    await scene.platform.signal(signal.SIGKILL)
+    await scene.platform.start()
+
+
+async def _restart_platform(scene: Scene) -> None:
+    await scene.platform.signal(signal.SIGTERM)
+    await scene.platform.start()
+
+
+async def _freeze_platform(scene: Scene) -> None:
+    process = scene.platform.process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(scene.duration_s)
+    process.send_signal(signal.SIGCONT)
+
+
+async def _kill_server(scene: Scene) -> None:
+    await asyncio.to_thread(scene.server.kill)
+    await asyncio.to_thread(scene.server.start)
+
+
+async def _cut(scene: Scene) -> None:
+    scene.rng.choice(scene.tunnels).cut()
+
+
+async def _black_hole(scene: Scene) -> None:
+    """Lose all data of one direction. What is lost of a stream cannot come later, so the connection is cut then."""
+    tunnel = scene.rng.choice(scene.tunnels)
+    tunnel.dropped_direction = scene.rng.choice(("to the server", "to the agent"))
+    await asyncio.sleep(scene.duration_s)
+    tunnel.cut()
+    tunnel.dropped_direction = ""
+
+
+async def _throttle(scene: Scene) -> None:
+    tunnel = scene.rng.choice(scene.tunnels)
+    tunnel.pause_s = scene.rng.uniform(0.01, 0.2)
+    await asyncio.sleep(scene.duration_s)
+    tunnel.pause_s = 0.0
+
+
+FAULTS: dict[str, Callable[[Scene], Awaitable[None]]] = {
+    "kill -9 of the platform": _kill_platform,
+    "kill -9 of the server": _kill_server,
+    "SIGTERM": _restart_platform,
+    "SIGSTOP": _freeze_platform,
+    "cut": _cut,
+    "black hole": _black_hole,
+    "throttling": _throttle,
+}
+
+
+class Asker:
+    """One person with one device, which reconnects and resumes."""
+
+    def __init__(self, name: str, account: tuple[str, str], server: XmppServer, port: int, tally: KillTally) -> None:
+        self._name = name
+        self._tally = tally
+        self._answer_ids: dict[str, set[str]] = defaultdict(set)
+        self._open: dict[str, str] = {}
+        self._numbers: dict[str, list[int]] = defaultdict(list)
+        self.connection = Connection(
+            f"{account[0]}/phone",
+            account[1],
+            endpoint_of(server, port),
+            on_message=self._receive,
+            on_session=self._announce,
+            on_presence=_ignore,
+            timings=_TIMINGS,
+        )
+        self.answered = asyncio.Event()
+
+    def _announce(self, is_new: bool) -> None:
+        if is_new:
+            self.connection.client.send_presence()
+
+    def ask(self, agent: str, number: int) -> None:
+        """Ask an agent, once."""
+        text = f"{self._name} {agent} {number}"
+        self._tally.asked += 1
+        self._open[text] = agent
+        stanza = f"<message to='{agent}' type='chat' id='{text.replace(' ', '-')}'><body>{text}</body></message>"
+        self.connection.send([OutboundMessage(agent, stanza)])
+
+    def _receive(self, message: Element) -> None:
+        text, sender = message.findtext(BODY) or "", bare_jid(message.get("from", ""))
+        if not _QUESTION.fullmatch(text):
+            return
+        if message.get("type") == "error":
+            self._tally.refused += self._open.pop(text, None) is not None
+            return
+        name, agent, number = text.split()
+        if name != self._name or agent != sender:
+            self._tally.crossed += 1
+            return
+        ids = self._answer_ids[text]
+        if not ids:
+            self._tally.answered += 1
+            self._open.pop(text, None)
+            self._tally.out_of_order += any(earlier > int(number) for earlier in self._numbers[agent])
+            self._numbers[agent].append(int(number))
+        elif message.get("id", "") not in ids and len(ids) == 1:
+            self._tally.twice += 1
+        ids.add(message.get("id", ""))
+        self.answered.set()
+
+    @property
+    def unanswered(self) -> list[str]:
+        """The texts of the questions without an answer."""
+        return list(self._open)
+
+
+def _ignore(presence: Presence) -> bool:
+    return True
+
+
+async def run_kills(server: XmppServer, directory: Path, faults: Sequence[str], seed: int) -> KillTally:
+    """Break something again and again while people ask; then wait for the last answers. `server` runs."""
+    rng, tally = random.Random(seed), KillTally(server.kind)
+    async with AsyncExitStack() as stack:
+        for_platform, for_askers = [await stack.enter_async_context(Tunnel(server)) for _ in range(2)]
+        platform, jid = await stack.enter_async_context(
+            run_platform(
+                server, directory, agent="tests.chaos.agents:Echo", other_agents=_AGENTS - 1, port=for_platform.port
+            )
+        )
+        agents = [jid, *platform.other_agents]
+        askers = []
+        for number in range(_ASKERS):
+            asker = Asker(f"q{number}", await server.account(), server, for_askers.port, tally)
+            await asker.connection.open()
+            stack.push_async_callback(asker.connection.close)
+            askers.append(asker)
+        if server.kind == "ejabberd":
+            await asyncio.sleep(2.5)  # killed, ejabberd loses the accounts of its last two seconds
+        asking = asyncio.create_task(_ask(askers, agents))
+        scene = Scene(server, platform, (for_platform, for_askers), rng)
+        for name in faults:
+            await _until_answered(askers)
+            await asyncio.sleep(rng.uniform(0.0, 2 * _INTERVAL_S))  # faults come at any moment of a turn
+            await FAULTS[name](scene)
+            tally.faults[name] = tally.faults.get(name, 0) + 1
+        await _until_answered(askers)
+        asking.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_S):
+                while any(asker.unanswered for asker in askers):  # noqa: ASYNC110 - there is no event for the last answer
+                    await asyncio.sleep(0.05)
+        for asker in askers:
+            for text in asker.unanswered:
+                print(f"lost: {text}")
+            tally.lost += len(asker.unanswered)
+    return tally
+
+
+async def _ask(askers: Sequence[Asker], agents: Sequence[str]) -> None:
+    """Let each asker ask each agent at an even rate, whether it has answered or not, until cancelled."""
+    number = 0
+    while True:
+        number += 1
+        for agent in agents:
+            for asker in askers:
+                asker.ask(agent, number)
+        await asyncio.sleep(_INTERVAL_S)
+
+
+async def _until_answered(askers: Sequence[Asker]) -> None:
+    """Wait until every asker gets another answer: all have recovered from the last fault."""
+    for asker in askers:
+        asker.answered.clear()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_SETTLE_S):
+            for asker in askers:
+                await asker.answered.wait()
+
+
+def choose_faults(count: int, rng: random.Random) -> list[str]:
+    """Choose faults: each kind once, if there is room, and then any."""
+    names: list[Any] = list(FAULTS)
+    rng.shuffle(names)
+    return (names + [rng.choice(names) for _ in range(max(0, count - len(names)))])[:count]
