@@ -1,36 +1,42 @@
-"""Run the attacks and write their table: `python -m tests.chaos [--seconds 60] [--seed N] [--server …] [--attack …]`."""
+"""Run the chaos of attacks, or that of kills, and write its table into docs/chaos.md.
+
+`python -m tests.chaos attacks [--seconds 60]` and `python -m tests.chaos kills [--faults 40]`, both with `--seed` and `--server`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import datetime
+import os
+import platform
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tests.chaos.attack_run import COLUMNS, attacked_ejabberd, attacked_prosody, run_attack
+from tests.chaos import attack_run, kill_run
+from tests.chaos.attack_run import attacked_ejabberd, attacked_prosody, run_attack
 from tests.chaos.attacks import ATTACKS
+from tests.chaos.kill_run import choose_faults, run_kills
+from tests.support.hosting import PROJECT
+from tests.support.servers.ejabberd import ejabberd
+from tests.support.servers.prosody import prosody
 from tests.support.servers.server import XmppServer
 
-SERVERS: dict[str, Callable[[Path], XmppServer]] = {"prosody": attacked_prosody, "ejabberd": attacked_ejabberd}
+PAGE = PROJECT / "docs" / "chaos.md"
+_ATTACKED: dict[str, Callable[[Path], XmppServer]] = {"prosody": attacked_prosody, "ejabberd": attacked_ejabberd}
+_KILLED: dict[str, Callable[[Path], XmppServer]] = {"prosody": prosody, "ejabberd": ejabberd}
+Row = Sequence[str]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
-    parser.add_argument("--server", action="append", choices=SERVERS)
-    parser.add_argument("--attack", action="append", choices=ATTACKS)
-    parser.add_argument("--by", action="append", choices=("admitted", "stranger"))
-    arguments = parser.parse_args()
-    print(f"seed {arguments.seed}, {arguments.seconds:g} s an attack", flush=True)
-    print(" | ".join(COLUMNS), flush=True)
-    for kind in arguments.server or SERVERS:
+def _run_attacks(arguments: argparse.Namespace) -> Iterator[Row]:
+    for kind in arguments.server or _ATTACKED:
         for attack in arguments.attack or ATTACKS:
             for by in arguments.by or ("admitted", "stranger"):
                 with tempfile.TemporaryDirectory(prefix="chaos-") as name:
                     directory = Path(name)
-                    with SERVERS[kind](directory / "server") as server:
+                    with _ATTACKED[kind](directory / "server") as server:
                         result = run_attack(
                             server,
                             attack,
@@ -39,9 +45,54 @@ def main() -> None:
                             seconds=arguments.seconds,
                             seed=arguments.seed,
                         )
-                print(" | ".join(result.row), flush=True)
+                yield result.row
                 for line in result.errors[:3]:
                     print("   ", line, flush=True)
+
+
+def _run_kills(arguments: argparse.Namespace) -> Iterator[Row]:
+    for kind in arguments.server or _KILLED:
+        faults = choose_faults(arguments.faults, random.Random(arguments.seed))
+        with tempfile.TemporaryDirectory(prefix="chaos-") as name, _KILLED[kind](Path(name, "server")) as server:
+            yield asyncio.run(run_kills(server, Path(name), faults, arguments.seed)).row
+
+
+def write_table(page: Path, section: str, introduction: str, columns: Row, rows: Sequence[Row]) -> None:
+    """Replace the table of a section, which lies between two comments."""
+    lines = [introduction, "", _line(columns), _line(["---"] * len(columns)), *map(_line, rows)]
+    begin, end = f"<!-- {section} -->\n", f"\n<!-- end of {section} -->"
+    head, _, rest = page.read_text().partition(begin)
+    _, _, tail = rest.partition(end)
+    page.write_text(head + begin + "\n".join(lines) + end + tail)
+
+
+def _line(cells: Row) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Run what the command line names, and print each row as soon as it is there."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("section", choices=("attacks", "kills"))
+    parser.add_argument("--seconds", type=float, default=60.0, help="the duration of an attack")
+    parser.add_argument("--faults", type=int, default=40, help="the number of faults on each server")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    parser.add_argument("--server", action="append", choices=_KILLED)
+    parser.add_argument("--attack", action="append", choices=ATTACKS)
+    parser.add_argument("--by", action="append", choices=("admitted", "stranger"))
+    parser.add_argument("--write", action="store_true", help="replace the table in docs/chaos.md")
+    arguments = parser.parse_args()
+    amount = f"{arguments.seconds:g} s an attack" if arguments.section == "attacks" else f"{arguments.faults} faults a server"
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    introduction = f"`make chaos`, {amount}, seed {arguments.seed}; {machine}."
+    columns, run = (attack_run.COLUMNS, _run_attacks) if arguments.section == "attacks" else (kill_run.COLUMNS, _run_kills)
+    print(introduction, _line(columns), sep="\n", flush=True)
+    rows = []
+    for row in run(arguments):
+        print(_line(row), flush=True)
+        rows.append(row)
+        if arguments.write:
+            write_table(PAGE, arguments.section, introduction, columns, rows)
 
 
 if __name__ == "__main__":

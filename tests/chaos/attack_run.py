@@ -35,6 +35,7 @@ AGENTS = 10
 ASKERS = 5
 _ATTACKED_INTERVAL_S = 0.5
 _OTHER_INTERVAL_S = 2.0
+_LAST_ANSWERS_S = 60.0
 _IDLE_CPU = 0.05
 """The share of a processor below which the platform counts as idle."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -137,11 +138,18 @@ def p99(tally: askers.Tally) -> float:
 
 
 def run_attack(
-    server: XmppServer, attack: str, directory: Path, *, is_admitted: bool, seconds: float, seed: int, wait_s: float = 60.0
+    server: XmppServer,
+    attack: str,
+    directory: Path,
+    *,
+    is_admitted: bool,
+    seconds: float,
+    seed: int,
+    agent_count: int = AGENTS,
 ) -> AttackResult:
-    """Attack one of ten agents on a server for some seconds. `directory` is empty, and gets the data and the log."""
-    accounts = [asyncio.run(server.account()) for _ in range(AGENTS + ASKERS + 1)]
-    agents, people, echo_account = accounts[:AGENTS], accounts[AGENTS:-1], accounts[-1]
+    """Attack one of several agents on a server for some seconds. `directory` gets the data and the log."""
+    accounts = [asyncio.run(server.account()) for _ in range(agent_count + ASKERS + 1)]
+    agents, people, echo_account = accounts[:agent_count], accounts[agent_count:-1], accounts[-1]
     attacker = asyncio.run(server.account(domain=None if is_admitted else OTHER_DOMAIN))
     jids = [bare_jid(jid) for jid, _ in agents]
     attacked, others, echo_jid = jids[0], jids[1:], echo_account[0]
@@ -153,7 +161,7 @@ def run_attack(
         link = stack.enter_context(_serve_endless_file())
         echo_task = echo.Task(login=login_at(server, echo_account), askers=[jid for jid, _ in people])
         echo_process = stack.enter_context(_child("tests.chaos.echo", echo_task))
-        asker_task = askers.Task(logins=logins, intervals_s=intervals_s, wait_s=wait_s)
+        asker_task = askers.Task(logins=logins, intervals_s=intervals_s, wait_s=_LAST_ANSWERS_S)
         attack_task = attacks.Task(
             attack=attack,
             login=login_at(server, attacker),
@@ -170,7 +178,7 @@ def run_attack(
         before, database_before = _memory(platform.pid), _measure_database(directory)
         with _watch_memory(platform.pid) as peak:
             counts = _end(attacker_process, timeout_s=seconds + 2 * TIMEOUT_S)
-            tallies = _end(asker_process, timeout_s=wait_s + TIMEOUT_S)
+            tallies = _end(asker_process, timeout_s=_LAST_ANSWERS_S + TIMEOUT_S)
             _wait_until_idle(platform.pid)
         memory_after, database_after = _memory(platform.pid), _measure_database(directory)
         lost_streams = _count_sessions(configuration) - sessions_before

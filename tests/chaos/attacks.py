@@ -141,7 +141,7 @@ ATTACKS = {
         Attack("1,000 threads", _threads),
         Attack("1 MB bodies", _large_bodies),
         Attack("ad-hoc sessions", _adhoc_sessions),
-        Attack("deep and wide XML", _odd_xml, is_short=True),
+        Attack("deep and wide XML", _odd_xml),
         Attack("reactions", _reactions, is_short=True),
         Attack("corrections", _corrections),
         Attack("retractions", _retractions),

@@ -205,9 +205,7 @@ async def run_kills(server: XmppServer, directory: Path, faults: Sequence[str], 
     async with AsyncExitStack() as stack:
         for_platform, for_askers = [await stack.enter_async_context(Tunnel(server)) for _ in range(2)]
         platform, jid = await stack.enter_async_context(
-            run_platform(
-                server, directory, agent="tests.chaos.agents:Echo", other_agents=_AGENTS - 1, port=for_platform.port
-            )
+            run_platform(server, directory, agent="tests.chaos.agents:Echo", other_agents=_AGENTS - 1, port=for_platform.port)
         )
         agents = [jid, *platform.other_agents]
         askers = []

@@ -1,4 +1,4 @@
-"""The short form of the attacks: an admitted person and a stranger attack one agent of ten, and all others are answered.
+"""The short form of the attacks: an admitted person and a stranger attack one of three agents, and all others are answered.
 
 `make chaos` runs all attacks, and longer; its table is docs/chaos.md.
 """
@@ -20,6 +20,7 @@ from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
 
 SECONDS = 2.0
+AGENTS = 3
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 
 SERVERS = {"prosody": attacked_prosody, "ejabberd": attacked_ejabberd}
@@ -37,7 +38,7 @@ def attacked_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 def _attack(server: XmppServer, attack: str, tmp_path: Path, *, is_admitted: bool) -> AttackResult:
     print(f"CHAOS_SEED={SEED}")
-    return run_attack(server, attack, tmp_path, is_admitted=is_admitted, seconds=SECONDS, seed=SEED)
+    return run_attack(server, attack, tmp_path, is_admitted=is_admitted, seconds=SECONDS, seed=SEED, agent_count=AGENTS)
 
 
 @pytest.mark.parametrize("attack", SHORT_ATTACKS)

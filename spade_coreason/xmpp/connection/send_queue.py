@@ -1,4 +1,8 @@
-"""The queue of outgoing stanzas: sent in order, in few writes, and again after a cut if they were not acknowledged."""
+"""The queue of outgoing stanzas: sent in order, in few writes, and again after a cut if they were not acknowledged.
+
+A server may take stanzas more slowly than they come. Then they wait here, and each recipient has its turn, so that a thousand
+replies to one person do not delay the reply to another.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from ...runtime import OutboundMessage
+from .fair_queue import FairQueue
 from .liveness import Keepalive
 from .slixmpp_client import XMPPClient
 from .stream_management import REQUEST_ACK
@@ -14,6 +19,8 @@ from .stream_management import REQUEST_ACK
 StanzaT = TypeVar("StanzaT", bound=OutboundMessage)
 
 _ACK_AFTER_S = 1.0
+_MAX_UNACKNOWLEDGED = 128
+"""While the server has not acknowledged so many stanzas, further ones wait."""
 _EARLY_WRITE_STANZAS = 32
 """With this many queued stanzas a round writes early: the receiver can work while the others are sent."""
 
@@ -26,6 +33,8 @@ class SendQueue:
         self._keepalive = keepalive
         self._loop = asyncio.get_running_loop()
         self._queued: list[OutboundMessage] = []
+        self._waiting = FairQueue()
+        """The stanzas for which the server has no room. Those in `_queued` are behind them."""
         self._unacknowledged: list[OutboundMessage] = []
         self._has_session = False
         self._is_flushing = False
@@ -53,15 +62,16 @@ class SendQueue:
 
     def withdraw_unsent(self, stanza_type: type[StanzaT]) -> list[StanzaT]:
         """Remove the queued stanzas of one type, and return them: those not sent yet, or to be sent again in a new session."""
-        withdrawn = [stanza for stanza in self._queued if isinstance(stanza, stanza_type)]
-        self._queued = [stanza for stanza in self._queued if not isinstance(stanza, stanza_type)]
+        unsent = self._waiting.take_all() + self._queued
+        withdrawn = [stanza for stanza in unsent if isinstance(stanza, stanza_type)]
+        self._queued = [stanza for stanza in unsent if not isinstance(stanza, stanza_type)]
         return withdrawn
 
     def start_session(self, is_new: bool) -> None:
         """Begin to send in a session, a new one or a resumed one."""
         if is_new:
             # A resumption that failed cleared slixmpp's queue. Its stanzas are sent again, with the same ids.
-            self._queued = self._unacknowledged + self._queued
+            self._queued = self._unacknowledged + self._waiting.take_all() + self._queued
         self._unacknowledged = []
         self._has_session = True
 
@@ -77,7 +87,9 @@ class SendQueue:
         self._ack_progress.set()
 
     def notify_acknowledged(self) -> None:
-        """Wake up the tasks in `wait_until_acknowledged`, because an acknowledgement has come."""
+        """Send what the server has room for now, and wake up the tasks in `wait_until_acknowledged`."""
+        if self._waiting:
+            self._write()
         self._ack_progress.set()
 
     async def wait_until_acknowledged(self, timeout_s: float) -> bool:
@@ -89,21 +101,22 @@ class SendQueue:
                 while (
                     self._has_session
                     and self._client.stream_management.enabled_out
-                    and self._client.stream_management.unacked_queue
+                    and (self._client.stream_management.unacked_queue or self._waiting)
                 ):
                     self._ack_progress.clear()
                     self._client.send_raw(REQUEST_ACK)
                     await self._ack_progress.wait()
         except TimeoutError:
             return False
-        return not self._queued
+        return not self._queued and not self._waiting
 
     def close(self) -> None:
         """Send what is queued, for the last time."""
         if self._ack_timer is not None:
             self._ack_timer.cancel()
             self._ack_timer = None
-        self.flush()
+        self._queued = self._waiting.take_all() + self._queued
+        self._write(is_last=True)
 
     def flush_soon(self) -> None:
         """Send what is queued at the end of this round of the event loop."""
@@ -118,11 +131,16 @@ class SendQueue:
         self._sends_this_round = 0
         self._write()
 
-    def _write(self) -> None:
+    def _write(self, *, is_last: bool = False) -> None:
         if not self._has_session or not self._client.is_connected():
             return
         sm = self._client.stream_management
         stanzas, self._queued = self._queued, []
+        if sm.enabled_out and not is_last:
+            room = _MAX_UNACKNOWLEDGED - len(sm.unacked_queue)
+            if self._waiting or len(stanzas) > room:
+                self._waiting.extend(stanzas)
+                stanzas = self._waiting.take(room)
         sm.count_sent(stanzas)
         text = sm.pop_due_ack() + "".join([stanza.content for stanza in stanzas])
         if sm.enabled_out and stanzas:

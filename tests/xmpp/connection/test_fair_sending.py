@@ -1,0 +1,58 @@
+"""Sending is fair: many stanzas to one recipient do not delay those to another."""
+
+from __future__ import annotations
+
+import asyncio
+
+from spade_coreason.runtime import OutboundMessage
+from spade_coreason.xmpp.connection.connection import Connection
+from spade_coreason.xmpp.connection.fair_queue import FairQueue
+from tests.support.hosting import endpoint_of, texts
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import TIMEOUT_S, eventually
+
+BACKLOG = 2000
+
+
+def _message(to: str, text: str) -> OutboundMessage:
+    return OutboundMessage(to, f"<message to='{to}' type='chat'><body>{text}</body></message>")
+
+
+def test_each_recipient_has_its_turn_and_keeps_its_order() -> None:
+    queue = FairQueue()
+    queue.extend(_message("mallory@localhost/one", str(number)) for number in range(3))
+    queue.extend([_message("mallory@localhost/two", "3"), _message("bob@localhost", "a"), _message("bob@localhost", "b")])
+    first, rest = queue.take(3), queue.take(10)
+    assert [stanza.recipient for stanza in first] == ["mallory@localhost/one", "bob@localhost", "mallory@localhost/one"]
+    assert [stanza.recipient for stanza in rest] == ["bob@localhost", "mallory@localhost/one", "mallory@localhost/two"]
+    assert not queue
+
+
+async def test_a_backlog_for_one_person_does_not_delay_the_message_to_another(real_server: XmppServer) -> None:
+    account = await real_server.account()
+    sender = Connection(f"{account[0]}/agent", account[1], endpoint_of(real_server), on_message=lambda message: None)
+    async with (
+        StockClient(*await real_server.account(), real_server) as mallory,
+        StockClient(*await real_server.account(), real_server) as bob,
+    ):
+        await sender.open()
+        sender.send([_message(mallory.jid, str(number)) for number in range(BACKLOG)])
+        sender.send([_message(bob.jid, "hello")])
+        assert (await bob.answer())["body"] == "hello"
+        assert mallory.messages.qsize() < BACKLOG / 2
+        await eventually(lambda: mallory.messages.qsize() == BACKLOG)
+        assert texts(mallory.messages.unread()) == [str(number) for number in range(BACKLOG)]
+        assert await sender.wait_until_acknowledged(TIMEOUT_S)
+        await sender.close()
+
+
+async def test_what_waits_is_sent_before_a_connection_closes(real_server: XmppServer) -> None:
+    account = await real_server.account()
+    sender = Connection(f"{account[0]}/agent", account[1], endpoint_of(real_server), on_message=lambda message: None)
+    async with StockClient(*await real_server.account(), real_server) as alice:
+        await sender.open()
+        sender.send([_message(alice.jid, str(number)) for number in range(BACKLOG)])
+        await asyncio.sleep(0)  # one round: it is written
+        await sender.close()
+        await eventually(lambda: alice.messages.qsize() == BACKLOG)
