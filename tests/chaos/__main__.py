@@ -1,6 +1,6 @@
 """Run the chaos of attacks, or that of kills, and write its table into docs/chaos.md.
 
-`python -m tests.chaos attacks [--seconds 60]` and `python -m tests.chaos kills [--faults 40]`, both with `--seed` and `--server`.
+`python -m tests.chaos attacks` and `python -m tests.chaos kills`; `--help` lists the options.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class KillTally:
     def row(self) -> tuple[str, ...]:
         """The row of the table."""
         counts = (self.asked, self.answered, self.lost, self.refused, self.twice, self.crossed, self.out_of_order)
-        faults = ", ".join(f"{count} × {name}" for name, count in sorted(self.faults.items()))
+        faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
         return (self.server, faults, *map(str, counts))
 
 
