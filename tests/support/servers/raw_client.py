@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from spade_coreason.xmpp.servers.bare_stream import BareStream, StreamError
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
 
+_SEND_BUFFER_BYTES = 65_536
 _SASL = "urn:ietf:params:xml:ns:xmpp-sasl"
 
 
@@ -77,6 +79,8 @@ async def open_raw_client(login: Login, resource: str = "raw") -> AsyncIterator[
     """Log in, without presence. The connection is cut at the end."""
     user, _, domain = login["jid"].partition("@")
     reader, writer = await asyncio.open_connection(login["host"], login["port"])
+    # What is sent is soon with the server, and not in megabytes of buffers.
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     try:
         async with asyncio.timeout(TIMEOUT_S):
             client = RawClient(reader, writer, domain)
