@@ -12,7 +12,7 @@ help:
 	@echo 'make check           format, lint and strict types'
 	@echo 'make format          formats, and mends what the linter can'
 	@echo 'make bench           measures, side by side with slixmpp and SPADE'
-	@echo 'make chaos           the tests that take long: a thousand in a room, requests that kill, thousands of kills and odd stanzas'
+	@echo 'make chaos           the tests that take hours: attacks, kills, a thousand in a room, thousands of odd stanzas'
 	@echo 'make test-semantic   the tests with a real embedding model'
 	@echo 'make test-llm        the tests with a real language model, which OPENAI_* name'
 	@echo 'make clean           removes $(VENV) and what was built'

@@ -46,8 +46,8 @@ def _run_attacks(arguments: argparse.Namespace) -> Iterator[Row]:
                             seed=arguments.seed,
                         )
                 yield result.row
-                for line in result.errors[:3]:
-                    print("   ", line, flush=True)
+                for line in (*result.problems, *result.errors[:3]):
+                    print(f"  {line}", flush=True)
 
 
 def _run_kills(arguments: argparse.Namespace) -> Iterator[Row]:

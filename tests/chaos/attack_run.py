@@ -35,6 +35,7 @@ AGENTS = 10
 ASKERS = 5
 _ATTACKED_INTERVAL_S = 0.5
 _OTHER_INTERVAL_S = 2.0
+_MAX_RATIO = 3
 _LAST_ANSWERS_S = 60.0
 _IDLE_CPU = 0.05
 """The share of a processor below which the platform counts as idle."""
@@ -92,6 +93,18 @@ class AttackResult:
             tally["asked"] == tally["answered"] and not tally["twice"] and not tally["crossed"]
             for tally in (self.others, self.attacked)
         )
+
+    @property
+    def problems(self) -> list[str]:
+        """What is not as it has to be, in words."""
+        found = {
+            "a question has no answer, a second one or somebody else's": not self.is_everything_answered,
+            f"{self.lost_streams} streams were lost": self.lost_streams > 0,
+            f"the p99 is more than {_MAX_RATIO} times that of the echo": self.ratio > _MAX_RATIO,
+            "the memory is not back to within 20 %": self.memory_after > 1.2 * self.memory_before,
+            "the log has errors": bool(self.errors),
+        }
+        return [problem for problem, is_found in found.items() if is_found]
 
     @property
     def ratio(self) -> float:

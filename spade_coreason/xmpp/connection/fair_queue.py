@@ -23,14 +23,16 @@ class FairQueue:
         for stanza in stanzas:
             self._by_recipient.setdefault(bare_jid(stanza.recipient), deque()).append(stanza)
 
-    def take(self, count: int) -> list[OutboundMessage]:
-        """Remove and return up to `count` stanzas, one of each recipient in turn."""
+    def take(self, max_stanzas: int, max_characters: int) -> list[OutboundMessage]:
+        """Remove and return stanzas, one of each recipient in turn. The last of them may exceed `max_characters`."""
         taken: list[OutboundMessage] = []
         by_recipient = self._by_recipient
-        while by_recipient and len(taken) < count:
+        while by_recipient and len(taken) < max_stanzas and max_characters > 0:
             recipient = next(iter(by_recipient))
             stanzas = by_recipient.pop(recipient)
-            taken.append(stanzas.popleft())
+            stanza = stanzas.popleft()
+            taken.append(stanza)
+            max_characters -= len(stanza.content)
             if stanzas:
                 by_recipient[recipient] = stanzas  # now the last in turn
         return taken

@@ -7,7 +7,7 @@ replies to one person do not delay the reply to another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from ...runtime import OutboundMessage
@@ -21,6 +21,10 @@ StanzaT = TypeVar("StanzaT", bound=OutboundMessage)
 _ACK_AFTER_S = 1.0
 _MAX_UNACKNOWLEDGED = 128
 """While the server has not acknowledged so many stanzas, further ones wait."""
+_MAX_UNACKNOWLEDGED_CHARACTERS = 131_072
+"""While the server has not acknowledged so many characters, further stanzas wait."""
+_LARGE_CHARACTERS = 16_384
+"""In a smaller write the characters are not counted."""
 _EARLY_WRITE_STANZAS = 32
 """With this many queued stanzas a round writes early: the receiver can work while the others are sent."""
 
@@ -136,16 +140,18 @@ class SendQueue:
             return
         sm = self._client.stream_management
         stanzas, self._queued = self._queued, []
-        if sm.enabled_out and not is_last:
-            room = _MAX_UNACKNOWLEDGED - len(sm.unacked_queue)
-            if self._waiting or len(stanzas) > room:
-                self._waiting.extend(stanzas)
-                stanzas = self._waiting.take(room)
+        if sm.enabled_out and not is_last and not self._has_room(stanzas):
+            self._waiting.extend(stanzas)
+            unacknowledged = sm.unacked_queue
+            stanzas = self._waiting.take(
+                _MAX_UNACKNOWLEDGED - len(unacknowledged),
+                _MAX_UNACKNOWLEDGED_CHARACTERS - _count_characters(stanza for _, stanza in unacknowledged),
+            )
         sm.count_sent(stanzas)
         text = sm.pop_due_ack() + "".join([stanza.content for stanza in stanzas])
         if sm.enabled_out and stanzas:
             sm.window_counter -= len(stanzas)
-            if sm.window_counter <= 0:
+            if sm.window_counter <= 0 or self._waiting:
                 sm.window_counter = sm.window
                 text += REQUEST_ACK
                 self._keepalive.expect_response()
@@ -157,8 +163,23 @@ class SendQueue:
             for stanza in stanzas:  # without stream management no acknowledgement will come
                 stanza.acknowledge()
 
+    def _has_room(self, stanzas: Sequence[OutboundMessage]) -> bool:
+        """Return True if the server has room for these stanzas, and nothing waits before them."""
+        unacknowledged = self._client.stream_management.unacked_queue
+        if self._waiting or len(unacknowledged) + len(stanzas) > _MAX_UNACKNOWLEDGED:
+            return False
+        characters = _count_characters(stanzas)
+        return (
+            characters < _LARGE_CHARACTERS
+            or characters + _count_characters(stanza for _, stanza in unacknowledged) <= _MAX_UNACKNOWLEDGED_CHARACTERS
+        )
+
     def _request_ack(self) -> None:
         self._ack_timer = None
         if self._has_session and self._client.is_connected() and self._client.stream_management.unacked_queue:
             self._client.send_raw(REQUEST_ACK)
             self._keepalive.expect_response()
+
+
+def _count_characters(stanzas: Iterable[object]) -> int:
+    return sum([len(stanza.content) for stanza in stanzas if isinstance(stanza, OutboundMessage)])

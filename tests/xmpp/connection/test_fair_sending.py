@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from spade_coreason.runtime import OutboundMessage
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.fair_queue import FairQueue
@@ -23,13 +25,25 @@ def test_each_recipient_has_its_turn_and_keeps_its_order() -> None:
     queue = FairQueue()
     queue.extend(_message("mallory@localhost/one", str(number)) for number in range(3))
     queue.extend([_message("mallory@localhost/two", "3"), _message("bob@localhost", "a"), _message("bob@localhost", "b")])
-    first, rest = queue.take(3), queue.take(10)
+    first, rest = queue.take(3, 10_000), queue.take(10, 10_000)
     assert [stanza.recipient for stanza in first] == ["mallory@localhost/one", "bob@localhost", "mallory@localhost/one"]
     assert [stanza.recipient for stanza in rest] == ["bob@localhost", "mallory@localhost/one", "mallory@localhost/two"]
     assert not queue
 
 
-async def test_a_backlog_for_one_person_does_not_delay_the_message_to_another(real_server: XmppServer) -> None:
+def test_the_queue_gives_no_more_characters_than_there_is_room_for() -> None:
+    queue = FairQueue()
+    queue.extend(_message("mallory@localhost", "x" * 1000) for _ in range(5))
+    assert queue.take(10, 0) == []
+    assert len(queue.take(10, 1)) == 1
+    assert len(queue.take(10, 2000)) == 2
+    assert len(queue.take_all()) == 2
+
+
+@pytest.mark.parametrize(("backlog", "text"), [(2000, "x"), (100, "x" * 60_000)], ids=["many", "long"])
+async def test_a_backlog_for_one_person_does_not_delay_the_message_to_another(
+    real_server: XmppServer, backlog: int, text: str
+) -> None:
     account = await real_server.account()
     sender = Connection(f"{account[0]}/agent", account[1], endpoint_of(real_server), on_message=lambda message: None)
     async with (
@@ -37,12 +51,12 @@ async def test_a_backlog_for_one_person_does_not_delay_the_message_to_another(re
         StockClient(*await real_server.account(), real_server) as bob,
     ):
         await sender.open()
-        sender.send([_message(mallory.jid, str(number)) for number in range(BACKLOG)])
+        sender.send([_message(mallory.jid, f"{number} {text}") for number in range(backlog)])
         sender.send([_message(bob.jid, "hello")])
         assert (await bob.answer())["body"] == "hello"
-        assert mallory.messages.qsize() < BACKLOG / 2
-        await eventually(lambda: mallory.messages.qsize() == BACKLOG)
-        assert texts(mallory.messages.unread()) == [str(number) for number in range(BACKLOG)]
+        assert mallory.messages.qsize() < backlog / 2
+        await eventually(lambda: mallory.messages.qsize() == backlog)
+        assert texts(mallory.messages.unread()) == [f"{number} {text}" for number in range(backlog)]
         assert await sender.wait_until_acknowledged(TIMEOUT_S)
         await sender.close()
 
