@@ -7,12 +7,14 @@ They never ask twice. The network between them, the platform and the server is a
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import re
 import signal
+import sqlite3
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,18 +54,32 @@ class KillTally:
     """Questions answered under two ids."""
     crossed: int = 0
     """Answers to the question of somebody else, or of another agent."""
+    turns_out_of_order: int = 0
+    """Questions that reached the agent behind a later one of the same person. Then the server did not keep their order."""
     out_of_order: int = 0
-    """Answers that came before the answer to an earlier question in the same conversation."""
+    """Answers that came behind the answer to a later turn of the same conversation."""
 
     @property
     def row(self) -> tuple[str, ...]:
         """The row of the table."""
-        counts = (self.asked, self.answered, self.lost, self.refused, self.twice, self.crossed, self.out_of_order)
+        counts = (self.asked, self.answered, self.lost, self.refused, self.twice, self.crossed)
+        counts = (*counts, self.turns_out_of_order, self.out_of_order)
         faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
         return (self.server, faults, *map(str, counts))
 
 
-COLUMNS = ("server", "faults", "asked", "answered", "lost", "refused", "under two ids", "crossed", "out of order")
+COLUMNS = (
+    "server",
+    "faults",
+    "asked",
+    "answered",
+    "lost",
+    "refused",
+    "under two ids",
+    "crossed",
+    "turns out of order",
+    "answers out of order",
+)
 
 
 @dataclass(eq=False)
@@ -139,11 +155,12 @@ class Asker:
     """One person with one device, which reconnects and resumes."""
 
     def __init__(self, name: str, account: tuple[str, str], server: XmppServer, port: int, tally: KillTally) -> None:
-        self._name = name
+        self.name = name
         self._tally = tally
         self._answer_ids: dict[str, set[str]] = defaultdict(set)
         self._open: dict[str, str] = {}
-        self._numbers: dict[str, list[int]] = defaultdict(list)
+        self.answers: dict[str, list[int]] = defaultdict(list)
+        """The numbers of the answered questions, by agent, in the order of their first answers."""
         self.connection = Connection(
             f"{account[0]}/phone",
             account[1],
@@ -161,7 +178,7 @@ class Asker:
 
     def ask(self, agent: str, number: int) -> None:
         """Ask an agent, once."""
-        text = f"{self._name} {agent} {number}"
+        text = f"{self.name} {agent} {number}"
         self._tally.asked += 1
         self._open[text] = agent
         stanza = f"<message to='{agent}' type='chat' id='{text.replace(' ', '-')}'><body>{text}</body></message>"
@@ -175,15 +192,14 @@ class Asker:
             self._tally.refused += self._open.pop(text, None) is not None
             return
         name, agent, number = text.split()
-        if name != self._name or agent != sender:
+        if name != self.name or agent != sender:
             self._tally.crossed += 1
             return
         ids = self._answer_ids[text]
         if not ids:
             self._tally.answered += 1
             self._open.pop(text, None)
-            self._tally.out_of_order += any(earlier > int(number) for earlier in self._numbers[agent])
-            self._numbers[agent].append(int(number))
+            self.answers[agent].append(int(number))
         elif message.get("id", "") not in ids and len(ids) == 1:
             self._tally.twice += 1
         ids.add(message.get("id", ""))
@@ -233,7 +249,33 @@ async def run_kills(server: XmppServer, directory: Path, faults: Sequence[str], 
             for text in asker.unanswered:
                 print(f"lost: {text}")
             tally.lost += len(asker.unanswered)
+    turns = _read_turns(directory)
+    for asker in askers:
+        for agent, answered in asker.answers.items():
+            order = turns[asker.name, agent]
+            tally.turns_out_of_order += _count_late(order)
+            tally.out_of_order += _count_late([order.index(number) for number in answered])
     return tally
+
+
+def _read_turns(directory: Path) -> dict[tuple[str, str], list[int]]:
+    """Return the numbers of the questions of each asker to each agent, in the order of their turns."""
+    turns = defaultdict(list)
+    with closing(sqlite3.connect(directory / "data" / "platform.db")) as database:
+        for (body,) in database.execute("SELECT body FROM interactions ORDER BY id"):
+            if _QUESTION.fullmatch(text := json.loads(body)["input"]["query"]):
+                name, agent, number = text.split()
+                turns[name, agent].append(int(number))
+    return turns
+
+
+def _count_late(numbers: Sequence[int]) -> int:
+    """Count the numbers that come behind a larger one."""
+    highest, late = -1, 0
+    for number in numbers:
+        late += number < highest
+        highest = max(highest, number)
+    return late
 
 
 async def _ask(askers: Sequence[Asker], agents: Sequence[str]) -> None:
