@@ -62,8 +62,8 @@ class KillTally:
     @property
     def row(self) -> tuple[str, ...]:
         """The row of the table."""
-        counts = (self.asked, self.answered, self.lost, self.refused, self.twice, self.crossed)
-        counts = (*counts, self.turns_out_of_order, self.out_of_order)
+        counts = [self.asked, self.answered, self.lost, self.refused, self.twice, self.crossed]
+        counts += [self.turns_out_of_order, self.out_of_order]
         faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
         return (self.server, faults, *map(str, counts))
 

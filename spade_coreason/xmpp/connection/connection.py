@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_PRESENCE = "{jabber:client}presence"
+
 OnMessage: TypeAlias = Callable[[Element], "Commit[Any] | None"]
 ConnectionState: TypeAlias = Literal["offline", "connecting", "online"]
 
@@ -56,6 +58,7 @@ class Connection:
         on_presence: Callable[[Presence], bool] = lambda presence: False,
         intercept: Callable[[Element], bool] = lambda message: False,
         is_visible_to: Callable[[str], bool] = lambda asker: True,
+        accepts_presence: Callable[[str], bool] = lambda sender: True,
         timings: ConnectionTimings = DEFAULT_TIMINGS,
     ) -> None:
         self.client = XMPPClient(jid, password, endpoint, register, timings, self._reject)
@@ -77,6 +80,7 @@ class Connection:
         self._on_presence = on_presence
         self._intercept = intercept
         self._is_visible_to = is_visible_to
+        self._accepts_presence = accepts_presence
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[bool] | None = None
         self._is_closing = False
@@ -84,6 +88,7 @@ class Connection:
         client = self.client
         client.raw_handlers = {
             MESSAGE: self._on_message_stanza,
+            _PRESENCE: self._on_presence_stanza,
             ACK_REQUEST: client.stream_management.handle_ack_request,
             ACK: self._on_ack,
         }
@@ -174,6 +179,12 @@ class Connection:
         except Exception:
             log.exception("%s: a message from %s could not be read", self.jid, message.get("from"))
         client.stream_management.count_received(stored)
+
+    def _on_presence_stanza(self, presence: Element) -> None:
+        if self._accepts_presence(presence.get("from", "")):
+            self.client.handle_with_slixmpp(presence)
+        else:
+            self._reject(presence, "too many presences of one sender", self.client.stream_management.config["handled"])
 
     def _reject(self, stanza: Element, reason: str, handled_before: int) -> None:
         """Drop a stanza for a reason. It counts as handled (XEP-0198). A request gets an error without its payload."""

@@ -6,6 +6,8 @@ It does not import SPADE, which takes longer to import than all the rest of a pr
 from __future__ import annotations
 
 import logging
+import math
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -29,6 +31,8 @@ log = logging.getLogger(__name__)
 
 _STANZAS = ("{jabber:client}iq", "{jabber:client}message", "{jabber:client}presence")
 _REGISTRATION_TIMEOUT_S = 10.0
+_SLICE_S = 0.01
+"""The longest time in which received stanzas are handled while all else in the process waits."""
 _NOT_WELL_FORMED = (  # RFC 6120, 4.9.3.13
     "<stream:error><not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/></stream:error></stream:stream>"
 )
@@ -61,6 +65,8 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         self.raw_handlers: dict[str, Callable[[Element], None]] = {}
         """Handlers by tag. They receive an element as it came in, instead of slixmpp's own handlers."""
         self._reject = reject
+        self._unhandled: deque[Element] = deque()
+        """The stanzas that were read, and wait to be handled in the order in which they came."""
         self.ssl_context = endpoint.context
         self.enable_direct_tls = False  # otherwise the first attempt is direct TLS, which a STARTTLS port cannot answer
         self.register_plugin("xep_0199")  # answers pings; its own keepalive would open a connection beside ours
@@ -112,9 +118,15 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         stanzas = reader.read(data)
         if is_new and reader.header is not None:
             self.start_stream_handler(reader.header)
-        # slixmpp builds a stanza object to compare an element with its handlers. That costs more than reading the element.
-        slixmpp_handler: Callable[[Element], None] = self._spawn_event
-        for stanza in stanzas:
+        self._unhandled.extend(stanzas)
+        self._handle_stanzas(reader)
+
+    def _handle_stanzas(self, reader: StreamReader, slice_s: float = _SLICE_S) -> None:
+        """Handle stanzas for a short time. The rest, and what comes in later, has to wait for other work of the event loop."""
+        loop, unhandled = self.loop, self._unhandled
+        slice_end = loop.time() + slice_s
+        while unhandled:
+            stanza = unhandled.popleft()
             count = self.stream_management.config["handled"]
             try:
                 if stanza is reader.discarded:
@@ -123,17 +135,37 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
                 elif stanza.tag in _STANZAS and (excess := find_excess(stanza)) and not self._is_from_own_server(stanza):
                     self._reject(stanza, excess, count)
                 else:
-                    self.raw_handlers.get(stanza.tag, slixmpp_handler)(stanza)
+                    self.raw_handlers.get(stanza.tag, self.handle_with_slixmpp)(stanza)
             except Exception:  # it costs this stanza, and neither the stream nor the stanzas behind it
                 if stanza.tag not in _STANZAS:
                     raise
                 log.exception("%s: a stanza from %s could not be handled", self.boundjid.bare, stanza.get("from"))
                 self._reject(stanza, "a fault of ours", count)
+            if unhandled and self.transport is not None and loop.time() > slice_end:
+                self.transport.pause_reading()
+                loop.call_soon(self._handle_more, reader)
+                return
         if reader.end_reason:
             if not reader.is_xml and self.transport is not None:
                 self.send_raw(_NOT_WELL_FORMED)
             self.disconnect_reason = reader.end_reason
             self.abort()
+
+    def handle_with_slixmpp(self, stanza: Element) -> None:
+        """Let slixmpp handle a stanza. It builds an object of it, which costs more than reading it."""
+        self._spawn_event(stanza)
+
+    def _handle_more(self, reader: StreamReader) -> None:
+        if self.transport is not None and self._unhandled:
+            self.transport.resume_reading()
+            self._handle_stanzas(reader)
+
+    def connection_lost(self, exception: BaseException | None) -> None:
+        """Handle what came in before the connection was lost, then tell the rest."""
+        if self.parser is not None:
+            self._handle_stanzas(self.parser, slice_s=math.inf)
+        self._unhandled.clear()
+        super().connection_lost(exception)
 
     def _is_from_own_server(self, stanza: Element) -> bool:
         """Return True for a stanza of the agent's own server or account: a large roster, for example."""
