@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_RESOURCE = "agent"
 _PRESENCE_TIMEOUT_S = 2.0
-_MAX_PRESENCES_PER_MINUTE = 300  # of one sender: slixmpp and SPADE take long for a presence
+_MAX_OTHER_STANZAS_PER_MINUTE = 300  # presences and IQs of one sender
 _MAX_CLAIMS = 1000  # messages that were offered to behaviours, claimed or not, and are not offered again from the archive
 
 
@@ -142,7 +142,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._endpoint = endpoint
         self._own_jid = bare_jid(jid)
         self._register = register
-        self._presence_limiter = RateLimiter(_MAX_PRESENCES_PER_MINUTE)
+        self._stanza_limiter = RateLimiter(_MAX_OTHER_STANZAS_PER_MINUTE)
         self.connection = Connection(
             jid,
             password,
@@ -153,7 +153,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             on_presence=self._on_presence,
             intercept=self._intercept,
             is_visible_to=self._is_visible_to,
-            accepts_presence=self._accepts_presence,
+            has_share=self._has_share,
             timings=timings,
         )
         self.connection.client.register_plugin("xep_0363")  # uploads of SPADE behaviours use it
@@ -316,11 +316,11 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         is_known = "@" not in bare_jid(requester) or bare_jid(requester) == own_jid or bare_jid(requester) in self.rooms.states
         return is_known or self._gateway.is_allowed(requester)
 
-    def _accepts_presence(self, sender: str) -> bool:
-        """Return True if a presence is within the share of its sender. A room sends one for each occupant."""
+    def _has_share(self, sender: str) -> bool:
+        """Return True if a presence or an IQ is within the share of its sender. A room sends one for each occupant."""
         person = bare_jid(sender)
-        is_own = person in ("", self.connection.client.boundjid.bare)
-        return is_own or person in self.rooms.states or self._presence_limiter.allow(person)
+        is_own = "@" not in person or person == self.connection.client.boundjid.bare
+        return is_own or person in self.rooms.states or self._stanza_limiter.allow(person)
 
     def _may_run_commands(self, jid: str) -> bool:
         """Return True if a sender may run ad-hoc commands.

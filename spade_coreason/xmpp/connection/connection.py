@@ -58,7 +58,7 @@ class Connection:
         on_presence: Callable[[Presence], bool] = lambda presence: False,
         intercept: Callable[[Element], bool] = lambda message: False,
         is_visible_to: Callable[[str], bool] = lambda asker: True,
-        accepts_presence: Callable[[str], bool] = lambda sender: True,
+        has_share: Callable[[str], bool] = lambda sender: True,
         timings: ConnectionTimings = DEFAULT_TIMINGS,
     ) -> None:
         self.client = XMPPClient(jid, password, endpoint, register, timings, self._reject)
@@ -80,7 +80,7 @@ class Connection:
         self._on_presence = on_presence
         self._intercept = intercept
         self._is_visible_to = is_visible_to
-        self._accepts_presence = accepts_presence
+        self._has_share = has_share
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[bool] | None = None
         self._is_closing = False
@@ -88,7 +88,8 @@ class Connection:
         client = self.client
         client.raw_handlers = {
             MESSAGE: self._on_message_stanza,
-            _PRESENCE: self._on_presence_stanza,
+            _PRESENCE: self._on_other_stanza,
+            IQ: self._on_other_stanza,
             ACK_REQUEST: client.stream_management.handle_ack_request,
             ACK: self._on_ack,
         }
@@ -180,11 +181,12 @@ class Connection:
             log.exception("%s: a message from %s could not be read", self.jid, message.get("from"))
         client.stream_management.count_received(stored)
 
-    def _on_presence_stanza(self, presence: Element) -> None:
-        if self._accepts_presence(presence.get("from", "")):
-            self.client.handle_with_slixmpp(presence)
+    def _on_other_stanza(self, stanza: Element) -> None:
+        """Handle a presence or an IQ. slixmpp and SPADE take long for both, so each sender has a share."""
+        if stanza.get("type") in ("result", "error") or self._has_share(stanza.get("from", "")):
+            self.client.handle_with_slixmpp(stanza)
         else:
-            self._reject(presence, "too many presences of one sender", self.client.stream_management.config["handled"])
+            self._reject(stanza, "too many stanzas of one sender", self.client.stream_management.config["handled"])
 
     def _reject(self, stanza: Element, reason: str, handled_before: int) -> None:
         """Drop a stanza for a reason. It counts as handled (XEP-0198). A request gets an error without its payload."""
