@@ -19,7 +19,7 @@ from .stream_management import REQUEST_ACK
 StanzaT = TypeVar("StanzaT", bound=OutboundMessage)
 
 _ACK_AFTER_S = 1.0
-_MAX_UNACKNOWLEDGED = 64
+_MAX_UNACKNOWLEDGED = 128
 """While the server has not acknowledged so many stanzas, further ones wait."""
 _MAX_UNACKNOWLEDGED_CHARACTERS = 131_072
 """While the server has not acknowledged so many characters, further stanzas wait."""
