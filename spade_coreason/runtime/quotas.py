@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
@@ -26,6 +26,7 @@ _MINUTE_S = 60.0
 _MAX_COUNTERS = 100_000
 _MAX_IN_ADVANCE, _MAX_BYTES_IN_ADVANCE = 255, 262_144
 _SHARE_IN_ADVANCE = 0.01
+_IN_ADVANCE_S = 1.0
 _SUBJECTS = {"domain": "Your domain has", "room": "This room has", "total": "All of you together have"}
 
 
@@ -60,6 +61,7 @@ class _Counter:
         "byte_s",
         "bytes",
         "bytes_due_s",
+        "bytes_full_s",
         "holder",
         "is_unsaved",
         "max_bytes",
@@ -67,6 +69,7 @@ class _Counter:
         "message_s",
         "messages",
         "messages_due_s",
+        "messages_full_s",
         "quota",
         "refused",
         "role",
@@ -85,20 +88,27 @@ class _Counter:
         self.max_messages: float = quota.messages_per_day or math.inf
         self.max_bytes: float = quota.bytes_per_day or math.inf
         self.messages_due_s = self.bytes_due_s = 0.0
+        self.messages_full_s = self.bytes_full_s = 0.0  # the last time at which the bucket was full
         self.messages = self.bytes = self.refused = 0
         self.is_unsaved = False
 
     def count(self, messages: int, size: int, now_s: float) -> None:
         """Count messages of `size` bytes in all. A single one that is larger than the bucket takes all of it."""
-        self.messages_due_s = max(self.messages_due_s, now_s) + messages * self.message_s
-        self.bytes_due_s = max(self.bytes_due_s, now_s) + min(size * self.byte_s, _MINUTE_S)
+        if self.messages_due_s < now_s:
+            self.messages_due_s = self.messages_full_s = now_s
+        if self.bytes_due_s < now_s:
+            self.bytes_due_s = self.bytes_full_s = now_s
+        self.messages_due_s += messages * self.message_s
+        self.bytes_due_s += min(size * self.byte_s, _MINUTE_S)
         self.messages += messages
         self.bytes += size
 
-    def give_back(self, messages: int, size: int) -> None:
-        """Take back a part of what was counted."""
-        self.messages_due_s -= messages * self.message_s
-        self.bytes_due_s -= size * self.byte_s
+    def give_back(self, messages: int, size: int, counted_at_s: float) -> None:
+        """Take back a part of what was counted at that time. A bucket that has been full since has it back already."""
+        if counted_at_s >= self.messages_full_s:
+            self.messages_due_s -= messages * self.message_s
+        if counted_at_s >= self.bytes_full_s:
+            self.bytes_due_s -= size * self.byte_s
         self.messages -= messages
         self.bytes -= size
 
@@ -109,8 +119,12 @@ class _Counter:
             self.messages_due_s + self.message_s <= latest_s
             and self.bytes_due_s + min(size * self.byte_s, _MINUTE_S) <= latest_s
             and self.messages < self.max_messages
-            and self.bytes < self.max_bytes
+            and not self.exceeds_day(size)
         )
+
+    def exceeds_day(self, size: int) -> bool:
+        """Return True if a message of `size` bytes exceeds the bytes of today. One that is larger than them takes them all."""
+        return self.bytes + min(size, self.max_bytes) > self.max_bytes
 
     def count_free(self, now_s: float) -> tuple[float, float]:
         """Return the number of messages and of bytes for which there is room."""
@@ -144,11 +158,13 @@ class _Sender:
     Asking three counters for each message would cost some per cent of a turn.
     """
 
-    __slots__ = ("bytes_left", "counters", "is_told", "messages_left")
+    __slots__ = ("bytes_left", "counted_at_s", "counters", "expires_s", "is_told", "messages_left")
 
     def __init__(self, own: _Counter, domain: _Counter, total: _Counter) -> None:
         self.counters = own, domain, total
         self.messages_left = self.bytes_left = 0
+        self.counted_at_s = self.expires_s = 0.0
+        """The time of the count in advance, and the time until which it may be used."""
         self.is_told = False
         """True if the sender has been told that the quota is used up, and no message was accepted since."""
 
@@ -160,8 +176,9 @@ class QuotaLimit(Interceptor):
     counts for the domain of that person, and for the total. Operators are counted; the quotas of domain and total do not
     refuse them.
 
-    Up to 256 messages of a sender are counted in advance, at most a hundredth of what is left. So no quota is ever exceeded,
-    and a process that dies has counted too many rather than too few.
+    Up to 256 messages of a sender are counted in advance for a second, at most a hundredth of what is left. What was not sent
+    is given back, at the latest before a domain or the total would refuse a message. So no quota is ever exceeded, and a
+    process that dies has counted too many rather than too few.
 
     `now` returns seconds and never goes back. `clock` returns the time of day. Call `load` before the agent goes online, and
     `close` when it is offline.
@@ -182,6 +199,8 @@ class QuotaLimit(Interceptor):
         self._domains: dict[str, _Counter] = {}
         self._people: dict[str, _Sender] = {}
         self._rooms: dict[str, _Sender] = {}
+        self._in_advance: dict[_Sender, None] = {}
+        """The senders whose messages are counted in advance."""
         self._unsaved: list[_Counter] = []
         self._stored: dict[tuple[str, str], tuple[int, int]] = {}
         """The stored counts of today, by scope and holder, of those who have sent nothing since the start."""
@@ -198,37 +217,51 @@ class QuotaLimit(Interceptor):
 
     def close(self) -> None:
         """Store the exact counts with the next transaction."""
-        for sender in self._senders():
-            if sender.messages_left or sender.bytes_left:
+        self._give_all_back()
+
+    def forget(self, holder: str) -> None:
+        """Store no count of a person or room until the next message. Call it before their stored count is deleted."""
+        for senders in (self._people, self._rooms):
+            if (sender := senders.get(holder)) is not None:
                 self._give_back(sender)
-                self._save(sender)
+                if (own := sender.counters[0]).is_unsaved:
+                    own.is_unsaved = False
+                    self._unsaved.remove(own)
 
     def receive(self, request: ReceivedRequest) -> Accept | Refuse:
         """Count a message, or refuse it if the quota of its sender, their domain or the total is used up."""
         owner, content = request.root_sender or request.owner, request.content
         size = len(content) if content.isascii() else len(content.encode(errors="surrogatepass"))
         sender = (self._rooms if request.channel == "room" else self._people).get(owner)
-        if sender is not None and sender.messages_left and sender.bytes_left >= size:
+        now_s = self._now()
+        if sender is not None and sender.messages_left and sender.bytes_left >= size and now_s < sender.expires_s:
             sender.messages_left -= 1
             sender.bytes_left -= size
             return _ACCEPT
-        return self._decide(sender or self._add_sender(owner, is_room=request.channel == "room"), size)
+        return self._decide(sender or self._add_sender(owner, is_room=request.channel == "room"), size, now_s)
 
-    def _decide(self, sender: _Sender, size: int) -> Accept | Refuse:
+    def _decide(self, sender: _Sender, size: int, now_s: float) -> Accept | Refuse:
         """Refuse a message, or count it with some more in advance."""
         self._check_day()
         self._give_back(sender)
-        now_s = self._now()
         deciding = sender.counters[:1] if sender.counters[0].role == "operator" else sender.counters
-        for counter in deciding:
-            if not counter.has_room_for(size, now_s):
-                return self._refuse(sender, counter, size, now_s)
+        full = _find_full(deciding, size, now_s)
+        if full is not None and full is not sender.counters[0]:
+            self._give_all_back()
+            full = _find_full(deciding, size, now_s)
+        if full is not None:
+            return self._refuse(sender, full, size, now_s)
         messages, extra_size = _MAX_IN_ADVANCE, _MAX_BYTES_IN_ADVANCE
         for counter in deciding:
             free_messages, free_size = counter.count_free(now_s)
             messages = int(min(messages, (free_messages - 1) * _SHARE_IN_ADVANCE))
             extra_size = int(min(extra_size, max(0.0, free_size - size) * _SHARE_IN_ADVANCE))
-        sender.messages_left, sender.bytes_left = messages, extra_size
+        if messages:
+            sender.messages_left, sender.bytes_left = messages, extra_size
+            sender.counted_at_s, sender.expires_s = now_s, now_s + min(_IN_ADVANCE_S, self._until_next_day_s())
+            self._in_advance[sender] = None
+        else:
+            extra_size = 0
         for counter in sender.counters:
             counter.count(1 + messages, size + extra_size, now_s)
         self._save(sender)
@@ -236,10 +269,17 @@ class QuotaLimit(Interceptor):
         return _ACCEPT
 
     def _give_back(self, sender: _Sender) -> None:
-        """Take back what was counted in advance."""
-        for counter in sender.counters:
-            counter.give_back(sender.messages_left, sender.bytes_left)
-        sender.messages_left = sender.bytes_left = 0
+        """Take back what was counted in advance and is not used."""
+        if sender in self._in_advance:
+            del self._in_advance[sender]
+            for counter in sender.counters:
+                counter.give_back(sender.messages_left, sender.bytes_left, sender.counted_at_s)
+            sender.messages_left = sender.bytes_left = 0
+            self._save(sender)
+
+    def _give_all_back(self) -> None:
+        for sender in list(self._in_advance):
+            self._give_back(sender)
 
     def _save(self, sender: _Sender) -> None:
         """Store the counters of a sender with the next transaction."""
@@ -264,7 +304,7 @@ class QuotaLimit(Interceptor):
             counter.refused += 1
         if full.messages >= full.max_messages:
             limit, wait_s = f"{_count(quota.messages_per_day, 'message')} a day", self._until_next_day_s()
-        elif full.bytes >= full.max_bytes:
+        elif full.exceeds_day(size):
             limit, wait_s = f"{quota.bytes_per_day:,} bytes a day", self._until_next_day_s()
         elif full.messages_due_s + full.message_s > latest_s:
             limit = f"{_count(quota.messages_per_minute, 'message')} a minute"
@@ -291,8 +331,7 @@ class QuotaLimit(Interceptor):
     def usage(self, limit: int = 100) -> list[QuotaUsage]:
         """Return what was used today: the total, then the domains, rooms and people that used most, at most `limit`."""
         self._check_day()
-        for sender in self._senders():
-            self._give_back(sender)
+        self._give_all_back()
         others = [counter for counter in self._counters() if counter is not self._total]
         others += [self._make_counter(scope, name) for scope, name in self._stored]  # type: ignore[arg-type]
         most = heapq.nlargest(limit, others, key=lambda counter: counter.messages)
@@ -303,7 +342,7 @@ class QuotaLimit(Interceptor):
     def _add_sender(self, owner: str, *, is_room: bool) -> _Sender:
         senders = self._rooms if is_room else self._people
         if len(senders) >= _MAX_COUNTERS:
-            del senders[next(iter(senders))]  # its count begins anew
+            self._give_back(senders.pop(next(iter(senders))))  # its count begins anew
         domain = jid_domain(owner)
         if domain not in self._domains:
             if len(self._domains) >= _MAX_COUNTERS:
@@ -332,22 +371,19 @@ class QuotaLimit(Interceptor):
     def _counters(self) -> Iterator[_Counter]:
         yield self._total
         yield from self._domains.values()
-        for sender in self._senders():
-            yield sender.counters[0]
-
-    def _senders(self) -> Iterator[_Sender]:
-        yield from self._rooms.values()
-        yield from self._people.values()
+        for senders in (self._rooms, self._people):
+            for sender in senders.values():
+                yield sender.counters[0]
 
     # Days
 
     def _check_day(self) -> None:
         today = self._clock().astimezone(UTC).date()
-        if today > self._day:
+        # A clock that is set back a little does not begin a day twice; one that was days ahead must not stop the days.
+        if today > self._day or self._day - today > timedelta(days=1):
             self._day = today
             self._stored.clear()
-            for sender in self._senders():
-                self._give_back(sender)
+            self._give_all_back()
             for counter in self._counters():
                 counter.messages = counter.bytes = counter.refused = 0
             self._delete_older_counts()
@@ -360,11 +396,16 @@ class QuotaLimit(Interceptor):
         return (datetime(now.year, now.month, now.day, tzinfo=UTC) + timedelta(days=1) - now).total_seconds()
 
 
+def _find_full(counters: Sequence[_Counter], size: int, now_s: float) -> _Counter | None:
+    """Return the first counter whose quota a message of `size` bytes would exceed; None if there is none."""
+    return next((counter for counter in counters if not counter.has_room_for(size, now_s)), None)
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _format_wait(seconds: int) -> str:
     if seconds >= 7200:
-        return f"{seconds / 3600:.0f} hours"
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds} s"
+        return f"{math.ceil(seconds / 3600)} hours"
+    return f"{math.ceil(seconds / 60)} min" if seconds >= 120 else f"{seconds} s"

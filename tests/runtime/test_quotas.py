@@ -128,6 +128,62 @@ async def test_domain_and_total_count_everybody(database: Database) -> None:
     assert refusal.text.startswith("All of you together have used up")
 
 
+async def test_what_was_counted_in_advance_takes_no_room_from_others(database: Database) -> None:
+    meter = Meter(database, replace(UNLIMITED, domain=Quota(messages_per_day=10_000)))
+    sent = [meter.send(f"{number}@localhost") is None for number in range(2000)]
+    assert all(sent)
+    assert meter.limit.usage()[0].messages == 2000
+
+
+async def test_what_was_counted_in_advance_is_not_given_back_into_a_bucket_that_has_filled_again(database: Database) -> None:
+    meter = Meter(database, replace(UNLIMITED, domain=Quota(messages_per_minute=10_000)))
+    for number in range(200):
+        assert meter.send(f"{number}@localhost") is None
+        meter.pass_time(60)
+    assert sum(meter.send(f"{number % 200}@localhost") is None for number in range(40_000)) == 10_000
+
+
+async def test_what_was_counted_in_advance_ends_with_the_day(database: Database) -> None:
+    meter = Meter(database, for_user(messages_per_day=1000))
+    meter.send()
+    meter.pass_time(3600)
+    assert sum(meter.send_many(2000)) == 1000
+
+
+async def test_a_clock_that_was_days_ahead_does_not_stop_the_days(database: Database) -> None:
+    meter = Meter(database, for_user(messages_per_day=2))
+    meter.clock.advance(days=1000)
+    assert meter.send_many(3) == [True, True, False]
+    meter.clock.advance(days=-1000)
+    assert meter.send_many(3) == [True, True, False]
+    meter.clock.advance(seconds=3600)
+    assert meter.send_many(3) == [True, True, False]
+    meter.clock.advance(seconds=-1)  # back to the day before, and no new day
+    assert meter.send() is not None
+
+
+async def test_a_message_does_not_exceed_the_bytes_of_a_day_unless_it_has_more_than_all_of_them(database: Database) -> None:
+    meter = Meter(database, for_user(bytes_per_day=100))
+    assert meter.send(text="x" * 60) is None
+    refusal = meter.send(text="x" * 60)
+    assert refusal is not None
+    assert "the limit of 100 bytes a day" in refusal.text
+    assert meter.send(text="x" * 40) is None
+    meter.pass_time(3600)
+    assert meter.send(text="x" * 1000) is None
+    assert meter.send() is not None
+
+
+async def test_the_time_to_wait_is_rounded_up(database: Database) -> None:
+    for minutes, text in ((-89, "3 hours"), (55, "5 min"), (57.5, "3 min"), (58.5, "90 s")):
+        meter = Meter(database, for_user(messages_per_day=1))
+        meter.clock.advance(minutes=minutes)
+        meter.send()
+        refusal = meter.send()
+        assert refusal is not None
+        assert f"Write again in {text}." in refusal.text
+
+
 async def test_a_room_has_a_quota_of_its_own(database: Database) -> None:
     meter = Meter(database, replace(UNLIMITED, room=Quota(messages_per_minute=1)))
     assert meter.send_many(2, owner="tea@rooms.localhost", channel="room") == [True, False]
@@ -180,6 +236,18 @@ async def test_the_counts_of_a_day_survive_a_restart_and_older_ones_are_deleted(
     await again.limit.load()
     await AgentRepository(database, AGENT).save_agent_value("any", 1)
     assert await AgentRepository(database, AGENT).load_message_counts(NOW.date()) == {}
+
+
+async def test_counts_that_were_shown_are_stored_exactly(database: Database) -> None:
+    meter = Meter(database, for_user(messages_per_day=1000))
+    meter.send()
+    await AgentRepository(database, AGENT).save_agent_value("any", 1)
+    assert meter.limit.usage()[0].messages == 1
+    meter.limit.close()
+    await AgentRepository(database, AGENT).save_agent_value("any", 2)
+    again = Meter(database, for_user(messages_per_day=1000))
+    await again.limit.load()
+    assert again.limit.usage_of(ALICE).messages == 1
 
 
 async def test_many_senders_take_a_limited_amount_of_memory(database: Database) -> None:
@@ -245,6 +313,14 @@ async def test_a_person_hears_once_when_to_go_on_and_a_program_each_time() -> No
             await t.ask("x", user=BOB)
         status = await t.say("/status", user=ALICE)
         assert "You have sent 2 of 2 messages today" in status[0]
+
+
+async def test_the_count_of_a_person_who_is_forgotten_is_not_stored_again_at_the_end() -> None:
+    async with AgentTester(echo, policy=Policy(quotas=for_user(messages_per_day=1000)), clock=Clock(NOW)) as t:
+        await t.say("x", user=ALICE)
+        await t.say("/forget me yes", user=ALICE)
+        await t.restart()
+        assert ("person", ALICE) not in await t.runners[AGENT].repository.load_message_counts(NOW.date())
 
 
 async def test_status_shows_operators_what_everybody_has_used() -> None:

@@ -246,6 +246,7 @@ class CommandExecutor:
             await asyncio.wait(workers, timeout=services.policy.timings.cancel_grace_s)
         await services.history_windows.cancel_for_owner(owner)
         if everything:
+            self._context.quota_limit.forget(owner)
             report = await erase_person(services.repository, self._context.interaction_memory, owner)
             active.person.variables.values.clear()
             active.person.preferences = DEFAULT_PREFERENCES
