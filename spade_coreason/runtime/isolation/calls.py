@@ -77,14 +77,14 @@ class ChildCalls:
     # Peers
 
     async def _stream(
-        self, send_event: SendEvent, jid: str, request: dict[str, Any], timeout_s: float, hops: int | None
+        self, send_event: SendEvent, jid: str, request: dict[str, Any], timeout_s: float, origin: dict[str, Any] | None
     ) -> None:
-        _set_current_request(hops)
+        _set_current_request(origin)
         async for event in self._parts.peers.stream(jid, AgentRequest.model_validate(request), timeout_s):
             send_event(event.type, event.data)
 
-    async def _tell(self, jid: str, request: dict[str, Any], hops: int | None) -> None:
-        _set_current_request(hops)
+    async def _tell(self, jid: str, request: dict[str, Any], origin: dict[str, Any] | None) -> None:
+        _set_current_request(origin)
         await self._parts.peers.tell(jid, AgentRequest.model_validate(request))
 
     # Knowledge
@@ -133,11 +133,10 @@ def _read_file(path: Path) -> bytes | None:
     return data if len(data) <= MAX_UPLOAD_BYTES else None
 
 
-def _set_current_request(hops: int | None) -> None:
-    """Let requests of this task count the agents that the request of the turn has passed already; None outside of a turn."""
-    if hops is not None:
-        request_id = uuid4()
-        CURRENT_REQUEST.set(AgentRequest(session_id=request_id, payload={}, metadata={"hops": hops}))
+def _set_current_request(origin: dict[str, Any] | None) -> None:
+    """Let requests of this task tell whose request they pass on, through how many agents; None outside of a turn."""
+    if origin is not None:
+        CURRENT_REQUEST.set(AgentRequest(session_id=uuid4(), payload={}, metadata=origin))
 
 
 # Of a turn

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from ...contracts import AgentDefinition
 from ...domain.forms import Field
+from ...domain.messages import ROOT_SENDER
 from ..commands.decorator import commands_of
 
 HOOKS = ("startup", "shutdown", "feedback", "on_conversation_end")
@@ -25,6 +26,9 @@ REQUEST_FIELDS = (
     "metadata",
 )
 """The fields of a request, in the order in which they cross."""
+
+ORIGIN_METADATA = ("sender", ROOT_SENDER, "hops")
+"""The metadata of a request that its agent passes on with requests of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from ..files import Files, Progress
 from ..peers import CURRENT_REQUEST, PeerEvent, Peers, to_request
 from ..response import check_choices, check_text, check_thought
 from .errors import load_error
+from .description import ORIGIN_METADATA
 from .frames import MAX_FRAME_BYTES, WINDOW_BYTES, Message, encode_message
 
 _CALLS_UNTIL_YIELD = 64
@@ -319,7 +320,7 @@ class ForwardedPeers(Peers):
                 jid,
                 to_request(request),
                 timeout,
-                _hops(),
+                _origin(),
                 on_event=lambda kind, data: arrivals.put_nowait(PeerEvent(kind, data)),
             )
         )
@@ -334,13 +335,13 @@ class ForwardedPeers(Peers):
 
     async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
         """Send a request without waiting."""
-        await self._connection.call("peers.tell", jid, to_request(request), _hops())
+        await self._connection.call("peers.tell", jid, to_request(request), _origin())
 
 
-def _hops() -> int | None:
-    """Return the number of agents that the request of this task has passed; None outside of a turn."""
+def _origin() -> dict[str, Any] | None:
+    """Return the metadata that tell where the request of this task comes from; None outside of a turn."""
     current = CURRENT_REQUEST.get()
-    return None if current is None else int(current.metadata.get("hops", 0))
+    return None if current is None else {key: current.metadata[key] for key in ORIGIN_METADATA if key in current.metadata}
 
 
 class ForwardedKnowledge(Knowledge):

@@ -45,7 +45,8 @@ async def peer(request: AgentRequest, session: Session, response: Response) -> N
     """Answer, or fail."""
     if request.payload["query"] == "fail":
         raise ValueError("a secret")
-    await response.markdown(f"{request.payload['query']} after {request.metadata.get('hops', 0)} hops")
+    metadata = request.metadata
+    await response.markdown(f"{request.payload['query']} after {metadata.get('hops', 0)} hops for {metadata.get('root_sender')}")
 
 
 class PassOn(Interceptor):
