@@ -62,10 +62,11 @@ def _join_lines(text: str) -> str:
 
 def _error_location(error: BaseException) -> str:
     """Return the last place in the user's own code on the way to an error; else the place that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_PREFIXES)]
-    for frame in (own or frames)[-1:]:
-        return f" ({Path(frame.filename).name}:{frame.lineno})"
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    frames += getattr(error.__cause__, "frames", ())  # those in the process of an isolated agent
+    own = [frame for frame in frames if not frame[0].startswith(_LIBRARY_PREFIXES)]
+    for filename, line in (own or frames)[-1:]:
+        return f" ({Path(filename).name}:{line})"
     return ""
 
 

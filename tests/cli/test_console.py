@@ -22,6 +22,7 @@ from spade_coreason.cli.checks import slixmpp_problem
 from spade_coreason.cli.commands.run import default_agent_name
 from spade_coreason.cli.console import format_milliseconds, format_timedelta, paint, status_line, verdict_sign, write
 from spade_coreason.cli.logging import OneLineFormatter, _StandardErrorHandler
+from spade_coreason.runtime.isolation.errors import dump_error, load_error
 from spade_coreason.exceptions import PeerFailedError, PeerUnavailableError
 
 
@@ -73,6 +74,19 @@ def test_a_log_line_names_the_place_in_the_users_code_and_the_peer(tmp_path: Pat
         except (ValueError, PeerError):
             record = logging.LogRecord("x", logging.ERROR, __file__, 1, "incident 1", (), sys.exc_info())
         assert re.fullmatch(f"error: incident 1: {pattern}; -vv shows more", OneLineFormatter().format(record))
+
+
+def test_a_log_line_names_the_place_in_the_code_of_an_isolated_agent() -> None:
+    try:
+        raise ValueError("what alice said")
+    except ValueError as error:
+        dumped = dump_error(error)
+    try:
+        raise load_error(dumped)
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, __file__, 1, "incident 1", (), sys.exc_info())
+    [(_, line)] = dumped["frames"]
+    assert OneLineFormatter().format(record) == f"error: incident 1: ValueError (test_console.py:{line}); -vv shows more"
 
 
 def test_a_log_line_is_written_above_the_status_line(capfd: pytest.CaptureFixture[str]) -> None:

@@ -63,7 +63,8 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     for agent in found.agents:
         if (process := agent.process) is not None:
             state = "is being started again" if process.pid is None else str(process.pid)
-            restarts = f", restarted {process.restarts:,} times; the last one {process.last_end}" if process.restarts else ""
+            times = f"{process.restarts:,} time{'s' if process.restarts != 1 else ''}"
+            restarts = f", restarted {times}; the last one {process.last_end}" if process.restarts else ""
             print(strip_control_characters(f"{agent.jid} in its own process: {state}{restarts}"))
     for agent in found.agents:
         if any(usage.messages or usage.refused for usage in agent.quotas):

@@ -406,7 +406,6 @@ class AgentProcess:
 
     def _on_closed(self, error: ProtocolError | None) -> None:
         """Handle the end of the connection: by a fault, or because the process has ended or closed it."""
-        self._built_event.set()
         if error is not None:
             self.end(f"sent {error}")
         elif not self._is_closing:

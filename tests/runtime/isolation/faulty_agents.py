@@ -47,6 +47,15 @@ class ExitingAgent(PlainAgent):
         os._exit(3)
 
 
+class ExitingLaterAgent(PlainAgent):
+    """Ends the process in its constructor, unless the file `may-start` is in its directory."""
+
+    def __init__(self, directory: str) -> None:
+        if not (Path(directory) / "may-start").exists():
+            os._exit(3)
+        super().__init__("yes")
+
+
 class LeavingAgent(PlainAgent):
     """Leaves Python in its constructor."""
 

@@ -110,6 +110,22 @@ async def test_startup_runs_again_in_a_new_process_and_is_tried_until_it_succeed
     assert (tmp_path / "shutdown").exists()
 
 
+async def test_a_new_process_that_ends_while_it_makes_the_agent_has_its_cause_in_the_status(
+    tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("agent@localhost: its process was ended by the signal SIGKILL")
+    expected_errors("agent@localhost: its process ended with exit status 3")
+    (tmp_path / "may-start").touch()
+    target, options = faulty_agents.ExitingLaterAgent, {"directory": str(tmp_path)}
+    async with AgentTester(target, options=options, isolation=FAST) as t:
+        (tmp_path / "may-start").unlink()
+        os.kill(status(t).pid, signal.SIGKILL)
+        await eventually(lambda: status(t).restarts > 1)
+        assert status(t).last_end == "ended with exit status 3"
+        (tmp_path / "may-start").touch()
+        assert (await t.ask("?", timeout=60)).text == f"yes in process {status(t).pid}"
+
+
 async def test_a_request_waits_for_the_next_process_no_longer_than_for_an_answer(
     tmp_path: Path, expected_errors: ExpectedErrors
 ) -> None:
