@@ -211,8 +211,8 @@ class Mailboxes:
         self._quotas_by_role = quotas or Quotas()
         self._max_turns = min(max_turns, self._quotas_by_role.total.turns or max_turns)
         self._slots = Semaphore(self._max_turns)
-        self._slots_by_holder: weakref.WeakValueDictionary[tuple[str, str], Semaphore] = weakref.WeakValueDictionary()
-        """The slots of people, rooms and domains, by kind and holder."""
+        self._slots_by_holder: weakref.WeakValueDictionary[tuple[str, str, int], Semaphore] = weakref.WeakValueDictionary()
+        """The slots of people, rooms and domains, by kind, holder and number of hops."""
         self._mailboxes: dict[tuple[str, str | None], Mailbox] = {}
         self._by_id: dict[str, Mailbox] = {}
         self._quotas: weakref.WeakValueDictionary[str, SenderQuota] = weakref.WeakValueDictionary()
@@ -416,7 +416,8 @@ class Mailboxes:
     async def _run_item(self, mailbox: Mailbox, item: QueuedRequest | MailboxTask) -> None:
         slots = mailbox.quota.slots
         if isinstance(item, QueuedRequest) and (item.incoming.root_sender or item.incoming.channel == "room"):
-            slots = self._slots_of(item.incoming.root_owner, is_room=item.incoming.channel == "room")
+            incoming = item.incoming
+            slots = self._slots_of(incoming.root_owner, is_room=incoming.channel == "room", hops=incoming.hops)
         async with slots:
             if self.is_paused and item.is_for_agent:
                 mailbox.requeue(item)  # it was paused while this one waited for its slot
@@ -490,9 +491,12 @@ class Mailboxes:
             quota = self._quotas[sender] = SenderQuota(self._slots_of(sender, is_room=False))
         return quota
 
-    def _slots_of(self, owner: str, *, is_room: bool) -> Semaphore:
-        """Return the slots for the turns of a person or a room (a bare JID)."""
-        key = ("room" if is_room else "person"), owner
+    def _slots_of(self, owner: str, *, is_room: bool, hops: int = 0) -> Semaphore:
+        """Return the slots for the turns of a person or a room (a bare JID).
+
+        Each number of hops has slots of its own: agents that ask in a circle would else wait for their own turns.
+        """
+        key = ("room" if is_room else "person"), owner, hops
         slots = self._slots_by_holder.get(key)
         if slots is None:
             role, quota = ("", self._quotas_by_role.room) if is_room else self._quotas_by_role.role_of(owner)
@@ -505,7 +509,7 @@ class Mailboxes:
         limit = self._quotas_by_role.domain.turns
         if not limit:
             return self._slots
-        slots = self._slots_by_holder.get(("domain", domain))
+        slots = self._slots_by_holder.get(("domain", domain, 0))
         if slots is None:
-            slots = self._slots_by_holder["domain", domain] = Semaphore(limit, self._slots)
+            slots = self._slots_by_holder["domain", domain, 0] = Semaphore(limit, self._slots)
         return slots

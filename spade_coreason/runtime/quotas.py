@@ -305,12 +305,12 @@ class QuotaLimit(Interceptor):
         if full.messages >= full.max_messages:
             limit, wait_s = f"{_count(quota.messages_per_day, 'message')} a day", self._until_next_day_s()
         elif full.exceeds_day(size):
-            limit, wait_s = f"{quota.bytes_per_day:,} bytes a day", self._until_next_day_s()
+            limit, wait_s = f"{_count(quota.bytes_per_day, 'byte')} a day", self._until_next_day_s()
         elif full.messages_due_s + full.message_s > latest_s:
             limit = f"{_count(quota.messages_per_minute, 'message')} a minute"
             wait_s = full.messages_due_s + full.message_s - latest_s
         else:
-            limit = f"{quota.bytes_per_minute:,} bytes a minute"
+            limit = f"{_count(quota.bytes_per_minute, 'byte')} a minute"
             wait_s = full.bytes_due_s + min(size * full.byte_s, _MINUTE_S) - latest_s
         wait_s = max(1, math.ceil(wait_s))
         text = f"{_SUBJECTS.get(full.scope, 'You have')} used up the limit of {limit}. Write again in {_format_wait(wait_s)}."

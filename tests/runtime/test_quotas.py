@@ -174,6 +174,12 @@ async def test_a_message_does_not_exceed_the_bytes_of_a_day_unless_it_has_more_t
     assert meter.send() is not None
 
 
+async def test_a_refusal_counts_in_plain_english(database: Database) -> None:
+    meter = Meter(database, for_user(bytes_per_day=1))
+    meter.send()
+    assert "the limit of 1 byte a day." in str(meter.send())
+
+
 async def test_the_time_to_wait_is_rounded_up(database: Database) -> None:
     for minutes, text in ((-89, "3 hours"), (55, "5 min"), (57.5, "3 min"), (58.5, "90 s")):
         meter = Meter(database, for_user(messages_per_day=1))
@@ -359,6 +365,20 @@ async def test_turns_at_once_are_limited_for_a_person_a_room_and_a_domain() -> N
 def assisting(runner: Runner) -> dict[str, int]:
     counts = Counter(mailbox.sender for mailbox in runner.command_context.mailboxes if mailbox.is_assisting)
     return dict(counts)
+
+
+async def test_agents_that_ask_each_other_for_one_person_do_not_wait_for_their_own_turns() -> None:
+    @agent
+    async def front(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
+        is_from_other = request.metadata.get("hops", 0) == 2
+        await response.markdown("done" if is_from_other else (await peers.ask(OTHER, "x")).text)
+
+    @agent
+    async def back(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
+        await response.markdown((await peers.ask(AGENT, "x", timeout=5)).text)
+
+    async with AgentTester(front, peers={OTHER: back}, policy=Policy(quotas=for_user(turns=1))) as t:
+        assert await t.say("x", user=ALICE) == ["done"]
 
 
 async def test_commands_have_a_limit_of_their_own_and_work_beyond_the_quota() -> None:

@@ -62,7 +62,7 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
             print(f"{agent.jid} rejected {', '.join(_describe_count(*count) for count in agent.rejected.items())}")
     for agent in found.agents:
         if (process := agent.process) is not None:
-            state = "is being started again" if process.pid is None else str(process.pid)
+            state = "starting again" if process.pid is None else str(process.pid)
             times = f"{process.restarts:,} time{'s' if process.restarts != 1 else ''}"
             restarts = f", restarted {times}; the last one {process.last_end}" if process.restarts else ""
             print(strip_control_characters(f"{agent.jid} in its own process: {state}{restarts}"))
