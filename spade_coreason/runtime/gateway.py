@@ -15,13 +15,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from uuid import uuid4
 
 from ..concurrency import RateLimiter
 from ..contracts import ErrorCode
 from ..domain.access import TrustedAgents
-from ..domain.jid import bare_jid
+from ..domain.jid import bare_jid, parse_jid
 from ..domain.messages import (
     Bounce,
     InboundMessage,
@@ -123,8 +123,9 @@ class InboundGateway:
         if not incoming.address and not self.access.is_allowed(incoming.sender):
             self._refuse(incoming)
             return None
-        if incoming.root_sender and incoming.sender not in self._trusted_agents:
-            incoming = replace(incoming, root_sender="")
+        if incoming.root_sender:
+            is_trusted = incoming.sender in self._trusted_agents
+            incoming = replace(incoming, root_sender=_parse_person(incoming.root_sender) if is_trusted else "")
         stored = self._runner.receive(incoming)
         if stored is not None and incoming.wants_receipt and incoming.stanza_id:
             stored.on_stored(partial(self._send_receipt, incoming, is_archived=is_archived))
@@ -155,3 +156,12 @@ class InboundGateway:
             # No request waits for this reply, and a program may answer each of ours with malformed JSON again, without end.
             return
         self._transport.send(self._transport.encode_malformed_reply(message))
+
+
+@lru_cache(maxsize=4096)
+def _parse_person(jid: str) -> str:
+    """Return the bare JID of a person whom another agent names; "" if it is none, which a database might not even store."""
+    try:
+        return bare_jid(parse_jid(jid))
+    except ValueError:
+        return ""

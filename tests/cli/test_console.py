@@ -22,8 +22,8 @@ from spade_coreason.cli.checks import slixmpp_problem
 from spade_coreason.cli.commands.run import default_agent_name
 from spade_coreason.cli.console import format_milliseconds, format_timedelta, paint, status_line, verdict_sign, write
 from spade_coreason.cli.logging import OneLineFormatter, _StandardErrorHandler
-from spade_coreason.runtime.isolation.errors import dump_error, load_error
 from spade_coreason.exceptions import PeerFailedError, PeerUnavailableError
+from spade_coreason.runtime.isolation.errors import dump_error, load_error
 
 
 def test_colours_are_for_terminals_and_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -298,6 +298,15 @@ async def test_a_root_that_a_stranger_names_is_not_believed() -> None:
         assert usage_by_holder(t, AGENT) == {"": 1, "localhost": 1, "mallory@localhost": 1}
 
 
+@pytest.mark.parametrize("root", ["a\0b@localhost", "@", "a@", "a b@localhost", "x" * 2000 + "@localhost"])
+async def test_a_root_that_is_no_person_is_not_believed(root: str) -> None:
+    async with AgentTester(echo, peers={OTHER: echo}) as t:
+        request = InboundRequest("program", f"{OTHER}/x", "1", None, {"query": "x"}, "x", owner=OTHER, root_sender=root)
+        t.gateways[AGENT].receive(request)
+        await t.settled()
+        assert usage_by_holder(t, AGENT) == {"": 1, "localhost": 1, OTHER: 1}
+
+
 async def test_a_person_hears_once_when_to_go_on_and_a_program_each_time() -> None:
     policy = Policy(quotas=for_user(messages_per_day=2))
     async with AgentTester(echo, policy=policy, clock=Clock(NOW)) as t:

@@ -232,7 +232,7 @@ class IsolatedAgent:
         """Answer a request in the process. AgentProcessError if it ends meanwhile."""
         returned = await self._run_turn("", {}, request, session, response)
         # The log names the type of what was returned, so that it needs a value of that type's name.
-        return None if returned is None else type(str(returned), (), {})()  # type: ignore[return-value]  # it should be None
+        return None if returned is None else type(str(returned)[:100], (), {})()  # type: ignore[return-value]  # it should be None
 
     async def aclose(self) -> None:
         """End the process. Call it after the last turn."""

@@ -24,8 +24,8 @@ from ...storage import Document
 from ..files import Files, Progress
 from ..peers import CURRENT_REQUEST, PeerEvent, Peers, to_request
 from ..response import check_choices, check_text, check_thought
-from .errors import load_error
 from .description import ORIGIN_METADATA
+from .errors import load_error
 from .frames import MAX_FRAME_BYTES, WINDOW_BYTES, Message, encode_message
 
 _CALLS_UNTIL_YIELD = 64

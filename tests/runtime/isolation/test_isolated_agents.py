@@ -46,7 +46,9 @@ async def peer(request: AgentRequest, session: Session, response: Response) -> N
     if request.payload["query"] == "fail":
         raise ValueError("a secret")
     metadata = request.metadata
-    await response.markdown(f"{request.payload['query']} after {metadata.get('hops', 0)} hops for {metadata.get('root_sender')}")
+    await response.markdown(
+        f"{request.payload['query']} after {metadata.get('hops', 0)} hops for {metadata.get('root_sender')}"
+    )
 
 
 class PassOn(Interceptor):
