@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from ..concurrency import Semaphore
-from ..domain.jid import jid_domain
+from ..domain.jid import bare_jid, jid_domain
 from ..domain.messages import InboundRequest
 from ..domain.quotas import Quotas
 from ..domain.value import value
@@ -496,6 +496,8 @@ class Mailboxes:
 
         Each number of hops has slots of its own: agents that ask in a circle would else wait for their own turns.
         """
+        if "/" in owner:  # an occupant who writes privately shares the slots of the room
+            owner, is_room = bare_jid(owner), True
         key = ("room" if is_room else "person"), owner, hops
         slots = self._slots_by_holder.get(key)
         if slots is None:

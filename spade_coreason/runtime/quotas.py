@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
 from ..contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
-from ..domain.jid import jid_domain
+from ..domain.jid import bare_jid, jid_domain
 from ..domain.quotas import Quota, Quotas
 from ..storage import AgentRepository, MessageCount
 
@@ -233,12 +233,14 @@ class QuotaLimit(Interceptor):
         owner, content = request.root_sender or request.owner, request.content
         size = len(content) if content.isascii() else len(content.encode(errors="surrogatepass"))
         sender = (self._rooms if request.channel == "room" else self._people).get(owner)
+        if sender is None:
+            sender = self._find_or_add_sender(owner, is_room=request.channel == "room")
         now_s = self._now()
-        if sender is not None and sender.messages_left and sender.bytes_left >= size and now_s < sender.expires_s:
+        if sender.messages_left and sender.bytes_left >= size and now_s < sender.expires_s:
             sender.messages_left -= 1
             sender.bytes_left -= size
             return _ACCEPT
-        return self._decide(sender or self._add_sender(owner, is_room=request.channel == "room"), size, now_s)
+        return self._decide(sender, size, now_s)
 
     def _decide(self, sender: _Sender, size: int, now_s: float) -> Accept | Refuse:
         """Refuse a message, or count it with some more in advance."""
@@ -320,11 +322,9 @@ class QuotaLimit(Interceptor):
     # Usage
 
     def usage_of(self, person: str) -> QuotaUsage:
-        """Return what a person (a bare JID) has used today."""
+        """Return what a person (a bare JID) has used today. For an occupant of a room, it is what the room has used."""
         self._check_day()
-        sender = self._people.get(person)
-        if sender is None:
-            return self._make_counter("person", person).usage
+        sender = self._find_or_add_sender(person, is_room=False)
         self._give_back(sender)
         return sender.counters[0].usage
 
@@ -339,8 +339,12 @@ class QuotaLimit(Interceptor):
 
     # Counters
 
-    def _add_sender(self, owner: str, *, is_room: bool) -> _Sender:
+    def _find_or_add_sender(self, owner: str, *, is_room: bool) -> _Sender:
+        if "/" in owner:  # an occupant who writes privately counts for the room: another nickname is no other person
+            owner, is_room = bare_jid(owner), True
         senders = self._rooms if is_room else self._people
+        if (found := senders.get(owner)) is not None:
+            return found
         if len(senders) >= _MAX_COUNTERS:
             self._give_back(senders.pop(next(iter(senders))))  # its count begins anew
         domain = jid_domain(owner)

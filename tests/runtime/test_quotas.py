@@ -196,6 +196,15 @@ async def test_a_room_has_a_quota_of_its_own(database: Database) -> None:
     assert meter.send_many(5, owner=ALICE) == [True] * 5
 
 
+async def test_a_new_nickname_is_no_new_person(database: Database) -> None:
+    meter = Meter(database, replace(UNLIMITED, room=Quota(messages_per_minute=3)))
+    nicknames = [meter.send(owner=f"tea@rooms.localhost/{number}") is None for number in range(3)]
+    assert [*nicknames, meter.send(owner="tea@rooms.localhost/new") is None] == [True, True, True, False]
+    assert meter.send(owner="tea@rooms.localhost", channel="room") is not None
+    assert meter.limit.usage_of("tea@rooms.localhost/0").messages == 3
+    assert [used.holder for used in meter.limit.usage()] == ["", "rooms.localhost", "tea@rooms.localhost"]
+
+
 async def test_operators_and_groups_have_quotas_of_their_own(database: Database) -> None:
     quotas = Quotas(
         user=Quota(messages_per_day=1),
