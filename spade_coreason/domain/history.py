@@ -51,10 +51,12 @@ class RecentTurns(Sequence[StoredTurn]):
     Appending a turn leaves this value unchanged, because sessions show it. It costs no copy: both values share one list.
     """
 
-    __slots__ = ("_begin", "_end", "_shared")
+    __slots__ = ("_begin", "_end", "_shared", "characters")
 
-    def __init__(self, turns: list[StoredTurn]) -> None:
+    def __init__(self, turns: list[StoredTurn], characters: int | None = None) -> None:
         self._shared, self._begin, self._end = turns, 0, len(turns)
+        self.characters = _count_characters(turns) if characters is None else characters
+        """The characters in memory: of these turns, and of dropped ones that the list still holds."""
 
     def __len__(self) -> int:
         return self._end - self._begin
@@ -75,7 +77,7 @@ class RecentTurns(Sequence[StoredTurn]):
         if self._end < len(self._shared):  # the shared list already has a next turn: one that was not stored
             return RecentTurns([*self[:], turn])
         self._shared.append(turn)
-        turns = RecentTurns(self._shared)
+        turns = RecentTurns(self._shared, self.characters + len(turn.text))
         turns._begin = self._begin
         return turns
 
@@ -87,6 +89,11 @@ class RecentTurns(Sequence[StoredTurn]):
             if begin > count // 2:  # rarely, because it copies; until then the list still holds the dropped turns
                 self._shared = self._shared[begin : self._end]
                 self._begin, self._end = 0, count
+                self.characters = _count_characters(self._shared)
+
+
+def _count_characters(turns: Iterable[StoredTurn]) -> int:
+    return sum([len(turn.text) for turn in turns])
 
 
 def parse_turns(turns: Iterable[StoredTurn]) -> list[Interaction]:

@@ -27,6 +27,10 @@ from .crash_guard import CrashGuard
 from .thread_resolver import ThreadResolver
 
 _MAX_MAILBOXES = 10_000
+_SHORT_CHARACTERS = 2**14
+"""The turns of a conversation that are shorter together are not counted."""
+_MAX_KEPT_CHARACTERS = 128 * 2**20
+_MAX_KEPT_CHARACTERS_PER_SENDER = 8 * 2**20
 _QUOTA_DIVISOR = 4  # one sender gets a quarter of an agent's turns at most, if nothing else is configured
 _MAX_QUEUES_PER_SENDER = 10  # a sender may have as many queued requests as so many full mailboxes hold
 _POLL_S = 1.0
@@ -91,11 +95,13 @@ class MailboxTask:
 class SenderQuota:
     """The share of one sender in an agent, over all threads: slots for turns, and the number of queued requests."""
 
-    __slots__ = ("__weakref__", "mailboxes", "queued_count", "slots")
+    __slots__ = ("__weakref__", "kept_characters", "mailboxes", "queued_count", "slots")
 
     def __init__(self, slots: Semaphore) -> None:
         self.slots = slots
         self.queued_count = 0
+        self.kept_characters = 0
+        """The characters of the turns of all idle conversations in memory."""
         self.mailboxes: dict[str | None, Mailbox] = {}
         """The mailboxes of the sender in memory, by thread."""
 
@@ -110,6 +116,7 @@ class Mailbox:
         "has_cancelled_turn",
         "is_assisting",
         "is_cancelled",
+        "kept_characters",
         "key",
         "queue",
         "quota",
@@ -123,6 +130,8 @@ class Mailbox:
         self.worker: asyncio.Task[None] | None = None
         self.active: ActiveConversation | None = None
         self.conversation_id: str | None = None
+        self.kept_characters = 0
+        """The characters of the turns that stay in memory while the mailbox is idle."""
         self.current: QueuedRequest | None = None
         """The request whose turn runs, until `assist` returns."""
         self.is_assisting = False
@@ -215,6 +224,7 @@ class Mailboxes:
         """The slots of people, rooms and domains, by kind, holder and number of hops."""
         self._mailboxes: dict[tuple[str, str | None], Mailbox] = {}
         self._by_id: dict[str, Mailbox] = {}
+        self._kept_characters = 0
         self._quotas: weakref.WeakValueDictionary[str, SenderQuota] = weakref.WeakValueDictionary()
         self._remembered_turns = remembered_turns
         self._recent_threads: OrderedDict[int, tuple[str, str | None]] = OrderedDict()
@@ -473,17 +483,42 @@ class Mailboxes:
     def evict_if_idle(self, mailbox: Mailbox) -> None:
         """Remove a mailbox without work, unless its conversation is active.
 
-        An active conversation stays in memory while the agent has fewer than 10,000 mailboxes.
+        An active conversation stays in memory while the agent has fewer than 10,000 mailboxes, and if its turns are not too
+        long: those of one sender may have 8 Mi characters in all, and those of everybody 128 Mi.
         """
         active = mailbox.active
         if mailbox.queue or mailbox.worker is not None:
             return
-        if active is not None and active.record.status.is_active and len(self._mailboxes) < _MAX_MAILBOXES:
+        if (
+            active is not None
+            and active.record.status.is_active
+            and len(self._mailboxes) < _MAX_MAILBOXES
+            and self._keep(mailbox, active)
+        ):
             return
+        mailbox.quota.kept_characters -= mailbox.kept_characters
+        self._kept_characters -= mailbox.kept_characters
+        mailbox.kept_characters = 0
         self._mailboxes.pop(mailbox.key, None)
         mailbox.quota.mailboxes.pop(mailbox.key[1], None)
         if mailbox.conversation_id is not None and self._by_id.get(mailbox.conversation_id) is mailbox:
             del self._by_id[mailbox.conversation_id]
+
+    def _keep(self, mailbox: Mailbox, active: ActiveConversation) -> bool:
+        """Count the turns of an idle conversation, which stay in memory. Return False if they are too much."""
+        characters = active.turns.characters
+        if characters <= _SHORT_CHARACTERS and not mailbox.kept_characters:
+            return True
+        quota, added = mailbox.quota, characters - mailbox.kept_characters
+        if added > 0 and (
+            quota.kept_characters + added > _MAX_KEPT_CHARACTERS_PER_SENDER
+            or self._kept_characters + added > _MAX_KEPT_CHARACTERS
+        ):
+            return False
+        mailbox.kept_characters += added
+        quota.kept_characters += added
+        self._kept_characters += added
+        return True
 
     def _quota_of(self, sender: str) -> SenderQuota:
         quota = self._quotas.get(sender)

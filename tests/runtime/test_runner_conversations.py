@@ -461,3 +461,21 @@ async def test_plain_functions_run_in_a_thread() -> None:
     async with AgentTester(Plain):
         pass
     assert where == [False, False]
+
+
+async def test_long_conversations_of_one_sender_do_not_all_stay_in_memory() -> None:
+    @agent
+    async def length(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        past = [len(query_of(turn)) for turn in await session.history()]
+        await response.markdown(f"{len(request.payload['query'])} after {past}")
+
+    text = "x" * 2**20
+    async with AgentTester(length) as t:
+        mailboxes = t.runners["agent@localhost"].command_context.mailboxes
+        for round_ in range(2):
+            for number in range(12):
+                await t.say(text, thread=f"t{number}")
+            kept = [mailbox.active.turns.characters for mailbox in mailboxes if mailbox.active is not None]
+            assert 0 < sum(kept) <= 8 * 2**20, round_
+            assert await t.say("short", user="bob@localhost", thread="b") == [f"5 after {[5] * round_}"]
+        assert await t.say("x", thread="t11") == ["1 after [1048576, 1048576]"]
