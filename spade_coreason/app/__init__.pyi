@@ -10,6 +10,9 @@ from .knowledge_socket import (
     KNOWLEDGE_SOCKET as KNOWLEDGE_SOCKET,
     RemoteKnowledge as RemoteKnowledge,
 )
+from .malloc import (
+    tune_malloc as tune_malloc,
+)
 from .platform import (
     Platform as Platform,
 )

@@ -25,7 +25,7 @@ async def serve(settings: Settings, on_online: Callable[[Platform], None], *, is
 
     `on_online` is called when all agents are online. For `is_strict` see `Platform`.
     """
-    from ..app import Platform, tune_gc
+    from ..app import Platform, tune_gc, tune_malloc
 
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
@@ -46,6 +46,7 @@ async def serve(settings: Settings, on_online: Callable[[Platform], None], *, is
 
             def report_online() -> None:
                 tune_gc()
+                tune_malloc()
                 on_online(platform)
 
             await platform.wait(report_online)

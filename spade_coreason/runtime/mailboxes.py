@@ -27,6 +27,9 @@ from .crash_guard import CrashGuard
 from .thread_resolver import ThreadResolver
 
 _MAX_MAILBOXES = 10_000
+_LARGE_CHARACTERS = 2**18
+_MAX_LARGE_TURNS = 8
+"""Number of requests of one sender with more than `_LARGE_CHARACTERS` that are worked on at once."""
 _SHORT_CHARACTERS = 2**14
 """The turns of a conversation that are shorter together are not counted."""
 _MAX_KEPT_CHARACTERS = 128 * 2**20
@@ -425,9 +428,12 @@ class Mailboxes:
 
     async def _run_item(self, mailbox: Mailbox, item: QueuedRequest | MailboxTask) -> None:
         slots = mailbox.quota.slots
-        if isinstance(item, QueuedRequest) and (item.incoming.root_sender or item.incoming.channel == "room"):
+        if isinstance(item, QueuedRequest):
             incoming = item.incoming
-            slots = self._slots_of(incoming.root_owner, is_room=incoming.channel == "room", hops=incoming.hops)
+            if incoming.root_sender or incoming.channel == "room":
+                slots = self._slots_of(incoming.root_owner, is_room=incoming.channel == "room", hops=incoming.hops)
+            if len(incoming.content) > _LARGE_CHARACTERS:
+                slots = self._slots_for_large(incoming, slots)
         async with slots:
             if self.is_paused and item.is_for_agent:
                 mailbox.requeue(item)  # it was paused while this one waited for its slot
@@ -541,6 +547,14 @@ class Mailboxes:
             parent = self._slots if role == "operator" else self._slots_of_domain(jid_domain(owner))
             slots = self._slots_by_holder[key] = Semaphore(min(limit, self._max_turns), parent)
         return slots
+
+    def _slots_for_large(self, incoming: InboundRequest, slots: Semaphore) -> Semaphore:
+        """Return the slots for large requests, which also take one of `slots`, those of all requests of the sender."""
+        key = "large", incoming.root_owner, incoming.hops
+        large_slots = self._slots_by_holder.get(key)
+        if large_slots is None:
+            large_slots = self._slots_by_holder[key] = Semaphore(_MAX_LARGE_TURNS, slots)
+        return large_slots
 
     def _slots_of_domain(self, domain: str) -> Semaphore:
         limit = self._quotas_by_role.domain.turns

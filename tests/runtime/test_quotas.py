@@ -399,6 +399,25 @@ async def test_agents_that_ask_each_other_for_one_person_do_not_wait_for_their_o
         assert await t.say("x", user=ALICE) == ["done"]
 
 
+async def test_of_large_messages_of_one_sender_eight_are_worked_on_at_once() -> None:
+    release = asyncio.Event()
+
+    @agent
+    async def waiting(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await release.wait()
+        await response.markdown("done")
+
+    async with AgentTester(waiting) as t:
+        for number in range(10):
+            t.send("x" * 300_000, user=ALICE, thread=f"large{number}")
+            t.send("x", user=ALICE, thread=f"small{number}")
+        t.send("x" * 300_000, user=BOB)
+        await eventually(lambda: assisting(t.runners[AGENT]) == {ALICE: 18, BOB: 1})
+        release.set()
+        await t.settled()
+        assert len(t.unread(user=ALICE)) == 20
+
+
 async def test_commands_have_a_limit_of_their_own_and_work_beyond_the_quota() -> None:
     async with AgentTester(echo, policy=Policy(quotas=for_user(messages_per_day=1))) as t:
         await t.say("x")
