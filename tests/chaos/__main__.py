@@ -1,6 +1,7 @@
 """Run the chaos of attacks, or that of kills, and write its table into docs/chaos.md.
 
-`python -m tests.chaos attacks` and `python -m tests.chaos kills`; `--help` lists the options.
+`python -m tests.chaos attacks` and `python -m tests.chaos kills`; `--help` lists the options. The exit code is 1 if something is not
+as it has to be; each such row has a line below it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import datetime
 import os
 import platform
 import random
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -30,7 +32,7 @@ _KILLED: dict[str, Callable[[Path], XmppServer]] = {"prosody": prosody, "ejabber
 Row = Sequence[str]
 
 
-def _run_attacks(arguments: argparse.Namespace) -> Iterator[Row]:
+def _run_attacks(arguments: argparse.Namespace) -> Iterator[tuple[Row, Sequence[str]]]:
     for kind in arguments.server or _ATTACKED:
         for attack in arguments.attack or ATTACKS:
             for by in arguments.by or ("admitted", "stranger"):
@@ -45,16 +47,15 @@ def _run_attacks(arguments: argparse.Namespace) -> Iterator[Row]:
                             seconds=arguments.seconds,
                             seed=arguments.seed,
                         )
-                yield result.row
-                for line in (*result.problems, *result.errors[:3]):
-                    print(f"  {line}", flush=True)
+                yield result.row, (*result.problems, *result.errors[:3])
 
 
-def _run_kills(arguments: argparse.Namespace) -> Iterator[Row]:
+def _run_kills(arguments: argparse.Namespace) -> Iterator[tuple[Row, Sequence[str]]]:
     for kind in arguments.server or _KILLED:
         faults = choose_faults(arguments.faults, random.Random(arguments.seed))
         with tempfile.TemporaryDirectory(prefix="chaos-") as name, _KILLED[kind](Path(name, "server")) as server:
-            yield asyncio.run(run_kills(server, Path(name), faults, arguments.seed)).row
+            tally = asyncio.run(run_kills(server, Path(name), faults, arguments.seed))
+        yield tally.row, tally.problems
 
 
 def write_table(page: Path, section: str, introduction: str, columns: Row, rows: Sequence[Row]) -> None:
@@ -87,12 +88,14 @@ def main() -> None:
     introduction = f"`make chaos`, {amount}, seed {arguments.seed}; {machine}."
     columns, run = (attack_run.COLUMNS, _run_attacks) if arguments.section == "attacks" else (kill_run.COLUMNS, _run_kills)
     print(introduction, _line(columns), sep="\n", flush=True)
-    rows = []
-    for row in run(arguments):
-        print(_line(row), flush=True)
+    rows, has_problems = [], False
+    for row, problems in run(arguments):
+        print(_line(row), *(f"  {problem}" for problem in problems), sep="\n", flush=True)
+        has_problems = has_problems or bool(problems)
         rows.append(row)
         if arguments.write:
             write_table(PAGE, arguments.section, introduction, columns, rows)
+    sys.exit(has_problems)
 
 
 if __name__ == "__main__":

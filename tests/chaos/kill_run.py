@@ -67,6 +67,17 @@ class KillTally:
         faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
         return (self.server, faults, *map(str, counts))
 
+    @property
+    def problems(self) -> list[str]:
+        """The counts that are not 0, and have to be, in words."""
+        counts = {
+            "lost": self.lost,
+            "under two ids": self.twice,
+            "crossed": self.crossed,
+            "answers out of order": self.out_of_order,
+        }
+        return [f"{count} {name}" for name, count in counts.items() if count]
+
 
 COLUMNS = (
     "server",
