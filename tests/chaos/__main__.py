@@ -1,7 +1,7 @@
 """Run the chaos of attacks, or that of kills, and write its table into docs/chaos.md.
 
-`python -m tests.chaos attacks` and `python -m tests.chaos kills`; `--help` lists the options. The exit code is 1 if something is
-not as it has to be; each such row has a line below it.
+`python -m tests.chaos attacks` and `python -m tests.chaos kills`; `--help` lists the options. The exit code is 1 if something
+is not as it has to be; each such row has a line below it.
 """
 
 from __future__ import annotations
