@@ -18,7 +18,7 @@ REFUSED_SCOPE = "refused"
 """The scope of the variables that mark people whom an agent has refused."""
 MESSAGE_COUNT_SCOPES = {kind: f"messages.{kind}" for kind in ("person", "room", "domain", "total")}
 """The scopes of the variables that count the messages of a day: those of a person, a room, a domain, and of all."""
-PERSON_SCOPES = ("person", PREFERENCES_SCOPE, REFUSED_SCOPE, MESSAGE_COUNT_SCOPES["person"], MESSAGE_COUNT_SCOPES["room"])
+PERSON_SCOPES = ("person", PREFERENCES_SCOPE, REFUSED_SCOPE, MESSAGE_COUNT_SCOPES["person"])
 """The scopes of the variables that belong to people."""
 
 

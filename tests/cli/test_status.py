@@ -39,7 +39,7 @@ def test_status_shows_every_agent_of_a_running_platform(platform: RunningCommand
     assert [line.split()[:2] for line in sorted(lines[2:5])] == [
         [f"{name}@localhost", "online"] for name in ("echo", "moody", "notes")
     ]
-    assert lines[5] == f"3 of 3 agents online, process {platform.process.pid}"
+    assert lines[-1] == f"3 of 3 agents online, process {platform.process.pid}"
     before = _echo_status(invoke_beside_platform)["conversations"]  # the platform is that of other tests too
     answers = _echo_status(invoke_beside_platform)["recent"]["answers"]
     asked = invoke_beside_platform("ask", "echo", "hello", "--thread", "one more")
