@@ -91,6 +91,8 @@ async def test_hostile_code_in_its_own_process_harms_nobody_else(
         assert answers > 0
         assert "on my side" in attacking.result() or "could not finish" in attacking.result()
         assert resident_mb() < before_mb + 200
+        if cause is not None:  # on a busy machine the turn may end before its process does
+            await eventually(lambda: t.agent.process_status.restarts > 0)  # type: ignore[attr-defined]
         assert "again" in (await t.ask("again", timeout=TIMEOUT_S)).text
         status = t.agent.process_status  # type: ignore[attr-defined]
         if cause is None:
