@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 _CHECKPOINT_PAGES = 4000
 """The size of the log that starts a checkpoint: 16 MiB."""
+_LARGE_CHARACTERS = 2**16
 _READER_WAIT_S = 0.2
 """The time that a truncation of the log waits for readers. No write runs during it."""
 
@@ -296,12 +297,21 @@ class SqliteDatabase(Database):
 
 
 def _write_rows(cursor: sqlite3.Cursor, statement: int, rows: list[Row]) -> None:
-    if len(rows) == 1:
-        cursor.execute(sqlite_sql(statement, 1), rows[0])
+    if len(rows) == 1 or any(map(_is_large, rows)):
+        for row in rows:
+            cursor.execute(sqlite_sql(statement, 1), row)
         return
     for start in range(0, len(rows), MAX_ROWS):
         part = rows[start : start + MAX_ROWS]
         cursor.execute(sqlite_sql(statement, len(part)), list(chain.from_iterable(part)))
+
+
+def _is_large(row: Row) -> bool:
+    """Return True for a row with a long text, which is among its last two values.
+
+    A prepared statement keeps the memory of its largest values, so only the statements of one row get such rows.
+    """
+    return any(isinstance(value, str) and len(value) > _LARGE_CHARACTERS for value in row[-2:])
 
 
 def _run_query_generator(driver: sqlite3.Connection, queries: QueryGenerator[T]) -> T:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -15,7 +18,7 @@ from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.storage.database import Commit, Database
 from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.storage.statements import RECEIVE
+from spade_coreason.storage.statements import MAX_ROWS, RECEIVE
 from tests.support.databases import open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import TIMEOUT_S
@@ -59,6 +62,22 @@ async def test_writes_during_a_write_follow_at_once(repository: AgentRepository)
         await asyncio.sleep(0 if number % 3 else 0.0002)
     assert all(await asyncio.gather(*stored))
     assert [one.key for one in await repository.inbox.load_pending()] == [number.to_bytes(16, "big") for number in range(300)]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_large_requests_of_batches_of_every_size_leave_no_memory_behind(repository: AgentRepository) -> None:
+    library = next((line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libsqlite3" in line), "")
+    if not library:
+        pytest.skip("Python has a SQLite of its own, which tells nobody its memory")
+    memory_used = ctypes.CDLL(library).sqlite3_memory_used
+    memory_used.restype = ctypes.c_int64
+    text, before = "x" * 2**20, memory_used()
+    for size in range(1, MAX_ROWS + 1):
+        await asyncio.gather(
+            *(repository.inbox.receive(uuid4().bytes, "alice@localhost", text, NOW)[1] for _ in range(size))
+        )
+    # The largest text of a statement, and the cache of pages. With a statement of 16 rows, each size would keep its rows.
+    assert memory_used() - before < 16 * 2**20
 
 
 def finish(repository: AgentRepository, row: int, callback: Callable[[bool], None]) -> Commit[bool]:
