@@ -8,7 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "factories": ["build_embedder", "build_memory_limits", "build_token_counter"],
         "gc": ["tune_gc"],
-        "malloc": ["tune_malloc"],
+        "malloc": ["trim_malloc_periodically", "tune_malloc"],
         "knowledge_socket": ["KNOWLEDGE_SOCKET", "RemoteKnowledge"],
         "platform": ["Platform"],
         "status_socket": ["read_status"],

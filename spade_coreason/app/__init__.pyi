@@ -11,6 +11,7 @@ from .knowledge_socket import (
     RemoteKnowledge as RemoteKnowledge,
 )
 from .malloc import (
+    trim_malloc_periodically as trim_malloc_periodically,
     tune_malloc as tune_malloc,
 )
 from .platform import (

@@ -25,11 +25,12 @@ async def serve(settings: Settings, on_online: Callable[[Platform], None], *, is
 
     `on_online` is called when all agents are online. For `is_strict` see `Platform`.
     """
-    from ..app import Platform, tune_gc, tune_malloc
+    from ..app import Platform, trim_malloc_periodically, tune_gc, tune_malloc
 
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     is_end_requested = False
+    trimming = loop.create_task(trim_malloc_periodically())
 
     def end() -> None:
         nonlocal is_end_requested
@@ -59,6 +60,7 @@ async def serve(settings: Settings, on_online: Callable[[Platform], None], *, is
         if not is_end_requested:
             raise
     finally:
+        trimming.cancel()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
 

@@ -194,15 +194,19 @@ async def _read(url: str, response: ClientResponse, max_bytes: int, types: Seque
     media_type = _type_of(response)
     if types is not None and not any(fnmatchcase(media_type, pattern.lower()) for pattern in types):
         raise FetchError(url, f"it is {media_type}, and only {', '.join(types) or 'nothing'} is taken")
-    too_much = FetchError(url, f"it has more than {max_bytes:,} bytes")
     if response.content_length is not None and response.content_length > max_bytes:
-        raise too_much
+        raise _too_large_error(url, max_bytes)
     data = bytearray()
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         data += chunk
         if len(data) > max_bytes:  # regardless of its Content-Length
-            raise too_much
+            raise _too_large_error(url, max_bytes)
     return bytes(data)
+
+
+def _too_large_error(url: str, max_bytes: int) -> FetchError:
+    # Held in a variable of `_read`, the error and the frame would refer to each other, and keep the data.
+    return FetchError(url, f"it has more than {max_bytes:,} bytes")
 
 
 def describe_connection_error(error: Exception) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator, Collection
 from contextlib import suppress
 from ipaddress import ip_address
@@ -157,6 +159,25 @@ async def _endless_without_a_length(writer: asyncio.StreamWriter) -> None:
 async def test_an_endless_file_is_refused_at_the_limit(public_server: WebServer, response: Any) -> None:
     public_server.pages["/"] = response
     assert await fetch_problem(public_server.url(), max_bytes=300_000) == "it has more than 300,000 bytes"
+
+
+async def test_what_was_read_of_a_file_that_is_too_large_is_freed_at_once(public_server: WebServer) -> None:
+    public_server.pages["/"] = _endless_without_a_length
+    assert "300,000" in await fetch_problem(public_server.url(), max_bytes=300_000)  # aiohttp is imported now
+    gc.collect()
+    gc.disable()
+    try:
+        tracemalloc.start()
+        try:
+            for _ in range(10):
+                with suppress(FetchError):
+                    await fetch_public(public_server.url(), max_bytes=300_000)
+            kept_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    finally:
+        gc.enable()
+    assert kept_bytes < 1_500_000
 
 
 async def test_a_wrong_content_length_does_not_exceed_the_limit(public_server: WebServer) -> None:
