@@ -24,6 +24,7 @@ from slixmpp import Presence
 
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.runtime import OutboundMessage
+from spade_coreason.xmpp.codec.namespaces import DELAY
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.chaos.attacks import BODY
@@ -48,6 +49,8 @@ class KillTally:
     asked: int = 0
     answered: int = 0
     lost: int = 0
+    lost_by_server: int = 0
+    """Questions without an answer that were open when the server was killed. It loses what it has in memory."""
     refused: int = 0
     """Questions that came back as errors."""
     twice: int = 0
@@ -57,12 +60,15 @@ class KillTally:
     turns_out_of_order: int = 0
     """Questions that reached the agent behind a later one of the same person. Then the server did not keep their order."""
     out_of_order: int = 0
-    """Answers that came behind the answer to a later turn of the same conversation."""
+    """Answers that came behind the answer to a later turn of the same conversation.
+
+    ejabberd delivers what it kept for people who were away between newer messages. Those answers do not count there.
+    """
 
     @property
     def row(self) -> tuple[str, ...]:
         """The row of the table."""
-        counts = [self.asked, self.answered, self.lost, self.refused, self.twice, self.crossed]
+        counts = [self.asked, self.answered, self.lost, self.lost_by_server, self.refused, self.twice, self.crossed]
         counts += [self.turns_out_of_order, self.out_of_order]
         faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
         return (self.server, faults, *map(str, counts))
@@ -85,6 +91,7 @@ COLUMNS = (
     "asked",
     "answered",
     "lost",
+    "lost by the server",
     "refused",
     "under two ids",
     "crossed",
@@ -100,6 +107,7 @@ class Scene:
     server: XmppServer
     platform: PlatformProcess
     tunnels: Sequence[Tunnel]
+    askers: Sequence[Asker]
     rng: random.Random
 
     @property
@@ -127,6 +135,8 @@ async def _freeze_platform(scene: Scene) -> None:
 
 
 async def _kill_server(scene: Scene) -> None:
+    for asker in scene.askers:
+        asker.questions_at_kill.update(asker.unanswered)
     await asyncio.to_thread(scene.server.kill)
     await asyncio.to_thread(scene.server.start)
 
@@ -168,10 +178,13 @@ class Asker:
     def __init__(self, name: str, account: tuple[str, str], server: XmppServer, port: int, tally: KillTally) -> None:
         self.name = name
         self._tally = tally
+        self._server_keeps_order = server.kind != "ejabberd"
         self._answer_ids: dict[str, set[str]] = defaultdict(set)
         self._open: dict[str, str] = {}
         self.answers: dict[str, list[int]] = defaultdict(list)
         """The numbers of the answered questions, by agent, in the order of their first answers."""
+        self.questions_at_kill: set[str] = set()
+        """The questions that were open when the server was killed."""
         self.connection = Connection(
             f"{account[0]}/phone",
             account[1],
@@ -210,7 +223,8 @@ class Asker:
         if not ids:
             self._tally.answered += 1
             self._open.pop(text, None)
-            self.answers[agent].append(int(number))
+            if message.find(DELAY) is None or self._server_keeps_order:
+                self.answers[agent].append(int(number))
         elif message.get("id", "") not in ids and len(ids) == 1:
             self._tally.twice += 1
         ids.add(message.get("id", ""))
@@ -244,7 +258,7 @@ async def run_kills(server: XmppServer, directory: Path, faults: Sequence[str], 
         if server.kind == "ejabberd":
             await asyncio.sleep(2.5)  # killed, ejabberd loses the accounts of its last two seconds
         asking = asyncio.create_task(_ask(askers, agents))
-        scene = Scene(server, platform, (for_platform, for_askers), rng)
+        scene = Scene(server, platform, (for_platform, for_askers), askers, rng)
         for name in faults:
             await _until_answered(askers)
             await asyncio.sleep(rng.uniform(0.0, 2 * _INTERVAL_S))  # faults come at any moment of a turn
@@ -259,7 +273,9 @@ async def run_kills(server: XmppServer, directory: Path, faults: Sequence[str], 
         for asker in askers:
             for text in asker.unanswered:
                 print(f"lost: {text}")
-            tally.lost += len(asker.unanswered)
+            lost_by_server = asker.questions_at_kill.intersection(asker.unanswered)
+            tally.lost_by_server += len(lost_by_server)
+            tally.lost += len(asker.unanswered) - len(lost_by_server)
     turns = _read_turns(directory)
     for asker in askers:
         for agent, answered in asker.answers.items():
