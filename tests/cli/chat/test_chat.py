@@ -175,7 +175,11 @@ def test_alt_enter_begins_a_new_line(chat: Chat) -> None:
 
 @pytest.mark.parametrize("ending", [signal.SIGHUP, signal.SIGTERM])
 def test_a_chat_that_gets_a_signal_logs_out_before_it_ends(chat: Chat, ending: signal.Signals) -> None:
-    terminal = chat("echo")
+    before = signal.signal(ending, signal.SIG_DFL)  # a signal that is ignored here, as under nohup, is ignored there too
+    try:
+        terminal = chat("echo")
+    finally:
+        signal.signal(ending, before)
     terminal.process.send_signal(ending)
     assert terminal.process.wait(TIMEOUT_S) == 130  # the signal alone would end it with another code
 
