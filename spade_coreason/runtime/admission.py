@@ -17,7 +17,7 @@ from ..domain.conversation import RUN, Decision, Rules
 from ..domain.messages import Failed, InboundRequest, Refused
 from ..memory import ActiveConversation
 from .interceptors import overrides
-from .mailboxes import Mailboxes
+from .mailboxes import LARGE_CHARACTERS, MAX_LARGE_REQUESTS, Mailboxes
 from .quotas import QuotaLimit
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,9 @@ Each agent asks in a conversation of its own, so no other limit would end a circ
 MAX_COMMANDS_PER_MINUTE = 600
 """Largest number of commands of the platform that one sender may send within a minute."""
 
+_MAX_REFUSALS = 1000
+_FLOOD_INTERVAL_S = 10.0
+
 
 class CapacityLimit(Interceptor):
     """Refuses a request if the mailboxes of its sender have no room for it."""
@@ -44,7 +47,10 @@ class CapacityLimit(Interceptor):
         """Refuse a request of a sender who waits for too many answers."""
         mailboxes = self._mailboxes
         if not mailboxes.is_full(request.owner, request.thread):
-            return _ACCEPT
+            if len(request.content) <= LARGE_CHARACTERS or not mailboxes.is_full_for_large(request.owner):
+                return _ACCEPT
+            text = f"{MAX_LARGE_REQUESTS} long messages of yours wait already; until one is answered no more are kept."
+            return Refuse(ErrorCode.TOO_MANY_REQUESTS, text, RATE_INTERVAL_S)
         subject = f"{mailboxes.max_queued} messages of this conversation"
         if mailboxes.count_queued(request.owner) >= mailboxes.max_queued_per_sender:
             subject = f"{mailboxes.max_queued_per_sender} messages of yours"
@@ -75,6 +81,27 @@ class CommandLimit(Interceptor):
             return _ACCEPT
         text = f"{MAX_COMMANDS_PER_MINUTE} commands a minute are the limit. Try again in a minute."
         return Refuse(ErrorCode.TOO_MANY_REQUESTS, text, RATE_INTERVAL_S)
+
+
+class FloodLimit:
+    """Recognises senders whose requests are refused by the thousand. What they send then is not even looked at for a while.
+
+    A thousand refusals of a person within ten seconds are a flood, or ten thousand of a program, which is told each time. A
+    long request counts as one for each 1,024 characters.
+    """
+
+    def __init__(self) -> None:
+        self._people = RateLimiter(_MAX_REFUSALS, _FLOOD_INTERVAL_S)
+        self._programs = RateLimiter(10 * _MAX_REFUSALS, _FLOOD_INTERVAL_S)
+
+    def is_flood(self, incoming: InboundRequest) -> bool:
+        """Return True for a request of a sender who floods the agent. It is to be dropped."""
+        return (self._programs if incoming.channel == "program" else self._people).is_exceeded(incoming.owner)
+
+    def record_refusal(self, incoming: InboundRequest) -> None:
+        """Count a request that was refused."""
+        limiter = self._programs if incoming.channel == "program" else self._people
+        limiter.allow(incoming.owner, 1 + len(incoming.content) // 1024)
 
 
 class Admission:

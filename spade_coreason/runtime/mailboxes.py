@@ -27,9 +27,9 @@ from .crash_guard import CrashGuard
 from .thread_resolver import ThreadResolver
 
 _MAX_MAILBOXES = 10_000
-_LARGE_CHARACTERS = 2**18
-_MAX_LARGE_TURNS = 8
-"""Number of requests of one sender with more than `_LARGE_CHARACTERS` that are worked on at once."""
+LARGE_CHARACTERS = 2**18
+MAX_LARGE_REQUESTS = 8
+"""Number of requests of one sender with more than `LARGE_CHARACTERS` that are queued or worked on at once."""
 _SHORT_CHARACTERS = 2**14
 """The turns of a conversation that are shorter together are not counted."""
 _MAX_KEPT_CHARACTERS = 128 * 2**20
@@ -336,9 +336,18 @@ class Mailboxes:
             queued_count >= self.max_queued_per_sender or self._is_mailbox_full(sender, thread)
         )
 
-    async def wait_for_capacity(self, sender: str, thread: str | None) -> None:
+    def is_full_for_large(self, sender: str) -> bool:
+        """Return True if no further request with more than `LARGE_CHARACTERS` may be queued for a sender (a bare JID)."""
+        large_count = sum(
+            isinstance(item, QueuedRequest) and len(item.incoming.content) > LARGE_CHARACTERS
+            for mailbox in self.of_sender(sender)
+            for item in (mailbox.current, *mailbox.queue)
+        )
+        return large_count >= MAX_LARGE_REQUESTS
+
+    async def wait_for_capacity(self, sender: str, thread: str | None, *, is_large: bool = False) -> None:
         """Wait until the queues have room for a request of a sender (a bare JID) on a thread."""
-        while self.is_full(sender, thread):
+        while self.is_full(sender, thread) or (is_large and self.is_full_for_large(sender)):
             workers = [mailbox.worker for mailbox in self.of_sender(sender) if mailbox.worker is not None]
             if workers:
                 await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
@@ -432,8 +441,6 @@ class Mailboxes:
             incoming = item.incoming
             if incoming.root_sender or incoming.channel == "room":
                 slots = self._slots_of(incoming.root_owner, is_room=incoming.channel == "room", hops=incoming.hops)
-            if len(incoming.content) > _LARGE_CHARACTERS:
-                slots = self._slots_for_large(incoming, slots)
         async with slots:
             if self.is_paused and item.is_for_agent:
                 mailbox.requeue(item)  # it was paused while this one waited for its slot
@@ -547,14 +554,6 @@ class Mailboxes:
             parent = self._slots if role == "operator" else self._slots_of_domain(jid_domain(owner))
             slots = self._slots_by_holder[key] = Semaphore(min(limit, self._max_turns), parent)
         return slots
-
-    def _slots_for_large(self, incoming: InboundRequest, slots: Semaphore) -> Semaphore:
-        """Return the slots for large requests, which also take one of `slots`, those of all requests of the sender."""
-        key = "large", incoming.root_owner, incoming.hops
-        large_slots = self._slots_by_holder.get(key)
-        if large_slots is None:
-            large_slots = self._slots_by_holder[key] = Semaphore(_MAX_LARGE_TURNS, slots)
-        return large_slots
 
     def _slots_of_domain(self, domain: str) -> Semaphore:
         limit = self._quotas_by_role.domain.turns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from pydantic_core import from_json
 
@@ -27,15 +27,15 @@ class Outbox:
         """Encode events of the platform itself as the messages of a reply to a request."""
         return encode_reply(self._transport.open_reply(incoming, key), *events)
 
-    def send_problem(self, incoming: InboundRequest, key: UUID, problem: Refused | Failed) -> None:
+    def send_problem(self, incoming: InboundRequest, problem: Refused | Failed, key: UUID | None = None) -> None:
         """Tell a sender that a request cannot be accepted: a program each time, all others at most once a minute.
 
         A refusal with `tells_people` False is told to a program only. The limit ends an exchange with a sender that echoes our
-        own text as its next request.
+        own text as its next request. `key` is that of the stored request, if it is stored.
         """
         tells_people = not isinstance(problem, Refused) or problem.tells_people
         if incoming.channel == "program" or (tells_people and self._rate_limiter.allow(incoming.owner)):
-            self.send(self.encode(incoming, key, problem))
+            self.send(self.encode(incoming, key or uuid4(), problem))
 
     def send_final(self, inbox_row: int, messages: list[OutboundMessage]) -> None:
         """Send the final messages of a reply. The request is closed when the last one is acknowledged."""

@@ -38,7 +38,7 @@ from .expiry import ConversationExpiry, OnConversationEnd
 from .files import Files, refuse_upload
 from .loader import ConversationLoader
 from .long_answers import LongAnswers
-from .mailboxes import Mailbox, Mailboxes, QueuedRequest
+from .mailboxes import LARGE_CHARACTERS, Mailbox, Mailboxes, QueuedRequest
 from .metrics import Metrics
 from .outbox import Outbox
 from .output import ReplyTimers, TurnOutput, dump_reply
@@ -280,7 +280,7 @@ class Runner:
             return None  # whatever it is a duplicate of is in the inbox
         problem = self._admission.refuse(for_agent, is_for_agent=is_for_agent, may_be_duplicate=may_be_duplicate)
         if problem is not None:
-            self._outbox.send_problem(incoming, uuid4(), problem)
+            self._outbox.send_problem(incoming, problem)
             return None
         if incoming.replaces is not None:
             self._mailboxes.withdraw(sender, incoming.replaces)
@@ -386,7 +386,7 @@ class Runner:
         if (problem := self._admission.ask_interceptors(queued.incoming)) is None:
             return False
         self.repository.inbox.close(queued.inbox_row)
-        self._outbox.send_problem(queued.incoming, queued.key, problem)
+        self._outbox.send_problem(queued.incoming, problem, queued.key)
         return True
 
     def _open_output(self, active: ActiveConversation, queued: QueuedRequest) -> TurnOutput:
@@ -465,7 +465,8 @@ class Runner:
 
     async def wait_for_capacity(self, incoming: InboundRequest) -> None:
         """Wait until the queues have room for a request, so that `receive` does not refuse it for their length."""
-        await self._mailboxes.wait_for_capacity(incoming.owner, incoming.thread)
+        is_large = len(incoming.content) > LARGE_CHARACTERS
+        await self._mailboxes.wait_for_capacity(incoming.owner, incoming.thread, is_large=is_large)
 
     def cancel_request(self, sender: str, message_id: str) -> bool:
         """Cancel an unanswered request of `sender` (a bare JID). Return True if there was one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from spade_coreason.runtime.quotas import QuotaLimit
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import AgentRepository, Database
 from spade_coreason.testing import AgentTester, Policy
-from tests.support.clock import Clock
+from tests.support.clock import Clock, LoopClock
 from tests.support.wait import eventually
 
 AGENT, OTHER = "agent@localhost", "other@localhost"
@@ -399,7 +400,7 @@ async def test_agents_that_ask_each_other_for_one_person_do_not_wait_for_their_o
         assert await t.say("x", user=ALICE) == ["done"]
 
 
-async def test_of_large_messages_of_one_sender_eight_are_worked_on_at_once() -> None:
+async def test_of_large_messages_of_one_sender_eight_may_wait_at_once() -> None:
     release = asyncio.Event()
 
     @agent
@@ -415,7 +416,47 @@ async def test_of_large_messages_of_one_sender_eight_are_worked_on_at_once() -> 
         await eventually(lambda: assisting(t.runners[AGENT]) == {ALICE: 18, BOB: 1})
         release.set()
         await t.settled()
-        assert len(t.unread(user=ALICE)) == 20
+        *notices, first = [str(message) for message in t.unread(user=ALICE)][:2]
+        assert notices == ["8 long messages of yours wait already; until one is answered no more are kept."]
+        assert first == "done"
+        assert await t.say("x" * 300_000, user=ALICE) == ["done"]
+
+
+async def test_a_sender_whose_requests_are_refused_by_the_thousand_is_not_looked_at_for_ten_seconds() -> None:
+    release = asyncio.Event()
+
+    @agent
+    async def waiting(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await release.wait()
+        await response.markdown("done")
+
+    def flood(user: str, count: int, channel: str = "person", text: str = "x") -> None:
+        for _ in range(count):
+            number = str(next(numbers))
+            request = InboundRequest(channel, f"{user}/x", number, None, {"query": text}, text, owner=user)
+            t.gateways[AGENT].receive(request)
+
+    numbers, limit = itertools.count(), 1000
+    async with AgentTester(waiting, policy=Policy(queue=10)) as t:
+        dropped = t.gateways[AGENT].dropped
+        with LoopClock() as clock:
+            flood(ALICE, 10 + limit + 50)
+            assert dropped["too many refused"] == 50
+            flood(ALICE, 50, "program")  # each is told that it is refused
+            flood(BOB, 10 + 50)
+            assert dropped["too many refused"] == 50
+            await clock.advance(10)
+            flood(ALICE, 1)  # the first request has left the queue
+            flood(BOB, 1)
+            flood(ALICE, limit)
+            assert dropped["too many refused"] == 50
+            flood(ALICE, 50)
+            assert dropped["too many refused"] == 100
+            flood(BOB, 1, text="x" * limit * 1024)
+            flood(BOB, 1)
+            assert dropped["too many refused"] == 101
+        release.set()
+        await t.settled()
 
 
 async def test_commands_have_a_limit_of_their_own_and_work_beyond_the_quota() -> None:
