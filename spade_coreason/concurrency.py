@@ -285,23 +285,20 @@ _MAX_RATE_KEYS = 10_000
 
 
 class RateLimiter:
-    """A limit of `per_interval` actions in `interval_s`, a minute by default, for each key.
-
-    It remembers the most recent 10,000 keys.
+    """A limit of `per_interval` actions a minute for each key. It remembers the most recent 10,000 keys.
 
     Asyncio has none. Its semaphore would delay an action above the limit, which is dropped here.
     """
 
-    def __init__(self, per_interval: int = 1, interval_s: float = RATE_INTERVAL_S) -> None:
+    def __init__(self, per_interval: int = 1) -> None:
         self._per_interval = per_interval
-        self._interval_s = interval_s
         self._counts: dict[str, tuple[float, int]] = {}
 
     def allow(self, key: str, amount: int = 1) -> bool:
         """Return True if the action is allowed for `key` now, and count it as `amount` actions."""
         now = asyncio.get_running_loop().time()
         since, count = self._counts.pop(key, (now, 0))
-        if now >= since + self._interval_s:
+        if now >= since + RATE_INTERVAL_S:
             since, count = now, 0
         self._counts[key] = since, min(count + amount, self._per_interval)
         if len(self._counts) > _MAX_RATE_KEYS:
@@ -313,7 +310,7 @@ class RateLimiter:
         if key not in self._counts:
             return False
         since, count = self._counts[key]
-        return count >= self._per_interval and asyncio.get_running_loop().time() < since + self._interval_s
+        return count >= self._per_interval and asyncio.get_running_loop().time() < since + RATE_INTERVAL_S
 
 
 class Semaphore:

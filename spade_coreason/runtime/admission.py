@@ -34,7 +34,6 @@ MAX_COMMANDS_PER_MINUTE = 600
 """Largest number of commands of the platform that one sender may send within a minute."""
 
 _MAX_REFUSALS = 1000
-_FLOOD_INTERVAL_S = 10.0
 
 
 class CapacityLimit(Interceptor):
@@ -84,15 +83,15 @@ class CommandLimit(Interceptor):
 
 
 class FloodLimit:
-    """Recognises senders whose requests are refused by the thousand. What they send then is not even looked at for a while.
+    """Recognises senders whose requests are refused by the thousand. Further ones are dropped at once.
 
-    A thousand refusals of a person within ten seconds are a flood, or ten thousand of a program, which is told each time. A
-    long request counts as one for each 1,024 characters.
+    A thousand refusals of a person within a minute are a flood, or ten thousand of a program, which is told each time. A long
+    request counts as one for each 1,024 characters. The flood is over when that minute is.
     """
 
     def __init__(self) -> None:
-        self._people = RateLimiter(_MAX_REFUSALS, _FLOOD_INTERVAL_S)
-        self._programs = RateLimiter(10 * _MAX_REFUSALS, _FLOOD_INTERVAL_S)
+        self._people = RateLimiter(_MAX_REFUSALS)
+        self._programs = RateLimiter(10 * _MAX_REFUSALS)
 
     def is_flood(self, incoming: InboundRequest) -> bool:
         """Return True for a request of a sender who floods the agent. It is to be dropped."""
