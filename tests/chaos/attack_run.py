@@ -161,8 +161,8 @@ def run_attack(
     agent_count: int = AGENTS,
 ) -> AttackResult:
     """Attack one of several agents on a server for some seconds. `directory` gets the data and the log."""
-    accounts = [asyncio.run(server.account()) for _ in range(agent_count + ASKERS + 1)]
-    agents, people, echo_account = accounts[:agent_count], accounts[agent_count:-1], accounts[-1]
+    accounts = [asyncio.run(server.account()) for _ in range(agent_count + ASKERS + 2)]
+    agents, people, (echo_account, pacer) = accounts[:agent_count], accounts[agent_count:-2], accounts[-2:]
     attacker = asyncio.run(server.account(domain=None if is_admitted else OTHER_DOMAIN))
     jids = [bare_jid(jid) for jid, _ in agents]
     attacked, others, echo_jid = jids[0], jids[1:], echo_account[0]
@@ -172,12 +172,13 @@ def run_attack(
     with ExitStack() as stack:
         platform = stack.enter_context(_run_platform(configuration))
         link = stack.enter_context(_serve_endless_file())
-        echo_task = echo.Task(login=login_at(server, echo_account), askers=[jid for jid, _ in people])
+        echo_task = echo.Task(login=login_at(server, echo_account), askers=[jid for jid, _ in (*people, pacer)])
         echo_process = stack.enter_context(_child("tests.chaos.echo", echo_task))
         asker_task = askers.Task(logins=logins, intervals_s=intervals_s, wait_s=_LAST_ANSWERS_S)
         attack_task = attacks.Task(
             attack=attack,
             login=login_at(server, attacker),
+            pacer=login_at(server, pacer),
             targets=[attacked, echo_jid],
             is_admitted=is_admitted,
             link=link,

@@ -1,6 +1,7 @@
 """The attacks, and the process of the attacker: `python -m tests.chaos.attacks` reads its task as JSON and writes its counts.
 
-The attacker alternates between the agent and the echo, so both get the same stanzas at the same rate.
+The attacker alternates between the agent and the echo, so both get the same stanzas at the same rate. That is the highest
+rate that the server carries: after each batch a pacer asks the echo, and at most eight of its questions are open.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tests.support.wait import TIMEOUT_S
 
 BODY = "{jabber:client}body"
 _BATCH_BYTES = 65_536
+_MAX_OPEN_BATCHES = 8
 _MEGABYTE = "m" * 1_000_000
 _DEPTH = 900
 _WIDTH = 12_000
@@ -157,10 +159,12 @@ ATTACKS = {
 
 
 class Task(TypedDict):
-    """The task of the attacker. `targets` are bare JIDs; the first is the agent, and answers if the attacker is admitted."""
+    """The task of the attacker. `targets` are the bare JIDs of the agent, which answers if the attacker is admitted, and the echo."""
 
     attack: str
     login: Login
+    pacer: Login
+    """The login of the pacer, whom the echo answers."""
     targets: list[str]
     is_admitted: bool
     link: str
@@ -177,8 +181,9 @@ class Counts(TypedDict):
 
 async def _attack(task: Task) -> Counts:
     attack, rng = ATTACKS[task["attack"]], random.Random(task["seed"])
-    async with open_raw_client(task["login"]) as client:
+    async with open_raw_client(task["login"]) as client, open_raw_client(task["pacer"]) as pacer_client:
         client.send("<presence/>")
+        pacer = _Pacer(pacer_client, task["targets"][1])
         facts = Facts(answer_id="none", link=task["link"])
         if task["is_admitted"]:
             facts["answer_id"] = await _ask(client, task["targets"][0])
@@ -199,7 +204,8 @@ async def _attack(task: Task) -> Counts:
                         sent += 1
                     client.send("".join(batch))
                     await client.drain()
-                    await asyncio.sleep(0)
+                    await pacer.wait()
+        pacer.close()
         if reader is not None:
             with suppress(ConnectionError, TimeoutError):
                 client.send(f"<iq type='get' id='last' to='{client.domain}'><ping xmlns='urn:xmpp:ping'/></iq>")
@@ -207,6 +213,35 @@ async def _attack(task: Task) -> Counts:
                     await pong.wait()
             reader.cancel()
         return Counts(sent=sent, seconds=time.monotonic() - began_at)
+
+
+class _Pacer:
+    """A second account that asks the echo after each batch, and waits while more than eight questions are open."""
+
+    def __init__(self, client: RawClient, echo: str) -> None:
+        self._client = client
+        self._echo = echo
+        self._open_batches = asyncio.Semaphore(_MAX_OPEN_BATCHES)
+        self._sent = 0
+        client.send("<presence/>")
+        self._reader = asyncio.create_task(self._receive())
+
+    async def wait(self) -> None:
+        """Ask the echo, and wait until it has answered all but seven questions."""
+        await self._open_batches.acquire()
+        self._sent += 1
+        self._client.send(_message(self._echo, self._sent, "<body>pace</body>"))
+        await self._client.drain()
+
+    def close(self) -> None:
+        """Read no more answers."""
+        self._reader.cancel()
+
+    async def _receive(self) -> None:
+        while True:
+            element = await self._client.receive()
+            if element.findtext(BODY) == "pace" and element.get("type") != "error":
+                self._open_batches.release()
 
 
 async def _discard(client: RawClient, pong: asyncio.Event) -> None:
