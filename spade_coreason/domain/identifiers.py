@@ -20,6 +20,8 @@ THREAD_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:thread")
 
 _INBOX_HASH = hashlib.sha1(INBOX_NAMESPACE.bytes, usedforsecurity=False)
 
+_LONG_CHARACTERS = 2**16
+
 # The bits of variant and version (RFC 9562, 4).
 _VERSION_MASK = ~(0xC000 << 48 | 0xF000 << 64)
 
@@ -38,15 +40,19 @@ def derive_inbox_key(agent: str, sender: str, stanza_id: str, content: str, arch
     """
     # XML has no NUL, so no text can be moved from one part to the next.
     if stanza_id:
-        source = f"{agent}\0{sender}\0{stanza_id}\0{content}"
+        source = f"{agent}\0{sender}\0{stanza_id}\0"
     elif archive_id:
-        source = f"{agent}\0{sender}\0\0{archive_id}\0{content}"
+        source = f"{agent}\0{sender}\0\0{archive_id}\0"
     else:
         return uuid4()
     # The result of `uuid5` at half its cost: `uuid5` looks up the algorithm and checks its arguments on every call. The
     # fields of a UUID can be set in no other way.
     digest = _INBOX_HASH.copy()
-    digest.update(source.encode())
+    if len(content) < _LONG_CHARACTERS:
+        digest.update((source + content).encode())
+    else:  # without a copy
+        digest.update(source.encode())
+        digest.update(content.encode())
     key = object.__new__(UUID)
     object.__setattr__(key, "int", int.from_bytes(digest.digest()[:16], "big") & _VERSION_MASK | _VERSION_5)
     object.__setattr__(key, "is_safe", SafeUUID.unknown)

@@ -33,7 +33,7 @@ Each agent asks in a conversation of its own, so no other limit would end a circ
 MAX_COMMANDS_PER_MINUTE = 600
 """Largest number of commands of the platform that one sender may send within a minute."""
 
-_MAX_REFUSALS = 1000
+_MAX_REFUSALS = 300
 
 
 class CapacityLimit(Interceptor):
@@ -83,11 +83,19 @@ class CommandLimit(Interceptor):
 
 
 class FloodLimit:
-    """Recognises senders whose requests are refused by the thousand. Further ones are dropped at once.
+    """Recognises senders whose requests are refused by the hundred. Further ones are dropped at once.
 
-    A thousand refusals of a person within a minute are a flood, or ten thousand of a program, which is told each time. A long
-    request counts as one for each 1,024 characters. The flood is over when that minute is.
+    300 refusals of a person within a minute are a flood, or 3,000 of a program, which is told each time. A long request counts
+    as one for each 4,096 characters. The flood is over when that minute is.
     """
+
+    notice = Refused(
+        "I had to refuse too many messages of yours. I do not read what you send until a minute has passed.",
+        ErrorCode.TOO_MANY_REQUESTS,
+        RATE_INTERVAL_S,
+    )
+    """The notice to the sender when a flood begins."""
+
 
     def __init__(self) -> None:
         self._people = RateLimiter(_MAX_REFUSALS)
@@ -97,10 +105,11 @@ class FloodLimit:
         """Return True for a request of a sender who floods the agent. It is to be dropped."""
         return (self._programs if incoming.channel == "program" else self._people).is_exceeded(incoming.owner)
 
-    def record_refusal(self, incoming: InboundRequest) -> None:
-        """Count a request that was refused."""
+    def record_refusal(self, incoming: InboundRequest) -> bool:
+        """Count a request that was refused. Return True if a flood begins with it."""
         limiter = self._programs if incoming.channel == "program" else self._people
-        limiter.allow(incoming.owner, 1 + len(incoming.content) // 1024)
+        limiter.allow(incoming.owner, 1 + len(incoming.content) // 4096)
+        return limiter.is_exceeded(incoming.owner)
 
 
 class Admission:

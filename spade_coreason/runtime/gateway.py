@@ -34,7 +34,6 @@ from ..domain.messages import (
 )
 from ..storage import Commit
 from .access_requests import AccessRequests
-from .admission import FloodLimit
 from .peers import OpenRequests
 from .runner import Runner
 from .transport import Transport, encode_reply
@@ -67,7 +66,6 @@ class InboundGateway:
         self.access_requests = access_requests
         self._transport = transport
         self._trusted_agents = trusted_agents or TrustedAgents()
-        self._flood_limit = FloodLimit()
         self._rate_limiter = RateLimiter(_MAX_REPLIES_PER_MINUTE)
         self.dropped: Counter[str] = Counter()
 
@@ -128,13 +126,11 @@ class InboundGateway:
         if incoming.root_sender:
             is_trusted = incoming.sender in self._trusted_agents
             incoming = replace(incoming, root_sender=_parse_person(incoming.root_sender) if is_trusted else "")
-        if self._flood_limit.is_flood(incoming):
+        if self._runner.flood_limit.is_flood(incoming):
             self.dropped["too many refused"] += 1
             return None
         stored = self._runner.receive(incoming)
-        if stored is None:
-            self._flood_limit.record_refusal(incoming)
-        elif incoming.wants_receipt and incoming.stanza_id:
+        if stored is not None and incoming.wants_receipt and incoming.stanza_id:
             stored.on_stored(partial(self._send_receipt, incoming, is_archived=is_archived))
         return stored
 

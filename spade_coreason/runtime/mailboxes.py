@@ -28,7 +28,7 @@ from .thread_resolver import ThreadResolver
 
 _MAX_MAILBOXES = 10_000
 LARGE_CHARACTERS = 2**18
-MAX_LARGE_REQUESTS = 8
+MAX_LARGE_REQUESTS = 4
 """Number of requests of one sender with more than `LARGE_CHARACTERS` that are queued or worked on at once."""
 _SHORT_CHARACTERS = 2**14
 """The turns of a conversation that are shorter together are not counted."""

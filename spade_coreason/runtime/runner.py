@@ -25,7 +25,7 @@ from ..exceptions import StoreError
 from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
 from ..storage import AgentRepository, Commit
 from .access_requests import AccessRequests
-from .admission import MAX_HOPS, Admission, decide_for_conversation, refusal_notice
+from .admission import MAX_HOPS, Admission, FloodLimit, decide_for_conversation, refusal_notice
 from .agent_control import PAUSED_NOTICE, AgentControl
 from .agent_lifecycle import AgentLifecycle
 from .commands.context import CommandContext
@@ -117,6 +117,8 @@ class Runner:
         )
         self.quota_limit = QuotaLimit(repository, quotas, clock, self.metrics.now)
         self._admission = Admission(self.jid, self._mailboxes, self.quota_limit, interceptors)
+        self.flood_limit = FloodLimit()
+        """The senders whose further requests are to be dropped before they come here."""
         self._duplicate_limiter = RateLimiter(_MAX_DUPLICATES_PER_MINUTE)
         lifecycle = AgentLifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s, timings.shutdown_s)
         self._expiry = ConversationExpiry(
@@ -281,6 +283,8 @@ class Runner:
         problem = self._admission.refuse(for_agent, is_for_agent=is_for_agent, may_be_duplicate=may_be_duplicate)
         if problem is not None:
             self._outbox.send_problem(incoming, problem)
+            if self.flood_limit.record_refusal(incoming):
+                self._outbox.send(self._outbox.encode(incoming, uuid4(), FloodLimit.notice))
             return None
         if incoming.replaces is not None:
             self._mailboxes.withdraw(sender, incoming.replaces)

@@ -31,7 +31,7 @@ async def _echo(task: Task) -> None:
     client: Any = slixmpp.ClientXMPP(f"{login['jid']}/agent", login["password"])
     client.enable_direct_tls = False  # otherwise the first attempt is direct TLS, which a STARTTLS port cannot answer
     client.ssl_context = ssl.create_default_context(cafile=login["ca_file"])
-    client.register_plugin("xep_0198", {"allow_resume": False})
+    client.register_plugin("xep_0198", {"allow_resume": True})
     online = asyncio.Event()
 
     def answer(message: Any) -> None:
