@@ -96,7 +96,6 @@ class FloodLimit:
     )
     """The notice to the sender when a flood begins."""
 
-
     def __init__(self) -> None:
         self._people = RateLimiter(_MAX_REFUSALS)
         self._programs = RateLimiter(10 * _MAX_REFUSALS)

@@ -103,6 +103,7 @@ class SenderQuota:
     def __init__(self, slots: Semaphore) -> None:
         self.slots = slots
         self.queued_count = 0
+        """The number of items that wait: for their turn in the mailbox, or for a slot."""
         self.kept_characters = 0
         """The characters of the turns of all idle conversations in memory."""
         self.mailboxes: dict[str | None, Mailbox] = {}
@@ -160,11 +161,13 @@ class Mailbox:
         self.quota.queued_count += 1
 
     def dequeue(self, *, for_agent: bool) -> QueuedRequest | MailboxTask | None:
-        """Remove and return the first item, or the first that is not for the agent; None if there is none."""
+        """Remove and return the first item, or the first that is not for the agent; None if there is none.
+
+        It still counts as queued, until it has a slot.
+        """
         for number, item in enumerate(self.queue):
             if for_agent or not item.is_for_agent:
                 del self.queue[number]
-                self.quota.queued_count -= 1
                 return item
         return None
 
@@ -441,13 +444,20 @@ class Mailboxes:
             incoming = item.incoming
             if incoming.root_sender or incoming.channel == "room":
                 slots = self._slots_of(incoming.root_owner, is_room=incoming.channel == "room", hops=incoming.hops)
-        async with slots:
-            if self.is_paused and item.is_for_agent:
-                mailbox.requeue(item)  # it was paused while this one waited for its slot
-            elif isinstance(item, QueuedRequest):
-                await self._handler.handle(mailbox, item)
-            else:
-                await item.run()
+        is_waiting = True
+        try:
+            async with slots:
+                is_waiting = False
+                mailbox.quota.queued_count -= 1
+                if self.is_paused and item.is_for_agent:
+                    mailbox.requeue(item)  # it was paused while this one waited for its slot
+                elif isinstance(item, QueuedRequest):
+                    await self._handler.handle(mailbox, item)
+                else:
+                    await item.run()
+        finally:
+            if is_waiting:
+                mailbox.quota.queued_count -= 1
 
     def cancel_turns(self, sender: str) -> int:
         """Cancel the running turns of a sender (a bare JID) in all conversations. Return their number."""

@@ -439,7 +439,7 @@ class Runner:
         )
         if await queued.stored.wait():
             self._mailboxes.put_later(replace(queued, is_redelivered=True), mailbox.sender, self.policy.timings.retry_s)
-        self._outbox.send_problem(queued.incoming, queued.key, Failed(text, ErrorCode.UNAVAILABLE, True))
+        self._outbox.send_problem(queued.incoming, Failed(text, ErrorCode.UNAVAILABLE, True), queued.key)
 
     async def _fail_request(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
         """Finish a request with an error reply. Unfinished, it would run and fail again after every start."""

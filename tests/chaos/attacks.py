@@ -159,7 +159,7 @@ ATTACKS = {
 
 
 class Task(TypedDict):
-    """The task of the attacker. `targets` are the bare JIDs of the agent, which answers if the attacker is admitted, and the echo."""
+    """The task of the attacker. `targets` are the bare JIDs of the agent and the echo. The agent answers who is admitted."""
 
     attack: str
     login: Login

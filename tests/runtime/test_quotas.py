@@ -440,8 +440,9 @@ async def test_a_sender_whose_requests_are_refused_by_the_hundred_is_not_looked_
     numbers, limit = itertools.count(), 300
     async with AgentTester(waiting, policy=Policy(queue=10)) as t:
         dropped = t.gateways[AGENT].dropped
+        t.send("x", user=ALICE)
+        await eventually(lambda: assisting(t.runners[AGENT]) == {ALICE: 1})
         with LoopClock() as clock:
-            t.send("x", user=ALICE)
             flood(ALICE, 10 + limit + 50)
             assert dropped["too many refused"] == 50
             flood(ALICE, 50, "program")  # each is told that it is refused

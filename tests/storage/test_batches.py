@@ -64,18 +64,22 @@ async def test_writes_during_a_write_follow_at_once(repository: AgentRepository)
     assert [one.key for one in await repository.inbox.load_pending()] == [number.to_bytes(16, "big") for number in range(300)]
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-async def test_large_requests_of_batches_of_every_size_leave_no_memory_behind(repository: AgentRepository) -> None:
+def find_sqlite_memory_used() -> Callable[[], int]:
+    """Return SQLite's own function that tells the bytes which it has allocated in this process."""
     library = next((line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libsqlite3" in line), "")
     if not library:
         pytest.skip("Python has a SQLite of its own, which tells nobody its memory")
     memory_used = ctypes.CDLL(library).sqlite3_memory_used
     memory_used.restype = ctypes.c_int64
+    return memory_used
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_large_requests_of_batches_of_every_size_leave_no_memory_behind(repository: AgentRepository) -> None:
+    memory_used = find_sqlite_memory_used()
     text, before = "x" * 2**20, memory_used()
     for size in range(1, MAX_ROWS + 1):
-        await asyncio.gather(
-            *(repository.inbox.receive(uuid4().bytes, "alice@localhost", text, NOW)[1] for _ in range(size))
-        )
+        await asyncio.gather(*(repository.inbox.receive(uuid4().bytes, "alice@localhost", text, NOW)[1] for _ in range(size)))
     # The largest text of a statement, and the cache of pages. With a statement of 16 rows, each size would keep its rows.
     assert memory_used() - before < 16 * 2**20
 

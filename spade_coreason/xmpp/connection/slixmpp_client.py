@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 _STANZAS = ("{jabber:client}iq", "{jabber:client}message", "{jabber:client}presence")
 _REGISTRATION_TIMEOUT_S = 10.0
 _SLICE_S = 0.01
+_MAX_SLICE_S = 0.05
 """The longest time in which received stanzas are handled while all else in the process waits."""
 _NOT_WELL_FORMED = (  # RFC 6120, 4.9.3.13
     "<stream:error><not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/></stream:error></stream:stream>"
@@ -143,7 +144,7 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
                 self._reject(stanza, "a fault of ours", count)
             if unhandled and self.transport is not None and loop.time() > slice_end:
                 self.transport.pause_reading()
-                loop.call_soon(self._handle_more, reader)
+                loop.call_soon(self._handle_more, reader, loop.time())
                 return
         if reader.end_reason:
             if not reader.is_xml and self.transport is not None:
@@ -155,10 +156,13 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         """Let slixmpp handle a stanza. It builds an object of it, which costs more than reading it."""
         self._spawn_event(stanza)
 
-    def _handle_more(self, reader: StreamReader) -> None:
+    def _handle_more(self, reader: StreamReader, paused_at: float) -> None:
+        # As much time as other work has taken meanwhile. With less, turns that a flood of requests begins would slow down the
+        # reading to the rate of the turns. The flood would wait in the server, which serves nobody well then.
+        slice_s = min(max(_SLICE_S, self.loop.time() - paused_at), _MAX_SLICE_S)
         if self.transport is not None and self._unhandled:
             self.transport.resume_reading()
-            self._handle_stanzas(reader)
+            self._handle_stanzas(reader, slice_s)
 
     def connection_lost(self, exception: BaseException | None) -> None:
         """Handle what came in before the connection was lost, then tell the rest."""
