@@ -1,7 +1,7 @@
 """The attacks, and the process of the attacker: `python -m tests.chaos.attacks` reads its task as JSON and writes its counts.
 
 The attacker alternates between the agent and the echo, so both get the same stanzas at the same rate. That is the highest
-rate that the server carries: after each batch a pacer asks the echo, and at most eight of its questions are open.
+rate that the server carries: after each batch a pacer asks both, and at most eight of its questions to each are open.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypedDict
 
+from spade_coreason.domain.jid import bare_jid
 from tests.support.servers.raw_client import Login, RawClient, open_raw_client
 from tests.support.wait import TIMEOUT_S
 
 BODY = "{jabber:client}body"
 _BATCH_BYTES = 65_536
 _MAX_OPEN_BATCHES = 8
+_PACE = "pace"
 _MEGABYTE = "m" * 1_000_000
 _DEPTH = 900
 _WIDTH = 12_000
@@ -164,7 +166,7 @@ class Task(TypedDict):
     attack: str
     login: Login
     pacer: Login
-    """The login of the pacer, whom the echo answers."""
+    """The login of the pacer, whom both targets answer."""
     targets: list[str]
     is_admitted: bool
     link: str
@@ -183,7 +185,7 @@ async def _attack(task: Task) -> Counts:
     attack, rng = ATTACKS[task["attack"]], random.Random(task["seed"])
     async with open_raw_client(task["login"]) as client, open_raw_client(task["pacer"]) as pacer_client:
         client.send("<presence/>")
-        pacer = _Pacer(pacer_client, task["targets"][1])
+        pacer = _Pacer(pacer_client, task["targets"])
         facts = Facts(answer_id="none", link=task["link"])
         if task["is_admitted"]:
             facts["answer_id"] = await _ask(client, task["targets"][0])
@@ -216,21 +218,21 @@ async def _attack(task: Task) -> Counts:
 
 
 class _Pacer:
-    """A second account that asks the echo after each batch, and waits while more than eight questions are open."""
+    """A second account that asks the targets after each batch, and waits while eight questions to one of them are open."""
 
-    def __init__(self, client: RawClient, echo: str) -> None:
+    def __init__(self, client: RawClient, targets: Sequence[str]) -> None:
         self._client = client
-        self._echo = echo
-        self._open_batches = asyncio.Semaphore(_MAX_OPEN_BATCHES)
+        self._open_batches = {target: asyncio.Semaphore(_MAX_OPEN_BATCHES) for target in targets}
         self._sent = 0
         client.send("<presence/>")
         self._reader = asyncio.create_task(self._receive())
 
     async def wait(self) -> None:
-        """Ask the echo, and wait until it has answered all but seven questions."""
-        await self._open_batches.acquire()
+        """Ask the targets, once each of them has answered all but seven questions."""
         self._sent += 1
-        self._client.send(_message(self._echo, self._sent, "<body>pace</body>"))
+        for target, open_batches in self._open_batches.items():
+            await open_batches.acquire()
+            self._client.send(_message(target, self._sent, f"<body>{_PACE} {self._sent:09}</body>"))
         await self._client.drain()
 
     def close(self) -> None:
@@ -240,8 +242,8 @@ class _Pacer:
     async def _receive(self) -> None:
         while True:
             element = await self._client.receive()
-            if element.findtext(BODY) == "pace" and element.get("type") != "error":
-                self._open_batches.release()
+            if (element.findtext(BODY) or "").startswith(_PACE) and element.get("type") != "error":
+                self._open_batches[bare_jid(element.get("from", ""))].release()
 
 
 async def _discard(client: RawClient, pong: asyncio.Event) -> None:
