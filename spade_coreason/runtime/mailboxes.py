@@ -28,6 +28,8 @@ from .thread_resolver import ThreadResolver
 
 _MAX_MAILBOXES = 10_000
 LARGE_CHARACTERS = 2**18
+_LARGE_PAUSE_S = 0.1
+"""The time from the beginning of a large request to that of the next of its sender. Each costs as much as a hundred others."""
 MAX_LARGE_REQUESTS = 4
 """Number of requests of one sender with more than `LARGE_CHARACTERS` that are queued or worked on at once."""
 _SHORT_CHARACTERS = 2**14
@@ -446,6 +448,8 @@ class Mailboxes:
                 slots = self._slots_of(incoming.root_owner, is_room=incoming.channel == "room", hops=incoming.hops)
         is_waiting = True
         try:
+            if isinstance(item, QueuedRequest) and len(item.incoming.content) > LARGE_CHARACTERS:
+                await self._pace_large(item.incoming.root_owner)
             async with slots:
                 is_waiting = False
                 mailbox.quota.queued_count -= 1
@@ -564,6 +568,15 @@ class Mailboxes:
             parent = self._slots if role == "operator" else self._slots_of_domain(jid_domain(owner))
             slots = self._slots_by_holder[key] = Semaphore(min(limit, self._max_turns), parent)
         return slots
+
+    async def _pace_large(self, owner: str) -> None:
+        """Wait until the next large request of a sender may begin, which is some time after the one before it."""
+        key = "large", owner, 0
+        slot = self._slots_by_holder.get(key)
+        if slot is None:
+            slot = self._slots_by_holder[key] = Semaphore(1)
+        await slot.acquire()
+        self._loop.call_later(_LARGE_PAUSE_S, slot.release)
 
     def _slots_of_domain(self, domain: str) -> Semaphore:
         limit = self._quotas_by_role.domain.turns

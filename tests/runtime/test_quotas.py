@@ -423,6 +423,33 @@ async def test_of_large_messages_of_one_sender_four_may_wait_at_once() -> None:
         assert await t.say("x" * 300_000, user=ALICE) == ["done"]
 
 
+async def test_the_large_messages_of_one_sender_begin_one_after_the_other() -> None:
+    release = asyncio.Event()
+
+    @agent
+    async def waiting(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await release.wait()
+        await response.markdown("done")
+
+    async with AgentTester(waiting) as t:
+        for user in (ALICE, BOB):  # their conversations are in memory now
+            for number in range(3):
+                t.send("x", user=user, thread=f"large{number}")
+        await eventually(lambda: assisting(t.runners[AGENT]) == {ALICE: 3, BOB: 3})
+        release.set()
+        await t.settled()
+        release.clear()
+        with LoopClock() as clock:
+            for number in range(3):
+                t.send("x" * 300_000, user=ALICE, thread=f"large{number}")
+                t.send("x" * 300_000, user=BOB, thread=f"large{number}")
+            for begun in (1, 2, 3):
+                await clock.wait_for(lambda begun=begun: assisting(t.runners[AGENT]) == {ALICE: begun, BOB: begun})  # type: ignore[misc]
+                await clock.advance(0.1)
+        release.set()
+        await t.settled()
+
+
 async def test_a_sender_whose_requests_are_refused_by_the_hundred_is_not_looked_at_for_a_minute() -> None:
     release = asyncio.Event()
 
