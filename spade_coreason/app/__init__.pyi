@@ -20,3 +20,8 @@ from .platform import (
 from .status_socket import (
     read_status as read_status,
 )
+from .supervision import (
+    Supervision as Supervision,
+    lock_data as lock_data,
+    start_local_server as start_local_server,
+)

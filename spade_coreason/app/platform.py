@@ -8,8 +8,8 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -40,17 +40,8 @@ from ..runtime import (
     load_isolated_agent,
     make_interceptor,
 )
-from ..storage import Database, RunningRequests, lock_database, lock_directory, open_database, record_crash
-from ..xmpp import (
-    AddressInUseError,
-    BackOff,
-    HostedAgent,
-    LocalServer,
-    ServerEndpoint,
-    describe_start_error,
-    run_local_server,
-    select_server,
-)
+from ..storage import Database, RunningRequests, open_database, record_crash
+from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error
 from .factories import (
     build_access_policy,
     build_embedder,
@@ -64,6 +55,7 @@ from .factories import (
 )
 from .knowledge_socket import serve_knowledge_socket
 from .status_socket import serve_status_socket
+from .supervision import Supervision, lock_data, start_local_server
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +78,8 @@ class Platform:
     If `is_strict` is false, entering does not wait for the agents, and `wait` tells when all are online. An agent whose server
     does not answer, or whose `startup()` raises, is tried again with back-off. The others serve meanwhile.
 
+    With `supervision`, the parent process holds the locks and runs the local server.
+
     Entering raises ConfigError, ServerError, ConnectError or another CoReasonError.
     """
 
@@ -97,8 +91,10 @@ class Platform:
         on_conversation_end: tuple[OnConversationEnd, ...] = (),
         interceptors: Sequence[InterceptorSource] = (),
         is_strict: bool = True,
+        supervision: Supervision | None = None,
     ) -> None:
         self.settings = settings
+        self._supervision = supervision
         self.server: LocalServer | None = None
         """The server that the platform started; None for an external one."""
         self.server_description = ""
@@ -191,14 +187,9 @@ class Platform:
         agents = [(settings.place(f"agents[{number}]"), agent) for number, agent in enumerate(settings.agents)]
         # Find the agents first: a mistake in their names is reported before a server starts.
         find_agents([(place, agent.agent) for place, agent in agents if agent.isolation == "none"], settings.project)
+        if self._supervision is None:
+            lock_data(settings, self._stack)
         try:
-            self._stack.enter_context(lock_directory(settings.data_dir))
-        except DataDirectoryInUseError as error:
-            raise error.with_place(settings.place("data_dir")) from None
-        except StoreError as error:
-            raise ConfigError(settings.place("data_dir"), str(error)) from error
-        try:
-            self._stack.enter_context(lock_database(settings.storage.url))
             self.database = await open_database(settings.storage.url, settings.storage.durability)
         except DataDirectoryInUseError as error:
             raise error.with_place(settings.place("storage.url")) from None
@@ -232,16 +223,13 @@ class Platform:
             self.endpoint = ServerEndpoint(server.host, server.port, server.tls.verify, server.tls.ca_file)
             self.server_description = f"external, {self.endpoint.address(server.domain)}"
             return
-        with _place_errors(ServerError, self.settings.place("server.mode")):
-            choice = select_server(server.mode)
-        with _place_errors(AddressInUseError, self.settings.place("server.port")):
-            local = await self._stack.enter_async_context(
-                run_local_server(choice.kind, self.settings.data_dir / "server", port=server.port)
-            )
+        if self._supervision is not None and self._supervision.server is not None:
+            local = self._supervision.server
+        else:
+            local, self.notice = await start_local_server(self.settings, self._stack)
         self.server = local
-        self.server_description = f"{choice.kind}, {local.host}:{local.port}"
-        self.notice = choice.notice
-        if choice.kind == "embedded":
+        self.server_description = f"{local.kind}, {local.host}:{local.port}"
+        if local.kind == "embedded":
             self.server_description += (
                 " (for demonstrations: senders can be forged; `apt install prosody` gives you a real one)"
             )
@@ -434,18 +422,5 @@ class Platform:
             agents=[{"jid": jid, "description": description} for jid, description in self.agent_descriptions],
         )
         path = await write_run_file(self.settings.data_dir, run)
-        self._stack.callback(_delete_file, path)
-
-
-@contextmanager
-def _place_errors(kind: type[CoReasonError], place: str) -> Iterator[None]:
-    """Add the place in the configuration to errors of a kind."""
-    try:
-        yield
-    except kind as error:
-        error.place = place
-        raise
-
-
-def _delete_file(path: Path) -> None:
-    path.unlink(missing_ok=True)
+        if self._supervision is None:  # else the next process writes it again, and commands find the server meanwhile
+            self._stack.callback(path.unlink, missing_ok=True)

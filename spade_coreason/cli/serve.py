@@ -16,14 +16,22 @@ from .errors import EXIT_INTERRUPTED
 if TYPE_CHECKING:
     from ..app import Platform
     from ..config import Settings
+    from .reload import Handover
 
 _LEFTOVER_GRACE_S = 5.0
 
 
-async def serve(settings: Settings, on_online: Callable[[Platform], None], *, is_strict: bool = True) -> None:
+async def serve(
+    settings: Settings,
+    on_online: Callable[[Platform], None],
+    *,
+    is_strict: bool = True,
+    handover: Handover | None = None,
+) -> None:
     """Run the platform until SIGINT or SIGTERM, then stop it cleanly. A second SIGINT ends the process at once.
 
-    `on_online` is called when all agents are online. For `is_strict` see `Platform`.
+    `on_online` is called when all agents are online. For `is_strict` see `Platform`; `handover` is that of a process which
+    `--reload` has started.
     """
     from ..app import Platform, trim_malloc_periodically, tune_gc, tune_malloc
 
@@ -41,7 +49,11 @@ async def serve(settings: Settings, on_online: Callable[[Platform], None], *, is
     # The platform waits for signals itself later; this handler can already end its start.
     loop.add_signal_handler(signal.SIGTERM, end)
     try:
-        async with Platform(settings, is_strict=is_strict) as platform:
+        supervision = None
+        if handover is not None:
+            handover.end_with_parent()
+            supervision = handover.supervision
+        async with Platform(settings, is_strict=is_strict, supervision=supervision) as platform:
             if platform.notice:
                 warn(platform.notice)
 
@@ -53,7 +65,8 @@ async def serve(settings: Settings, on_online: Callable[[Platform], None], *, is
             await platform.wait(report_online)
             # From here on, replies in progress are finished, which may take `limits.grace_s`.
             loop.add_signal_handler(signal.SIGINT, _exit_now)
-            print("Stopping: answers in flight are finished. Ctrl-C again stops at once.", flush=True)
+            if handover is None:
+                print("Stopping: answers in flight are finished. Ctrl-C again stops at once.", flush=True)
             loop.add_signal_handler(signal.SIGTERM, lambda: None)
         _exit_after_grace()
     except asyncio.CancelledError:

@@ -31,7 +31,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "muc.room": ["RoomConfig"],
         "transport": ["MAX_REQUEST_BYTES", "XmppTransport", "receive_stanza"],
         "servers.process": ["AddressInUseError"],
-        "servers.selection": ["run_local_server", "select_server"],
+        "servers.selection": ["dump_local_server", "load_local_server", "run_local_server", "select_server"],
         "servers.server": ["LocalServer", "require_free_port"],
     },
 )

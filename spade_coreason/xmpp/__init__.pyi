@@ -45,6 +45,8 @@ from .servers.process import (
     AddressInUseError as AddressInUseError,
 )
 from .servers.selection import (
+    dump_local_server as dump_local_server,
+    load_local_server as load_local_server,
     run_local_server as run_local_server,
     select_server as select_server,
 )

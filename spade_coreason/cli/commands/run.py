@@ -13,9 +13,9 @@ import yaml
 
 from ...exceptions import ConfigError, CoReasonError
 from ..account import PASSWORD_VARIABLE, data_option, read_password
-from ..context import PROGRAM, define_command as define, run_async
+from ..context import PROGRAM, define_command as define
 from ..logging import quote_errors
-from ..serve import serve
+from ..reload import reload_option, run_or_reload
 from ..settings import build_settings, place_at_option
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ _OPTION_BY_KEY = {
 @click.option("--register", is_flag=True, help="Make the account on that server if it is not there.")
 @click.option("--ca-file", type=_FILE, metavar="FILE", help="The authority that signed the server's certificate.")
 @click.option("--no-verify", is_flag=True, help="Do not verify the server's certificate.")
+@reload_option
 @data_option
-def command(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | None, **values: Any) -> None:
+def command(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | None, is_reloading: bool, **values: Any) -> None:
     """Run one agent without a configuration file.
 
     MODULE:ATTRIBUTE names a class, a function that makes the agent, or the agent itself. Without --host and --domain a
@@ -60,6 +61,7 @@ def command(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | No
 
     \b
       spade-coreason run weather:weather
+      spade-coreason run weather:weather --reload
       spade-coreason run agents.echo:EchoAgent --option delay_s=0.2
       spade-coreason run weather:weather --jid weather@example.org --password-file secret.txt
     """
@@ -70,11 +72,15 @@ def command(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | No
         f" {option} {shlex.quote(str(value))}" for option in options if (value := values[option[2:].replace("-", "_")])
     ]
     try:
-        run_async(serve(settings, lambda platform: _print_started(platform, data, "".join(server_options))))
+        run_or_reload(
+            settings,
+            lambda platform: _print_started(platform, data, "".join(server_options)),
+            is_reloading=is_reloading,
+            files=[] if values["manifest"] is None else [values["manifest"]],
+        )
     except CoReasonError as error:
         place_at_option(error, _OPTION_BY_KEY)
         raise
-    print("Stopped.")
 
 
 def _build_settings(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | None, values: dict[str, Any]) -> Settings:

@@ -9,9 +9,9 @@ import click
 
 from ..banner import print_platform
 from ..console import warn
-from ..context import define_command as define, run_async
-from ..serve import serve
-from ..settings import config_option, load_platform_settings
+from ..context import define_command as define
+from ..reload import reload_option, run_or_reload
+from ..settings import PLATFORM_FILE, config_option, load_platform_settings
 
 if TYPE_CHECKING:
     from ...app import Platform
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 @define("up")
 @config_option("config/platform.yaml")
+@reload_option
 @click.option("--strict", "is_strict", is_flag=True, help="End if an agent does not start at the first attempt.")
-def command(file: Path | None, is_strict: bool) -> None:
+def command(file: Path | None, is_reloading: bool, is_strict: bool) -> None:
     """Run every agent of a configuration until it is stopped.
 
     Starts the server where it is a local one, brings all agents online, and says so. Ctrl-C or SIGTERM stops: answers in
@@ -40,8 +41,13 @@ def command(file: Path | None, is_strict: bool) -> None:
     settings = load_platform_settings(file)
     if not settings.agents:
         warn(f"{settings.place('agents')}: there are none; add one")
-    run_async(serve(settings, _print_ready, is_strict=is_strict))
-    print("Stopped.")
+    run_or_reload(
+        settings,
+        _print_ready,
+        is_reloading=is_reloading,
+        files=[file or PLATFORM_FILE, *(agent.manifest for agent in settings.agents if agent.manifest is not None)],
+        is_strict=is_strict,
+    )
 
 
 def _print_ready(platform: Platform) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ...exceptions import ServerError
-from .embedded import run_embedded_server
+from .embedded import EmbeddedServer, run_embedded_server
 from .process import START_TIMEOUT_S
-from .prosody import find_prosody, run_prosody_server
+from .prosody import ProsodyServer, find_prosody, run_prosody_server
 from .server import LocalServer, ServerKind
 
 ServerMode = Literal["auto", "embedded", "prosody"]
@@ -47,3 +47,19 @@ async def run_local_server(
     run = run_prosody_server if kind == "prosody" else run_embedded_server
     async with run(directory / kind, port=port, timeout_s=timeout_s) as server:
         yield server
+
+
+def dump_local_server(server: LocalServer) -> dict[str, str | int]:
+    """Return a running server as values for JSON, for a child process that uses it."""
+    fields: dict[str, str | int] = {"kind": server.kind, "port": server.port, "ca_file": str(server.ca_file)}
+    if isinstance(server, ProsodyServer):
+        fields |= {"data_dir": str(server.data_dir), "websocket_url": server.websocket_url}
+    return fields
+
+
+def load_local_server(fields: Mapping[str, Any]) -> LocalServer:
+    """Return the server of the parent process from the values of `dump_local_server`."""
+    port, ca_file = fields["port"], Path(fields["ca_file"])
+    if fields["kind"] == "embedded":
+        return EmbeddedServer(port, ca_file, None)
+    return ProsodyServer(port, ca_file, None, data_dir=Path(fields["data_dir"]), websocket_url=fields["websocket_url"])

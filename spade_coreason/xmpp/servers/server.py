@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import stringprep
 import unicodedata
@@ -25,7 +26,7 @@ MAX_PORT_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class LocalServer(ABC):
-    """A server on loopback that this process started and that ends with it.
+    """A server on loopback that this process started and that ends with it; without `process` its parent did so.
 
     `ca_file` verifies its certificate for `domain`. `verify` is True if clients should do so, which the embedded server's
     clients do not.
@@ -37,7 +38,7 @@ class LocalServer(ABC):
 
     port: int
     ca_file: Path
-    process: ServerProcess = field(repr=False)
+    process: ServerProcess | None = field(repr=False)
     host: str = LOOPBACK
     domain: str = DOMAIN
 
@@ -47,6 +48,9 @@ class LocalServer(ABC):
 
     async def wait_until_ended(self) -> str:
         """Wait until the server has ended unexpectedly, and return one sentence that says how."""
+        if self.process is None:  # the parent waits for its end, and ends this process then
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError
         return await self.process.wait_until_ended()
 
     def parse_user(self, jid: str) -> str:
