@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ import click
 from ..exceptions import CoReasonError, ServerError
 from .console import warn
 from .context import run_async
-from .serve import serve
+from .serve import STOPPING, serve
 
 if TYPE_CHECKING:
     from ..app import Platform, Supervision
@@ -159,9 +159,15 @@ async def supervise(settings: Settings, files: Iterable[Path] = ()) -> None:
             stack.callback(loop.remove_signal_handler, number)
         watching = loop.create_task(supervisor.watch_server())
         stack.callback(watching.cancel)
-        await supervisor.replace([])
-        async for changed in _watch(_watched_paths(settings, files), ignored, stop):
+        changes: asyncio.Queue[list[str]] = asyncio.Queue()
+        watching_files = loop.create_task(_watch(_watched_paths(settings, files), ignored, stop, changes))
+        stack.callback(watching_files.cancel)
+        watching_files.add_done_callback(lambda _: changes.put_nowait([]))
+        changed: list[str] = []
+        while not watching_files.done():
             await supervisor.replace(changed)
+            changed = await changes.get()
+        watching_files.result()
     if supervisor.problem is not None:
         raise supervisor.problem
 
@@ -177,18 +183,18 @@ def _watched_paths(settings: Settings, files: Iterable[Path]) -> list[Path]:
     return sorted(path for path in directories if not any(other in path.parents for other in directories))
 
 
-async def _watch(paths: Iterable[Path], ignored: Path, stop: asyncio.Event) -> AsyncIterator[list[str]]:
-    """Yield the names of changed files, until `stop` is set. Changes that come while the caller is busy are yielded next."""
+async def _watch(paths: Iterable[Path], ignored: Path, stop: asyncio.Event, changes: asyncio.Queue[list[str]]) -> None:
+    """Put the names of changed files into a queue, until `stop` is set."""
     from watchfiles import DefaultFilter, awatch
 
     is_relevant = DefaultFilter(ignore_paths=[ignored])
-    async for changes in awatch(
+    async for changed in awatch(
         *paths,
         watch_filter=lambda change, path: path.endswith(SUFFIXES) and is_relevant(change, path),
         stop_event=stop,
         debounce=_DEBOUNCE_MS,
     ):
-        yield sorted({Path(path).name for _, path in changes})
+        changes.put_nowait(sorted({Path(path).name for _, path in changed}))
 
 
 class _Supervisor:
@@ -231,6 +237,8 @@ class _Supervisor:
 
     def on_signal(self) -> None:
         """Stop; at the second signal, at once."""
+        if not self._stop.is_set():
+            print(STOPPING, flush=True)
         for child in (self._serving, self._next):
             if child is not None and self._stop.is_set():
                 child.send_signal(signal.SIGINT)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..config import Settings
     from .reload import Handover
 
+STOPPING = "Stopping: answers in flight are finished. Ctrl-C again stops at once."
 _LEFTOVER_GRACE_S = 5.0
 
 
@@ -66,7 +67,7 @@ async def serve(
             # From here on, replies in progress are finished, which may take `limits.grace_s`.
             loop.add_signal_handler(signal.SIGINT, _exit_now)
             if handover is None:
-                print("Stopping: answers in flight are finished. Ctrl-C again stops at once.", flush=True)
+                print(STOPPING, flush=True)
             loop.add_signal_handler(signal.SIGTERM, lambda: None)
         _exit_after_grace()
     except asyncio.CancelledError:
