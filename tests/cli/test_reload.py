@@ -104,6 +104,7 @@ def test_a_change_is_answered_by_the_new_code_and_an_open_chat_goes_on(project: 
     assert not [line for line in err.splitlines() if not line.startswith(EMBEDDED_WARNING)]
 
 
+@pytest.mark.parametrize("project", ["prosody"], indirect=True)  # the embedded server loses what is sent to who is away
 def test_what_runs_is_finished_by_the_old_code_and_what_is_asked_meanwhile_is_answered_by_the_new(
     project: Path, up: RunningCommand
 ) -> None:
@@ -122,7 +123,7 @@ def test_what_runs_is_finished_by_the_old_code_and_what_is_asked_meanwhile_is_an
 
 
 def test_code_that_cannot_be_imported_is_one_line_and_the_code_before_goes_on(project: Path) -> None:
-    with run_in_background("up", "--reload", cwd=project, until="^Ready", errors=["cannot be imported"]) as up:
+    with run_in_background("up", "--reload", cwd=project, until="^Ready") as up:
         file = project / "version.py"
         file.write_text(f"{AGENT}\ndef broken(:\n")
         problem, outcome = next_problem(up), next_problem(up)
@@ -137,7 +138,7 @@ def test_code_that_cannot_be_imported_is_one_line_and_the_code_before_goes_on(pr
 
 def test_a_project_that_cannot_start_is_tried_again_after_a_change(project: Path) -> None:
     (project / "version.py").write_text("def broken(:\n")
-    with run_in_background("up", "--reload", cwd=project, until="", errors=["cannot be imported"]) as up:
+    with run_in_background("up", "--reload", cwd=project, until="") as up:
         assert "cannot be imported" in next_problem(up)
         assert next_problem(up) == "Nothing runs. The next change is tried.\n"
         set_version(project, 2)
