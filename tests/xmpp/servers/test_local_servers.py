@@ -21,7 +21,7 @@ from spade_coreason.xmpp.servers.embedded import EMBEDDED_PROGRAM, run_embedded_
 from spade_coreason.xmpp.servers.process import LOOPBACK, AddressInUseError, LaunchSpec, is_port_free, run_server_process
 from spade_coreason.xmpp.servers.prosody import ProsodyServer, find_prosody, run_prosody_server
 from spade_coreason.xmpp.servers.selection import run_local_server, select_server
-from spade_coreason.xmpp.servers.server import ServerKind
+from spade_coreason.xmpp.servers.server import LocalServer, ServerKind
 from tests.support.servers.clients import StockClient
 from tests.support.servers.processes import group_members, listening_addresses, remaining_members, wait_until_ended
 from tests.support.servers.requirements import require
@@ -29,6 +29,12 @@ from tests.support.wait import TIMEOUT_S
 
 PASSWORD = "pässwörd ⅷ"
 """A password that SASLprep changes: Ⅷ becomes viii."""
+
+
+def pid_of(server: LocalServer) -> int:
+    """Return the process id of a server that this process has started."""
+    assert server.process is not None
+    return server.process.pid
 
 
 @pytest.fixture(params=["prosody", "embedded"])
@@ -52,14 +58,14 @@ async def test_a_stock_client_logs_in_and_the_server_ends_with_its_block(kind: S
         async with StockClient("änne.b@localhost", PASSWORD, server) as anne:
             anne.send("to myself", "änne.b@localhost")
             assert (await anne.answer())["body"] == "to myself"
-    assert remaining_members(server.process.pid) == []
+    assert remaining_members(pid_of(server)) == []
     assert is_port_free(server.port)
 
 
 async def test_nothing_but_loopback_can_reach_it(kind: ServerKind, tmp_path: Path) -> None:
     async with run_local_server(kind, tmp_path) as server:
         await server.create_account("a@localhost", "a")  # whatever is started late, is there now
-        addresses = listening_addresses(server.process.pid)
+        addresses = listening_addresses(pid_of(server))
         assert (LOOPBACK, server.port) in addresses
         assert {address for address, _ in addresses} == {LOOPBACK}
         assert len(addresses) == (2 if kind == "prosody" else 1)  # Prosody's second is the WebSocket
@@ -88,7 +94,7 @@ async def test_a_port_that_was_asked_for_and_is_taken_is_an_error_that_names_it(
 async def test_the_end_of_the_server_is_reported(kind: ServerKind, tmp_path: Path) -> None:
     async with run_local_server(kind, tmp_path) as server:
         end_task = asyncio.create_task(server.wait_until_ended())
-        os.kill(server.process.pid, signal.SIGKILL)
+        os.kill(pid_of(server), signal.SIGKILL)
         end_reason = await asyncio.wait_for(end_task, TIMEOUT_S)
     assert "ended by signal 9" in end_reason
     assert str(tmp_path) in end_reason
