@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,12 +71,17 @@ def run_or_reload(
         build_all_agents(settings)
         changed = handover.take_over()
         report = on_online if handover.is_first else lambda platform: print(f"Reloaded: {changed}.", flush=True)
-        run_async(serve(settings, report, is_strict=is_strict, handover=handover))
+        run_async(_serve_as_child(handover, serve(settings, report, is_strict=is_strict, supervision=handover.supervision)))
         return  # the parent reports the end
     print("Stopped.")
 
 
 # The child
+
+
+async def _serve_as_child(handover: Handover, serving: Coroutine[Any, Any, None]) -> None:
+    handover.end_with_parent()
+    await serving
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +156,13 @@ async def supervise(settings: Settings, files: Iterable[Path] = ()) -> None:
             if notice:
                 warn(notice)
         stack.callback((settings.data_dir / "run.json").unlink, missing_ok=True)
-        supervisor = _Supervisor(server, stop)
-        stack.push_async_callback(supervisor.stop)
+        reloader = _Reloader(server, stop)
+        stack.push_async_callback(reloader.stop)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, supervisor.on_signal)
+            loop.add_signal_handler(number, reloader.on_signal)
             stack.callback(loop.remove_signal_handler, number)
-        watching = loop.create_task(supervisor.watch_server())
+        watching = loop.create_task(reloader.watch_server())
         stack.callback(watching.cancel)
         changes: asyncio.Queue[list[str]] = asyncio.Queue()
         watching_files = loop.create_task(_watch(_watched_paths(settings, files), ignored, stop, changes))
@@ -165,11 +170,11 @@ async def supervise(settings: Settings, files: Iterable[Path] = ()) -> None:
         watching_files.add_done_callback(lambda _: changes.put_nowait([]))
         changed: list[str] = []
         while not watching_files.done():
-            await supervisor.replace(changed)
+            await reloader.replace(changed)
             changed = await changes.get()
         watching_files.result()
-    if supervisor.problem is not None:
-        raise supervisor.problem
+    if reloader.problem is not None:
+        raise reloader.problem
 
 
 def _require_watchfiles() -> None:
@@ -197,20 +202,20 @@ async def _watch(paths: Iterable[Path], ignored: Path, stop: asyncio.Event, chan
         changes.put_nowait(sorted({Path(path).name for _, path in changed}))
 
 
-class _Supervisor:
+class _Reloader:
     """The children of the parent process: the platform that serves, and the one that is about to take over."""
 
     def __init__(self, server: LocalServer | None, stop: asyncio.Event) -> None:
         self._server = server
         self._stop = stop
-        self._serving: _Child | None = None
-        self._next: _Child | None = None
+        self._serving: _ReloadChild | None = None
+        self._next: _ReloadChild | None = None
         self.problem: CoReasonError | None = None
         """The reason why the parent has to end, if it is not a signal."""
 
     async def replace(self, changed: Sequence[str]) -> None:
         """Start a child, and let it take over if it can. `changed` are the names of the changed files, for people."""
-        self._next = child = await _Child.start(self._server, is_first=not changed)
+        self._next = child = await _ReloadChild.start(self._server, is_first=not changed)
         try:
             is_ready = await child.wait_until_ready()
         finally:
@@ -253,7 +258,7 @@ class _Supervisor:
                 await child.stop()
 
 
-class _Child:
+class _ReloadChild:
     """A process of the platform. It starts when `let_start` is called."""
 
     def __init__(self, process: asyncio.subprocess.Process, connection: socket.socket) -> None:
@@ -262,7 +267,7 @@ class _Child:
         self._is_stopping = False
 
     @classmethod
-    async def start(cls, server: LocalServer | None, *, is_first: bool) -> _Child:
+    async def start(cls, server: LocalServer | None, *, is_first: bool) -> _ReloadChild:
         """Start the same command again, as a child."""
         from ..xmpp import dump_local_server
 

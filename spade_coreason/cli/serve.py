@@ -14,9 +14,8 @@ from .console import warn
 from .errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from ..app import Platform
+    from ..app import Platform, Supervision
     from ..config import Settings
-    from .reload import Handover
 
 STOPPING = "Stopping: answers in flight are finished. Ctrl-C again stops at once."
 _LEFTOVER_GRACE_S = 5.0
@@ -27,12 +26,12 @@ async def serve(
     on_online: Callable[[Platform], None],
     *,
     is_strict: bool = True,
-    handover: Handover | None = None,
+    supervision: Supervision | None = None,
 ) -> None:
     """Run the platform until SIGINT or SIGTERM, then stop it cleanly. A second SIGINT ends the process at once.
 
-    `on_online` is called when all agents are online. For `is_strict` see `Platform`; `handover` is that of a process which
-    `--reload` has started.
+    `on_online` is called when all agents are online. For `is_strict` and `supervision` see `Platform`. Under supervision the
+    parent prints that it stops.
     """
     from ..app import Platform, trim_malloc_periodically, tune_gc, tune_malloc
 
@@ -50,10 +49,6 @@ async def serve(
     # The platform waits for signals itself later; this handler can already end its start.
     loop.add_signal_handler(signal.SIGTERM, end)
     try:
-        supervision = None
-        if handover is not None:
-            handover.end_with_parent()
-            supervision = handover.supervision
         async with Platform(settings, is_strict=is_strict, supervision=supervision) as platform:
             if platform.notice:
                 warn(platform.notice)
@@ -66,7 +61,7 @@ async def serve(
             await platform.wait(report_online)
             # From here on, replies in progress are finished, which may take `limits.grace_s`.
             loop.add_signal_handler(signal.SIGINT, _exit_now)
-            if handover is None:
+            if supervision is None:
                 print(STOPPING, flush=True)
             loop.add_signal_handler(signal.SIGTERM, lambda: None)
         _exit_after_grace()
