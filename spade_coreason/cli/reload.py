@@ -210,12 +210,13 @@ class _Reloader:
         self._stop = stop
         self._serving: _ReloadChild | None = None
         self._next: _ReloadChild | None = None
+        self._reports: asyncio.Task[None] | None = None
         self.problem: CoReasonError | None = None
         """The reason why the parent has to end, if it is not a signal."""
 
     async def replace(self, changed: Sequence[str]) -> None:
         """Start a child, and let it take over if it can. `changed` are the names of the changed files, for people."""
-        self._next = child = await _ReloadChild.start(self._server, is_first=not changed)
+        self._next = child = await _ReloadChild.start(self._server, is_first=self._serving is None)
         try:
             is_ready = await child.wait_until_ready()
         finally:
@@ -225,14 +226,20 @@ class _Reloader:
             if self._stop.is_set():
                 return
             if self._serving is None or self._serving.has_ended:
-                print("Nothing runs. The next change is tried.", file=sys.stderr, flush=True)
+                _tell("Nothing runs. The next change is tried.")
             else:
-                print("The code of before the change goes on.", file=sys.stderr, flush=True)
+                _tell("The code of before the change goes on.")
             return
         if self._serving is not None:
             await self._serving.stop()
         self._serving = child
         child.let_start(_name_files(changed))
+        self._reports = asyncio.create_task(self._report_end(child))
+
+    async def _report_end(self, child: _ReloadChild) -> None:
+        """Tell that a platform has ended by itself, for example because a login is refused."""
+        if await child.has_ended_by_itself():
+            _tell("The platform has ended. The next change is tried.")
 
     async def watch_server(self) -> None:
         """Wait until the local server ends, which ends the parent too."""
@@ -315,11 +322,20 @@ class _ReloadChild:
             self._is_stopping = True
             self.send_signal(signal.SIGTERM)
 
+    async def has_ended_by_itself(self) -> bool:
+        """Wait for the end of the process. Return False if it was told to stop."""
+        await self._process.wait()
+        return not self._is_stopping
+
     async def stop(self) -> None:
         """Stop the process and wait for its end."""
         self.begin_to_stop()
         await self._process.wait()
         self._connection.close()
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _name_files(names: Sequence[str]) -> str:

@@ -142,7 +142,18 @@ def test_a_project_that_cannot_start_is_tried_again_after_a_change(project: Path
         assert "cannot be imported" in next_problem(up)
         assert next_problem(up) == "Nothing runs. The next change is tried.\n"
         set_version(project, 2)
-        up.wait_for("^Ready|^Reloaded")
+        up.wait_for("^Ready")
+        assert ask(project, "mended") == "2: mended\n"
+
+
+def test_a_platform_that_ends_by_itself_is_started_again_after_a_change(project: Path) -> None:
+    file = project / "version.py"
+    file.write_text(AGENT + 'async def startup():\n    raise OSError("no disk")\n\nversion.startup = startup\n')
+    with run_in_background("up", "--strict", "--reload", cwd=project, until="") as up:
+        assert "no disk" in next_problem(up)
+        assert next_problem(up) == "The platform has ended. The next change is tried.\n"
+        set_version(project, 2)
+        up.wait_for("^Reloaded")
         assert ask(project, "mended") == "2: mended\n"
 
 
