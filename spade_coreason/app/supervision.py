@@ -1,4 +1,4 @@
-"""What outlives the process of a platform that another one replaces: the locks of its data, and its local server."""
+"""The locks of the data and the local server, which outlive the process of a platform that another one replaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..xmpp import AddressInUseError, LocalServer, run_local_server, select_serv
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """What the parent of a platform's process holds for it: the locks of the data, and `server` if there is a local one."""
+    """The parent's share of a platform: it holds the locks of the data, and runs `server` if there is a local one."""
 
     server: LocalServer | None = None
 

@@ -61,7 +61,7 @@ def attacked_ejabberd(directory: Path) -> XmppServer:
 
 @dataclass(frozen=True)
 class AttackResult:
-    """What was measured. Memory and the database in bytes."""
+    """The measurements of one attack. Memory and the database in bytes."""
 
     server: str
     attack: str
@@ -96,7 +96,7 @@ class AttackResult:
 
     @property
     def problems(self) -> list[str]:
-        """What is not as it has to be, in words."""
+        """The limits that do not hold, in words."""
         found = {
             "a question has no answer, a second one or somebody else's": not self.is_everything_answered,
             f"{self.lost_streams} streams were lost": self.lost_streams > 0,

@@ -32,7 +32,7 @@ _WIDE = "<a xmlns='urn:wide'>" + "<b/>" * _WIDTH + "</a>"
 
 
 class Facts(TypedDict):
-    """What an attack may refer to: the id of an answer of the target to the attacker, and the link to a file without end."""
+    """The facts that an attack may refer to: the id of an answer to the attacker, and the link to a file without end."""
 
     answer_id: str
     link: str

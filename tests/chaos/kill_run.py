@@ -42,7 +42,7 @@ _TIMINGS = ConnectionTimings(keepalive_interval_s=2.0, response_timeout_s=3.0)
 
 @dataclass
 class KillTally:
-    """What became of the questions."""
+    """The counts of the questions, by their outcome."""
 
     server: str
     faults: dict[str, int] = field(default_factory=dict)
@@ -102,7 +102,7 @@ COLUMNS = (
 
 @dataclass(eq=False)
 class Scene:
-    """What a fault may break."""
+    """The parts that a fault may break."""
 
     server: XmppServer
     platform: PlatformProcess

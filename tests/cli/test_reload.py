@@ -33,6 +33,7 @@ async def version(request, session, response):
     await response.markdown(f"{VERSION}: {request.payload['query']}")
 
 VERSION = 1
+Path(f"imported-{VERSION}").touch()
 """
 EMBEDDED_WARNING = "warning: embedded server"
 MAX_RATIO = 3
@@ -112,9 +113,8 @@ def test_what_runs_is_finished_by_the_old_code_and_what_is_asked_meanwhile_is_an
         running = threads.submit(ask, project, "wait")
         wait_for_file(project / "waiting")
         set_version(project, 2)
-        time.sleep(1.0)  # by now the old process has usually been told to stop; the outcome is the same if it was not
+        wait_for_file(project / "imported-2")  # the new process is about to take over
         meanwhile = threads.submit(ask, project, "meanwhile")
-        time.sleep(0.5)
         (project / "go").touch()
         assert running.result() == "1: wait\n"
         up.wait_for("^Reloaded")
@@ -128,7 +128,7 @@ def test_code_that_cannot_be_imported_is_one_line_and_the_code_before_goes_on(pr
         file.write_text(f"{AGENT}\ndef broken(:\n")
         problem, outcome = next_problem(up), next_problem(up)
         assert problem.startswith("error: ")
-        assert "version cannot be imported: SyntaxError: invalid syntax (version.py:15); correct it there" in problem
+        assert "version cannot be imported: SyntaxError: invalid syntax (version.py:16); correct it there" in problem
         assert outcome == "The code of before the change goes on.\n"
         assert ask(project, "still") == "1: still\n"
         set_version(project, 2)

@@ -364,11 +364,7 @@ async def test_status_shows_operators_what_everybody_has_used() -> None:
 
 async def test_turns_at_once_are_limited_for_a_person_a_room_and_a_domain() -> None:
     release = asyncio.Event()
-
-    @agent
-    async def waiting(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        await release.wait()
-        await response.markdown("done")
+    waiting = make_waiting_agent(release)
 
     quotas = replace(UNLIMITED, user=Quota(turns=2), domain=Quota(turns=3))
     async with AgentTester(waiting, policy=Policy(quotas=quotas), allow=("*",)) as t:
@@ -401,13 +397,20 @@ async def test_agents_that_ask_each_other_for_one_person_do_not_wait_for_their_o
         assert await t.say("x", user=ALICE) == ["done"]
 
 
-async def test_of_large_messages_of_one_sender_four_may_wait_at_once() -> None:
-    release = asyncio.Event()
+def make_waiting_agent(release: asyncio.Event) -> Any:
+    """Return an agent that answers `done` once the event is set."""
 
     @agent
     async def waiting(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await release.wait()
         await response.markdown("done")
+
+    return waiting
+
+
+async def test_of_large_messages_of_one_sender_four_may_wait_at_once() -> None:
+    release = asyncio.Event()
+    waiting = make_waiting_agent(release)
 
     async with AgentTester(waiting) as t:
         for number in range(7):
@@ -425,11 +428,7 @@ async def test_of_large_messages_of_one_sender_four_may_wait_at_once() -> None:
 
 async def test_the_large_messages_of_one_sender_begin_one_after_the_other() -> None:
     release = asyncio.Event()
-
-    @agent
-    async def waiting(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        await release.wait()
-        await response.markdown("done")
+    waiting = make_waiting_agent(release)
 
     async with AgentTester(waiting) as t:
         for user in (ALICE, BOB):  # their conversations are in memory now
@@ -452,11 +451,7 @@ async def test_the_large_messages_of_one_sender_begin_one_after_the_other() -> N
 
 async def test_a_sender_whose_requests_are_refused_by_the_hundred_is_not_looked_at_for_a_minute() -> None:
     release = asyncio.Event()
-
-    @agent
-    async def waiting(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        await release.wait()
-        await response.markdown("done")
+    waiting = make_waiting_agent(release)
 
     def flood(user: str, count: int, channel: str = "person", text: str = "x") -> None:
         for _ in range(count):
