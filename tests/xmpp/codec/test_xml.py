@@ -71,9 +71,13 @@ def test_white_space_in_an_attribute_is_not_normalised_away() -> None:
     assert read_as_attribute("a\tb\nc  d") == "a\tb\nc  d"
 
 
-@pytest.mark.parametrize(("text", "size"), [("abc", 3), ("&", 5), ("<>", 8), ("é", 2), ("\N{ROCKET}", 4), ("\x00a\ud800", 1)])
+@pytest.mark.parametrize(("text", "size"), [("abc", 3), ("&", 5), ("<>", 8), ("é", 2), ("\N{ROCKET}", 4), ("a\r\nb\r", 4)])
 def test_the_wire_size_of_a_text_is_its_size_in_escaped_bytes(text: str, size: int) -> None:
     assert wire_size(text) == len(escape(text).encode()) == size
+
+
+def test_forbidden_characters_count_as_if_they_were_sent() -> None:
+    assert wire_size("\x00a\ud800") == 5
 
 
 def test_lone_surrogates_in_json_become_question_marks_everywhere() -> None:

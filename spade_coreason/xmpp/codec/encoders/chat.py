@@ -268,9 +268,7 @@ class ChatEncoder:
         return [*stanzas[:-1], last] if len(last.encode()) <= self._stanza_bytes else stanzas
 
     def _encode_text(self, text: str, stream: LiveMessage | None = None, *, is_link: bool = False) -> list[str]:
-        text = text.strip()
-        if not text.replace("\n", "").isprintable():  # hardly any text
-            text = clean(text).strip()
+        text = clean(text).strip()
         if not text:
             return []
         replaced_id = self._replaced_id(stream) if stream is not None and self.has_live_messages else None

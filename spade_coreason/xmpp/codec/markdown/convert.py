@@ -27,7 +27,7 @@ def style_markdown(markdown: str) -> str:
     characters. The language after the opening fence of a code block is dropped. A text of more than 100,000 characters, or
     5,000 brackets, is returned as it is.
     """
-    if not _has_marks(markdown) or len(markdown) > _MAX_CHARACTERS or markdown.count("[") > _MAX_BRACKETS:
+    if len(markdown) > _MAX_CHARACTERS or not _has_marks(markdown) or markdown.count("[") > _MAX_BRACKETS:
         return markdown
     from .blocks import render_blocks
 
