@@ -419,7 +419,11 @@ class Platform:
             verify=self.endpoint.verify,
             ca_file=str(self.endpoint.ca_file) if self.endpoint.ca_file else None,
             guest=guest,
-            agents=[{"jid": jid, "description": description} for jid, description in self.agent_descriptions],
+            agents=[
+                {"jid": jid, "description": description, "agent": "" if agent.options or agent.manifest else agent.agent}
+                for (jid, description), agent in zip(self.agent_descriptions, self.settings.agents, strict=True)
+            ],
+            configuration=self.settings.file,
         )
         path = await write_run_file(self.settings.data_dir, run)
         if self._supervision is None:  # else the next process writes it again, and commands find the server meanwhile

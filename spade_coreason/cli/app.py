@@ -22,7 +22,7 @@ from .logging import configure_logging
 COMMANDS = {
     "demo": "Talk to the ready-made agents on a server of their own.",
     "up": "Run every agent of a configuration until it is stopped.",
-    "run": "Run one agent without a configuration file.",
+    "run": "Run agents without a configuration file.",
     "chat": "Chat with an agent in the terminal.",
     "ask": "Ask an agent one question and print its answer.",
     "status": "Show how the running platform and each of its agents are.",

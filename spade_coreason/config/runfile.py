@@ -27,6 +27,9 @@ class RunFile:
     ca_file: str | None
     guest: dict[str, str] | None
     agents: list[dict[str, str]]
+    """The agents: `jid`, `description`, and `agent`: the MODULE:ATTRIBUTE if it says all, else empty."""
+    configuration: str | None = None
+    """The configuration file, if there is one."""
 
 
 async def write_private_json(path: Path, content: object) -> None:

@@ -407,6 +407,11 @@ class Settings(Section):
         return self._origin.project
 
     @property
+    def file(self) -> str | None:
+        """The configuration file; None if all settings come from options and the environment."""
+        return self._origin.file or None
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about settings that work but should be changed, one line each, to be shown to the person."""
         return self._origin.warnings

@@ -18,6 +18,7 @@ from tests.support.terminal import Terminal
 from tests.support.wait import TIMEOUT_S
 
 STOPPED = "Stopping: answers in flight are finished. Ctrl-C again stops at once.\nStopped.\n"
+ECHO = "spade_coreason.agents.echo:EchoAgent"
 WEATHER = """
 from spade_coreason import agent
 
@@ -45,6 +46,31 @@ def test_run_says_how_to_ask_and_stops_with_0(tmp_path: Path, server_env: dict[s
         code, out, err = run.stop()
         assert (code, out.lstrip()) == (0, STOPPED)
         assert "Traceback" not in err
+
+
+def test_several_agents_run_together(tmp_path: Path, server_env: dict[str, str]) -> None:
+    (tmp_path / "weather.py").write_text(WEATHER)
+    (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
+    until = r'"Hello" --data own\n'
+    command = ("run", "weather:weather", "moody:MoodyAgent", "--data", "own")
+    with run_in_background(*command, cwd=tmp_path, env=server_env, until=until) as run:
+        assert run.output.startswith("weather@localhost and moody@localhost are online (")
+        assert "Ask one of them from another terminal:\n  spade-coreason ask weather@localhost " in run.output
+        assert run.run_command("ask", "weather", "Berlin", "--data", "own").stdout == "It is sunny in **Berlin**.\n"
+        assert run.run_command("ask", "moody", "hello", "--data", "own").returncode == 0
+        refused = run.run_command("run", "weather:weather", ECHO, "--data", "own")
+        together = f"spade-coreason run weather:weather moody:MoodyAgent {ECHO} --data own"
+        assert refused.returncode == 2
+        assert f"in use by process {run.process.pid}; stop it, and run all agents together: {together};" in refused.stderr
+
+
+def test_run_names_the_configuration_of_the_platform_that_uses_the_data(tmp_path: Path) -> None:
+    (tmp_path / "weather.py").write_text(WEATHER)
+    write_project(tmp_path, "embedded")
+    with run_in_background("up", cwd=tmp_path, until="Ready") as run:
+        refused = run.run_command("run", "weather:weather")
+        assert refused.returncode == 2
+        assert "; add weather:weather to `agents` in config/platform.yaml, and start it again; or name" in refused.stderr
 
 
 def test_run_shows_what_an_exception_says(tmp_path: Path) -> None:

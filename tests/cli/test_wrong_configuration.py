@@ -148,6 +148,15 @@ def test_run_names_the_option_that_is_wrong(invoke: Invoke) -> None:
     assert_one_line(invoke("run", echo, "--host", "127.0.0.1"), 2, "SPADE_COREASON_PASSWORD", "is not set")
 
 
+def test_run_names_the_one_of_several_agents_that_is_wrong(invoke: Invoke) -> None:
+    echo, notes = "spade_coreason.agents.echo:EchoAgent", "spade_coreason.agents.notes:NotesAgent"
+    assert_one_line(invoke("run", echo, "no_such_module:X"), 2, "error: no_such_module:X: ", "no_such_module")
+    assert_one_line(invoke("run", echo, notes, echo), 2, f"error: {echo}: would be echo@localhost, as {echo} is; ", "init")
+    for option in (("--jid", "a@localhost"), ("--option", "a=1"), ("--manifest", "config/manifest.yaml")):
+        write_file(Path("config/manifest.yaml"), "")
+        assert_one_line(invoke("run", echo, notes, *option), 2, f"{option[0]}: is for one agent, and there are 2; ", "init")
+
+
 def test_run_names_an_unknown_option_of_the_agent(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPADE_COREASON_SERVER__MODE", "embedded")
     result = invoke("run", "spade_coreason.agents.echo:EchoAgent", "--option", "dely_s=1")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
-from ...exceptions import ConfigError, CoReasonError
+from ...exceptions import ConfigError, CoReasonError, DataDirectoryInUseError
 from ..account import PASSWORD_VARIABLE, data_option, read_password
 from ..context import PROGRAM, define_command as define
 from ..logging import quote_errors
@@ -23,12 +23,8 @@ if TYPE_CHECKING:
     from ...config import Settings
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_AGENT = "MODULE:ATTRIBUTE"
 _OPTION_BY_KEY = {
-    "agents[0]": "",  # the message names the account
-    "agents[0].agent": "MODULE:ATTRIBUTE",
-    "agents[0].jid": "--jid",
-    "agents[0].manifest": "--manifest",
-    "agents[0].password": "--password-file",
     "server.domain": "--domain",
     "server.host": "--host",
     "server.mode": "SPADE_COREASON_SERVER__MODE",
@@ -39,34 +35,39 @@ _OPTION_BY_KEY = {
 
 
 @define("run")
-@click.argument("agent", metavar="MODULE:ATTRIBUTE")
-@click.option("--jid", help="The agent's address.  [default: the attribute's name, at the server's domain]")
-@click.option("--option", "pairs", metavar="KEY=VALUE", multiple=True, help="An argument for the constructor; repeatable.")
-@click.option("--manifest", type=_FILE, metavar="FILE", help="The agent's manifest, YAML or JSON.")
+@click.argument("agents", metavar=f"{_AGENT}...", nargs=-1, required=True)
+@click.option("--jid", help="The address of one agent.  [default: the attribute's name, at the server's domain]")
+@click.option("--option", "pairs", metavar="KEY=VALUE", multiple=True, help="An argument for its constructor; repeatable.")
+@click.option("--manifest", type=_FILE, metavar="FILE", help="Its manifest, YAML or JSON.")
 @click.option("--host", help="An XMPP server that runs already.  [default: a local one is started]")
 @click.option("--port", type=click.IntRange(1, 65535), help="The port of that server, or of the local one.")
 @click.option("--domain", help="The domain of that server, if it is not its host or the JID's.")
-@click.option("--password-env", metavar="VAR", help=f"The variable with the password.  [default: {PASSWORD_VARIABLE}]")
-@click.option("--password-file", type=_FILE, metavar="FILE", help="A file with the password.")
-@click.option("--register", is_flag=True, help="Make the account on that server if it is not there.")
+@click.option("--password-env", metavar="VAR", help=f"The variable with the agents' password.  [default: {PASSWORD_VARIABLE}]")
+@click.option("--password-file", type=_FILE, metavar="FILE", help="A file with the agents' password.")
+@click.option("--register", is_flag=True, help="Make the accounts on that server if they are not there.")
 @click.option("--ca-file", type=_FILE, metavar="FILE", help="The authority that signed the server's certificate.")
 @click.option("--no-verify", is_flag=True, help="Do not verify the server's certificate.")
 @reload_option
 @data_option
-def command(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | None, is_reloading: bool, **values: Any) -> None:
-    """Run one agent without a configuration file.
+def command(
+    agents: tuple[str, ...], pairs: tuple[str, ...], jid: str | None, data: Path | None, is_reloading: bool, **values: Any
+) -> None:
+    """Run agents without a configuration file.
 
     MODULE:ATTRIBUTE names a class, a function that makes the agent, or the agent itself. Without --host and --domain a
-    server is started for it on this machine. Values of --option are read as YAML: 3 is a number, [a, b] a list.
+    server is started for them on this machine. Values of --option are read as YAML: 3 is a number, [a, b] a list.
+
+    Several agents have one server, and can ask each other. --jid, --option and --manifest are for one agent.
 
     \b
       spade-coreason run weather:weather
       spade-coreason run weather:weather --reload
+      spade-coreason run weather:weather bakery:Bakery
       spade-coreason run agents.echo:EchoAgent --option delay_s=0.2
       spade-coreason run weather:weather --jid weather@example.org --password-file secret.txt
     """
     quote_errors()
-    settings = _build_settings(agent, pairs, jid, data, values)
+    settings = _build_settings(agents, pairs, jid, data, values)
     options = ["--host", "--port", "--ca-file"]
     server_options = [
         f" {option} {shlex.quote(str(value))}" for option in options if (value := values[option[2:].replace("-", "_")])
@@ -78,35 +79,88 @@ def command(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | No
             is_reloading=is_reloading,
             files=[] if values["manifest"] is None else [values["manifest"]],
         )
+    except DataDirectoryInUseError as error:
+        place_at_option(error, {})
+        if error.key == "data_dir":
+            raise ConfigError(error.place, _describe_running(error, agents, data)) from None
+        raise
     except CoReasonError as error:
-        place_at_option(error, _OPTION_BY_KEY)
+        place_at_option(error, _option_by_key(agents))
         raise
 
 
-def _build_settings(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | None, values: dict[str, Any]) -> Settings:
+def _build_settings(
+    specs: tuple[str, ...], pairs: tuple[str, ...], jid: str | None, data: Path | None, values: dict[str, Any]
+) -> Settings:
+    if len(specs) > 1:
+        for option, value in (("--jid", jid), ("--option", pairs), ("--manifest", values["manifest"])):
+            if value:
+                problem = f"is for one agent, and there are {len(specs)}; write a configuration for them: {PROGRAM} init"
+                raise ConfigError(option, problem)
     domain, host = values["domain"], values["host"]
-    address = jid or f"{default_agent_name(agent) or 'agent'}@{domain or host or 'localhost'}"
-    is_external = bool(host or domain) or ("@" in address and address.partition("@")[2].partition("/")[0] != "localhost")
-    settings: dict[str, Any] = {"jid": address, "agent": agent, "options": dict(map(_parse_option, pairs))}
+    addresses = [jid or f"{default_agent_name(spec) or 'agent'}@{domain or host or 'localhost'}" for spec in specs]
+    for number, address in enumerate(addresses):
+        if (first := addresses.index(address)) < number:
+            problem = f"would be {address}, as {specs[first]} is; write a configuration with two names: {PROGRAM} init"
+            raise ConfigError(specs[number], problem)
+    is_external = bool(host or domain) or ("@" in addresses[0] and _domain_of(addresses[0]) != "localhost")
+    agents: list[dict[str, Any]] = [{"jid": address, "agent": spec} for address, spec in zip(addresses, specs, strict=True)]
+    agents[0]["options"] = dict(map(_parse_option, pairs))
     if values["manifest"] is not None:
-        settings["manifest"] = str(values["manifest"].absolute())
+        agents[0]["manifest"] = str(values["manifest"].absolute())
     if is_external:
-        settings |= {"password": _read_password(address, values), "register": values["register"]}
+        password = _read_password(addresses, values)
+        for agent in agents:
+            agent |= {"password": password, "register": values["register"]}
     elif values["password_env"] or values["password_file"]:
-        settings["password"] = _read_password(address, values)
+        password = _read_password(addresses, values)
+        for agent in agents:
+            agent["password"] = password
     server: dict[str, Any] = {"port": values["port"]}
     if is_external:
         ca_file = str(values["ca_file"].absolute()) if values["ca_file"] else None
         tls = {"verify": not values["no_verify"], "ca_file": ca_file}
-        server |= {
-            "mode": "external",
-            "domain": domain or address.partition("@")[2].partition("/")[0],
-            "host": host,
-            "tls": tls,
-        }
+        server |= {"mode": "external", "domain": domain or _domain_of(addresses[0]), "host": host, "tls": tls}
     else:
         server["mode"] = os.environ.get("SPADE_COREASON_SERVER__MODE") or "auto"
-    return build_settings({"server": server, "agents": [settings]}, _OPTION_BY_KEY, data)
+    return build_settings({"server": server, "agents": agents}, _option_by_key(specs), data)
+
+
+def _domain_of(address: str) -> str:
+    return address.partition("@")[2].partition("/")[0]
+
+
+def _option_by_key(specs: tuple[str, ...]) -> dict[str, str]:
+    """Return what a person has written for each setting; one of several agents is named by itself."""
+    options = dict(_OPTION_BY_KEY)
+    for number, spec in enumerate(specs):
+        key, is_alone = f"agents[{number}]", len(specs) == 1
+        options |= {
+            key: "",  # the message names the account
+            f"{key}.agent": _AGENT if is_alone else spec,
+            f"{key}.jid": "--jid" if is_alone else spec,
+            f"{key}.manifest": "--manifest",
+            f"{key}.password": "--password-file",
+        }
+    return options
+
+
+def _describe_running(error: DataDirectoryInUseError, specs: tuple[str, ...], data: Path | None) -> str:
+    """Say how agents get to a platform that runs already: in one command with its agents, or in its configuration."""
+    from ...config import read_run_file
+
+    running = read_run_file(error.directory)
+    owner = f"process {error.pid}" if error.pid else "another process"
+    if running is None or any(not agent["agent"] for agent in running.agents):
+        remedy = "stop it first"
+    elif running.configuration is None:
+        together = [agent["agent"] for agent in running.agents]
+        together += [spec for spec in specs if spec not in together]
+        place = [] if data is None else ["--data", str(data)]
+        remedy = f"stop it, and run all agents together: {PROGRAM} run {shlex.join([*together, *place])}"
+    else:
+        remedy = f"add {' and '.join(specs)} to `agents` in {running.configuration}, and start it again"
+    return f"{error.directory}: in use by {owner}; {remedy}; or name another directory (--data DIR)"
 
 
 def default_agent_name(spec: str) -> str:
@@ -126,24 +180,26 @@ def _parse_option(pair: str) -> tuple[str, Any]:
         raise ConfigError(f"--option {name.strip()}", "its value is no valid YAML; put it into quotes") from error
 
 
-def _read_password(jid: str, values: dict[str, Any]) -> str:
+def _read_password(jids: list[str], values: dict[str, Any]) -> str:
     variable = values["password_env"]
+    names = " and ".join(jids)
     if variable is None:
-        return read_password(jid, values["password_file"])
+        return read_password(names, values["password_file"])
     if values["password_file"] is not None:
         raise ConfigError("--password-env", "there is --password-file too; keep one of the two")
     if password := os.environ.get(variable):
         return password
-    raise ConfigError(f"--password-env {variable}", f"this variable is not set; set it to the password of {jid}")
+    raise ConfigError(f"--password-env {variable}", f"this variable is not set; set it to the password of {names}")
 
 
 def _print_started(platform: Platform, data: Path | None, server_options: str) -> None:
-    """Print that the agent is online, and a command that asks it. `server_options` are the options of an external server."""
-    [(jid, _)] = platform.agent_descriptions
+    """Print which agents are online, and a command that asks one. `server_options` are the options of an external server."""
+    jids = [jid for jid, _ in platform.agent_descriptions]
     where = platform.server_description
     if platform.server is not None:
         where = f"{platform.server.kind} server, {platform.server.host}:{platform.server.port}"
-    print(f"{jid} is online ({where}).\nAsk it from another terminal:")
+    are_online, it = ("is online", "it") if len(jids) == 1 else ("are online", "one of them")
+    print(f"{' and '.join(jids)} {are_online} ({where}).\nAsk {it} from another terminal:")
     account = "" if platform.server is not None else f" --jid YOU@DOMAIN{server_options}"
     place = f" --data {shlex.quote(str(data))}" if data is not None else ""
-    print(f'  {PROGRAM} ask {jid} "Hello"{account}{place}', flush=True)
+    print(f'  {PROGRAM} ask {jids[0]} "Hello"{account}{place}', flush=True)
