@@ -321,4 +321,13 @@ class Reaction(NamedTuple):
     """The nickname of the sender in a room, where all occupants may react to a message."""
 
 
-InboundMessage: TypeAlias = InboundRequest | ReplyEvent | Bounce | MalformedRequest | Retraction | Reaction | None
+class EncryptedMessage(NamedTuple):
+    """A message whose content only another device can read. `method` is the name of the encryption, for example OMEMO."""
+
+    sender: str
+    method: str
+
+
+InboundMessage: TypeAlias = (
+    InboundRequest | ReplyEvent | Bounce | MalformedRequest | Retraction | Reaction | EncryptedMessage | None
+)

@@ -13,7 +13,7 @@ The way of a message, by module (docs/explanation/architecture.md has it in full
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import replace
 from functools import lru_cache, partial
 from uuid import uuid4
@@ -24,6 +24,7 @@ from ..domain.access import TrustedAgents
 from ..domain.jid import bare_jid, parse_jid
 from ..domain.messages import (
     Bounce,
+    EncryptedMessage,
     InboundMessage,
     InboundRequest,
     MalformedRequest,
@@ -40,6 +41,7 @@ from .transport import Transport, encode_reply
 
 log = logging.getLogger(__name__)
 
+_MAX_TOLD = 10_000
 _MAX_REPLIES_PER_MINUTE = 30  # replies to one sender whose JSON is no event
 
 
@@ -67,6 +69,7 @@ class InboundGateway:
         self._transport = transport
         self._trusted_agents = trusted_agents or TrustedAgents()
         self._rate_limiter = RateLimiter(_MAX_REPLIES_PER_MINUTE)
+        self._told_of_encryption: OrderedDict[str, None] = OrderedDict()
         self.dropped: Counter[str] = Counter()
 
     def is_allowed(self, jid: str) -> bool:
@@ -81,6 +84,8 @@ class InboundGateway:
             self._open_requests.receive(message)
         elif isinstance(message, Bounce):
             self._open_requests.receive_bounce(message)
+        elif isinstance(message, EncryptedMessage):
+            self._reply_to_encrypted(message)
         elif isinstance(message, MalformedRequest):
             self._reply_to_malformed(message)
         elif isinstance(message, Retraction | Reaction):
@@ -106,7 +111,7 @@ class InboundGateway:
         if isinstance(message, InboundRequest) and self.access.is_allowed(message.sender):
             await self._runner.wait_for_capacity(message)
             return self.receive_request(message, is_archived=True)
-        if isinstance(message, ReplyEvent | Retraction | Reaction):
+        if isinstance(message, ReplyEvent | Retraction | Reaction | EncryptedMessage):
             return self.receive(message)
         self.dropped["no request"] += 1
         return None
@@ -150,6 +155,22 @@ class InboundGateway:
             text = "I may not talk with you yet. I have asked whoever runs me, and tell you when I may."
         refusal = Refused(text, ErrorCode.FORBIDDEN)
         self._transport.send(encode_reply(self._transport.open_reply(incoming, uuid4()), refusal))
+
+    def _reply_to_encrypted(self, message: EncryptedMessage) -> None:
+        """Tell a person once, until the next start, that the agent cannot read what is encrypted."""
+        person = bare_jid(message.sender)
+        self.dropped["encrypted"] += 1
+        if person == self._runner.jid or person in self._told_of_encryption or not self.access.is_allowed(message.sender):
+            return
+        self._told_of_encryption[person] = None
+        if len(self._told_of_encryption) > _MAX_TOLD:
+            self._told_of_encryption.popitem(last=False)
+        encrypted = f"encrypted with {message.method}" if message.method else "encrypted"
+        text = (
+            f"Your message is {encrypted}, and I cannot read it. Switch the encryption of this chat off, and send it again."
+            " In most clients that is the lock beside the text field; in profanity it is /omemo end."
+        )
+        self._transport.send([self._transport.encode_notice(message.sender, text)])
 
     def _reply_to_malformed(self, message: MalformedRequest) -> None:
         self.dropped["malformed"] += 1

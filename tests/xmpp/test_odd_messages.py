@@ -53,6 +53,27 @@ async def test_text_of_any_kind_is_answered(local_server: XmppServer, tmp_path: 
         await _assert_healthy(alice, echo)
 
 
+async def test_an_encrypted_message_is_answered_once_with_what_to_do(local_server: XmppServer, tmp_path: Path) -> None:
+    omemo = (
+        "<body>I sent you an OMEMO encrypted message but your client doesn't seem to support that.</body>"
+        "<encryption xmlns='urn:xmpp:eme:0' namespace='eu.siacs.conversations.axolotl' name='OMEMO'/>"
+        "<encrypted xmlns='eu.siacs.conversations.axolotl'><header sid='1'/><payload>eA==</payload></encrypted>"
+    )
+    async with (
+        run_agent(Echo(), local_server, tmp_path) as echo,
+        StockClient(*await local_server.account(), local_server) as alice,
+        StockClient(*await local_server.account(), local_server) as bob,
+    ):
+        for client in (alice, alice, bob):
+            client.send(None, echo.jid, extra_xml=omemo)
+        for client in (alice, bob):
+            text = str((await client.answer())["body"])
+            assert text.startswith("Your message is encrypted with OMEMO, and I cannot read it. Switch the encryption")
+        assert await alice.ask("unencrypted", echo.jid) == "unencrypted"
+        assert [request.payload["query"] for request in echo.agent.requests] == ["unencrypted"]
+        await _assert_healthy(alice, echo)
+
+
 async def test_messages_without_content_get_no_answer(local_server: XmppServer, tmp_path: Path) -> None:
     async with (
         run_agent(Echo(), local_server, tmp_path) as echo,

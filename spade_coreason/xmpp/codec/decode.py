@@ -16,6 +16,7 @@ from ...domain.messages import (
     PARENT_THREAD,
     RESERVED_METADATA,
     Bounce,
+    EncryptedMessage,
     InboundMessage,
     InboundRequest,
     Reaction,
@@ -30,6 +31,8 @@ from .namespaces import (
     CHAT_STATES,
     DATA_FORM,
     DELAY,
+    ENCRYPTED,
+    ENCRYPTION,
     ERROR,
     FALLBACK,
     FALLBACK_BODY,
@@ -56,6 +59,10 @@ from .namespaces import (
 )
 
 _REFERENCE_TAGS = frozenset({*RETRACTIONS, APPLY_TO, REACTIONS})
+
+_ENCRYPTED_TAGS = frozenset({ENCRYPTION, *ENCRYPTED})
+
+_ENCRYPTIONS = {tag[1:].partition("}")[0]: name for tag, name in ENCRYPTED.items()} | {"urn:xmpp:otr:0": "OTR"}
 
 _MAX_EMOJIS = 20
 
@@ -116,6 +123,19 @@ def read_message_reference(parts: Mapping[str, Element], sender: str) -> Retract
     return None
 
 
+def read_encryption(parts: Mapping[str, Element]) -> str | None:
+    """Return the name of the encryption of a message (XEP-0380); None if it is not encrypted.
+
+    `parts` are the children of the message, by tag. The text of such a message is only a hint for clients without it.
+    """
+    if _ENCRYPTED_TAGS.isdisjoint(parts):
+        return None
+    for tag, name in ENCRYPTED.items():
+        if tag in parts:
+            return name
+    return _ENCRYPTIONS.get(parts[ENCRYPTION].get("namespace", ""), "")
+
+
 def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
     """Decode one `<message/>`. None if it asks nothing of an agent: chat states, receipts, room messages, replies.
 
@@ -143,6 +163,8 @@ def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
         return None  # the sender's bare JID is the room, not a person
     if (reference := read_message_reference(parts, sender)) is not None:
         return reference
+    if (method := read_encryption(parts)) is not None:
+        return EncryptedMessage(sender, method)
     body = parts.get(BODY)
     text = "".join(body.itertext()) if body is not None else ""
     container = parts.get(JSON)

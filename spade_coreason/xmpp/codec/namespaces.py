@@ -49,6 +49,13 @@ REPLY = f"{{{REPLY_NAMESPACE}}}reply"
 FALLBACK = "{urn:xmpp:fallback:0}fallback"  # XEP-0428
 FALLBACK_BODY = "{urn:xmpp:fallback:0}body"
 DELAY = "{urn:xmpp:delay}delay"  # XEP-0203
+ENCRYPTION = "{urn:xmpp:eme:0}encryption"  # XEP-0380
+ENCRYPTED = {  # the elements themselves, from clients that do not support XEP-0380
+    "{eu.siacs.conversations.axolotl}encrypted": "OMEMO",  # XEP-0384, version 0.3
+    "{urn:xmpp:omemo:2}encrypted": "OMEMO",
+    "{urn:xmpp:openpgp:0}openpgp": "OpenPGP",  # XEP-0373
+    "{jabber:x:encrypted}x": "OpenPGP",  # XEP-0027
+}
 MESSAGE = "{jabber:client}message"
 ARCHIVE_NAMESPACE = "urn:xmpp:mam:2"  # XEP-0313
 ARCHIVE_RESULT = f"{{{ARCHIVE_NAMESPACE}}}result"

@@ -15,6 +15,7 @@ from spade_coreason.domain.identifiers import derive_inbox_key
 from spade_coreason.domain.messages import (
     RESERVED_METADATA,
     Bounce,
+    EncryptedMessage,
     InboundRequest,
     MalformedRequest,
     ReplyEvent,
@@ -133,6 +134,28 @@ def test_a_receipt_is_owed_only_where_one_is_asked_for() -> None:
 def test_a_client_that_sends_chat_states_gets_them(state: str) -> None:
     assert person_request(inner=f"<{state} xmlns='http://jabber.org/protocol/chatstates'/>").uses_chat_states
     assert not person_request().uses_chat_states
+
+
+OMEMO = "<encrypted xmlns='eu.siacs.conversations.axolotl'><header sid='1'/></encrypted>"
+ENCRYPTION = "<encryption xmlns='urn:xmpp:eme:0'{attributes}/>"
+
+
+@pytest.mark.parametrize(
+    ("inner", "method"),
+    [
+        (OMEMO, "OMEMO"),
+        (f"{body('I sent you an OMEMO encrypted message')}{OMEMO}", "OMEMO"),
+        ("<encrypted xmlns='urn:xmpp:omemo:2'/>", "OMEMO"),
+        ("<openpgp xmlns='urn:xmpp:openpgp:0'>aGk=</openpgp>", "OpenPGP"),
+        (f"{body('This message is encrypted.')}<x xmlns='jabber:x:encrypted'>aGk=</x>", "OpenPGP"),
+        (body("hint") + ENCRYPTION.format(attributes=" namespace='eu.siacs.conversations.axolotl'"), "OMEMO"),
+        (body("?OTR:AAMC") + ENCRYPTION.format(attributes=" namespace='urn:xmpp:otr:0' name='OTR'"), "OTR"),
+        (body("hint") + ENCRYPTION.format(attributes=" namespace='urn:new' name='Any text of a stranger'"), ""),
+        (body("hint") + ENCRYPTION.format(attributes=""), ""),
+    ],
+)
+def test_an_encrypted_message_is_no_request_and_names_its_encryption(inner: str, method: str) -> None:
+    assert decode(message(inner)) == EncryptedMessage(DEVICE, method)
 
 
 # Nothing for us
