@@ -239,8 +239,8 @@ class DeadlineExceededError(TimeoutError):
 async def run_with_timeout(work: Awaitable[T], timeout_s: float) -> T:
     """Await `work` in a task of its own, and return its result or raise its error.
 
-    It works like `asyncio.wait_for`, which would wait for work that swallows its cancellation: if the time is up or the caller
-    is cancelled, `work` is cancelled, and abandoned if it has not ended a second later.
+    If the time is up or the caller is cancelled, `work` is cancelled, and abandoned if it has not ended a second later.
+    `asyncio.wait_for` would wait for it without end if it swallows its cancellation.
 
     Raises DeadlineExceededError after `timeout_s` seconds, and RuntimeError for a BaseException of `work` that is not an
     Exception: a SystemExit would end the process, and a CancelledError would look like a cancellation of the caller.

@@ -76,7 +76,7 @@ class Platform:
     the id and the final state of each conversation that ends; they may be coroutine functions.
 
     If `is_strict` is false, entering does not wait for the agents, and `wait` tells when all are online. An agent whose server
-    does not answer, or whose `startup()` raises, is tried again with back-off. The others serve meanwhile.
+    does not answer, or whose `startup()` raises, is tried again with back-off. The others serve.
 
     With `supervision`, the parent process holds the locks and runs the local server.
 

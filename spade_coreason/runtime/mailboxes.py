@@ -510,8 +510,8 @@ class Mailboxes:
     def evict_if_idle(self, mailbox: Mailbox) -> None:
         """Remove a mailbox without work, unless its conversation is active.
 
-        An active conversation stays in memory while the agent has fewer than 10,000 mailboxes, and if its turns are not too
-        long: those of one sender may have 4 Mi characters in all, and those of everybody 128 Mi.
+        An active conversation stays in memory while the agent has fewer than 10,000 mailboxes. The turns of one sender may have
+        4 Mi characters in all, and those of all senders 128 Mi.
         """
         active = mailbox.active
         if mailbox.queue or mailbox.worker is not None:

@@ -87,10 +87,10 @@ def _format_timestamp(text: str) -> str:
 @click.option("--through", metavar="HASH", help="A hash from an earlier verification, which has to be in the trail.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def verify(file: Path | None, data: Path | None, agent: str | None, through: str | None, as_json: bool) -> int:
-    """See whether no entry was changed, cut off or moved. Works beside a running platform.
+    """Check that no entry was changed, cut off or moved. Works beside a running platform.
 
-    Exit code: 0 all is well, 1 a trail is not whole. Whoever can write to the database can make a whole trail anew: note the
-    hash that is printed elsewhere, and ask later whether the trail still goes through it.
+    Exit code: 0 all is well, 1 a trail is not whole. A program with write access to the database can rewrite a whole trail.
+    To detect that, note the printed hash in another place, and pass it later as --through.
 
     \b
       spade-coreason audit verify

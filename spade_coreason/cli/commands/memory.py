@@ -144,9 +144,9 @@ async def _compact(file: Path | None, data: Path | None, agent: str | None) -> N
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
 @storage_options
 def import_(file: Path | None, data: Path | None, agent: str | None, source: Path) -> None:
-    """Take in an agent's memory FILE that spade_llm wrote; it is kept. Works beside a running platform.
+    """Import an agent's memory FILE that spade_llm wrote; the file stays. Works beside a running platform.
 
-    What is there already is not taken in twice. --agent may be left out where there is only one.
+    A second import of the same file adds nothing. --agent may be left out where there is only one.
 
     \b
       spade-coreason memory import spade_llm/data/agent_memory/notes_example.org_interactions.json --agent notes@example.org

@@ -27,8 +27,8 @@ def command(file: Path | None, is_reloading: bool, is_strict: bool) -> None:
     Starts the server where it is a local one, brings all agents online, and says so. Ctrl-C or SIGTERM stops: answers in
     flight are finished before. A second Ctrl-C stops at once.
 
-    An agent is tried again, with growing delays, while its server does not answer or its startup() raises. The others serve
-    meanwhile, and `spade-coreason status` shows the problem.
+    An agent is tried again, with growing delays, while its server does not answer or its startup() raises. The others serve,
+    and `spade-coreason status` shows the problem.
 
     Exit code: 0 stopped, 2 a mistake in the configuration, 4 a server that refuses an account, has no address, does not
     serve the domain, or has a certificate that is not trusted. With --strict also 4 if the server does not answer, and 1 if

@@ -229,7 +229,7 @@ class IsolatedAgent:
         return self._supervisor.status
 
     async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
-        """Answer a request in the process. AgentProcessError if it ends meanwhile."""
+        """Answer a request in the process. Raise AgentProcessError if the process ends before the turn."""
         returned = await self._run_turn("", {}, request, session, response)
         # The log names the type of what was returned, so that it needs a value of that type's name.
         return None if returned is None else type(str(returned)[:100], (), {})()  # type: ignore[return-value]  # it should be None

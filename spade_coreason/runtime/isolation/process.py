@@ -134,7 +134,7 @@ class AgentProcess:
     # Building
 
     def build(self) -> AgentDescription:
-        """Wait until the agent is made, and block meanwhile. ConfigError or another error if it cannot be made."""
+        """Block until the agent is made. Raise ConfigError or another error if it cannot be made."""
         deadline = time.monotonic() + self._isolation.timings.build_s
         outputs: tuple[int, ...] = (self._output,)
         while self._built is None and self.cause is None and not self._channel.is_closed:
