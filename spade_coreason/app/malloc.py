@@ -14,7 +14,10 @@ _HEAP_BYTES = 4 * 2**20
 """Objects up to this size are in the heap."""
 _KEPT_BYTES = 64 * 2**20
 _TRIM_INTERVAL_S = 5.0
+_MAX_TRIM_INTERVAL_S = 60.0
 _TRIM_GROWTH_BYTES = 16 * 2**20
+_CHANGE_BYTES = 2**20
+"""A process that has changed its size by less is idle, and is looked at less often."""
 _STATM = Path("/proc/self/statm")
 
 
@@ -32,21 +35,25 @@ def tune_malloc() -> None:
 
 
 async def trim_malloc_periodically(interval_s: float = _TRIM_INTERVAL_S) -> None:
-    """Return freed memory of the heap to the system, whenever the process has grown by 16 MiB. Runs until cancelled.
+    """Return freed memory of the heap to the system while the process is 16 MiB larger than now. Runs until cancelled.
 
     glibc itself returns only the end of its heap. After many objects of medium size, such as pieces of files, most of it stays.
-    Does nothing where there is no glibc or no /proc.
+    The interval grows to a minute while nothing changes. Does nothing where there is no glibc or no /proc.
     """
     try:
         trim = ctypes.CDLL(None).malloc_trim
-        size = _resident_bytes()
+        smallest = after = _resident_bytes()
     except (AttributeError, OSError):
         return
+    wait_s = interval_s
     while True:
-        await asyncio.sleep(interval_s)
-        if _resident_bytes() >= size + _TRIM_GROWTH_BYTES:
+        await asyncio.sleep(wait_s)
+        before = _resident_bytes()
+        wait_s = interval_s if abs(before - after) > _CHANGE_BYTES else min(2 * wait_s, max(interval_s, _MAX_TRIM_INTERVAL_S))
+        if before >= smallest + _TRIM_GROWTH_BYTES:
             await asyncio.to_thread(trim, 0)
-            size = _resident_bytes()
+            before = _resident_bytes()
+        after = before
 
 
 def _resident_bytes() -> int:

@@ -38,7 +38,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     is_end_requested = False
-    trimming = loop.create_task(trim_malloc_periodically())
+    trimming: asyncio.Task[None] | None = None
 
     def end() -> None:
         nonlocal is_end_requested
@@ -54,8 +54,10 @@ async def serve(
                 warn(platform.notice)
 
             def report_online() -> None:
+                nonlocal trimming
                 tune_gc()
                 tune_malloc()
+                trimming = loop.create_task(trim_malloc_periodically())
                 on_online(platform)
 
             await platform.wait(report_online)
@@ -69,7 +71,8 @@ async def serve(
         if not is_end_requested:
             raise
     finally:
-        trimming.cancel()
+        if trimming is not None:
+            trimming.cancel()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
 

@@ -78,8 +78,8 @@ class Refuse:
     """The request is refused. It is neither stored nor answered.
 
     Programs are told each time. People, rooms and SPADE agents are told at most once a minute, and not at all if `tells_people`
-    is False. `retry_after_s` is the time in seconds after which a retry may succeed; None if a retry is useless. Raise ValueError
-    for an unknown code, an empty text, or a time that is not a number of seconds.
+    is False. `retry_after_s` is the time in seconds after which a retry may succeed; None if a retry is useless. Raise
+    ValueError for an unknown code, an empty text, or a time that is not a number of seconds.
     """
 
     code: ErrorCode

@@ -36,6 +36,7 @@ ASKERS = 5
 _ATTACKED_INTERVAL_S = 0.5
 _OTHER_INTERVAL_S = 2.0
 _MAX_RATIO = 3
+_MAX_GROWTH = 1.2
 _LAST_ANSWERS_S = 60.0
 _IDLE_CPU = 0.05
 """The share of a processor below which the platform counts as idle."""
@@ -101,7 +102,7 @@ class AttackResult:
             "a question has no answer, a second one or somebody else's": not self.is_everything_answered,
             f"{self.lost_streams} streams were lost": self.lost_streams > 0,
             f"the p99 is more than {_MAX_RATIO} times that of the echo": self.ratio > _MAX_RATIO,
-            "the memory is not back to within 20 %": self.memory_after > 1.2 * self.memory_before,
+            "the memory is not back to within 20 %": self.memory_after > _MAX_GROWTH * self.memory_before,
             "the log has errors": bool(self.errors),
         }
         return [problem for problem, is_found in found.items() if is_found]
@@ -194,7 +195,7 @@ def run_attack(
             counts = _end(attacker_process, timeout_s=seconds + 2 * TIMEOUT_S)
             tallies = _end(asker_process, timeout_s=_LAST_ANSWERS_S + TIMEOUT_S)
             _wait_until_idle(platform.pid)
-        memory_after, database_after = _memory(platform.pid), _measure_database(directory)
+        memory_after, database_after = _wait_for_memory(platform.pid, before), _measure_database(directory)
         lost_streams = _count_sessions(configuration) - sessions_before
         echo_state = _end(echo_process, timeout_s=TIMEOUT_S)
     log = configuration.with_suffix(".log").read_text(errors="replace")
@@ -319,6 +320,14 @@ def _serve_endless_file() -> Iterator[str]:
 
 def _memory(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+
+def _wait_for_memory(pid: int, before: int, timeout_s: float = 30.0) -> int:
+    """Return the memory of an idle process, as soon as it is back to within 20 % of `before`, or else after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while (after := _memory(pid)) > _MAX_GROWTH * before and time.monotonic() < deadline:
+        time.sleep(0.5)  # the interval of the measurement
+    return after
 
 
 def _cpu_s(pid: int) -> float:

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from ...domain.jid import bare_jid
 from ...runtime import OutboundMessage
 
+SMALL_CHARACTERS = 16_384
+"""The characters of smaller stanzas are not counted."""
+
 
 class FairQueue:
     """Stanzas that wait, by recipient (a bare JID). Those of one recipient keep their order."""
@@ -24,17 +27,27 @@ class FairQueue:
             self._by_recipient.setdefault(bare_jid(stanza.recipient), deque()).append(stanza)
 
     def take(self, max_stanzas: int, max_characters: int) -> list[OutboundMessage]:
-        """Remove and return stanzas, one of each recipient in turn. The last of them may exceed `max_characters`."""
+        """Remove and return stanzas, one of each recipient in turn.
+
+        Only stanzas of at least `SMALL_CHARACTERS` count for `max_characters`, and the last of them may exceed it. Small ones
+        to other recipients pass those that have to wait.
+        """
         taken: list[OutboundMessage] = []
-        by_recipient = self._by_recipient
-        while by_recipient and len(taken) < max_stanzas and max_characters > 0:
+        by_recipient, blocked = self._by_recipient, {}
+        while by_recipient and len(taken) < max_stanzas:
             recipient = next(iter(by_recipient))
             stanzas = by_recipient.pop(recipient)
-            stanza = stanzas.popleft()
-            taken.append(stanza)
-            max_characters -= len(stanza.content)
+            size = len(stanzas[0].content)
+            if size >= SMALL_CHARACTERS:
+                if max_characters <= 0:
+                    blocked[recipient] = stanzas
+                    continue
+                max_characters -= size
+            taken.append(stanzas.popleft())
             if stanzas:
                 by_recipient[recipient] = stanzas  # now the last in turn
+        if blocked:
+            self._by_recipient = {**blocked, **by_recipient}  # their turn is not lost
         return taken
 
     def take_all(self) -> list[OutboundMessage]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from ...runtime import OutboundMessage
-from .fair_queue import FairQueue
+from .fair_queue import SMALL_CHARACTERS, FairQueue
 from .liveness import Keepalive
 from .slixmpp_client import XMPPClient
 from .stream_management import REQUEST_ACK
@@ -21,10 +21,9 @@ StanzaT = TypeVar("StanzaT", bound=OutboundMessage)
 _ACK_AFTER_S = 1.0
 _MAX_UNACKNOWLEDGED = 128
 """While the server has not acknowledged so many stanzas, further ones wait."""
-_MAX_UNACKNOWLEDGED_CHARACTERS = 131_072
-"""While the server has not acknowledged so many characters, further stanzas wait."""
-_LARGE_CHARACTERS = 16_384
-"""In a smaller write the characters are not counted."""
+_MAX_UNACKNOWLEDGED_CHARACTERS = 32_768
+"""While the server has not acknowledged so many characters of large stanzas, further large ones wait. A server reads the
+stream in order and in small pieces, so what is written behind a megabyte is late."""
 _EARLY_WRITE_STANZAS = 32
 """With this many queued stanzas a round writes early: the receiver can work while the others are sent."""
 
@@ -145,7 +144,7 @@ class SendQueue:
             unacknowledged = sm.unacked_queue
             stanzas = self._waiting.take(
                 _MAX_UNACKNOWLEDGED - len(unacknowledged),
-                _MAX_UNACKNOWLEDGED_CHARACTERS - _count_characters(stanza for _, stanza in unacknowledged),
+                _MAX_UNACKNOWLEDGED_CHARACTERS - _count_large(stanza for _, stanza in unacknowledged),
             )
         sm.count_sent(stanzas)
         text = sm.pop_due_ack() + "".join([stanza.content for stanza in stanzas])
@@ -168,10 +167,10 @@ class SendQueue:
         unacknowledged = self._client.stream_management.unacked_queue
         if self._waiting or len(unacknowledged) + len(stanzas) > _MAX_UNACKNOWLEDGED:
             return False
-        characters = _count_characters(stanzas)
+        characters = _count_large(stanzas)
         return (
-            characters < _LARGE_CHARACTERS
-            or characters + _count_characters(stanza for _, stanza in unacknowledged) <= _MAX_UNACKNOWLEDGED_CHARACTERS
+            not characters
+            or characters + _count_large(stanza for _, stanza in unacknowledged) <= _MAX_UNACKNOWLEDGED_CHARACTERS
         )
 
     def _request_ack(self) -> None:
@@ -181,5 +180,7 @@ class SendQueue:
             self._keepalive.expect_response()
 
 
-def _count_characters(stanzas: Iterable[object]) -> int:
-    return sum([len(stanza.content) for stanza in stanzas if isinstance(stanza, OutboundMessage)])
+def _count_large(stanzas: Iterable[object]) -> int:
+    """Count the characters of the large stanzas among these."""
+    sizes = [len(stanza.content) for stanza in stanzas if isinstance(stanza, OutboundMessage)]
+    return sum([size for size in sizes if size >= SMALL_CHARACTERS])

@@ -33,11 +33,21 @@ def test_each_recipient_has_its_turn_and_keeps_its_order() -> None:
 
 def test_the_queue_gives_no_more_characters_than_there_is_room_for() -> None:
     queue = FairQueue()
-    queue.extend(_message("mallory@localhost", "x" * 1000) for _ in range(5))
+    queue.extend(_message("mallory@localhost", "x" * 20_000) for _ in range(5))
     assert queue.take(10, 0) == []
     assert len(queue.take(10, 1)) == 1
-    assert len(queue.take(10, 2000)) == 2
+    assert len(queue.take(10, 40_000)) == 2
     assert len(queue.take_all()) == 2
+
+
+def test_small_stanzas_pass_large_ones_that_have_to_wait() -> None:
+    queue = FairQueue()
+    queue.extend(_message(f"{name}@localhost", text) for name in ("mallory", "bob") for text in ("x" * 20_000, "small"))
+    queue.extend(_message("carol@localhost", text) for text in ("a", "b"))
+    assert [stanza.recipient for stanza in queue.take(10, 0)] == ["carol@localhost", "carol@localhost"]
+    assert [stanza.recipient for stanza in queue.take(10, 1)] == ["mallory@localhost", "mallory@localhost"]
+    assert [len(stanza.content) > 20_000 for stanza in queue.take(10, 1)] == [True, False]
+    assert not queue
 
 
 @pytest.mark.parametrize(("backlog", "text"), [(2000, "x"), (100, "x" * 60_000)], ids=["many", "long"])

@@ -1,0 +1,240 @@
+"""Pages of the documentation as programs: their files are written, and their commands run, in the order of the page.
+
+A fenced block means:
+
+- with `title="NAME"`: a file with that name in the page's directory.
+- `console`: commands after `$ `, each with its output below. `…` stands for any text, and alone on a line for any lines. A
+  command that ends with ` &` runs until the end of the page, or until `$ kill %1`.
+- `sh`: commands, a line each, that have to succeed.
+- `yaml` without a title: a part of a configuration, which has to be valid.
+- `json`: valid JSON.
+- `text` and `mermaid`: nothing that could run.
+
+A comment in the line before a block changes that:
+
+- `<!-- from: FILE -->`: the block is a part of a file of the project, and other tests run that file.
+- `<!-- not run: TEST -->`: nothing is run. TEST is the test that shows the same: `tests/….py::name`.
+
+A comment at the head of a page, `<!-- setup: NAME ARGUMENTS -->`, names a function of `tests/docs/setups.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from spade_coreason import load_settings
+from tests.support.program import clean_environment
+from tests.support.wait import TIMEOUT_S
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+_FENCE = re.compile(
+    r"^(?:<!-- (?P<rule>from|not run): (?P<reference>.*?) -->\n)?"
+    r"(?P<indent> *)```(?P<language>\w+)(?P<attributes>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$",
+    re.M | re.S,
+)
+_SETUP = re.compile(r"^<!-- setup: (.*?) -->$", re.M)
+_READY = re.compile(r"^Ready|(is|are) online|^export ", re.M)
+_NOTHING_TO_RUN = ("text", "mermaid")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    title: str | None
+    text: str
+    line: int
+    """The number of its first line in the page, from 1."""
+    rule: str | None
+    """`from`, `not run`, or None."""
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the documentation."""
+
+    path: Path
+    blocks: tuple[Block, ...]
+    setup: tuple[str, ...]
+    """The name of the function that prepares the page, and its arguments; empty without one."""
+
+    @property
+    def name(self) -> str:
+        """The path of the page, from the root of the project."""
+        return str(self.path.relative_to(ROOT))
+
+
+def read_page(path: Path) -> Page:
+    """Read the blocks of a Markdown file."""
+    content = path.read_text(encoding="utf-8")
+    blocks = []
+    for match in _FENCE.finditer(content):
+        title = re.search(r'title="(.*?)"', match["attributes"])
+        line = content.count("\n", 0, match.start("language")) + 1
+        text = textwrap.dedent(match["text"])
+        blocks.append(Block(match["language"], title and title[1], text, line, match["rule"], match["reference"] or ""))
+    setup = _SETUP.search(content)
+    return Page(path, tuple(blocks), tuple(setup[1].split()) if setup else ())
+
+
+@dataclass
+class _Background:
+    process: subprocess.Popen[bytes]
+    output: str = ""
+
+    def read_until_ready(self) -> None:
+        assert self.process.stdout is not None
+        while not _READY.search(self.output):
+            ready, _, _ = select.select([self.process.stdout], [], [], TIMEOUT_S)
+            assert ready, f"not ready after {TIMEOUT_S} s: {self.output}"
+            data = os.read(self.process.stdout.fileno(), 65536)
+            assert data, f"it ended: {self.output}"
+            self.output += data.decode()
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+        self.process.communicate(timeout=TIMEOUT_S)
+        return self.process.returncode
+
+
+@dataclass
+class PageRun:
+    """The run of a page in a directory. `environment` is added to the environment of its commands."""
+
+    page: Page
+    directory: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    _running: list[_Background] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Write the files of the page and run its commands. AssertionError names the page and the line."""
+        here = self.directory
+        try:
+            for block in self.page.blocks:
+                try:
+                    here = self._run_block(block, here)
+                except (AssertionError, ValueError, OSError) as error:
+                    raise AssertionError(f"{self.page.name}:{block.line}: {error}") from error
+        finally:
+            for background in self._running:
+                background.stop()
+
+    def _run_block(self, block: Block, here: Path) -> Path:
+        if block.rule == "from":
+            assert block.text.strip() in (ROOT / block.reference).read_text(encoding="utf-8"), f"not in {block.reference}"
+        elif block.rule == "not run":
+            check_reference(block.reference)
+        elif block.title is not None:
+            file = here / block.title
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text, encoding="utf-8")
+        elif block.language == "console":
+            for command, output in read_console(block.text):
+                here = self._run_command(command, output, here)
+        elif block.language == "sh":
+            for command in block.text.replace("\\\n", "").splitlines():
+                if command.strip() and not command.lstrip().startswith("#"):
+                    here = self._run_command(command, None, here)
+        elif block.language == "yaml":
+            self._check_configuration(block.text)
+        elif block.language == "json":
+            json.loads(block.text)
+        else:
+            assert block.language in _NOTHING_TO_RUN, f"a block of {block.language} needs a title, or a comment before it"
+        return here
+
+    def _run_command(self, command: str, output: str | None, here: Path) -> Path:
+        if command.startswith("cd "):
+            return here / shlex.split(command)[1]
+        if command.startswith("kill %"):
+            assert self._running.pop().stop() == 0
+            return here
+        if command.endswith(" &"):
+            self._start(command.removesuffix(" &"), output, here)
+            return here
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=here,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=4 * TIMEOUT_S,
+            check=False,
+        )
+        if output is None:
+            assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout}"
+        else:
+            check_output(command, output, done.stdout)
+        return here
+
+    def _start(self, command: str, output: str | None, here: Path) -> None:
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=here,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        background = _Background(process)
+        self._running.append(background)
+        background.read_until_ready()
+        if output:
+            check_output(command, f"{output}…", background.output)
+
+    def _environment(self) -> dict[str, str]:
+        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        home = self.directory / ".home"
+        home.mkdir(exist_ok=True)
+        return clean_environment({"PATH": programs, "HOME": str(home), "PYTHONUNBUFFERED": "1", **self.environment})
+
+    def _check_configuration(self, text: str) -> None:
+        values = yaml.safe_load(text)
+        assert isinstance(values, dict), "no part of a configuration"
+        file = self.directory / ".part.yaml"
+        file.write_text(yaml.safe_dump({"agents": [], **values}), encoding="utf-8")
+        load_settings(file, self.directory, self._environment())
+
+
+def read_console(text: str) -> Iterator[tuple[str, str]]:
+    """Return the commands of a console block, each with the output below it. A `\\` at the end of a line goes on."""
+    for part in re.split(r"^\$ ", text.replace("\\\n", ""), flags=re.M)[1:]:
+        command, _, output = part.partition("\n")
+        yield command, output
+
+
+def check_output(command: str, documented: str, output: str) -> None:
+    """Check an output against the documented one, in which `…` stands for any text."""
+    pattern = ""
+    for line in documented.rstrip("\n").split("\n"):
+        pattern += "(.*\n)*" if line == "…" else ".*".join(map(re.escape, line.rstrip().split("…"))) + r"[ ]*\n"
+    found = output if output.endswith("\n") or not output else f"{output}\n"
+    if documented.strip():
+        assert re.fullmatch(pattern, found), f"{command}: it printed\n{output}\nand the page says\n{documented}"
+
+
+def check_reference(reference: str) -> None:
+    """Check that a test exists: `tests/….py::name`."""
+    file, _, name = reference.partition("::")
+    assert name, f"{reference!r} names no test"
+    assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"there is no test {reference}"

@@ -1,0 +1,92 @@
+"""Every code block and command of the documentation runs; see `tests/docs/pages.py`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import DOCS, Block, Page, PageRun, check_output, read_console, read_page
+from tests.docs.setups import SETUPS
+
+# These have tests of their own, which the first comment of each names.
+_TESTED_ELSEWHERE = {"interceptors.md", "llm.md", "mcp.md", "memory.md", "spade.md"}
+PAGES = [read_page(path) for path in sorted(DOCS.rglob("*.md")) if str(path.relative_to(DOCS)) not in _TESTED_ELSEWHERE]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.blocks], ids=lambda page: page.name)
+def test_the_blocks_of_a_page_run_in_their_order(page: Page, tmp_path: Path) -> None:
+    directory = tmp_path / "page"
+    directory.mkdir()
+    with ExitStack() as stack:
+        environment = {}
+        if page.setup:
+            name, *arguments = page.setup
+            environment = dict(stack.enter_context(SETUPS[name](tmp_path / "setup", *arguments)))
+        PageRun(page, directory, environment).run()
+
+
+@pytest.mark.parametrize(
+    ("documented", "printed", "matches"),
+    [
+        ("a\nb\n", "a\nb\n", True),
+        ("a\n", "a\nb\n", False),
+        ("a …\n", "a b\n", True),
+        ("a …\n", "a b\nc\n", False),
+        ("a\n…\nd\n", "a\nb\nc\nd\n", True),
+        ("a\n…\n", "a\n", True),
+        ("", "anything\n", True),
+        ("a.c\n", "abc\n", False),
+    ],
+)
+def test_an_output_is_compared_with_the_documented_one(documented: str, printed: str, matches: bool) -> None:
+    if matches:
+        check_output("x", documented, printed)
+    else:
+        with pytest.raises(AssertionError, match="x: it printed"):
+            check_output("x", documented, printed)
+
+
+def test_a_console_block_has_commands_with_their_outputs() -> None:
+    text = "$ one\nout\n$ two \\\n  more\n$ three\n\nlast\n"
+    assert list(read_console(text)) == [("one", "out\n"), ("two   more", ""), ("three", "\nlast\n")]
+
+
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        (Block("python", None, "x = 1\n", 7, None, ""), "a block of python needs a title"),
+        (Block("sh", None, "exit 3\n", 7, None, ""), "exit code 3"),
+        (Block("console", None, "$ echo a\nb\n", 7, None, ""), "it printed\na\n"),
+        (Block("yaml", None, "conversation: {no_such_key: 1}\n", 7, None, ""), "no_such_key"),
+        (Block("json", None, "{", 7, None, ""), "Expecting property name"),
+        (Block("python", None, "nowhere", 7, "from", "README.md"), "not in README.md"),
+        (Block("sh", None, "reboot", 7, "not run", "tests/docs/test_pages.py::test_no_such_test"), "there is no test"),
+        (Block("sh", None, "reboot", 7, "not run", "because"), "names no test"),
+    ],
+    ids=lambda value: value.language if isinstance(value, Block) else "",
+)
+def test_a_block_that_is_wrong_fails_with_its_place(block: Block, problem: str, tmp_path: Path) -> None:
+    page = Page(DOCS / "page.md", (block,), ())
+    with pytest.raises(AssertionError, match=r"docs/page\.md:7: ") as error:
+        PageRun(page, tmp_path).run()
+    assert problem in str(error.value)
+
+
+def test_files_and_background_commands_of_a_page_are_there_for_the_next_ones(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(
+        '# Page\n\n```python title="sub/hello.py"\nprint("hello")\n```\n\n'
+        '```sh title="serve.sh"\ntrap "echo bye; exit 0" TERM\necho Ready\nwhile :; do sleep 0.05; done\n```\n\n'
+        "```console\n$ bash serve.sh &\nReady\n$ cd sub\n$ python hello.py\nhello\n$ kill %1\n```\n",
+        encoding="utf-8",
+    )
+    page = read_page(path)
+    assert [(block.language, block.title) for block in page.blocks] == [
+        ("python", "sub/hello.py"),
+        ("sh", "serve.sh"),
+        ("console", None),
+    ]
+    PageRun(Page(DOCS / "page.md", page.blocks, ()), tmp_path).run()
