@@ -35,7 +35,7 @@ MAX_LARGE_REQUESTS = 4
 _SHORT_CHARACTERS = 2**12
 """The turns of a conversation that are shorter together are not counted."""
 _MAX_KEPT_CHARACTERS = 128 * 2**20
-_MAX_KEPT_CHARACTERS_PER_SENDER = 4 * 2**20
+_MAX_KEPT_CHARACTERS_PER_SENDER = 2 * 2**20
 _QUOTA_DIVISOR = 4  # one sender gets a quarter of an agent's turns at most, if nothing else is configured
 _MAX_QUEUES_PER_SENDER = 10  # a sender may have as many queued requests as so many full mailboxes hold
 _POLL_S = 1.0
@@ -511,7 +511,7 @@ class Mailboxes:
         """Remove a mailbox without work, unless its conversation is active.
 
         An active conversation stays in memory while the agent has fewer than 10,000 mailboxes. The turns of one sender may have
-        4 Mi characters in all, and those of all senders 128 Mi.
+        2 Mi characters in all, and those of all senders 128 Mi.
         """
         active = mailbox.active
         if mailbox.queue or mailbox.worker is not None:

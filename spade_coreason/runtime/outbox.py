@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from uuid import UUID, uuid4
 
 from pydantic_core import from_json
 
 from ..concurrency import RateLimiter
+from ..domain.jid import bare_jid
 from ..domain.messages import Failed, InboundRequest, Refused, TurnEvent
 from ..storage import Inbox
 from .transport import OutboundMessage, SendMessages, Transport, encode_reply
+
+_MAX_UNACKNOWLEDGED_REPLIES = 256
+"""While the server has not acknowledged so many replies to one recipient, their next turns wait."""
 
 
 class Outbox:
@@ -22,6 +27,34 @@ class Outbox:
         self._inbox = inbox
         self._rate_limiter = RateLimiter()
         self._unsent: list[tuple[int, list[OutboundMessage]]] = []
+        self._unacknowledged_counts: dict[str, int] = {}
+        """The number of replies on their way, by recipient (a bare JID)."""
+        self._room_events: dict[str, asyncio.Event] = {}
+
+    async def wait_for_room(self, recipient: str) -> None:
+        """Wait while too many replies to a recipient (a bare JID) are on their way.
+
+        Without this limit, replies would fill the memory if they are made faster than the server takes them.
+        """
+        while self._unacknowledged_counts.get(recipient, 0) >= _MAX_UNACKNOWLEDGED_REPLIES:
+            event = self._room_events.get(recipient)
+            if event is None:
+                event = self._room_events[recipient] = asyncio.Event()
+            await event.wait()
+
+    def _on_acknowledged(self, inbox_row: int, recipient: str) -> None:
+        """Close the request of a reply that the server has."""
+        self._inbox.close(inbox_row)
+        count = self._unacknowledged_counts.pop(recipient) - 1
+        if count:
+            self._unacknowledged_counts[recipient] = count
+        if self._room_events and count < _MAX_UNACKNOWLEDGED_REPLIES and (event := self._room_events.pop(recipient, None)):
+            event.set()
+
+    def _close_on_acknowledgement(self, inbox_row: int, last: OutboundMessage) -> None:
+        recipient = bare_jid(last.recipient)
+        self._unacknowledged_counts[recipient] = self._unacknowledged_counts.get(recipient, 0) + 1
+        last.on_acknowledged = partial(self._on_acknowledged, inbox_row, recipient)
 
     def encode(self, incoming: InboundRequest, key: UUID, *events: TurnEvent) -> list[OutboundMessage]:
         """Encode events of the platform itself as the messages of a reply to a request."""
@@ -41,7 +74,7 @@ class Outbox:
         """Send the final messages of a reply. The request is closed when the last one is acknowledged."""
         last = messages[-1]
         last.is_last = True
-        last.on_acknowledged = partial(self._inbox.close, inbox_row)
+        self._close_on_acknowledgement(inbox_row, last)
         self.send(messages)
 
     def close_when_acknowledged(self, inbox_row: int, last: OutboundMessage | None) -> None:
@@ -49,7 +82,7 @@ class Outbox:
         if last is None or last.is_acknowledged:
             self._inbox.close(inbox_row)
         else:
-            last.on_acknowledged = partial(self._inbox.close, inbox_row)
+            self._close_on_acknowledgement(inbox_row, last)
 
     def add_unsent(self, inbox_row: int, reply: str) -> None:
         """Hold a stored reply, the JSON text of `dump_reply`, until `send_unsent`."""

@@ -476,7 +476,7 @@ async def test_long_conversations_of_one_sender_do_not_all_stay_in_memory() -> N
             for number in range(12):
                 await t.say(text, thread=f"t{number}")
             kept = [mailbox.active.turns.characters for mailbox in mailboxes if mailbox.active is not None]
-            assert 0 < sum(kept) <= 4 * 2**20, round_
+            assert 0 < sum(kept) <= 2 * 2**20, round_
             assert await t.say("short", user="bob@localhost", thread="b") == [f"5 after {[5] * round_}"]
         assert await t.say("x", thread="t11") == ["1 after [1048576, 1048576]"]
 
@@ -492,4 +492,4 @@ async def test_a_thousand_short_conversations_of_one_sender_do_not_all_stay_in_m
         for number in range(1200):
             assert await t.say(f"{text}{number}", thread=f"t{number}") == [f"{text}{number}"]
         kept = [mailbox.active.turns.characters for mailbox in mailboxes if mailbox.active is not None]
-        assert 0 < sum(kept) <= 4 * 2**20
+        assert 0 < sum(kept) <= 2 * 2**20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ...domain.jid import bare_jid
 from ...runtime import OutboundMessage
@@ -21,23 +21,37 @@ class FairQueue:
     def __bool__(self) -> bool:
         return bool(self._by_recipient)
 
+    @property
+    def recipients(self) -> Iterable[str]:
+        """The recipients (bare JIDs) with a waiting stanza, in turn."""
+        return self._by_recipient.keys()
+
     def extend(self, stanzas: Iterable[OutboundMessage]) -> None:
         """Add stanzas, each behind the others of its recipient."""
         for stanza in stanzas:
             self._by_recipient.setdefault(bare_jid(stanza.recipient), deque()).append(stanza)
 
-    def take(self, max_stanzas: int, max_characters: int) -> list[OutboundMessage]:
+    def take(
+        self, max_stanzas: int, max_characters: int, room_by_recipient: Mapping[str, int] | None = None
+    ) -> list[OutboundMessage]:
         """Remove and return stanzas, one of each recipient in turn.
 
-        Only stanzas of at least `SMALL_CHARACTERS` count for `max_characters`, and the last of them may exceed it. Small ones
-        to other recipients pass those that have to wait.
+        `room_by_recipient` has the largest number of stanzas for some recipients (bare JIDs). Only stanzas of at least
+        `SMALL_CHARACTERS` count for `max_characters`, and the last of them may exceed it. Small ones to other recipients pass
+        those that have to wait.
         """
         taken: list[OutboundMessage] = []
         by_recipient, blocked = self._by_recipient, {}
+        room = dict(room_by_recipient or {})
         while by_recipient and len(taken) < max_stanzas:
             recipient = next(iter(by_recipient))
             stanzas = by_recipient.pop(recipient)
             size = len(stanzas[0].content)
+            if recipient in room:
+                if room[recipient] <= 0:
+                    blocked[recipient] = stanzas
+                    continue
+                room[recipient] -= 1
             if size >= SMALL_CHARACTERS:
                 if max_characters <= 0:
                     blocked[recipient] = stanzas

@@ -7,9 +7,12 @@ replies to one person do not delay the reply to another.
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from ...domain.jid import bare_jid
 from ...runtime import OutboundMessage
 from .fair_queue import SMALL_CHARACTERS, FairQueue
 from .liveness import Keepalive
@@ -21,6 +24,10 @@ StanzaT = TypeVar("StanzaT", bound=OutboundMessage)
 _ACK_AFTER_S = 1.0
 _MAX_UNACKNOWLEDGED = 128
 """While the server has not acknowledged so many stanzas, further ones wait."""
+_MAX_UNACKNOWLEDGED_EACH = 32
+"""The same for the stanzas of one recipient, if there are others: what is written behind them is late."""
+_OTHERS_S = 5.0
+"""The time for which a second recipient counts after a stanza to it."""
 _MAX_UNACKNOWLEDGED_CHARACTERS = 32_768
 """While the server has not acknowledged so many characters of large stanzas, further large ones wait. A server reads the
 stream in order and in small pieces, so what is written behind a megabyte is late."""
@@ -42,6 +49,9 @@ class SendQueue:
         self._has_session = False
         self._is_flushing = False
         self._sends_this_round = 0
+        self._last_recipient = ""
+        self._recipient_changed_at = -math.inf
+        """The time of the last stanza to another recipient than the one before it."""
         self._is_quiet = True
         """True if the last round of the event loop had one call of `send` at most."""
         self._ack_timer: asyncio.TimerHandle | None = None
@@ -51,6 +61,8 @@ class SendQueue:
     def send(self, stanzas: Sequence[OutboundMessage]) -> None:
         """Send stanzas in order. All stanzas of one round of the event loop leave in one write, or in few."""
         self._queued += stanzas
+        if stanzas and stanzas[0].recipient != self._last_recipient:
+            self._last_recipient, self._recipient_changed_at = stanzas[0].recipient, self._loop.time()
         self._sends_this_round += 1
         self.flush_soon()
         # The embedded server reversed the parts of a reply that came in two writes of one round. It has no stream management.
@@ -141,11 +153,7 @@ class SendQueue:
         stanzas, self._queued = self._queued, []
         if sm.enabled_out and not is_last and not self._has_room(stanzas):
             self._waiting.extend(stanzas)
-            unacknowledged = sm.unacked_queue
-            stanzas = self._waiting.take(
-                _MAX_UNACKNOWLEDGED - len(unacknowledged),
-                _MAX_UNACKNOWLEDGED_CHARACTERS - _count_large(stanza for _, stanza in unacknowledged),
-            )
+            stanzas = self._take_waiting()
         sm.count_sent(stanzas)
         text = sm.pop_due_ack() + "".join([stanza.content for stanza in stanzas])
         if sm.enabled_out and stanzas:
@@ -165,12 +173,33 @@ class SendQueue:
     def _has_room(self, stanzas: Sequence[OutboundMessage]) -> bool:
         """Return True if the server has room for these stanzas, and nothing waits before them."""
         unacknowledged = self._client.stream_management.unacked_queue
-        if self._waiting or len(unacknowledged) + len(stanzas) > _MAX_UNACKNOWLEDGED:
+        limit = _MAX_UNACKNOWLEDGED_EACH if self._has_several_recipients else _MAX_UNACKNOWLEDGED
+        if self._waiting or len(unacknowledged) + len(stanzas) > limit:
             return False
         characters = _count_large(stanzas)
         return (
             not characters
             or characters + _count_large(stanza for _, stanza in unacknowledged) <= _MAX_UNACKNOWLEDGED_CHARACTERS
+        )
+
+    @property
+    def _has_several_recipients(self) -> bool:
+        """True if stanzas to different recipients were sent within the last seconds."""
+        return self._loop.time() - self._recipient_changed_at < _OTHERS_S
+
+    def _take_waiting(self) -> list[OutboundMessage]:
+        """Take the waiting stanzas for which the server has room."""
+        unacknowledged = [stanza for _, stanza in self._client.stream_management.unacked_queue]
+        room_by_recipient = {}
+        if self._has_several_recipients:
+            counts = Counter(bare_jid(stanza.recipient) for stanza in unacknowledged if isinstance(stanza, OutboundMessage))
+            room_by_recipient = {
+                recipient: _MAX_UNACKNOWLEDGED_EACH - counts[recipient] for recipient in self._waiting.recipients
+            }
+        return self._waiting.take(
+            _MAX_UNACKNOWLEDGED - len(unacknowledged),
+            _MAX_UNACKNOWLEDGED_CHARACTERS - _count_large(unacknowledged),
+            room_by_recipient,
         )
 
     def _request_ack(self) -> None:
