@@ -97,6 +97,8 @@ class FloodLimit:
     """The notice to the sender when a flood begins."""
 
     def __init__(self) -> None:
+        self.has_refusals = False
+        """True once a request was refused. Before that, nobody floods."""
         self._people = RateLimiter(_MAX_REFUSALS)
         self._programs = RateLimiter(10 * _MAX_REFUSALS)
 
@@ -106,6 +108,7 @@ class FloodLimit:
 
     def record_refusal(self, incoming: InboundRequest) -> bool:
         """Count a request that was refused. Return True if a flood begins with it."""
+        self.has_refusals = True
         limiter = self._programs if incoming.channel == "program" else self._people
         limiter.allow(incoming.owner, 1 + len(incoming.content) // 4096)
         return limiter.is_exceeded(incoming.owner)

@@ -131,7 +131,8 @@ class InboundGateway:
         if incoming.root_sender:
             is_trusted = incoming.sender in self._trusted_agents
             incoming = replace(incoming, root_sender=_parse_person(incoming.root_sender) if is_trusted else "")
-        if self._runner.flood_limit.is_flood(incoming):
+        flood_limit = self._runner.flood_limit
+        if flood_limit.has_refusals and flood_limit.is_flood(incoming):
             self.dropped["too many refused"] += 1
             return None
         stored = self._runner.receive(incoming)

@@ -14,9 +14,6 @@ from ..domain.messages import Failed, InboundRequest, Refused, TurnEvent
 from ..storage import Inbox
 from .transport import OutboundMessage, SendMessages, Transport, encode_reply
 
-_MAX_UNACKNOWLEDGED_REPLIES = 256
-"""While the server has not acknowledged so many replies to one recipient, their next turns wait."""
-
 
 class Outbox:
     """The outbox of one agent: it sends replies, and closes their requests in the inbox when the server has them."""
@@ -27,34 +24,24 @@ class Outbox:
         self._inbox = inbox
         self._rate_limiter = RateLimiter()
         self._unsent: list[tuple[int, list[OutboundMessage]]] = []
-        self._unacknowledged_counts: dict[str, int] = {}
-        """The number of replies on their way, by recipient (a bare JID)."""
-        self._room_events: dict[str, asyncio.Event] = {}
+        self.late_replies: dict[str, OutboundMessage] = {}
+        """The end of the latest reply to each recipient (a bare JID) that the server is slow to take."""
+        self._arrivals: dict[str, asyncio.Event] = {}
 
-    async def wait_for_room(self, recipient: str) -> None:
-        """Wait while too many replies to a recipient (a bare JID) are on their way.
+    async def wait_until_arrived(self, recipient: str) -> None:
+        """Wait until the server has the latest reply to a recipient (a bare JID), if it is slow to take it.
 
-        Without this limit, replies would fill the memory if they are made faster than the server takes them.
+        Otherwise replies that are made faster than the server takes them would fill the memory.
         """
-        while self._unacknowledged_counts.get(recipient, 0) >= _MAX_UNACKNOWLEDGED_REPLIES:
-            event = self._room_events.get(recipient)
-            if event is None:
-                event = self._room_events[recipient] = asyncio.Event()
-            await event.wait()
+        while recipient in self.late_replies:
+            await self._arrivals.setdefault(recipient, asyncio.Event()).wait()
 
-    def _on_acknowledged(self, inbox_row: int, recipient: str) -> None:
-        """Close the request of a reply that the server has."""
+    def _on_late_reply_arrived(self, inbox_row: int, recipient: str, last: OutboundMessage) -> None:
         self._inbox.close(inbox_row)
-        count = self._unacknowledged_counts.pop(recipient) - 1
-        if count:
-            self._unacknowledged_counts[recipient] = count
-        if self._room_events and count < _MAX_UNACKNOWLEDGED_REPLIES and (event := self._room_events.pop(recipient, None)):
-            event.set()
-
-    def _close_on_acknowledgement(self, inbox_row: int, last: OutboundMessage) -> None:
-        recipient = bare_jid(last.recipient)
-        self._unacknowledged_counts[recipient] = self._unacknowledged_counts.get(recipient, 0) + 1
-        last.on_acknowledged = partial(self._on_acknowledged, inbox_row, recipient)
+        if self.late_replies.get(recipient) is last:
+            del self.late_replies[recipient]
+            if (arrival := self._arrivals.pop(recipient, None)) is not None:
+                arrival.set()
 
     def encode(self, incoming: InboundRequest, key: UUID, *events: TurnEvent) -> list[OutboundMessage]:
         """Encode events of the platform itself as the messages of a reply to a request."""
@@ -74,15 +61,18 @@ class Outbox:
         """Send the final messages of a reply. The request is closed when the last one is acknowledged."""
         last = messages[-1]
         last.is_last = True
-        self._close_on_acknowledgement(inbox_row, last)
-        self.send(messages)
+        last.on_acknowledged = partial(self._inbox.close, inbox_row)
+        if self.send(messages) and not last.is_acknowledged:
+            recipient = bare_jid(last.recipient)
+            self.late_replies[recipient] = last
+            last.on_acknowledged = partial(self._on_late_reply_arrived, inbox_row, recipient, last)
 
     def close_when_acknowledged(self, inbox_row: int, last: OutboundMessage | None) -> None:
         """Close a request whose whole reply was sent, once its last message is acknowledged."""
         if last is None or last.is_acknowledged:
             self._inbox.close(inbox_row)
         else:
-            self._close_on_acknowledgement(inbox_row, last)
+            last.on_acknowledged = partial(self._inbox.close, inbox_row)
 
     def add_unsent(self, inbox_row: int, reply: str) -> None:
         """Hold a stored reply, the JSON text of `dump_reply`, until `send_unsent`."""

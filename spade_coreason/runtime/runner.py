@@ -349,7 +349,8 @@ class Runner:
         incoming = queued.incoming
         if queued.may_be_duplicate and self._refuse_late(queued):
             return
-        await self._outbox.wait_for_room(bare_jid(incoming.reply_address))
+        if self._outbox.late_replies:
+            await self._outbox.wait_until_arrived(bare_jid(incoming.reply_address))
         # Load
         active = mailbox.active or await self.loader.load(mailbox)
         now = self._clock()

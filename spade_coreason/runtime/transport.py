@@ -41,7 +41,7 @@ class OutboundMessage:
 
 
 SendMessages: TypeAlias = Callable[[Sequence[OutboundMessage]], object]
-"""A function that sends messages in order and never fails."""
+"""A function that sends messages in order and never fails. True: earlier ones to the same recipient still wait to be sent."""
 
 
 @value

@@ -33,7 +33,7 @@ from .database import (
     WriterHook,
     group_rows,
 )
-from .statements import CLOSE, MAX_ROWS, SQLITE_QUERIES, STATEMENTS, sqlite_sql
+from .statements import CLOSE, MAX_ROWS, SQLITE_QUERIES, STATEMENTS, TEXT_INDEXES, sqlite_sql
 
 log = logging.getLogger(__name__)
 
@@ -297,7 +297,7 @@ class SqliteDatabase(Database):
 
 
 def _write_rows(cursor: sqlite3.Cursor, statement: int, rows: list[Row]) -> None:
-    if len(rows) == 1 or any(map(_is_large, rows)):
+    if len(rows) == 1 or _has_large_row(statement, rows):
         for row in rows:
             cursor.execute(sqlite_sql(statement, 1), row)
         return
@@ -306,12 +306,17 @@ def _write_rows(cursor: sqlite3.Cursor, statement: int, rows: list[Row]) -> None
         cursor.execute(sqlite_sql(statement, len(part)), list(chain.from_iterable(part)))
 
 
-def _is_large(row: Row) -> bool:
-    """Return True for a row with a long text, which is among its last two values.
+def _has_large_row(statement: int, rows: list[Row]) -> bool:
+    """Return True if one of the rows has a long text.
 
     A prepared statement keeps the memory of its largest values, so only the statements of one row get such rows.
     """
-    return any(isinstance(value, str) and len(value) > _LARGE_CHARACTERS for value in row[-2:])
+    index = TEXT_INDEXES.get(statement)
+    if index is not None:
+        for row in rows:  # for few rows a loop costs half as much as `max` and `map`
+            if len(row[index] or "") > _LARGE_CHARACTERS:
+                return True
+    return False
 
 
 def _run_query_generator(driver: sqlite3.Connection, queries: QueryGenerator[T]) -> T:

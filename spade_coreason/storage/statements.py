@@ -81,6 +81,14 @@ KEY_COLUMNS: dict[int, slice] = {
     CLOSE: slice(0, 1),
 }
 """The values of a row that identify it, by statement."""
+TEXT_INDEXES = {
+    RECEIVE: _RECEIVED_COLUMNS.index("request"),
+    RECEIVE_ANSWERED: _ANSWERED_COLUMNS.index("answer"),
+    ADD_INTERACTION: _column_names(interactions).index("body"),
+    SAVE_VARIABLE: _column_names(variables).index("value"),
+    ANSWER: _UPDATES[ANSWER][1].index("answer"),
+}
+"""The place of the text in a row, by statement. It may be None."""
 
 
 def _build_inserts(insert: InsertFunction, dialect: Dialect) -> dict[int, str]:

@@ -174,9 +174,12 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             self.connection, self._runner, self._gateway.access_requests, avatar, self._may_run_commands, timings
         )
 
-    def send(self, stanzas: Sequence[OutboundMessage]) -> None:
-        """Send stanzas in order. They wait while the connection is lost, or while the agent is not in the room."""
-        self.connection.send(self.rooms.route(stanzas) if self.rooms.by_jid else stanzas)
+    def send(self, stanzas: Sequence[OutboundMessage]) -> bool:
+        """Send stanzas in order. They wait while the connection is lost, or while the agent is not in the room.
+
+        Return what `SendQueue.send` returns.
+        """
+        return self.connection.send(self.rooms.route(stanzas) if self.rooms.by_jid else stanzas)
 
     async def _async_start(self, auto_register: bool = True) -> None:
         """Connect, open the runner, and only then announce the agent. Raise ConnectError or LoginError if that fails.

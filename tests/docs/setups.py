@@ -24,21 +24,21 @@ def own_prosody(directory: Path, *users: str) -> Iterator[Mapping[str, str]]:
 
 @contextmanager
 def own_ejabberd(directory: Path, *users: str) -> Iterator[Mapping[str, str]]:
-    """An ejabberd that serves example.org, with an account for each of `users`; see `_environment`."""
+    """An ejabberd with an account for each of `users`; see `_environment`."""
     require("ejabberd", ejabberd_server.installed())
-    with ejabberd_server.ejabberd(directory, other_domain=_DOMAIN) as server:
-        yield _environment(server, users)
+    with ejabberd_server.ejabberd(directory) as server:
+        yield _environment(server, users, server.domain)
 
 
 @contextmanager
 def postgresql(directory: Path) -> Iterator[Mapping[str, str]]:
     """A PostgreSQL; `DATABASE_URL` has the URL of a schema in it."""
     require("PostgreSQL", postgres_server.installed())
-    with postgres_server.postgres(directory) as database:
+    with postgres_server.postgres() as database:
         yield {"DATABASE_URL": database.url()}
 
 
-def _environment(server: XmppServer, users: tuple[str, ...]) -> dict[str, str]:
+def _environment(server: XmppServer, users: tuple[str, ...], domain: str = _DOMAIN) -> dict[str, str]:
     """Return the place of a server as settings, and the password of each account as `NAME_PASSWORD`."""
     environment = {
         "SPADE_COREASON_SERVER__HOST": server.host,
@@ -49,7 +49,7 @@ def _environment(server: XmppServer, users: tuple[str, ...]) -> dict[str, str]:
         "XMPP_CA_FILE": str(server.ca_file),
     }
     for user in users:
-        _, environment[f"{user.upper()}_PASSWORD"] = asyncio.run(server.account(user, domain=_DOMAIN))
+        _, environment[f"{user.upper()}_PASSWORD"] = asyncio.run(server.account(user, domain=domain))
     return environment
 
 

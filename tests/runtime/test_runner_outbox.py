@@ -42,9 +42,11 @@ class StanzaRecorder:
 
     def __init__(self) -> None:
         self.sent: list[OutboundMessage] = []
+        self.is_slow = False
 
-    def __call__(self, messages: Sequence[OutboundMessage]) -> None:
+    def __call__(self, messages: Sequence[OutboundMessage]) -> bool:
         self.sent += messages
+        return self.is_slow
 
     @property
     def bodies(self) -> list[str | None]:
@@ -76,10 +78,8 @@ async def run_runner(
         await database.close()
 
 
-def person_question(text: str, stanza_id: str = "1") -> InboundRequest:
-    stanza = (
-        f"<message xmlns='jabber:client' from='alice@localhost/x' type='chat' id='{stanza_id}'><body>{text}</body></message>"
-    )
+def person_question(text: str, stanza_id: str = "1", sender: str = "alice@localhost/x") -> InboundRequest:
+    stanza = f"<message xmlns='jabber:client' from='{sender}' type='chat' id='{stanza_id}'><body>{text}</body></message>"
     decoded = decode(fromstring(stanza))
     assert isinstance(decoded, InboundRequest)
     return decoded
@@ -139,6 +139,25 @@ async def test_an_unacknowledged_reply_is_sent_again_with_the_same_id_and_not_ru
         await runner.wait_until_idle()
     assert third.sent == []
     assert agent.turns == 0
+
+
+async def test_the_next_turns_of_a_sender_wait_while_the_server_is_slow_to_take_its_replies(database_url: str) -> None:
+    agent, recorder = Echo(), StanzaRecorder()
+    recorder.is_slow = True
+    async with run_runner(agent, recorder, database_url) as runner:
+        runner.receive(person_question("one", "1"))
+        await runner.wait_until_idle()
+        runner.receive(person_question("two", "2"))
+        await receive_stored(runner, person_question("me too", "1", sender="bob@localhost/x"))
+        await runner.wait_until_idle("bob@localhost", None)
+        assert (agent.turns, recorder.bodies) == (2, ["one", "me too"])
+        recorder.is_slow = False
+        recorder.acknowledge()
+        await runner.wait_until_idle()
+        assert (agent.turns, recorder.bodies) == (3, ["one", "me too", "two"])
+        runner.receive(person_question("three", "3"))
+        await runner.wait_until_idle()
+        assert recorder.bodies[-1] == "three"
 
 
 async def test_an_acknowledged_reply_is_not_sent_again(database_url: str) -> None:

@@ -123,13 +123,11 @@ def read_message_reference(parts: Mapping[str, Element], sender: str) -> Retract
     return None
 
 
-def read_encryption(parts: Mapping[str, Element]) -> str | None:
-    """Return the name of the encryption of a message (XEP-0380); None if it is not encrypted.
+def read_encryption(parts: Mapping[str, Element]) -> str:
+    """Return the name of the encryption of an encrypted message (XEP-0380); empty for an unknown one.
 
     `parts` are the children of the message, by tag. The text of such a message is only a hint for clients without it.
     """
-    if _ENCRYPTED_TAGS.isdisjoint(parts):
-        return None
     for tag, name in ENCRYPTED.items():
         if tag in parts:
             return name
@@ -163,8 +161,8 @@ def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
         return None  # the sender's bare JID is the room, not a person
     if (reference := read_message_reference(parts, sender)) is not None:
         return reference
-    if (method := read_encryption(parts)) is not None:
-        return EncryptedMessage(sender, method)
+    if not _ENCRYPTED_TAGS.isdisjoint(parts):
+        return EncryptedMessage(sender, read_encryption(parts))
     body = parts.get(BODY)
     text = "".join(body.itertext()) if body is not None else ""
     container = parts.get(JSON)

@@ -58,8 +58,11 @@ class SendQueue:
         self._ack_progress = asyncio.Event()
         client.stream_management.on_ack_due = self.flush_soon
 
-    def send(self, stanzas: Sequence[OutboundMessage]) -> None:
-        """Send stanzas in order. All stanzas of one round of the event loop leave in one write, or in few."""
+    def send(self, stanzas: Sequence[OutboundMessage]) -> bool:
+        """Send stanzas in order. All stanzas of one round of the event loop leave in one write, or in few.
+
+        Return True if earlier stanzas to the first recipient wait, because the server is slow to acknowledge.
+        """
         self._queued += stanzas
         if stanzas and stanzas[0].recipient != self._last_recipient:
             self._last_recipient, self._recipient_changed_at = stanzas[0].recipient, self._loop.time()
@@ -70,6 +73,7 @@ class SendQueue:
             len(self._queued) >= _EARLY_WRITE_STANZAS and self._client.stream_management.enabled_out
         ):
             self._write()
+        return bool(self._waiting) and bool(stanzas) and bare_jid(stanzas[0].recipient) in self._waiting.recipients
 
     def _is_end_of_lone_reply(self, stanzas: Sequence[OutboundMessage]) -> bool:
         """Return True for the end of a reply while replies are sent one by one: there is nothing to wait for."""

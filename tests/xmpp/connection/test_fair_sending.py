@@ -40,6 +40,38 @@ def test_the_queue_gives_no_more_characters_than_there_is_room_for() -> None:
     assert len(queue.take_all()) == 2
 
 
+def test_a_recipient_without_room_keeps_its_turn_and_the_others_go_on() -> None:
+    queue = FairQueue()
+    queue.extend(_message("mallory@localhost", str(number)) for number in range(4))
+    queue.extend([_message("bob@localhost", "a"), _message("carol@localhost", "b")])
+    first = queue.take(10, 10_000, {"mallory@localhost": 1, "bob@localhost": 5})
+    assert [stanza.recipient for stanza in first] == ["mallory@localhost", "bob@localhost", "carol@localhost"]
+    assert list(queue.recipients) == ["mallory@localhost"]
+    assert queue.take(10, 10_000, {"mallory@localhost": 0}) == []
+    assert len(queue.take(10, 10_000)) == 3
+
+
+async def test_one_recipient_of_several_takes_a_share_of_the_stream_only(real_server: XmppServer) -> None:
+    account = await real_server.account()
+    sender = Connection(f"{account[0]}/agent", account[1], endpoint_of(real_server), on_message=lambda message: None)
+    async with (
+        StockClient(*await real_server.account(), real_server) as mallory,
+        StockClient(*await real_server.account(), real_server) as bob,
+    ):
+        await sender.open()
+        unacknowledged = sender.client.stream_management.unacked_queue
+        sender.send([_message(bob.jid, "hello")])
+        assert await sender.wait_until_acknowledged(TIMEOUT_S)
+        sender.send([_message(mallory.jid, str(number)) for number in range(100)])
+        assert len(unacknowledged) == 32
+        sender.send([_message(bob.jid, "not late")])
+        await asyncio.sleep(0)  # one round: it is written
+        assert len(unacknowledged) == 33
+        assert [(await bob.answer())["body"] for _ in range(2)] == ["hello", "not late"]
+        await eventually(lambda: mallory.messages.qsize() == 100)
+        await sender.close()
+
+
 def test_small_stanzas_pass_large_ones_that_have_to_wait() -> None:
     queue = FairQueue()
     queue.extend(_message(f"{name}@localhost", text) for name in ("mallory", "bob") for text in ("x" * 20_000, "small"))

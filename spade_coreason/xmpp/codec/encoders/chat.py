@@ -88,6 +88,8 @@ def content_id(prefix: str, number: int, text: str) -> str:
     return f"{prefix}-{number}-{crc32(text.encode('utf-8', 'surrogatepass')):08x}"
 
 
+_SHORT_CHARACTERS = 200
+"""In a text up to this length, the check for printable characters costs less than `clean`."""
 _END = "</message>"
 
 
@@ -268,7 +270,9 @@ class ChatEncoder:
         return [*stanzas[:-1], last] if len(last.encode()) <= self._stanza_bytes else stanzas
 
     def _encode_text(self, text: str, stream: LiveMessage | None = None, *, is_link: bool = False) -> list[str]:
-        text = clean(text).strip()
+        text = text.strip()
+        if len(text) > _SHORT_CHARACTERS or not text.replace("\n", "").isprintable():  # hardly any short text
+            text = clean(text).strip()
         if not text:
             return []
         replaced_id = self._replaced_id(stream) if stream is not None and self.has_live_messages else None
