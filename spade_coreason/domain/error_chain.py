@@ -117,7 +117,9 @@ def _describe(error: BaseException, depth: int) -> list[ChainedError]:
             name, relation, omitted, text = remote.type, remote.relation, remote.omitted, remote.text
             places += remote.places
         elif isinstance(each, BaseExceptionGroup) and depth < _MAX_GROUP_DEPTH:
-            for member in each.exceptions[:MAX_CHAINED_ERRORS]:
+            for member in each.exceptions:
+                if len(chain) >= MAX_CHAINED_ERRORS:
+                    break
                 first, *rest = _describe(member, depth + 1)
                 chain += [replace(first, relation=_BESIDE) if chain else first, *rest]
             relation = _GROUP
