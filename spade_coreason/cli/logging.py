@@ -50,7 +50,8 @@ class TracebackFormatter(logging.Formatter):
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
             return _first_line(record)
-        return f"{_first_line(record)}\n{format_traceback(describe_error_chain(error), shows_text=True)}"
+        traceback = format_traceback(describe_error_chain(error), shows_text=True, shows_source=True)
+        return f"{_first_line(record)}\n{traceback}"
 
 
 def _first_line(record: logging.LogRecord) -> str:

@@ -18,9 +18,12 @@ _RELATIONS = {
 }
 
 
-def format_traceback(chain: ErrorChain, *, shows_text: bool) -> str:
-    """Format a chain of exceptions as Python does. `shows_text` adds the texts of the exceptions, and the lines of the code."""
-    return strip_control_characters("\n".join(_format_lines(chain, shows_text)))
+def format_traceback(chain: ErrorChain, *, shows_text: bool, shows_source: bool = False) -> str:
+    """Format a chain of exceptions as Python does.
+
+    `shows_text` adds the texts of the exceptions. `shows_source` adds lines of the code as it is now.
+    """
+    return strip_control_characters("\n".join(_format_lines(chain, shows_text, shows_source)))
 
 
 def format_place(place: CodePlace | None) -> str:
@@ -28,24 +31,25 @@ def format_place(place: CodePlace | None) -> str:
     return f"{Path(place.file).name}:{place.line}" if place is not None else ""
 
 
-def _format_lines(chain: ErrorChain, shows_text: bool) -> Iterator[str]:
+def _format_lines(chain: ErrorChain, shows_text: bool, shows_source: bool) -> Iterator[str]:
     for error in chain:
         if error.relation:
             yield ""
             yield _RELATIONS[error.relation]
             yield ""
-        yield "Traceback (most recent call last):"
-        yield from _format_places(error, has_source=shows_text)
+        if error.places:
+            yield "Traceback (most recent call last):"
+            yield from _format_places(error, shows_source)
         yield f"{error.type}: {error.text}" if shows_text and error.text else error.type
 
 
-def _format_places(error: ChainedError, *, has_source: bool) -> Iterator[str]:
+def _format_places(error: ChainedError, shows_source: bool) -> Iterator[str]:
     for is_own, group in groupby(error.places, lambda place: place.is_own):
         places = list(group)
         if is_own:
             for place in places:
                 yield f'  File "{place.file}", line {place.line}, in {place.function}'
-                source = linecache.getline(place.file, place.line).strip() if has_source else ""
+                source = linecache.getline(place.file, place.line).strip() if shows_source else ""
                 if source:
                     yield f"    {source}"
         else:

@@ -82,7 +82,7 @@ def test_an_incident_is_shown_beside_the_platform_and_after_it(project: Path) ->
         number = provoke(up)
         check_without_text(number)
         assert audited(project) == []
-        assert show(number, "--message").endswith(f'    raise ValueError("{SECRET}")\nValueError: {SECRET}\n')
+        assert show(number, "--message").endswith(f", in MoodyAgent.assist\nValueError: {SECRET}\n")
         assert audited(project) == [("operator", "incident.message", f"incident {number}")]
         _, _, err = up.stop()
         [line] = [line for line in err.splitlines() if "incident" in line]
