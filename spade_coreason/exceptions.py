@@ -292,3 +292,8 @@ def describe_for_log(error: BaseException) -> str:
     if isinstance(error, ModelError):
         return f"{error.where}: {error.problem}"
     return str(error) if isinstance(error, CoReasonError) else type(error).__name__
+
+
+def describe_text(error: BaseException) -> str:
+    """Return the text of an error for its own developer. It omits the texts of servers, which may quote a person's message."""
+    return describe_for_log(error) if isinstance(error, ModelError) else str(error)

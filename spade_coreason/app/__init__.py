@@ -9,6 +9,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "factories": ["build_embedder", "build_memory_limits", "build_token_counter"],
         "gc": ["tune_gc"],
         "malloc": ["trim_malloc_periodically", "tune_malloc"],
+        "incident_socket": ["read_incident_texts", "request_incident_texts"],
         "knowledge_socket": ["KNOWLEDGE_SOCKET", "RemoteKnowledge"],
         "platform": ["Platform"],
         "status_socket": ["read_status"],

@@ -6,6 +6,10 @@ from .factories import (
 from .gc import (
     tune_gc as tune_gc,
 )
+from .incident_socket import (
+    read_incident_texts as read_incident_texts,
+    request_incident_texts as request_incident_texts,
+)
 from .knowledge_socket import (
     KNOWLEDGE_SOCKET as KNOWLEDGE_SOCKET,
     RemoteKnowledge as RemoteKnowledge,

@@ -53,6 +53,7 @@ from .factories import (
     build_trusted_agents,
     load_avatar,
 )
+from .incident_socket import serve_incident_socket
 from .knowledge_socket import serve_knowledge_socket
 from .status_socket import serve_status_socket
 from .supervision import Supervision, lock_data, start_local_server
@@ -214,6 +215,7 @@ class Platform:
         await self._create_accounts()
         await self._stack.enter_async_context(serve_status_socket(settings.data_dir, self.status))
         await self._stack.enter_async_context(serve_knowledge_socket(settings.data_dir, self._knowledge))
+        await self._stack.enter_async_context(serve_incident_socket(settings.data_dir, self.database))
         await self._start_agents()
         await self._write_run_file()
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "conversations": "List conversations and their states.",
     "sessions": "See or delete what the agents said with whom.",
     "requests": "See the requests that ended the platform, and run them again or delete them.",
+    "incident": "Show the exception behind an incident that a person was told of.",
     "memory": "See, delete, import or compact what the agents remember.",
     "storage": "Back up, restore, check or migrate what the agents keep.",
     "knowledge": "Give documents to agents, and see what they know.",

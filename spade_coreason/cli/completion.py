@@ -1,11 +1,12 @@
-"""Shell completion for the agents and conversations of a data directory or a database server."""
+"""Shell completion for the agents, conversations and incidents of a data directory or a database server."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Coroutine
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +24,8 @@ _NEWEST_QUERY = (
     "SELECT conversation_id FROM conversations WHERE substr(conversation_id, 1, ?) = ?"
     " GROUP BY conversation_id ORDER BY max(last_interaction) DESC LIMIT ?"
 )
+
+_NEWEST_INCIDENTS_QUERY = "SELECT incident FROM incidents WHERE substr(incident, 1, ?) = ? ORDER BY id DESC LIMIT ?"
 
 
 def read_local_accounts(data_dir: Path) -> list[str]:
@@ -47,24 +50,38 @@ def complete_agents(ctx: click.Context, _parameter: click.Parameter, incomplete:
 
 def complete_conversations(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete ids of conversations, the newest first. Return [] if the configuration or the server has a fault."""
+    return _complete(ctx, incomplete, _NEWEST_QUERY, _find_on_server)
+
+
+def complete_incidents(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the numbers of incidents, the newest first. Return [] if the configuration or the server has a fault."""
+    return _complete(ctx, incomplete, _NEWEST_INCIDENTS_QUERY, _find_incidents_on_server)
+
+
+def _complete(
+    ctx: click.Context,
+    incomplete: str,
+    sqlite_query: str,
+    find_on_server: Callable[[Settings, str], Coroutine[Any, Any, list[str]]],
+) -> list[str]:
     with suppress(CoReasonError):
         settings = load_storage_settings_quietly(_project(ctx), ctx.params.get("file"), ctx.params.get("data"))
         if (file := sqlite_file(settings)) is not None:
-            return _find_in_file(file, incomplete)
+            return _find_in_file(file, sqlite_query, incomplete)
         import asyncio
 
-        return asyncio.run(_find_on_server(settings, incomplete))
+        return asyncio.run(find_on_server(settings, incomplete))
     return []
 
 
-def _find_in_file(database: Path, incomplete: str) -> list[str]:
+def _find_in_file(database: Path, query: str, incomplete: str) -> list[str]:
     import sqlite3
 
     # The file is read without the repositories. If it has no log (WAL), there is no writer. SQLite would create a log even to
     # read, and leave it behind.
     mode = "mode=ro" if database.with_name(f"{database.name}-wal").exists() else "mode=ro&immutable=1"
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{database.as_uri()}?{mode}", uri=True, timeout=0.5)) as reader:
-        return [name for (name,) in reader.execute(_NEWEST_QUERY, (len(incomplete), incomplete, MAX_COMPLETIONS))]
+        return [name for (name,) in reader.execute(query, (len(incomplete), incomplete, MAX_COMPLETIONS))]
     return []
 
 
@@ -83,6 +100,18 @@ async def _find_on_server(settings: Settings, incomplete: str) -> list[str]:
         await database.close()
     found.sort(key=lambda record: record.status.last_interaction, reverse=True)
     return list(dict.fromkeys(record.conversation_id for record in found))[:MAX_COMPLETIONS]
+
+
+async def _find_incidents_on_server(settings: Settings, incomplete: str) -> list[str]:
+    from ..storage import load_newest_incidents, open_database
+
+    database = await open_database(settings.storage.url, is_read_only=True)
+    try:
+        agents = [bare_jid(agent.jid) for agent in settings.agents]
+        found = await load_newest_incidents(database, agents, MAX_COMPLETIONS)
+    finally:
+        await database.close()
+    return [incident.number for incident in found if incident.number.startswith(incomplete)]
 
 
 def _project(ctx: click.Context) -> Path:

@@ -1,24 +1,17 @@
-"""Log records on standard error, one line each, without any text that people wrote."""
+"""Log records on standard error: one line each without any text that people wrote, or with tracebacks for a developer."""
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
-import sysconfig
-import traceback
-from pathlib import Path
 from typing import TextIO
 
+from ..domain.error_chain import describe_error_chain, find_place
 from ..exceptions import PeerFailedError, describe_for_log
 from .console import status_line
+from .tracebacks import format_place, format_traceback
 
 _PACKAGE = "spade_coreason"
-_LIBRARY_DIRECTORIES = (
-    str(Path(__file__).parents[1]),
-    *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
-)
-_LIBRARY_PREFIXES = (*(f"{place}{os.sep}" for place in _LIBRARY_DIRECTORIES), "<")
 
 
 class _StandardErrorHandler(logging.StreamHandler[TextIO]):
@@ -36,38 +29,37 @@ class _StandardErrorHandler(logging.StreamHandler[TextIO]):
 class OneLineFormatter(logging.Formatter):
     """Format a record in one line. For an exception of an agent's own code, or of another agent, show its type and place.
 
-    The text of such an exception may quote a person, so it is shown only if `quotes_errors` is set.
+    The text of such an exception may quote a person, so it is not shown.
     """
 
-    def __init__(self, quotes_errors: bool = False) -> None:
-        super().__init__()
-        self.quotes_errors = quotes_errors
-
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{record.levelname.lower()}: {_join_lines(record.getMessage())}"
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
-            return line
-        kind, description = type(error).__name__, describe_for_log(error)
-        if self.quotes_errors and description == kind and str(error):
-            description = f"{kind}: {error}"
-        elif isinstance(error, PeerFailedError) and not self.quotes_errors:
-            description = f"{kind} of {error.jid}"
-        return f"{line}: {_join_lines(description)}{_error_location(error)}; -vv shows more"
+            return _first_line(record)
+        description = describe_for_log(error)
+        if isinstance(error, PeerFailedError):
+            description = f"{type(error).__name__} of {error.jid}"
+        place = format_place(find_place(describe_error_chain(error)))
+        return f"{_first_line(record)}: {_join_lines(description)}{f' ({place})' if place else ''}; -vv shows more"
+
+
+class TracebackFormatter(logging.Formatter):
+    """Format a record in one line, and below it the traceback of its exception through the user's own code."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None:
+            return _first_line(record)
+        traceback = format_traceback(describe_error_chain(error), shows_text=True, shows_source=True)
+        return f"{_first_line(record)}\n{traceback}"
+
+
+def _first_line(record: logging.LogRecord) -> str:
+    return f"{record.levelname.lower()}: {_join_lines(record.getMessage())}"
 
 
 def _join_lines(text: str) -> str:
     return " ".join(text.split())
-
-
-def _error_location(error: BaseException) -> str:
-    """Return the last place in the user's own code on the way to an error; else the place that raised it."""
-    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    frames += getattr(error.__cause__, "frames", ())  # those in the process of an isolated agent
-    own = [frame for frame in frames if not frame[0].startswith(_LIBRARY_PREFIXES)]
-    for filename, line in (own or frames)[-1:]:
-        return f" ({Path(filename).name}:{line})"
-    return ""
 
 
 def configure_logging(verbosity: int) -> None:
@@ -86,8 +78,8 @@ def configure_logging(verbosity: int) -> None:
     logging.getLogger(_PACKAGE).setLevel(package_levels[min(verbosity, 2)])
 
 
-def quote_errors() -> None:
-    """Show the texts of exceptions, for a developer who runs and talks with their own agent."""
+def show_tracebacks() -> None:
+    """Show the tracebacks and texts of exceptions, for a developer who runs and talks with their own agent."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, OneLineFormatter):
-            handler.formatter.quotes_errors = True
+            handler.setFormatter(TracebackFormatter())

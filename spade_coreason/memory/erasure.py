@@ -28,6 +28,7 @@ class ErasureReport:
     preferences: int = 0
     documents: int = 0
     audit_entries: int = 0
+    incidents: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -45,6 +46,7 @@ class ErasureReport:
             self.preferences + report.preferences,
             self.documents + report.documents,
             self.audit_entries + report.audit_entries,
+            self.incidents + report.incidents,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..contracts.base import format_rfc3339, utc_now
 from ..domain.preferences import PREFERENCES_SCOPE, Preferences
-from ..storage import MESSAGE_COUNT_SCOPES, AgentRepository, InboxRecord, Shelf, StoredConversation
+from ..storage import MESSAGE_COUNT_SCOPES, AgentRepository, InboxRecord, Incident, Shelf, StoredConversation
 from .erasure import find_person_records
 from .interaction.store import AgentInteractionMemory
 
@@ -40,6 +40,8 @@ async def export_person(
     - `memories`: the entries of the interaction memory, by conversation id.
     - `documents`: knowledge that belongs to the person or to one of their conversations, turns included.
     - `audit`: the entries of the audit trail about the person.
+    - `incidents`: the failures that the person was told of. The exceptions behind them are for the operator: they may contain
+      secrets of the agent.
     - `requests`: the messages of the last seven days. Only unfinished ones have their text, and those that ended the process;
       that of others is not stored.
     """
@@ -63,6 +65,7 @@ async def export_person(
         },
         "documents": await _export_documents(repository, owner, conversation_ids),
         "audit": [record.entry for record in await repository.audit_trail.load_newest(person=owner)],
+        "incidents": [_export_incident(incident) for incident in await repository.incidents.load_of_person(owner)],
         "requests": [_export_request(record) for record in await repository.inbox.load_received_from(owner)],
     }
 
@@ -100,6 +103,14 @@ def _export_request(record: InboxRecord) -> dict[str, Any]:
         if text is not None:
             request[name] = _parse_json(text)
     return request
+
+
+def _export_incident(incident: Incident) -> dict[str, Any]:
+    return {
+        "incident": incident.number,
+        "occurred_at": format_rfc3339(incident.occurred_at),
+        "conversation_id": incident.conversation_id,
+    }
 
 
 def _parse_json(text: str) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ..concurrency import RATE_INTERVAL_S, RateLimiter
 from ..contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
@@ -16,6 +16,8 @@ from ..domain import conversation
 from ..domain.conversation import RUN, Decision, Rules
 from ..domain.messages import Failed, InboundRequest, Refused
 from ..memory import ActiveConversation
+from ..storage import Commit
+from .incidents import IncidentRecorder
 from .interceptors import overrides
 from .mailboxes import LARGE_CHARACTERS, MAX_LARGE_REQUESTS, Mailboxes
 from .quotas import QuotaLimit
@@ -114,19 +116,43 @@ class FloodLimit:
         return limiter.is_exceeded(incoming.owner)
 
 
+class Refusal(NamedTuple):
+    """The decision not to accept a request.
+
+    `problem` is the reply to the sender. If an interceptor failed, the sender is told when `incident` is done.
+    """
+
+    problem: Refused | Failed
+    incident: Commit[None] | None = None
+
+    def when_recorded(self, tell: Callable[[], object]) -> None:
+        """Call `tell` once the incident is stored, or cannot be; at once if there is none."""
+        if self.incident is None:
+            tell()
+            return
+        self.incident.on_stored(lambda _: tell())
+        self.incident.on_failed(lambda _: tell())
+
+
 class Admission:
     """Decides on the requests of the agent `jid` (a bare JID): the limits of the platform, then `interceptors`."""
 
     def __init__(
-        self, jid: str, mailboxes: Mailboxes, quota_limit: QuotaLimit, interceptors: Sequence[Interceptor] = ()
+        self,
+        jid: str,
+        mailboxes: Mailboxes,
+        quota_limit: QuotaLimit,
+        incidents: IncidentRecorder,
+        interceptors: Sequence[Interceptor] = (),
     ) -> None:
         self._jid = jid
+        self._incidents = incidents
         self._checks = HopLimit().receive, CapacityLimit(mailboxes).receive
         self._checks_for_agent = (*self._checks, quota_limit.receive)
         self._checks_for_commands = (*self._checks, CommandLimit().receive)
         self._receivers = tuple(i.receive for i in interceptors if overrides(i.receive, Interceptor.receive))
 
-    def refuse(self, incoming: InboundRequest, *, is_for_agent: bool, may_be_duplicate: bool) -> Refused | Failed | None:
+    def refuse(self, incoming: InboundRequest, *, is_for_agent: bool, may_be_duplicate: bool) -> Refusal | None:
         """Ask the limits about a request, then the interceptors. Return the refusal of the first that refuses, or None.
 
         Commands of the platform have a limit of their own instead of quotas and interceptors. A duplicate has been decided on.
@@ -140,8 +166,8 @@ class Admission:
                 return _as_refused(verdict)
         return self.ask_interceptors(incoming) if is_for_agent and self._receivers and not may_be_duplicate else None
 
-    def ask_interceptors(self, incoming: InboundRequest) -> Refused | Failed | None:
-        """Ask the interceptors about a request, as `refuse` does. A fault of one is logged, and refuses the request."""
+    def ask_interceptors(self, incoming: InboundRequest) -> Refusal | None:
+        """Ask the interceptors about a request, as `refuse` does. A fault of one is an incident, and refuses the request."""
         # A view, because another part of the request may be stored later.
         request = replace(
             incoming,
@@ -155,15 +181,17 @@ class Admission:
                     return _as_refused(verdict)
                 if not isinstance(verdict, Accept):
                     raise TypeError(f"{receive.__qualname__} returned {verdict!r}, neither Accept nor Refuse")
-        except (Exception, SystemExit, asyncio.CancelledError):  # code of the user
-            incident = secrets.token_hex(4)
+        except (Exception, SystemExit, asyncio.CancelledError) as error:  # code of the user
+            incident = self._incidents.make_number()
             log.exception("%s: incident %s: a request of %s is refused", self._jid, incident, incoming.sender)
-            return Failed(f"Something went wrong on my side (incident {incident}).", ErrorCode.INTERNAL, True, incident)
+            text = f"Something went wrong on my side (incident {incident})."
+            failure = Failed(text, ErrorCode.INTERNAL, True, incident)
+            return Refusal(failure, self._incidents.record(incident, error, incoming.owner))
         return None
 
 
-def _as_refused(verdict: Refuse) -> Refused:
-    return Refused(verdict.text, verdict.code, verdict.retry_after_s, verdict.tells_people)
+def _as_refused(verdict: Refuse) -> Refusal:
+    return Refusal(Refused(verdict.text, verdict.code, verdict.retry_after_s, verdict.tells_people))
 
 
 def decide_for_conversation(active: ActiveConversation, incoming: InboundRequest, now: datetime, rules: Rules) -> Decision:

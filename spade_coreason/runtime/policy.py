@@ -38,6 +38,15 @@ class Retention:
         return self.by_state.get(state, self.default)
 
     @property
+    def shortest_age(self) -> timedelta | None:
+        """The shortest age limit of any state; None if no state has one.
+
+        Incidents have this limit, so that none outlives its turn.
+        """
+        ages = [keep.age for keep in map(self.for_state, ConversationState) if keep.age is not None]
+        return min(ages, default=None)
+
+    @property
     def is_unlimited(self) -> bool:
         """True if nothing is ever deleted."""
         return all(self.for_state(state) == Keep() for state in ConversationState)

@@ -93,6 +93,8 @@ class RetentionJob:
                 turns += await self._delete_old_turns(state, now, keep)
         if self._retention.default.age is not None:
             await self._repository.retention.delete_orphaned_variables(now - self._retention.default.age)
+        if (age := self._retention.shortest_age) is not None:
+            await self._repository.incidents.delete_older(now - age)
         return Purged(conversations, turns)
 
     async def _delete_idle(self, state: ConversationState, before: datetime) -> Purged:

@@ -36,6 +36,7 @@ from .commands.registry import Commands
 from .crash_guard import CrashGuard
 from .expiry import ConversationExpiry, OnConversationEnd
 from .files import Files, refuse_upload
+from .incidents import IncidentRecorder
 from .loader import ConversationLoader
 from .long_answers import LongAnswers
 from .mailboxes import LARGE_CHARACTERS, Mailbox, Mailboxes, QueuedRequest
@@ -116,7 +117,8 @@ class Runner:
             quotas,
         )
         self.quota_limit = QuotaLimit(repository, quotas, clock, self.metrics.now)
-        self._admission = Admission(self.jid, self._mailboxes, self.quota_limit, interceptors)
+        incidents = IncidentRecorder(repository, clock)
+        self._admission = Admission(self.jid, self._mailboxes, self.quota_limit, incidents, interceptors)
         self.flood_limit = FloodLimit()
         """The senders whose further requests are to be dropped before they come here."""
         self._duplicate_limiter = RateLimiter(_MAX_DUPLICATES_PER_MINUTE)
@@ -154,6 +156,7 @@ class Runner:
             assist_timers=DeadlineTimers(self.policy.assist_timeout_s, self.jid, timings.blocked_s),
             usage=usage or Usage(repository, clock),
             metrics=self.metrics,
+            incidents=incidents,
         )
         self.loader = ConversationLoader(self._services)
         self.control = AgentControl(repository, self._mailboxes, self._expiry, clock)
@@ -280,9 +283,9 @@ class Runner:
         for_agent, command, is_for_agent = self._parse_command(incoming)
         if may_be_duplicate and not self._duplicate_limiter.allow(sender):
             return None  # whatever it is a duplicate of is in the inbox
-        problem = self._admission.refuse(for_agent, is_for_agent=is_for_agent, may_be_duplicate=may_be_duplicate)
-        if problem is not None:
-            self._outbox.send_problem(incoming, problem)
+        refusal = self._admission.refuse(for_agent, is_for_agent=is_for_agent, may_be_duplicate=may_be_duplicate)
+        if refusal is not None:
+            refusal.when_recorded(partial(self._outbox.send_problem, incoming, refusal.problem))
             if self.flood_limit.record_refusal(incoming):
                 self._outbox.send(self._outbox.encode(incoming, uuid4(), FloodLimit.notice))
             return None
@@ -389,10 +392,10 @@ class Runner:
         """Ask the interceptors about a request that looked like a duplicate and is none. Return True if they refuse it."""
         if not queued.is_for_agent or queued.is_redelivered:
             return False
-        if (problem := self._admission.ask_interceptors(queued.incoming)) is None:
+        if (refusal := self._admission.ask_interceptors(queued.incoming)) is None:
             return False
         self.repository.inbox.close(queued.inbox_row)
-        self._outbox.send_problem(queued.incoming, problem, queued.key)
+        refusal.when_recorded(partial(self._outbox.send_problem, queued.incoming, refusal.problem, queued.key))
         return True
 
     def _open_output(self, active: ActiveConversation, queued: QueuedRequest) -> TurnOutput:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -136,7 +135,7 @@ class Turn:
             if mailbox.is_cancelled:
                 output.cancel()
                 return None
-            return self._report_failure(
+            return await self._report_failure(
                 error, is_late=isinstance(error, TimeoutError) and deadline is not None and deadline.has_expired
             )
         finally:
@@ -147,9 +146,9 @@ class Turn:
             return Failed(reported_error.user_message, int(code), reported_error.recoverable, is_reported=True)
         return Completed(mailbox.conversation_id or "", "completed" if self.changes.is_ended else "active")
 
-    def _report_failure(self, error: BaseException, *, is_late: bool) -> TurnEvent:
-        """Log a failure with its traceback. Tell the sender the number of the incident only."""
-        agent, incident = self.services.jid, secrets.token_hex(4)
+    async def _report_failure(self, error: BaseException, *, is_late: bool) -> TurnEvent:
+        """Log a failure with its traceback and store it. Tell the sender the number of the incident only."""
+        agent, incident = self.services.jid, self.services.incidents.make_number()
         code: int = ErrorCode.TIMEOUT if is_late else ErrorCode.INTERNAL
         problem = describe_for_log(error)
         if is_late:
@@ -165,6 +164,9 @@ class Turn:
             log.error("%s: incident %s", agent, incident, exc_info=error)
             text = f"Something went wrong on my side (incident {incident})."
         self.services.metrics.record_failure(f"{problem} (incident {incident})")
+        if not self.is_deleted:
+            record = self.conversation.record
+            await self.services.incidents.record(incident, error, record.owner, record.conversation_id).wait()
         self.output.abort_streams("the turn failed")
         self.output.emit_error(UserErrorBlock(user_message=text, recoverable=True, code=code))
         self.has_failed = True

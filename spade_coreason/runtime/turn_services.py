@@ -14,6 +14,7 @@ from ..storage import AgentRepository
 from .agent_lifecycle import AgentLifecycle
 from .crash_guard import CrashGuard
 from .expiry import ConversationExpiry
+from .incidents import IncidentRecorder
 from .interceptors import chain_around
 from .long_answers import LongAnswers
 from .mailboxes import Mailboxes
@@ -49,6 +50,7 @@ class TurnServices:
     assist_timers: DeadlineTimers
     usage: Usage
     metrics: Metrics
+    incidents: IncidentRecorder
     chain: Next | None = field(init=False)
     """The agent's `assist` with the interceptors around it; None if none is around it."""
     _warned_of_return: set[str] = field(default_factory=set)

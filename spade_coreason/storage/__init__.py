@@ -24,6 +24,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "factory": ["open_database"],
         "health": ["check_health"],
         "inbox": ["Inbox"],
+        "incidents": ["Incident", "load_incident_with_texts", "load_incidents", "load_newest_incidents"],
         "knowledge": [
             "Document",
             "KnowledgeRepository",

@@ -41,6 +41,12 @@ from .health import (
 from .inbox import (
     Inbox as Inbox,
 )
+from .incidents import (
+    Incident as Incident,
+    load_incident_with_texts as load_incident_with_texts,
+    load_incidents as load_incidents,
+    load_newest_incidents as load_newest_incidents,
+)
 from .knowledge import (
     Document as Document,
     KnowledgeRepository as KnowledgeRepository,

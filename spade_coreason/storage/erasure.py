@@ -10,6 +10,7 @@ from sqlalchemy import Connection, delete, select, update
 from ..domain.identifiers import candidate_conversation_ids
 from ..domain.preferences import PREFERENCES_SCOPE
 from . import audit
+from .incidents import delete_incidents_of_conversation, delete_incidents_of_person
 from .knowledge import Shelf, delete_shelves
 from .records import StorageErasureReport, StoredConversation
 from .schema import CLOSED, conversations, crashed_requests, inbox, interactions, variables
@@ -29,11 +30,12 @@ def delete_everything(
 
     Run this inside a transaction of the writer.
     """
-    turn_count = variable_count = request_count = preference_count = entry_count = 0
+    turn_count = variable_count = request_count = preference_count = entry_count = incident_count = 0
     targets: list[Shelf] = []
     for record in records:
         turn_count += connection.execute(delete(interactions).where(interactions.c.conversation == record.id)).rowcount
         variable_count += connection.execute(_delete_variables(agent, "conversation", record.conversation_id)).rowcount
+        incident_count += delete_incidents_of_conversation(connection, agent, record)
         targets.append(Shelf("conversation", record.conversation_id))
         connection.execute(delete(conversations).where(conversations.c.id == record.id))
     if person is not None:
@@ -50,6 +52,7 @@ def delete_everything(
         connection.execute(received.values(sender=""))
         crashed = delete(crashed_requests).where(crashed_requests.c.agent == agent, crashed_requests.c.sender == person)
         connection.execute(crashed)
+        incident_count += delete_incidents_of_person(connection, agent, person)
         entry_count = audit.erase_person_entries(connection, agent, person)
     document_count = delete_shelves(connection, agent, targets)
     return StorageErasureReport(
@@ -60,6 +63,7 @@ def delete_everything(
         preference_count,
         document_count,
         entry_count,
+        incident_count,
     )
 
 

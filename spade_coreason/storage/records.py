@@ -130,6 +130,7 @@ class StorageErasureReport:
     """1 if the person had stored preferences, else 0."""
     documents: int = 0
     audit_entries: int = 0
+    incidents: int = 0
 
 
 def conversation_columns(agent: str, record: StoredConversation) -> tuple[Any, ...]:

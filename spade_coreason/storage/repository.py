@@ -26,6 +26,7 @@ from .erasure import (
     delete_refusal,
 )
 from .inbox import Inbox
+from .incidents import IncidentRepository
 from .knowledge import KnowledgeRepository
 from .records import (
     ConversationColumns,
@@ -39,7 +40,7 @@ from .records import (
     to_micros,
 )
 from .retention import RetentionRepository
-from .schema import audit, conversations, inbox, interactions, shelves, variables
+from .schema import audit, conversations, inbox, incidents, interactions, shelves, variables
 from .statements import FIND_CONVERSATIONS, LOAD_HISTORY, LOAD_VARIABLES, MAX_CANDIDATE_IDS, SAVE_CONVERSATION, SAVE_VARIABLE
 
 _CONVERSATION_PAGE = 50
@@ -53,7 +54,7 @@ _TODAY = "today"
 
 async def list_stored_agents(database: Database) -> list[str]:
     """Return the agents (bare JIDs) with any stored data besides requests, in alphabetical order."""
-    tables = (conversations, variables, shelves, audit)
+    tables = (conversations, variables, shelves, audit, incidents)
     query = union(*(select(table.c.agent) for table in tables)).order_by("agent")
     return await database.read(lambda connection: list(connection.execute(query).scalars()))
 
@@ -71,6 +72,8 @@ class AgentRepository:
         """The requests of the agent, in the same database."""
         self.audit_trail = AuditTrail(database, agent)
         """The audit trail of the agent, in the same database."""
+        self.incidents = IncidentRepository(database, agent)
+        """The incidents of the agent, in the same database."""
 
     @property
     def is_failing(self) -> bool:
@@ -163,7 +166,8 @@ class AgentRepository:
         senders = select(inbox.c.sender).where(inbox.c.agent == self.agent, inbox.c.sender != "")
         known = select(shelves.c.holder).where(shelves.c.agent == self.agent, shelves.c.scope == "person")
         audited = select(audit.c.person).where(audit.c.agent == self.agent, audit.c.person != "")
-        return list(await self._fetch_scalars(owners.union(holders, senders, known, audited)))
+        failed = select(incidents.c.person).where(incidents.c.agent == self.agent)
+        return list(await self._fetch_scalars(owners.union(holders, senders, known, audited, failed)))
 
     async def count_conversations(self) -> tuple[int, int]:
         """Return the number of active conversations and the number of all conversations."""
@@ -186,7 +190,8 @@ class AgentRepository:
         return await self._database.erase(work)
 
     async def erase_person(self, person: str) -> StorageErasureReport:
-        """Delete everything about a person (a bare JID): conversations, turns, variables, pending requests and knowledge.
+        """Delete everything about a person (a bare JID): conversations, turns, variables, pending requests, knowledge,
+        and incidents.
 
         Entries of the audit trail are erased; their hashes stay.
         """

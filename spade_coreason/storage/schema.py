@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISION = "0006"
+REVISION = "0007"
 """The newest migration. `metadata` describes the tables after it."""
 
 metadata = MetaData()
@@ -105,6 +105,23 @@ crashed_requests = Table(
     Column("failed_at", BigInt),
 )
 
+# Failures that people were told of by a number. `errors` is the chain of exceptions as JSON, and `texts` are their texts, which
+# may quote a person: they are read only for a command that says so in the audit trail.
+incidents = Table(
+    "incidents",
+    metadata,
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("agent", Text, nullable=False),
+    Column("incident", Text, nullable=False),
+    Column("person", Text, nullable=False),
+    Column("conversation_id", Text),
+    Column("occurred_at", BigInt, nullable=False),
+    Column("errors", Text, nullable=False),
+    Column("texts", Text, nullable=False),
+    Index("incidents_by_agent", "agent", "id"),
+    Index("incidents_by_person", "agent", "person", "id"),
+)
+
 # Knowledge. A shelf belongs to an agent itself (scope "agent", holder ""), to a person or to a conversation. A search never
 # reads the shelves of other people or conversations.
 shelves = Table(
@@ -175,5 +192,5 @@ audit_heads = Table(
     Column("integrity_hash", Text, nullable=False),
 )
 
-NUMBERED = (inbox, interactions, conversations, shelves, documents, passages)
+NUMBERED = (inbox, interactions, conversations, shelves, documents, passages, incidents)
 """The tables whose row ids the one process that owns the database assigns."""

@@ -21,7 +21,7 @@ from spade_coreason import PeerError
 from spade_coreason.cli.checks import slixmpp_problem
 from spade_coreason.cli.commands.run import default_agent_name
 from spade_coreason.cli.console import format_milliseconds, format_timedelta, paint, status_line, verdict_sign, write
-from spade_coreason.cli.logging import OneLineFormatter, _StandardErrorHandler
+from spade_coreason.cli.logging import OneLineFormatter, TracebackFormatter, _StandardErrorHandler
 from spade_coreason.exceptions import PeerFailedError, PeerUnavailableError
 from spade_coreason.runtime.isolation.errors import dump_error, load_error
 
@@ -48,8 +48,45 @@ def test_a_log_line_is_one_line_and_quotes_no_person() -> None:
     assert line.startswith("error: a turn failed: ValueError (test_console.py:")
     assert "alice" not in line
     assert "\n" not in line
-    line = OneLineFormatter(quotes_errors=True).format(record)
-    assert line.startswith("error: a turn failed: ValueError: what alice said (test_console.py:")
+
+
+def test_a_traceback_has_the_code_of_the_user_and_the_text_of_each_exception(tmp_path: Path) -> None:
+    chef = tmp_path / "chef.py"
+    chef.write_text(
+        "def cook(read):\n    try:\n        read()\n"
+        "    except ValueError as error:\n        raise LookupError('no soup') from error\n"
+    )
+    try:
+        runpy.run_path(str(chef))["cook"](partial(json.loads, "{"))
+    except LookupError:
+        record = logging.LogRecord("x", logging.ERROR, __file__, 1, "incident 1", (), sys.exc_info())
+    lines = TracebackFormatter().format(record).splitlines()
+    assert re.fullmatch(r"  \(3 calls of libraries, to JSONDecoder\.raw_decode at decoder\.py:\d+\)", lines.pop(4))
+    here = [f'  File "{__file__}", line N, in {record.exc_info[1].__traceback__.tb_frame.f_code.co_name}']  # type: ignore[index,union-attr]
+    here += ['    runpy.run_path(str(chef))["cook"](partial(json.loads, "{"))']
+    assert [re.sub(r"line \d+, in test", "line N, in test", line) for line in lines] == [
+        "error: incident 1",
+        "Traceback (most recent call last):",
+        f'  File "{chef}", line 3, in cook',
+        "    read()",
+        "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        "Traceback (most recent call last):",
+        *here,
+        f'  File "{chef}", line 5, in cook',
+        "    raise LookupError('no soup') from error",
+        "LookupError: no soup",
+    ]
+
+
+def test_a_traceback_has_no_control_characters() -> None:
+    try:
+        raise ValueError("red \x1b[31m")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, __file__, 1, "incident 1", (), sys.exc_info())
+    assert TracebackFormatter().format(record).endswith("\nValueError: red [31m")
 
 
 def test_a_log_line_names_the_place_in_the_users_code_and_the_peer(tmp_path: Path) -> None:
@@ -85,8 +122,11 @@ def test_a_log_line_names_the_place_in_the_code_of_an_isolated_agent() -> None:
         raise load_error(dumped)
     except ValueError:
         record = logging.LogRecord("x", logging.ERROR, __file__, 1, "incident 1", (), sys.exc_info())
-    [(_, line)] = dumped["frames"]
+    [[_, line, function, _]] = dumped["chain"][0]["places"]
     assert OneLineFormatter().format(record) == f"error: incident 1: ValueError (test_console.py:{line}); -vv shows more"
+    traceback = TracebackFormatter().format(record)
+    assert f'File "{__file__}", line {line}, in {function}\n    raise ValueError("what alice said")\n' in traceback
+    assert traceback.endswith("\nValueError: what alice said")
 
 
 def test_a_log_line_is_written_above_the_status_line(capfd: pytest.CaptureFixture[str]) -> None:

@@ -73,16 +73,22 @@ def test_run_names_the_configuration_of_the_platform_that_uses_the_data(tmp_path
         assert "; add weather:weather to `agents` in config/platform.yaml, and start it again; or name" in refused.stderr
 
 
-def test_run_shows_what_an_exception_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--reload"]])
+def test_run_shows_the_traceback_of_an_exception(tmp_path: Path, options: list[str]) -> None:
     (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
     env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
-    with run_in_background(
-        "run", "moody:MoodyAgent", cwd=tmp_path, env=env, until="Hello", errors=["ValueError: a secret"]
-    ) as run:
+    command = ("run", "moody:MoodyAgent", *options)
+    with run_in_background(*command, cwd=tmp_path, env=env, until="Hello", errors=["moody@localhost: incident"]) as run:
         assert run.run_command("ask", "moody@localhost", "raise").returncode == 1
         _, _, err = run.stop()
-        [line] = [line for line in err.splitlines() if "incident" in line]
-        assert re.search(r"^error: moody@localhost: incident \w+: ValueError: a secret of the person \(moody\.py:\d+\)", line)
+        expected = (
+            r"^error: moody@localhost: incident \w{8}\n"
+            r"Traceback \(most recent call last\):\n"
+            rf'  File "{tmp_path}/moody\.py", line \d+, in MoodyAgent\.assist\n'
+            r'    raise ValueError\("a secret of the person"\)\n'
+            r"ValueError: a secret of the person$"
+        )
+        assert re.search(expected, err, re.MULTILINE), err
 
 
 def test_sigterm_stops_with_0_too_and_the_run_file_is_gone(tmp_path: Path) -> None:

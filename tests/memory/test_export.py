@@ -15,6 +15,7 @@ import pytest
 from spade_coreason import AgentInteractionMemory
 from spade_coreason.contracts import AuditEntry, ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
+from spade_coreason.domain.error_chain import describe_error_chain
 from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences
 from spade_coreason.memory.erasure import erase_person
 from spade_coreason.memory.export import SCHEMA, VERSION, export_person
@@ -73,6 +74,7 @@ async def store_everything(repository: AgentRepository, memory: AgentInteraction
     repository.save_message_counts(lambda: [MessageCount("person", owner, NOW.date(), 3, 30)])
     await memory.aadd_information(f"{owner}_{AGENT}", "was told in a turn that never ended")
     await repository.audit_trail.append(AuditEntry(actor=AGENT, action="tell", resource=owner, outcome="success"), owner)
+    await repository.incidents.record("1f2e3d4c", owner, None, NOW, describe_error_chain(ValueError(f"a key of {AGENT}")))
     _, is_new, _ = repository.inbox.receive(uuid4().bytes, owner, json.dumps({"payload": {"query": "waits"}}), NOW)
     await is_new
 
@@ -118,6 +120,7 @@ async def test_everything_about_a_person_is_shown_and_nothing_about_others(
     document = {"name": f"note of {ALICE}", "added_at": "2026-01-02T03:04:05Z", "text": f"knows {ALICE}\nand more"}
     assert export["documents"] == [{"person": ALICE, **document}, {"conversation": f"{ALICE}/long", **document}]
     assert [(entry["action"], entry["resource"]) for entry in export["audit"]] == [("tell", ALICE)]
+    assert export["incidents"] == [{"incident": "1f2e3d4c", "occurred_at": "2026-01-02T03:04:05Z", "conversation_id": None}]
     *closed, waiting = export["requests"]
     assert len(closed) == 1202
     assert all(request == {"received_at": "2026-01-02T03:04:05Z", "state": "closed"} for request in closed)
@@ -143,12 +146,23 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
         "preferences": int(bool(export["preferences"])),
         "documents": len(export["documents"]),
         "audit_entries": len(export["audit"]),
+        "incidents": len(export["incidents"]),
     }
     assert all(counted.values())
     assert export["messages_today"] == {"today": {"day": f"{NOW:%Y-%m-%d}", "messages": 3, "bytes": 30}}
     report = asdict(await erase_person(repository, memory, ALICE))
     assert {**report, "conversation_ids": set(report["conversation_ids"])} == counted
-    kinds = ("conversations", "variables", "messages_today", "preferences", "memories", "documents", "audit", "requests")
+    kinds = (
+        "conversations",
+        "variables",
+        "messages_today",
+        "preferences",
+        "memories",
+        "documents",
+        "audit",
+        "requests",
+        "incidents",
+    )
     empty = await export_person(repository, memory, ALICE)
     assert not any(empty[kind] for kind in kinds)
     assert set(empty) - set(kinds) == {"schema", "version", "agent", "person", "exported_at"}

@@ -19,7 +19,6 @@ from xml.sax.saxutils import escape
 
 from spade_coreason import ResponseHandler, Session, SessionHandle
 from spade_coreason.app.platform import Platform
-from spade_coreason.cli.logging import OneLineFormatter
 from spade_coreason.config.loader import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest, Interceptor
 from spade_coreason.contracts.base import utc_now
@@ -479,6 +478,15 @@ def texts(messages: Iterable[Any]) -> list[str]:
     return [str(message["body"]) for message in messages]
 
 
+class _ErrorFormatter(logging.Formatter):
+    """Format an error in one line with the text of its exception, as `errors_in` reads it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        error = record.exc_info[1] if record.exc_info else None
+        parts = ["error", record.getMessage(), *([type(error).__name__, str(error)] if error is not None else [])]
+        return " ".join(": ".join(parts).split())
+
+
 def _error_log(configuration: Path) -> Path:
     return configuration.with_suffix(".errors")
 
@@ -486,7 +494,7 @@ def _error_log(configuration: Path) -> Path:
 async def _serve(configuration: Path) -> None:
     errors = logging.FileHandler(_error_log(configuration))
     errors.setLevel(logging.ERROR)
-    errors.setFormatter(OneLineFormatter(quotes_errors=True))
+    errors.setFormatter(_ErrorFormatter())
     logging.basicConfig(handlers=[logging.StreamHandler(), errors])
     async with Platform(load_settings(configuration, PROJECT, os.environ)) as running:
         # Once `wait` handles signals: a SIGTERM before would end the process at once.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...exceptions import ConfigError, ServerError
 from ..account import data_option
 from ..context import define_command as define, run_async
+from ..logging import show_tracebacks
 from ..settings import config_option, load_demo_settings
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def command(file: Path | None, data: Path | None) -> int:
       spade-coreason demo
       spade-coreason demo < /dev/null
     """
+    show_tracebacks()
     settings = load_demo_settings(file, data)
     if not settings.server.is_local:
         raise ConfigError(settings.place("server.mode"), "a demo has a server of its own; use `up` and `chat` instead")

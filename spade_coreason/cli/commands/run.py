@@ -14,7 +14,7 @@ import yaml
 from ...exceptions import ConfigError, CoReasonError, DataDirectoryInUseError
 from ..account import PASSWORD_VARIABLE, data_option, read_password
 from ..context import PROGRAM, define_command as define
-from ..logging import quote_errors
+from ..logging import show_tracebacks
 from ..reload import reload_option, run_or_reload
 from ..settings import build_settings, place_at_option
 
@@ -66,7 +66,7 @@ def command(
       spade-coreason run agents.echo:EchoAgent --option delay_s=0.2
       spade-coreason run weather:weather --jid weather@example.org --password-file secret.txt
     """
-    quote_errors()
+    show_tracebacks()
     settings = _build_settings(agents, pairs, jid, data, values)
     options = ["--host", "--port", "--ca-file"]
     server_options = [

@@ -246,6 +246,7 @@ def _print_erasure(agent: str, erasure: ErasureReport) -> None:
         _count_text(erasure.requests, "waiting request"),
         *([_count_text(erasure.documents, "document")] if erasure.documents else []),
         *([_count_text(erasure.audit_entries, "audited step")] if erasure.audit_entries else []),
+        *([_count_text(erasure.incidents, "incident")] if erasure.incidents else []),
     ]
     if erasure.preferences:
         parts.append("what they preferred")

@@ -82,9 +82,11 @@ class CommandExecutor:
         is_for_agent = command.name in self._commands.agent_commands
         if is_for_agent:
             incoming = InboundRequest("person", owner, "", thread, {"query": command.text, **values}, "", owner=owner)
-            problem = self._admission.refuse(incoming, is_for_agent=True, may_be_duplicate=False)
-            if problem is not None:
-                return CommandResult(problem.message, is_error=True)
+            refusal = self._admission.refuse(incoming, is_for_agent=True, may_be_duplicate=False)
+            if refusal is not None:
+                if refusal.incident is not None:
+                    await refusal.incident.wait()
+                return CommandResult(refusal.problem.message, is_error=True)
         mailbox = self._services.mailboxes.get_or_create(owner, thread)
         before_row = max((item.inbox_row for item in mailbox.queue if isinstance(item, QueuedRequest)), default=0)
         future: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()

@@ -70,6 +70,8 @@ def describe_deleted(report: ErasureReport) -> str:
         parts.append(pluralise(report.documents, "document"))
     if report.audit_entries:
         parts.append(f"what I did in {pluralise(report.audit_entries, 'audited step')}")
+    if report.incidents:
+        parts.append(f"what I noted of {pluralise(report.incidents, 'failure')}")
     if report.preferences:
         parts.append("your settings")
     return f"Forgotten: {', '.join(parts)}." if parts else "Forgotten."

@@ -7,6 +7,7 @@ import traceback
 from typing import Any
 
 from ... import exceptions
+from ...domain.error_chain import RemoteTracebackError, describe_error_chain, dump_error_chain, load_error_chain
 
 _MAX_TEXT = 10_000
 _MAX_TRACEBACK = 50_000
@@ -14,30 +15,15 @@ _MAX_TYPES = 20
 _MAX_FRAMES = 30
 
 
-class RemoteTracebackError(Exception):
-    """The traceback of an exception in the other process. It is the cause of the exception here, so that a log has it.
-
-    `frames` are the file and the line of each call.
-    """
-
-    def __init__(self, text: str, frames: list[tuple[str, int]]) -> None:
-        super().__init__(text)
-        self.frames = frames
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.args[0]}"""'
-
-
 def dump_error(error: BaseException) -> dict[str, Any]:
     """Return an exception as JSON: the names of its types, its text, its traceback, and its simple attributes."""
-    frames = traceback.extract_tb(error.__traceback__)[-_MAX_FRAMES:]
     text = str(error.args[0]) if isinstance(error, exceptions.CoReasonError) and error.args else str(error)
     attributes = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}
     return {
         "types": [kind.__name__ for kind in type(error).__mro__][:_MAX_TYPES],
         "text": text[:_MAX_TEXT],
         "traceback": "".join(traceback.format_exception(error, limit=_MAX_FRAMES))[-_MAX_TRACEBACK:],
-        "frames": [(frame.filename, frame.lineno) for frame in frames],
+        "chain": dump_error_chain(describe_error_chain(error)),
         "attributes": attributes if isinstance(error, exceptions.CoReasonError) else {},
     }
 
@@ -49,7 +35,6 @@ def load_error(data: dict[str, Any]) -> Exception:
     case: nothing that ends a process is raised here.
     """
     names, text = [str(name) for name in data["types"]], str(data["text"])[:_MAX_TEXT]
-    frames = [(str(file), int(line)) for file, line in data["frames"]]
     base, base_name = next(((kind, name) for name in names if (kind := _find_type(name)) is not None), (Exception, ""))
     kind = base if names[:1] == [base_name] else type(names[0] if names else "Exception", (base,), {})
     error: Exception = kind.__new__(kind)
@@ -58,7 +43,7 @@ def load_error(data: dict[str, Any]) -> Exception:
         error.__dict__.update(
             (str(name), value) for name, value in data["attributes"].items() if isinstance(value, str | int | float | None)
         )
-    error.__cause__ = RemoteTracebackError(str(data["traceback"])[-_MAX_TRACEBACK:], frames)
+    error.__cause__ = RemoteTracebackError(str(data["traceback"])[-_MAX_TRACEBACK:], load_error_chain(data["chain"]))
     return error
 
 

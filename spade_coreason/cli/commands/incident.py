@@ -1,0 +1,134 @@
+"""The command `spade-coreason incident`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...exceptions import ConfigError
+from ..agent_storage import AgentStorage, open_storage, storage_options
+from ..completion import complete_incidents
+from ..console import encode_json, format_time, one_line, print_table, strip_control_characters
+from ..context import define_command as define, run_async
+from ..tracebacks import format_place, format_traceback
+
+if TYPE_CHECKING:
+    from ...storage import Incident
+
+_LISTED = 20
+
+
+@define("incident")
+@click.argument("words", metavar="[ID]", nargs=-1, shell_complete=complete_incidents)
+@storage_options
+@click.option("--message", "has_texts", is_flag=True, help="Also show what the exceptions say; an entry in the audit trail.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    words: tuple[str, ...], file: Path | None, data: Path | None, agent: str | None, has_texts: bool, as_json: bool
+) -> None:
+    """Show the exception behind an incident that a person was told of.
+
+    ID is the number that the person was told: "Something went wrong on my side (incident 1f2e3d4c)". Without ID the newest
+    twenty are listed. Works beside a running platform.
+
+    What an exception says may quote a person, so it is shown with --message only, and that is an entry in the audit trail
+    of the agent. The oldest incidents are deleted beyond 1,000 of an agent or 100 of a person, and with the person's data.
+
+    \b
+      spade-coreason incident
+      spade-coreason incident 1f2e3d4c
+      spade-coreason incident 1f2e3d4c --message
+    """
+    if not words:
+        if has_texts:
+            raise ConfigError("--message", "is for one incident; name it: spade-coreason incident ID --message")
+        run_async(_list(file, data, agent, as_json))
+    else:
+        run_async(_show(file, data, agent, " ".join(words), has_texts, as_json))
+
+
+async def _list(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
+    from ...storage import load_newest_incidents
+
+    async with open_storage(file, data, agent) as storage:
+        found = [] if storage.database is None else await load_newest_incidents(storage.database, storage.agents, _LISTED)
+    if as_json:
+        print(encode_json([_record(incident, has_texts=False) for incident in found], indent=2))
+    elif not found:
+        print("There are none.")
+    else:
+        print_table(("id", "agent", "time", "type", "place"), [_row(incident) for incident in found])
+
+
+async def _show(file: Path | None, data: Path | None, agent: str | None, text: str, has_texts: bool, as_json: bool) -> None:
+    async with open_storage(file, data, agent) as storage:
+        incident = await _find(storage, text)
+        data_dir = storage.settings.data_dir
+    if has_texts:
+        incident = await _read_texts(file, data, agent, data_dir, incident)
+    if as_json:
+        print(encode_json(_record(incident, has_texts=has_texts), indent=2))
+        return
+    print(strip_control_characters(_describe(incident)))
+    print(format_traceback(incident.chain, shows_text=has_texts))
+
+
+async def _read_texts(file: Path | None, data: Path | None, agent: str | None, data_dir: Path, incident: Incident) -> Incident:
+    from ...app import read_incident_texts, request_incident_texts
+    from ...config import is_platform_running
+
+    if is_platform_running(data_dir):
+        return await request_incident_texts(data_dir, incident)
+    async with open_storage(file, data, agent, is_exclusive=True) as storage:
+        if storage.database is None:
+            raise ConfigError("ID", f"incident {incident.number} has just been deleted")
+        return await read_incident_texts(storage.database, incident.agent, incident.row, incident.number)
+
+
+async def _find(storage: AgentStorage, text: str) -> Incident:
+    from ...storage import load_incidents
+
+    numbers = re.findall(r"\b[0-9a-f]{8}\b", text.lower())  # also in "incident 1F2E3D4C", or in all that the person was told
+    if numbers and storage.database is not None:
+        for incident in await load_incidents(storage.database, storage.agents, numbers):
+            return incident
+    raise ConfigError("ID", f'there is no incident "{one_line(text)}"; `spade-coreason incident` lists the newest')
+
+
+def _row(incident: Incident) -> tuple[str, ...]:
+    from ...domain.error_chain import find_place
+
+    kind = incident.chain[-1].short_type
+    return incident.number, incident.agent, format_time(incident.occurred_at), kind, format_place(find_place(incident.chain))
+
+
+def _describe(incident: Incident) -> str:
+    conversation = f", conversation {incident.conversation_id}" if incident.conversation_id is not None else ""
+    where = f"{incident.agent}, {format_time(incident.occurred_at)}, with {incident.person}{conversation}"
+    return one_line(f"incident {incident.number}: {where}", 10_000)
+
+
+def _record(incident: Incident, *, has_texts: bool) -> dict[str, Any]:
+    from ...contracts.base import format_rfc3339
+
+    errors = [
+        {
+            "type": error.type,
+            "relation": error.relation or None,
+            **({"message": error.text} if has_texts else {}),
+            "frames": [place._asdict() for place in error.places],
+            "omitted_frames": error.omitted,
+        }
+        for error in incident.chain
+    ]
+    return {
+        "id": incident.number,
+        "agent_id": incident.agent,
+        "person": incident.person,
+        "conversation_id": incident.conversation_id,
+        "occurred_at": format_rfc3339(incident.occurred_at),
+        "errors": errors,
+    }

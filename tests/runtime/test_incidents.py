@@ -1,0 +1,189 @@
+"""Incidents: each failure that a sender is told of is stored with its exceptions, before the sender is told."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session
+from spade_coreason.contracts import Accept, ConversationState, Interceptor, ReceivedRequest, Refuse
+from spade_coreason.domain.error_chain import find_place
+from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.runtime import command
+from spade_coreason.runtime.runner import Runner
+from spade_coreason.storage import Incident, load_newest_incidents
+from spade_coreason.storage.repository import AgentRepository
+from spade_coreason.testing import Isolation, Keep, Policy, Retention
+from tests.runtime.isolation.scripted_agent import ScriptedAgent
+from tests.support.clock import Clock
+from tests.support.databases import WriterGate, execute, open_without_sync, read_rows
+from tests.support.errors import ExpectedErrors
+from tests.support.records import AGENT, ALICE, BOB
+from tests.support.runner import RunnerHarness
+from tests.support.transports import make_transport
+from tests.support.wait import eventually
+
+TOLD = re.compile(r"\(incident ([0-9a-f]{8})\)")
+
+
+class FailingAgent:
+    """Raises an exception that quotes the person."""
+
+    manifest = AgentDefinition.simple("failing")
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        try:
+            raise KeyError(request.payload["query"])
+        except KeyError as error:
+            raise ValueError(f"cannot {request.payload['query']}") from error
+
+    @command("fail", "fail at once")
+    async def fail(self, session: Session) -> str:
+        raise LookupError("as a command")
+
+
+class FailingInterceptor(Interceptor):
+    """Raises an exception for each request."""
+
+    def receive(self, request: ReceivedRequest) -> Accept | Refuse:
+        raise ZeroDivisionError
+
+
+async def load_all(harness: RunnerHarness) -> list[Incident]:
+    return await load_newest_incidents(harness.database, [AGENT], 100)
+
+
+def numbers_told(harness: RunnerHarness) -> list[str]:
+    return list(dict.fromkeys(number for stanza in harness.sent for number in TOLD.findall(stanza)))
+
+
+async def test_the_incident_of_a_turn_is_stored_with_its_exceptions(database_url: str, expected_errors: ExpectedErrors) -> None:
+    expected_errors("ValueError: cannot dance")
+    clock = Clock()
+    async with RunnerHarness(database_url, FailingAgent(), clock=clock) as harness:
+        await harness.receive_and_wait("dance")
+        [incident] = await load_all(harness)
+        assert [incident.number] == numbers_told(harness)
+        assert incident[3:6] == (ALICE, "t", clock())
+        assert [(error.relation, error.type) for error in incident.chain] == [("", "KeyError"), ("cause", "ValueError")]
+        place = find_place(incident.chain)
+        assert place is not None
+        assert (place.file, place.function) == (__file__, "FailingAgent.assist")
+    [row] = read_rows(database_url, "incidents")
+    assert row["texts"] == '["\'dance\'", "cannot dance"]'
+    assert "dance" not in row["errors"]
+
+
+async def test_a_sender_is_told_when_the_incident_is_stored(database_url: str, expected_errors: ExpectedErrors) -> None:
+    expected_errors("ValueError: cannot dance", "a request of")
+    for interceptors in ([], [FailingInterceptor()]):
+        writes, sent = WriterGate(), list[str]()
+        database = await open_without_sync(database_url, writes)
+        repository = AgentRepository(database, AGENT)
+        runner = Runner(FailingAgent(), AGENT, repository, make_transport(AGENT, sent.extend), interceptors=interceptors)
+        await runner.open()
+        before = len(read_rows(database_url, "incidents"))
+        with writes.hold_batches() as batches:
+            incoming = InboundRequest("person", f"{ALICE}/x", str(uuid4()), "t", {"query": "dance"}, "dance", owner=ALICE)
+            runner.receive(incoming)
+            await eventually(lambda batches=batches: len(batches) > 0)  # type: ignore[misc]  # mypy knows no type of it
+            assert not any(TOLD.search(stanza) for stanza in sent)
+        await eventually(lambda sent=sent: any(TOLD.search(stanza) for stanza in sent))  # type: ignore[misc]  # as above
+        [told] = {number for stanza in sent for number in TOLD.findall(stanza)}
+        rows = read_rows(database_url, "incidents")
+        assert (len(rows), rows[-1]["incident"]) == (before + 1, told)
+        await runner.drain(1)
+        await runner.close()
+        await database.close()
+
+
+async def test_the_incident_of_an_interceptor_has_no_conversation(database_url: str, expected_errors: ExpectedErrors) -> None:
+    expected_errors(f"a request of {ALICE}")
+    async with RunnerHarness(database_url, FailingAgent(), interceptors=[FailingInterceptor()]) as harness:
+        incoming = InboundRequest("person", f"{ALICE}/x", str(uuid4()), "t", {"query": "dance"}, "dance", owner=ALICE)
+        assert harness.runner.receive(incoming) is None
+        await eventually(lambda: bool(numbers_told(harness)))
+        [incident] = await load_all(harness)
+        assert [incident.number] == numbers_told(harness)
+        assert (incident.person, incident.conversation_id) == (ALICE, None)
+        assert incident.chain[-1].type == "ZeroDivisionError"
+
+
+async def test_the_incidents_of_commands_are_stored_too(database_url: str, expected_errors: ExpectedErrors) -> None:
+    expected_errors("LookupError: as a command")
+    async with RunnerHarness(database_url, FailingAgent()) as harness:
+        await harness.receive_and_wait("/fail")
+        command_of_agent = harness.runner.commands.agent_commands["fail"]
+        result = await harness.runner.run_command(ALICE, command_of_agent, {})
+        told = TOLD.findall(result.text)
+        assert [incident.number for incident in await load_all(harness)] == [*told, *numbers_told(harness)]
+
+
+async def test_a_turn_that_takes_too_long_shows_where_it_waited(expected_errors: ExpectedErrors) -> None:
+    expected_errors("assist took longer than")
+    async with AgentTester(ScriptedAgent, policy=Policy(assist_timeout_s=0.05)) as t:
+        await t.say("timeout")
+        [incident] = await t.runners[t.jid].repository.incidents.load_of_person("tester@localhost")
+    assert incident.chain[-1].type == "TimeoutError"
+    place = find_place(incident.chain)
+    assert place is not None
+    assert place.file.endswith("scripted_agent.py")
+
+
+@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+async def test_the_incident_of_an_isolated_agent_has_the_places_of_its_code(
+    isolation: Isolation | None, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("agent@localhost: incident")
+    async with AgentTester(ScriptedAgent, isolation=isolation) as t:
+        told = TOLD.search((await t.say("raise"))[-1])
+        assert told is not None
+        [incident] = await t.runners[t.jid].repository.incidents.load_of_person("tester@localhost")
+    assert incident.number == told[1]
+    assert "a secret" not in repr(incident)
+    own = [(Path(place.file).name, place.function) for place in incident.chain[-1].places if place.is_own]
+    assert own[-1] == ("scripted_agent.py", "ScriptedAgent.play_raise")
+    assert incident.chain[-1].type == "ZeroDivisionError"
+
+
+async def test_what_is_forgotten_has_no_incidents(database_url: str, expected_errors: ExpectedErrors) -> None:
+    expected_errors("ValueError: cannot dance")
+    async with RunnerHarness(database_url, FailingAgent()) as harness:
+        for thread, sender in (("t", ALICE), ("u", ALICE), ("v", ALICE), ("t2", BOB)):
+            await harness.receive_and_wait("dance", thread, sender)
+        await harness.receive_and_wait("/forget", "t")
+        assert [row["conversation_id"] for row in read_rows(database_url, "incidents")] == ["u", "v", "t2"]
+        await harness.receive_and_wait("/forget me", "u")
+        assert "what I noted of 2 failures" in "".join(harness.sent)
+        assert [row["person"] for row in read_rows(database_url, "incidents")] == [BOB]
+
+
+async def test_retention_deletes_incidents_by_the_shortest_age(database_url: str, expected_errors: ExpectedErrors) -> None:
+    expected_errors("ValueError: cannot dance")
+    clock = Clock()
+    rules = Retention(Keep(timedelta(days=30)), {ConversationState.COMPLETED: Keep(timedelta(days=7))})
+    async with RunnerHarness(database_url, FailingAgent(), Policy(retention=rules), clock) as harness:
+        await harness.receive_and_wait("dance")
+        clock.advance(days=6)
+        await harness.receive_and_wait("dance")
+        await harness.runner.purge()
+        assert len(await load_all(harness)) == 2
+        clock.advance(days=1, seconds=1)
+        await harness.runner.purge()
+        [incident] = await load_all(harness)
+        assert incident.number == numbers_told(harness)[-1]
+
+
+async def test_an_incident_that_cannot_be_stored_is_told_and_in_the_log(
+    database_url: str, expected_errors: ExpectedErrors, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected_errors("ValueError: cannot dance")
+    async with RunnerHarness(database_url, FailingAgent()) as harness:
+        execute(database_url, "DROP TABLE incidents")
+        await harness.receive_and_wait("dance")
+        [told] = numbers_told(harness)
+        assert f"{AGENT}: incident {told} is in the log only, it cannot be stored: " in caplog.text
