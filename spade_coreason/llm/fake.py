@@ -237,7 +237,8 @@ class FakeModel:
         if self._replies:
             first = self._replies[0]
             count = f"{len(self._replies)} of {self._reply_count} replies"
-            asked = f"the last request was {_describe(self.requests[-1])}" if self.requests else "it was never asked"
+            number = len(self.requests)
+            asked = f"the last was {_describe(self.requests[-1], number)}" if self.requests else "it was never asked"
             raise AssertionError(f"FakeModel: {count} left over, first {_describe_reply(first)}; {asked}")
 
     async def reply(self, request: ModelRequest) -> FakeReply | FakeFailure:
@@ -254,19 +255,19 @@ class FakeModel:
         return FakeFailure(400)
 
     async def _choose(self, request: ModelRequest) -> FakeReply | FakeFailure:
-        place = f"the reply to request {len(self.requests)}"
+        number = len(self.requests)
         if self._function is not None:
             reply: Any = self._function
         elif self._replies:
             reply = self._replies.pop(0)
         else:
             given = f"{self._reply_count} {'reply was' if self._reply_count == 1 else 'replies were'} given"
-            raise AssertionError(f"FakeModel: no reply for request {len(self.requests)}, {_describe(request)}; {given}")
+            raise AssertionError(f"FakeModel: no reply for {_describe(request, number)}; {given}")
         if callable(reply):
             reply = reply(request)
             if inspect.isawaitable(reply):
                 reply = await reply
-        return _normalise(reply, place)
+        return _normalise(reply, f"the reply to request {number}")
 
 
 def _normalise(reply: Any, place: str) -> FakeReply | FakeFailure:
@@ -285,13 +286,11 @@ def _describe_reply(reply: Reply) -> str:
     return _shorten(str(_normalise(reply, "")))
 
 
-def _describe(request: ModelRequest) -> str:
+def _describe(request: ModelRequest, number: int) -> str:
     """Describe a request in one line: who asked, and what came last."""
-    agent = f"of {request.agent}: " if request.agent else ""
-    if not request.messages:
-        return f"{agent}no messages"
-    last = request.messages[-1]
-    return f"{agent}{last.get('role')} {_shorten(repr(last.get('content')))}"
+    asker = f" of {request.agent}" if request.agent else ""
+    last = request.messages[-1] if request.messages else {}
+    return f"request {number}{asker}: {last.get('role', 'no messages')} {_shorten(repr(last.get('content', '')))}"
 
 
 def _shorten(text: str) -> str:

@@ -68,7 +68,7 @@ async def test_several_tools_are_called_at_once_also_after_a_text() -> None:
     both = ["Let me look.", tool_call("price", item="rye"), tool_call("price", item="oat")]
     model = FakeModel([both, stream("And ", calls=[tool_call("price", item="oat")]), "Done."])
     async with AgentTester(Shop, model=model) as t:
-        assert (await t.ask("Rye or oat?")).text == "Let me look.\n\nAnd \n\nDone."
+        assert (await t.ask("Rye or oat?")).text == "Let me look.\n\nAnd\n\nDone."
     assert [request.tool_results for request in model.requests] == [[], ["3 €", "4 €"], ["3 €", "4 €", "4 €"]]
 
 
@@ -83,14 +83,13 @@ async def test_the_pieces_of_a_stream_arrive_as_pieces_and_reasoning_as_thoughts
 
 
 async def test_an_endpoint_without_streams_gets_whole_answers() -> None:
-    model = FakeModel([stream("a", "b", calls=[tool_call("price", item="rye")]), error("broken"), "3 €", error("broken")])
+    model = FakeModel(
+        [stream("a", "b", calls=[tool_call("price", item="rye")]), error("broken"), "3 €", *[error("broken")] * 2]
+    )
     async with AgentTester(LLMAgent, model=model, options={"tools": [price], "endpoint": {"stream": False, "tries": 2}}) as t:
         assert (await t.ask("What is rye?")).text.endswith("3 €")
-        model.requests.clear()
         with pytest.raises(PeerFailedError, match="cannot be reached"):
             await t.ask("Again?")
-        with pytest.raises(AssertionError, match="no reply for request 2"):  # the second attempt of that question
-            model.raise_problem()
 
 
 @pytest.mark.parametrize(
@@ -261,7 +260,7 @@ async def test_a_request_that_no_call_waited_for_is_an_error_at_the_end() -> Non
 async def test_a_reply_that_is_left_over_is_an_error_that_names_it() -> None:
     expected = (
         """FakeModel: 1 of 2 replies left over, first tool_call('price', '{"item": "oat"}'); """
-        "the last request was of agent@localhost: user 'Hi'"
+        "the last was request 1 of agent@localhost: user 'Hi'"
     )
     with pytest.raises(AssertionError, match=f"^{re.escape(expected)}$"):
         async with AgentTester(Shop, model=FakeModel(["Hello!", tool_call("price", item="oat")])) as t:
