@@ -19,6 +19,16 @@ async def test_a_reply_goes_on_where_the_answer_was():
         assert (await t.message()).thread == "travel"
         t.react(answer.id, "👍")
 ```
+
+A FakeModel plays the language model of an agent:
+
+```python
+async def test_it_looks_up_the_price():
+    model = FakeModel([tool_call("price", item="rye"), "Rye is 3 €."])
+    async with AgentTester(Bakery, model=model) as t:
+        assert await t.say("What is rye?") == ["Rye is 3 €."]
+    assert model.requests[1].tool_results == ["3 €"]
+```
 """
 
 from __future__ import annotations
@@ -26,7 +36,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -43,6 +53,8 @@ from .domain.access import AccessPolicy, TrustedAgents
 from .domain.conversation import Rules
 from .domain.jid import bare_jid
 from .domain.messages import Bounce, ReplyEvent
+from .exceptions import ConfigError, PeerError
+from .llm import FakeFailure, FakeModel, FakeReply, FakeToolCall, ModelRequest, Reply, error, stream, tool_call
 from .memory import AgentInteractionMemory, Embedder, Summariser, TokenCounter
 from .runtime import (
     AgentParts,
@@ -285,19 +297,28 @@ __all__ = [
     "AgentTester",
     "ClientFeature",
     "Embedder",
+    "FakeFailure",
+    "FakeModel",
+    "FakeReply",
+    "FakeToolCall",
     "FetchedFile",
     "Isolation",
     "IsolationTimings",
     "Keep",
+    "ModelRequest",
     "OnConversationEnd",
     "Policy",
     "ReceivedMessage",
+    "Reply",
     "Retention",
     "Rules",
     "RunnerTimings",
     "Summariser",
     "TokenCounter",
     "UploadFile",
+    "error",
+    "stream",
+    "tool_call",
 ]
 
 _AGENT_RESOURCE = "agent"
@@ -320,6 +341,9 @@ class AgentTester:
         jid: The bare JID of the agent.
         peers: Further agents, by JID or by name on the agent's domain.
         options: Keyword arguments for the constructor of `agent`.
+        model: The language model of all agents, or of each by its JID or name. An agent that a mapping leaves out may ask
+            nothing. Exit raises AssertionError if a reply is left over. Without a `model`, agents ask the server that their
+            options or the environment name.
         policy: The limits and rules of all agents.
         user: The bare JID of the user whom a call does not name.
         allow: The JIDs and domains that may talk to the agents, as in a configuration. By default each agent's own domain.
@@ -346,6 +370,7 @@ class AgentTester:
         jid: str = "agent@localhost",
         peers: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
+        model: FakeModel | Mapping[str, FakeModel] | None = None,
         policy: Policy | None = None,
         user: str = "tester@localhost",
         allow: tuple[str, ...] | None = None,
@@ -364,9 +389,9 @@ class AgentTester:
         self._isolation = isolation
         self._database_url = database
         self._embedder, self._summariser, self._count_tokens = embedder, summariser, count
-        own_domain = jid.rpartition("@")[2]
-        peer_specs = {peer if "@" in peer else f"{peer}@{own_domain}": spec for peer, spec in (peers or {}).items()}
+        peer_specs = {self._complete_jid(peer): spec for peer, spec in (peers or {}).items()}
         self._agent_specs = {jid: agent, **peer_specs}
+        self._models = self._assign_models(model)
         self._options = {jid: dict(options or {})}
         self._policy = policy or Policy()
         self._user = user
@@ -392,13 +417,19 @@ class AgentTester:
         try:
             await self._open()
         except BaseException:
-            await self.__aexit__(None, None, None)
+            await self._close_all()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._close_all()
+        if kind is None:
+            for model in self._models.values():
+                model.check()
+
+    async def _close_all(self) -> None:
         try:
             await self._close(grace_s=1.0)
         finally:
@@ -447,8 +478,13 @@ class AgentTester:
         agent_request = to_request(request)
         message = sender.transport.encode_request(to or self.jid, agent_request, thread)
         request_id, send = str(agent_request.request_id), sender.transport.send
-        async for event in sender.requests.events(to or self.jid, request_id, timeout, lambda: send([message])):
-            yield event
+        try:
+            async for event in sender.requests.events(to or self.jid, request_id, timeout, lambda: send([message])):
+                yield event
+        except PeerError:
+            self._raise_model_problem()
+            raise
+        self._raise_model_problem()
 
     async def say(
         self, text: str, *, thread: str | None = None, user: str | None = None, to: str | None = None, timeout: float = 10.0
@@ -464,6 +500,7 @@ class AgentTester:
             if to in self.runners:
                 await self.runners[to].wait_until_idle(person.jid, thread)
             await self._network.wait_until_delivered()
+        self._raise_model_problem()
         return person.pop_texts(to, thread)
 
     def send(
@@ -534,7 +571,9 @@ class AgentTester:
         Raise TimeoutError after `timeout` seconds.
         """
         async with asyncio.timeout(timeout):
-            return await self._local_user(user).next()
+            message = await self._local_user(user).next()
+        self._raise_model_problem()
+        return message
 
     def messages(self, user: str | None = None) -> list[ReceivedMessage]:
         """Return all messages that a person has received, oldest first: read or not, typing and corrections included."""
@@ -552,6 +591,7 @@ class AgentTester:
             await self._network.wait_until_delivered()
         for runner in self.runners.values():
             await runner.history_windows.wait_until_idle()
+        self._raise_model_problem()
 
     @property
     def uploaded(self) -> dict[str, FetchedFile]:
@@ -594,7 +634,8 @@ class AgentTester:
             self._build_runner(jid, agent_spec, self._database)
         for jid, runner in self.runners.items():
             await self.gateways[jid].access_requests.load()
-            await runner.open()
+            with self._install_model(jid):
+                await runner.open()
         for jid, runner in self.runners.items():
             self._network.attach(jid, partial(receive_stanza, self.gateways[jid], jid))
             runner.send_unsent()
@@ -612,7 +653,8 @@ class AgentTester:
             clock=self._clock,
             trusted_agents=TrustedAgents(self._agent_specs),
         )
-        agent = self.built_agents[jid] = self._build_agent(jid, agent_spec, parts)
+        with self._install_model(jid):
+            agent = self.built_agents[jid] = self._build_agent(jid, agent_spec, parts)
         policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
         runtime = parts.build_runtime(
             agent,
@@ -632,6 +674,35 @@ class AgentTester:
             return build_agent(agent_spec, injectables=parts.as_injectables(), options=options)
         spec = spec_of(agent_spec)
         return load_isolated_agent(spec, place="", project=Path.cwd(), parts=parts, isolation=self._isolation, options=options)
+
+    def _complete_jid(self, name: str) -> str:
+        return name if "@" in name else f"{name}@{self.jid.rpartition('@')[2]}"
+
+    def _assign_models(self, model: FakeModel | Mapping[str, FakeModel] | None) -> dict[str, FakeModel]:
+        """Return the model of each agent by its JID; of none if there is no model."""
+        if model is None:
+            return {}
+        if self._isolation is not None:
+            raise ConfigError("model", "it answers in this process only; test the agent without isolation")
+        if isinstance(model, FakeModel):
+            models = dict.fromkeys(self._agent_specs, model)
+        else:
+            given = {self._complete_jid(name): one for name, one in model.items()}
+            if unknown := [jid for jid in given if jid not in self._agent_specs]:
+                raise ConfigError("model", f"there is no agent {unknown[0]}; there is {', '.join(self._agent_specs)}")
+            models = {jid: given.get(jid) or FakeModel([]) for jid in self._agent_specs}
+        from .llm import LLMAgent
+
+        if built := [jid for jid, spec in self._agent_specs.items() if isinstance(spec, LLMAgent)]:
+            raise ConfigError("model", f"{built[0]} is built already and asks its own model; give its class or a function")
+        return models
+
+    def _install_model(self, jid: str) -> AbstractContextManager[None]:
+        return self._models[jid].install(jid) if jid in self._models else nullcontext()
+
+    def _raise_model_problem(self) -> None:
+        for model in self._models.values():
+            model.raise_problem()
 
     def _get_memory(self, jid: str) -> AgentInteractionMemory:
         if jid not in self._memories:

@@ -106,8 +106,9 @@ def test_the_commands_for_the_storage_work_one_after_the_other(tmp_path: Path) -
     assert (tmp_path / "restored" / "platform.db").is_file()
 
 
-def test_the_test_of_the_first_agent_passes(project: Path) -> None:
-    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_weather.py"]
+@pytest.mark.parametrize("name", ["test_weather.py", "test_bakery.py"])
+def test_the_test_of_an_agent_passes(project: Path, name: str) -> None:
+    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", name]
     done = subprocess.run([sys.executable, *arguments], cwd=project, capture_output=True, text=True, check=False)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
@@ -212,24 +213,15 @@ def test_the_first_agent_answers_from_another_terminal(project: Path) -> None:
     assert (done.stdout, done.returncode) == (answer, 0), done.stderr
 
 
-def test_the_agent_with_a_language_model_answers_as_it_says(project: Path, unused_tcp_port: int) -> None:
-    console = next(text for text in blocks("console") if "scripted" in text).replace("8017", str(unused_tcp_port))
-    script, run, *questions = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", console, re.M)
-    command = shlex.split(run[0].removesuffix(" &"))
-    *variables, program, verb, name = command
-    with subprocess.Popen([sys.executable, *script[0].split()[1:-1]], cwd=project, stdout=subprocess.PIPE, text=True) as model:
-        try:
-            assert model.stdout is not None
-            assert model.stdout.readline().split() == ["export", *variables]
-            environment = {**os.environ, **dict(one.split("=", 1) for one in variables)}
-            with run_command_line(project, f"{program} {verb} {name}", environment):
-                for line, answer in questions:
-                    done = subprocess.run(
-                        [*COMMAND, *shlex.split(line)[1:]], cwd=project, capture_output=True, text=True, check=False
-                    )
-                    assert (done.stdout, done.returncode) == (answer, 0), done.stderr
-        finally:
-            model.terminate()
+def test_the_agent_with_a_language_model_answers_as_it_says(project: Path) -> None:
+    console = next(text for text in blocks("console") if "model=script" in text)
+    run, *questions = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", console, re.M)
+    names = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    with run_command_line(project, run[0].removesuffix(" &"), environment):
+        for line, answer in questions:
+            done = subprocess.run([*COMMAND, *shlex.split(line)[1:]], cwd=project, capture_output=True, text=True, check=False)
+            assert (done.stdout, done.returncode) == (answer, 0), done.stderr
 
 
 def test_any_program_can_ask(project: Path) -> None:

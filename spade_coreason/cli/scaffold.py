@@ -44,20 +44,18 @@ MODEL_TEST = Template("""\
 from $name import $class_name, forecast
 
 from spade_coreason import AgentTester
-from spade_coreason.llm import ScriptedModel
+from spade_coreason.testing import FakeModel, tool_call
 
 
 def test_the_forecast_names_the_city() -> None:
     assert forecast("Berlin") == "It is sunny in Berlin."
 
 
-async def test_it_remembers_where_you_live() -> None:
-    # A script plays the model: it remembers by a tool, and answers from what was remembered.
-    async with ScriptedModel() as model:
-        options = {"model": "script", "endpoint": {"url": model.url}}
-        async with AgentTester($class_name, options=options) as t:
-            await t.ask("I live in Valencia")
-            assert "Valencia" in (await t.ask("Where do I live?")).text
+async def test_it_looks_at_the_forecast() -> None:
+    model = FakeModel([tool_call("forecast", city="Berlin"), "Sunny!"])
+    async with AgentTester($class_name, model=model) as t:
+        assert (await t.ask("How is the weather in Berlin?")).text == "Sunny!"
+    assert model.requests[1].tool_results == ["It is sunny in Berlin."]
 """)
 
 TEST = Template("""\
@@ -107,13 +105,13 @@ It asks a language model: OpenAI's, or any server with the same API.
     export OPENAI_API_KEY=…                               # or, for Ollama and others:
     export OPENAI_BASE_URL=http://127.0.0.1:11434/v1 OPENAI_MODEL=…
 
-Where there is none, a script plays one, and says what to export; it remembers what you tell it, and no more:
+Where there is none, a script plays one: it calls the tool whose words a question has, and remembers the rest.
 
-    python -m spade_coreason.llm.scripted
+    OPENAI_MODEL=script spade-coreason up
 """
 
 MODEL_SETUP = """
-  export OPENAI_API_KEY=…   (or OPENAI_BASE_URL and OPENAI_MODEL; `python -m spade_coreason.llm.scripted` plays one)"""
+  export OPENAI_API_KEY=…   (or OPENAI_BASE_URL and OPENAI_MODEL; with OPENAI_MODEL=script a script plays one)"""
 
 README = Template("""\
 # $name

@@ -8,10 +8,22 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "agent": ["LLMAgent"],
         "budget": ["Budgets"],
+        "fake": [
+            "FakeFailure",
+            "FakeModel",
+            "FakeReply",
+            "FakeToolCall",
+            "ModelRequest",
+            "Reply",
+            "error",
+            "stream",
+            "tool_call",
+        ],
         "guardrails.declaration": ["Guardrail", "Length"],
         "mcp.offers": ["Offer"],
         "options": ["Endpoint", "Limits"],
-        "scripted": ["MODEL_NAME", "REMEDY", "ScriptedModel"],
+        "script": ["MODEL_NAME", "REMEDY"],
+        "scripted": ["ScriptedModel"],
         "tools.function": ["Tool"],
     },
 )

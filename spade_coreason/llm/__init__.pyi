@@ -4,6 +4,17 @@ from .agent import (
 from .budget import (
     Budgets as Budgets,
 )
+from .fake import (
+    FakeFailure as FakeFailure,
+    FakeModel as FakeModel,
+    FakeReply as FakeReply,
+    FakeToolCall as FakeToolCall,
+    ModelRequest as ModelRequest,
+    Reply as Reply,
+    error as error,
+    stream as stream,
+    tool_call as tool_call,
+)
 from .guardrails.declaration import (
     Guardrail as Guardrail,
     Length as Length,
@@ -15,9 +26,11 @@ from .options import (
     Endpoint as Endpoint,
     Limits as Limits,
 )
-from .scripted import (
+from .script import (
     MODEL_NAME as MODEL_NAME,
     REMEDY as REMEDY,
+)
+from .scripted import (
     ScriptedModel as ScriptedModel,
 )
 from .tools.function import (

@@ -25,9 +25,11 @@ from .mcp.offers import Offer
 from .mcp.servers import MCPServers
 from .model.client import ModelClient
 from .model.fallback import ModelWithFallback
+from .model.stand_in import StandIn, find_stand_in
 from .options import Endpoint, Limits, parse_options, require_list, require_texts
 from .output import ReplyStreamer
 from .prompts import build_system_messages, render_request
+from .script import MODEL_NAME, REMEDY, ScriptStandIn
 from .structured import build_response_format, build_schema_instruction, find_data_capability
 from .tools.builtin import RESERVED_TOOL_NAMES, build_ask_agent_tool, build_memory_tools, build_recall_tool
 from .tools.execution import Toolbox, ToolRunner
@@ -67,6 +69,7 @@ class LLMAgent:
       facts.
     - `peers`: sends requests to other agents; needed with `agents`.
     - `model`: the model to ask. Default: `config.llm_config.model` of the manifest, else OPENAI_MODEL of the environment.
+      "script" is a script that plays a model, unless a server's URL is named.
     - `fallback_model`: is asked where `model` fails.
     - `endpoint`: an Endpoint, or a mapping with its fields.
     - `limits` and `budgets`: Limits and Budgets, or mappings with their fields.
@@ -125,8 +128,12 @@ class LLMAgent:
         self._limits = parse_options(Limits, limits, "options.limits")
         self._termination_markers = require_texts(termination_markers, "options.termination_markers")
         self._shows_tools = show_tools
-        models = [model or _model_name(manifest), *filter(None, [fallback_model])]
-        self._client = ModelClient(parse_options(Endpoint, endpoint, "options.endpoint"))
+        stand_in = find_stand_in()
+        models = [model or _model_name(manifest, stand_in), *filter(None, [fallback_model])]
+        server = parse_options(Endpoint, endpoint, "options.endpoint")
+        if stand_in is None and models[0] == MODEL_NAME and not server.find_url():
+            stand_in = ScriptStandIn()
+        self._client = ModelClient(server, stand_in)
         self._model = ModelWithFallback(self._client, models, self._limits.reply_characters)
         threads = DaemonThreads()
         self._tools = [build_tool(spec, threads) for spec in (*self.default_tools, *require_list(tools, "options.tools"))]
@@ -157,6 +164,8 @@ class LLMAgent:
 
     async def startup(self) -> None:
         """Open the client and start the MCP servers. A server that is away is tried again when it is needed."""
+        if isinstance(self._client.stand_in, ScriptStandIn):
+            log.warning("%s: a script plays the language model. %s", self._manifest.metadata.name, REMEDY)
         await asyncio.to_thread(self._client.open)
         await self.mcp_servers.open()
 
@@ -171,7 +180,7 @@ class LLMAgent:
 
     async def examine_models(self) -> Sequence[CoReasonError]:
         """List the errors of the models that are found without using tokens, for an agent that is not started."""
-        client = ModelClient(self._client.endpoint)
+        client = ModelClient(self._client.endpoint, self._client.stand_in)
         try:
             listed = await client.list_models()
         except ModelError as error:
@@ -260,11 +269,14 @@ class LLMAgent:
         return Toolbox(tools, self._limits)
 
 
-def _model_name(manifest: AgentDefinition) -> str:
+def _model_name(manifest: AgentDefinition, stand_in: StandIn | None) -> str:
     config = manifest.config.llm_config
-    name = config.model if config is not None else os.environ.get("OPENAI_MODEL")
+    name = config.model if config is not None else os.environ.get("OPENAI_MODEL") if stand_in is None else stand_in.model
     if not name:
-        problem = "no model is named; give its name here, in the manifest as config.model_config.model, or as OPENAI_MODEL"
+        problem = (
+            "no model is named; give its name here, in the manifest as config.model_config.model, or as OPENAI_MODEL; "
+            f"{MODEL_NAME} is a script that plays one"
+        )
         raise ConfigError("options.model", problem)
     return name
 

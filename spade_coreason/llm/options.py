@@ -52,9 +52,13 @@ class Endpoint(StrictOptions):
     usage: bool = True
     merge_messages: bool = False
 
+    def find_url(self, environment: Mapping[str, str] = os.environ) -> str:
+        """Return the base URL that the endpoint or the environment names, else an empty text."""
+        return self.url or environment.get("OPENAI_BASE_URL") or ""
+
     def resolve(self, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
         """Return the base URL and the key. ConfigError if no server is named, or if the file of the key cannot be read."""
-        url = self.url or environment.get("OPENAI_BASE_URL") or ""
+        url = self.find_url(environment)
         key = self._read_key()
         if key is not None and not re.fullmatch(r"[!-~]+", key):
             place = "api_key" if self.api_key is not None else "api_key_file"
@@ -63,8 +67,8 @@ class Endpoint(StrictOptions):
             key = environment.get("OPENAI_API_KEY")
         if not url and not key:
             problem = (
-                "no language model is named; set OPENAI_BASE_URL or OPENAI_API_KEY, or give its url here "
-                "(`python -m spade_coreason.llm.scripted` plays one)"
+                "no language model is named; set OPENAI_BASE_URL or OPENAI_API_KEY, or give its url here; "
+                "with the model named script a script plays one"
             )
             raise ConfigError("options.endpoint", problem)
         if url and not re.fullmatch(r"https?://[^\s/?#@]+[^\s?#@]*", url):

@@ -8,84 +8,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from aiohttp import web
 
-from ..domain.text import extract_keywords, keyword_coverage, split_words
-
-MODEL_NAME = "script"
-REMEDY = "For a real one set OPENAI_API_KEY (or OPENAI_BASE_URL) and OPENAI_MODEL."
-NOTICE = f"(I am a script that plays a language model. {REMEDY})"
-REMEMBER_TOOL = "remember_interaction_info"
-TIME_TOOL = "current_time"
-
-_MEMORY_HEADING = "Previous interactions:\n- "
-_REMEMBER_PREFIX = re.compile(r"^\s*(please )?remember( that)?\b[\s:,]*", re.IGNORECASE)
-_PIECE = re.compile(r"\S+\s*")
-_FRAGMENT_CHARACTERS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptedReply:
-    """A text of the script, or the tool that it calls."""
-
-    text: str = ""
-    tool: str = ""
-    arguments: Mapping[str, str] = field(default_factory=dict)
-
-
-def choose_reply(messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> ScriptedReply:
-    """Remember a statement by a tool; answer a question from the facts in the system message."""
-    reply = _choose_plain_reply(messages, tools)
-    if not reply.tool and not any(message["role"] == "assistant" and message.get("content") for message in messages):
-        return ScriptedReply(f"{reply.text}\n\n{NOTICE}")
-    return reply
-
-
-def _choose_plain_reply(messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> ScriptedReply:
-    if messages[-1]["role"] == "tool":
-        return ScriptedReply(_render_tool_result(messages))
-    question = str(messages[-1].get("content") or "").strip()
-    if not question.endswith("?"):
-        information = _REMEMBER_PREFIX.sub("", question)
-        if information and REMEMBER_TOOL in tools:
-            return ScriptedReply(tool=REMEMBER_TOOL, arguments={"information": information})
-        return ScriptedReply("Tell me something that I should remember.")
-    keywords = extract_keywords(question)
-    if "time" in keywords and TIME_TOOL in tools:
-        return ScriptedReply(tool=TIME_TOOL)
-    best = max(
-        _find_remembered_facts(messages), key=lambda fact: keyword_coverage(keywords, " ".join(split_words(fact))), default=""
-    )
-    if best and keyword_coverage(keywords, " ".join(split_words(best))):
-        return ScriptedReply(f'You told me: "{best}"')
-    return ScriptedReply("I know only what you tell me, and of that you told me nothing.")
-
-
-def _render_tool_result(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Render the result of a tool as an answer."""
-    result = str(messages[-1]["content"])
-    function = next(message["tool_calls"][0]["function"] for message in reversed(messages) if message.get("tool_calls"))
-    if result.startswith("error:"):
-        return f"My tool {function['name']} does not work: {result.removeprefix('error:').strip()}"
-    if function["name"] == REMEMBER_TOOL:
-        return f'I will remember: "{json.loads(function["arguments"])["information"]}"'
-    return f"It is {result}."
-
-
-def _find_remembered_facts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    texts = [str(message["content"]) for message in messages if message["role"] == "system"]
-    return [
-        fact for text in texts if text.startswith(_MEMORY_HEADING) for fact in text.removeprefix(_MEMORY_HEADING).split("\n- ")
-    ]
+from .script import DELAY_S, MODEL_NAME, stream_reply
 
 
 class ScriptedModel:
@@ -95,7 +25,7 @@ class ScriptedModel:
     means a free port.
     """
 
-    def __init__(self, delay_s: float = 0.02, port: int = 0) -> None:
+    def __init__(self, delay_s: float = DELAY_S, port: int = 0) -> None:
         self._delay_s = delay_s
         self._port = port
         self._runner: web.AppRunner | None = None
@@ -118,33 +48,11 @@ class ScriptedModel:
 
     async def _answer_completion(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        reply = choose_reply(body["messages"], [tool["function"]["name"] for tool in body.get("tools", ())])
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
-        for choice in _build_choices(reply):
-            chunk = {"id": "script", "object": "chat.completion.chunk", "created": 0, "model": MODEL_NAME, "choices": [choice]}
-            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
-            await asyncio.sleep(self._delay_s)
-        await response.write(b"data: [DONE]\n\n")
+        async for event in stream_reply(body, self._delay_s):
+            await response.write(event)
         return response
-
-
-def _build_choices(reply: ScriptedReply) -> Iterator[dict[str, Any]]:
-    yield _build_choice({"role": "assistant", "content": None if reply.tool else ""})
-    if reply.tool:
-        function = {"name": reply.tool, "arguments": ""}
-        yield _build_choice({"tool_calls": [{"index": 0, "id": "call_script", "type": "function", "function": function}]})
-        arguments = json.dumps(dict(reply.arguments))
-        for start in range(0, len(arguments), _FRAGMENT_CHARACTERS):
-            fragment = {"arguments": arguments[start : start + _FRAGMENT_CHARACTERS]}
-            yield _build_choice({"tool_calls": [{"index": 0, "function": fragment}]})
-    for piece in _PIECE.findall(reply.text):
-        yield _build_choice({"content": piece})
-    yield _build_choice({}, "tool_calls" if reply.tool else "stop")
-
-
-def _build_choice(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "delta": delta, "finish_reason": finish_reason}
 
 
 async def _serve(port: int) -> None:

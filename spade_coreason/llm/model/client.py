@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -21,6 +22,7 @@ from ...exceptions import ConfigError, ModelError
 from ..options import Endpoint
 from ..prompts import merge_messages
 from .completion import Completion
+from .stand_in import StandIn
 
 log = logging.getLogger(__name__)
 
@@ -58,14 +60,16 @@ class CompletionRequest:
 class ModelClient:
     """The client of one endpoint, for one event loop. Call `open` first and `close` last.
 
-    ConfigError if the package openai is missing or no endpoint is named.
+    A `stand_in` answers in place of the endpoint's server; it needs no key. ConfigError if the package openai is missing or no
+    endpoint is named.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, stand_in: StandIn | None = None) -> None:
         if find_spec("openai") is None:
             raise ConfigError("", 'a language model needs the package openai: pip install "spade-coreason[llm]"')
         self.endpoint = endpoint
-        self.url, self._key = endpoint.resolve()
+        self.stand_in = stand_in
+        self.url, self._key = endpoint.resolve() if stand_in is None else (endpoint.url or stand_in.url, "none")
         self._client: Any = None
 
     @property
@@ -74,20 +78,26 @@ class ModelClient:
         host = urlsplit(self.url).hostname or ""
         return "max_completion_tokens" if host.endswith(_OPENAI_HOSTS) else "max_tokens"
 
-    def open(self) -> None:
-        """Create the client. Importing its package takes half a second."""
+    def open(self) -> Any:
+        """Create the client of the package, and return it. Importing the package takes half a second."""
         import openai
 
         from .response_size import limit_response_size
 
         if self._client is None:
             timeout = openai.Timeout(self.endpoint.timeout_s, connect=self.endpoint.connect_timeout_s)
+            transport = {}
+            if self.stand_in is not None:
+                from .transport import StandInTransport
+
+                transport = {"transport": StandInTransport(self.stand_in)}
             # A redirect would send the words of a person to another server.
             http = openai.DefaultAsyncHttpx2Client(
                 follow_redirects=False,
                 timeout=timeout,
                 headers={"Accept-Encoding": "identity"},
                 event_hooks={"response": [partial(limit_response_size, is_streaming=self.endpoint.stream)]},
+                **transport,
             )
             self._client = openai.AsyncOpenAI(
                 base_url=self.url,
@@ -97,6 +107,7 @@ class ModelClient:
                 http_client=http,
                 default_headers=self._headers(openai.Omit()),
             )
+        return self._client
 
     def _headers(self, omitted: Any) -> dict[str, Any]:
         """Remove the headers that the package adds from the environment, if the URL does not come from the environment."""
@@ -112,6 +123,10 @@ class ModelClient:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before a further attempt."""
+        await (asyncio.sleep(seconds) if self.stand_in is None else self.stand_in.pause(seconds))
 
     async def stream_deltas(
         self, name: str, request: CompletionRequest, completion: Completion

@@ -89,7 +89,7 @@ class ModelWithFallback:
                     raise
                 log.info("%s; asking again in %.1f s", error, wait_s)
                 on_attempt_failed()
-                await asyncio.sleep(wait_s)
+                await self._client.pause(wait_s)
                 pause_s *= 4
 
     async def _complete_once(self, name: str, request: CompletionRequest, listener: CompletionListener) -> Completion:
