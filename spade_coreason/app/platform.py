@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from ..runtime import (
     load_isolated_agent,
     make_interceptor,
 )
-from ..storage import Database, RunningRequests, open_database, record_crash
+from ..storage import Database, RunningRequests, index_outdated_passages, open_database, record_crash
 from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error
 from .factories import (
     build_access_policy,
@@ -121,6 +121,7 @@ class Platform:
         self._knowledge: dict[str, Knowledge] = {}
         self._embedder: Embedder | None = None
         self._crash_guard: CrashGuard | None = None
+        self._background_tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Platform:
         try:
@@ -214,6 +215,8 @@ class Platform:
         await self._create_accounts()
         await self._stack.enter_async_context(serve_status_socket(settings.data_dir, self.status))
         await self._stack.enter_async_context(serve_knowledge_socket(settings.data_dir, self._knowledge))
+        self._stack.push_async_callback(self._stop_background_tasks)
+        self._start_in_background(self._index_passages(self.database))
         await self._start_agents()
         await self._write_run_file()
 
@@ -407,6 +410,29 @@ class Platform:
         for problem in await asyncio.gather(*stops, return_exceptions=True):
             if isinstance(problem, BaseException):  # the other agents are stopped nevertheless
                 log.error("an agent does not stop as it should", exc_info=problem)
+
+    async def _index_passages(self, database: Database) -> None:
+        """Index the passages of an older version anew, beside the agents."""
+        try:
+            await index_outdated_passages(database)
+        except StoreError as error:
+            log.warning("passages of an older version are found by fewer forms of words; the next start goes on: %s", error)
+
+    def _start_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._on_background_done)
+
+    def _on_background_done(self, task: asyncio.Task[None]) -> None:
+        self._background_tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task in the background has failed; the agents go on", exc_info=error)
+
+    async def _stop_background_tasks(self) -> None:
+        tasks = list(self._background_tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _write_run_file(self) -> None:
         guest = {"jid": self.guest[0], "password": self.guest[1]} if self.guest else None
