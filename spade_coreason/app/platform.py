@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -20,7 +21,7 @@ import aiofiles
 from ..config import AgentSettings, RunFile, Settings, write_private_json, write_run_file
 from ..contracts import Agent, Interceptor
 from ..contracts.base import utc_now
-from ..domain.jid import bare_jid
+from ..domain.jid import bare_jid, jid_domain
 from ..exceptions import ConfigError, ConnectError, CoReasonError, DataDirectoryInUseError, ServerError, StoreError
 from ..memory import AgentInteractionMemory, Embedder, Knowledge
 from ..runtime import (
@@ -34,6 +35,8 @@ from ..runtime import (
     Runner,
     Transport,
     UploadFile,
+    UploadWarnings,
+    describe_upload_problem,
     find_agents,
     load_agent,
     load_interceptors,
@@ -121,6 +124,8 @@ class Platform:
         self._knowledge: dict[str, Knowledge] = {}
         self._embedder: Embedder | None = None
         self._crash_guard: CrashGuard | None = None
+        self._upload_warnings: defaultdict[str, UploadWarnings] = defaultdict(UploadWarnings)
+        self._checked_upload_domains: set[str] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Platform:
@@ -308,6 +313,7 @@ class Platform:
             partial(self._get_memory, jid),
             embedder=self._embedder,
             trusted_agents=build_trusted_agents(self.settings, settings),
+            upload_warnings=self._upload_warnings[jid_domain(jid)],
         )
         agent = self._load_agent(place, settings, parts)
         memory = self.settings.memory_of(settings)
@@ -386,6 +392,7 @@ class Platform:
                             raise
                         raise CoReasonError(f"{jid}: {describe_start_error(error)}") from error
                     self._report_failed_start(jid, error)
+        self._start_in_background(self._check_uploads(self.agents[jid], jid_domain(jid)))
         log.info("%s: is online", jid)
         self._report_status(f"{jid} is online")
 
@@ -417,6 +424,16 @@ class Platform:
             await index_outdated_passages(database)
         except StoreError as error:
             log.warning("passages of an older version are found by fewer forms of words; the next start goes on: %s", error)
+
+    async def _check_uploads(self, host: HostedAgent, domain: str) -> None:
+        """Log once for each server if answers that are too long for a chat cannot be uploaded there."""
+        if not self.settings.limits.file_over_bytes or domain in self._checked_upload_domains:
+            return
+        self._checked_upload_domains.add(domain)
+        if (problem := await host.uploads.find_problem()) is not None:
+            # The operator cannot change the server that the platform runs itself.
+            level = logging.WARNING if self.server is None else logging.INFO
+            log.log(level, "%s: %s", domain, describe_upload_problem(problem))
 
     def _start_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
