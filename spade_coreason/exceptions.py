@@ -221,12 +221,16 @@ class FetchError(FileError):
 
 
 class UploadError(FileError):
-    """The server does not store the file `name` for us."""
+    """The server does not store the file `name` for us.
 
-    def __init__(self, name: str, problem: str) -> None:
+    `remedy` tells the operator how to repair the upload service. It is empty if only this file cannot be uploaded.
+    """
+
+    def __init__(self, name: str, problem: str, remedy: str = "") -> None:
         super().__init__(f"{name!r} is not uploaded: {problem}")
         self.name = name
         self.problem = problem
+        self.remedy = remedy
 
 
 class PeerError(CoReasonError):

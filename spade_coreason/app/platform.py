@@ -8,7 +8,8 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ import aiofiles
 from ..config import AgentSettings, RunFile, Settings, write_private_json, write_run_file
 from ..contracts import Agent, Interceptor
 from ..contracts.base import utc_now
-from ..domain.jid import bare_jid
+from ..domain.jid import bare_jid, jid_domain
 from ..exceptions import ConfigError, ConnectError, CoReasonError, DataDirectoryInUseError, ServerError, StoreError
 from ..memory import AgentInteractionMemory, Embedder, Knowledge
 from ..runtime import (
@@ -34,13 +35,15 @@ from ..runtime import (
     Runner,
     Transport,
     UploadFile,
+    UploadWarnings,
+    describe_upload_problem,
     find_agents,
     load_agent,
     load_interceptors,
     load_isolated_agent,
     make_interceptor,
 )
-from ..storage import Database, RunningRequests, open_database, record_crash
+from ..storage import Database, RunningRequests, index_outdated_passages, open_database, record_crash
 from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error
 from .factories import (
     build_access_policy,
@@ -122,6 +125,9 @@ class Platform:
         self._knowledge: dict[str, Knowledge] = {}
         self._embedder: Embedder | None = None
         self._crash_guard: CrashGuard | None = None
+        self._upload_warnings: defaultdict[str, UploadWarnings] = defaultdict(UploadWarnings)
+        self._checked_upload_domains: set[str] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Platform:
         try:
@@ -216,6 +222,8 @@ class Platform:
         await self._stack.enter_async_context(serve_status_socket(settings.data_dir, self.status))
         await self._stack.enter_async_context(serve_knowledge_socket(settings.data_dir, self._knowledge))
         await self._stack.enter_async_context(serve_incident_socket(settings.data_dir, self.database))
+        self._stack.push_async_callback(self._stop_background_tasks)
+        self._start_in_background(self._index_passages(self.database))
         await self._start_agents()
         await self._write_run_file()
 
@@ -307,6 +315,7 @@ class Platform:
             partial(self._get_memory, jid),
             embedder=self._embedder,
             trusted_agents=build_trusted_agents(self.settings, settings),
+            upload_warnings=self._upload_warnings[jid_domain(jid)],
         )
         agent = self._load_agent(place, settings, parts)
         memory = self.settings.memory_of(settings)
@@ -385,6 +394,7 @@ class Platform:
                             raise
                         raise CoReasonError(f"{jid}: {describe_start_error(error)}") from error
                     self._report_failed_start(jid, error)
+        self._start_in_background(self._check_uploads(self.agents[jid], jid_domain(jid)))
         log.info("%s: is online", jid)
         self._report_status(f"{jid} is online")
 
@@ -409,6 +419,39 @@ class Platform:
         for problem in await asyncio.gather(*stops, return_exceptions=True):
             if isinstance(problem, BaseException):  # the other agents are stopped nevertheless
                 log.error("an agent does not stop as it should", exc_info=problem)
+
+    async def _index_passages(self, database: Database) -> None:
+        """Index the passages of an older version anew, beside the agents."""
+        try:
+            await index_outdated_passages(database)
+        except StoreError as error:
+            log.warning("passages of an older version are found by fewer forms of words; the next start goes on: %s", error)
+
+    async def _check_uploads(self, host: HostedAgent, domain: str) -> None:
+        """Log once for each server if answers that are too long for a chat cannot be uploaded there."""
+        if not self.settings.limits.file_over_bytes or domain in self._checked_upload_domains:
+            return
+        self._checked_upload_domains.add(domain)
+        if (problem := await host.uploads.find_problem()) is not None:
+            # The operator cannot change the server that the platform runs itself.
+            level = logging.WARNING if self.server is None else logging.INFO
+            log.log(level, "%s: %s", domain, describe_upload_problem(problem))
+
+    def _start_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._on_background_done)
+
+    def _on_background_done(self, task: asyncio.Task[None]) -> None:
+        self._background_tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task in the background has failed; the agents go on", exc_info=error)
+
+    async def _stop_background_tasks(self) -> None:
+        tasks = list(self._background_tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _write_run_file(self) -> None:
         guest = {"jid": self.guest[0], "password": self.guest[1]} if self.guest else None

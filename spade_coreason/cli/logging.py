@@ -74,6 +74,8 @@ def configure_logging(verbosity: int) -> None:
         handler.setFormatter(OneLineFormatter())
     library_levels = [logging.CRITICAL, logging.WARNING, logging.INFO]
     logging.basicConfig(level=library_levels[min(verbosity, 2)], handlers=[handler], force=True)
+    # Alembic's INFO describes how Alembic works. A migration logs a line of its own.
+    logging.getLogger("alembic").setLevel(max(logging.WARNING, logging.getLogger().level))
     package_levels = [logging.WARNING, logging.INFO, logging.DEBUG]
     logging.getLogger(_PACKAGE).setLevel(package_levels[min(verbosity, 2)])
 

@@ -1,12 +1,14 @@
-"""Words of a text, and a full-text score that is the same on every database."""
+"""Words of a text with their stems, and a full-text score that is the same on every database."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
+
+from .languages import LANGUAGES, STOP_WORDS, detect_languages, stem_term, stemmer_version
 
 FENCE = "```"
 """The line before and after a block of code, in Markdown and in Message Styling (XEP-0393)."""
@@ -30,24 +32,11 @@ _ACCENT = re.compile(r"[\u0300-\u036f]")
 
 _MAX_WORD_CHARACTERS = 64
 
-_STEM_CHARACTERS = 5
+_BEGINNING_CHARACTERS = 5
 
 _MAX_ENDING_CHARACTERS = 3
 
-# Words that belong to the form of a question and not to its subject.
-_STOP_WORDS = frozenset(
-    """
-    a about all also am an and any are as at be been but by can could did do does for from had has have he her him his how i
-    if in into is it its just me might more must my no not of on or our please shall she should so some tell than that the
-    their them then there these they this those to too us was we were what when where which who whom whose why will with
-    would you your aber als auch auf aus bei bin bis da das dass dem den der des die doch du ein eine einem einen einer er
-    es fur gibt hat ich ihr im ist ja kann mein mich mir mit nach nicht nur oder sein sich sie sind und uns vom von wann war
-    warum wer wie wir wird wo zu zum zur al como con cual cuando de del donde el ella en entre esta este hay la las le lo
-    los mas mi o para pero por porque que quien se si sin sobre son su sus te tu un una y ya yo au aux avec ce ces cette
-    comment dans elle est et il ils je les leur ma mais mon ne nous ou par pas pour pourquoi quand quel quelle qui quoi sa
-    ses sur une vous
-    """.split()
-)
+_RULES = 1  # raise it when `index_words` gives other words
 
 
 def split_words(text: str) -> list[str]:
@@ -60,43 +49,87 @@ def split_words(text: str) -> list[str]:
 def extract_keywords(query: str) -> list[str]:
     """Return the words of a question that name its subject, each once. If none would remain, return all of its words."""
     words = list(dict.fromkeys(split_words(query)))
-    return [word for word in words if word not in _STOP_WORDS] or words
+    return [word for word in words if word not in STOP_WORDS] or words
 
 
-def stem(word: str) -> str:
-    """Return the beginning that the forms of a word share: `polic` for policy and for policies."""
-    return word if len(word) <= _STEM_CHARACTERS else word[: max(_STEM_CHARACTERS, len(word) - 2)]
+def word_rules() -> str:
+    """Return a name of the rules of `index_words`. Words made by other rules may not be found until they are made anew."""
+    return f"{_RULES} {stemmer_version()}"
 
 
+def index_words(passages: Sequence[str]) -> list[str]:
+    """Return the words of each passage of a document, separated by spaces, each followed by its stem.
+
+    The stem is that of the passage's language, else that of the document's. If both are unknown, every language's.
+    """
+    words = [split_words(passage) for passage in passages]
+    common = detect_languages(word for part in words for word in part) or LANGUAGES
+    return [" ".join(_add_stems(part, detect_languages(part) or common)) for part in words]
+
+
+def _add_stems(words: Iterable[str], languages: Sequence[str]) -> Iterator[str]:
+    for word in words:
+        yield word
+        for language in languages:
+            term = stem_term(word, language)
+            if term is not None:
+                yield term
+
+
+@lru_cache(maxsize=4096)
 def search_forms(word: str) -> tuple[str, ...]:
-    """Return the search terms that match all forms of a word: whole words, or a stem followed by an asterisk."""
-    if len(word) < 3:
+    """Return the search terms that match all forms of a word: words, a beginning followed by an asterisk, and stems.
+
+    A word with digits matches itself only. `index_words` gives the words that are searched.
+    """
+    if len(word) < 3 or not word.isalpha():
         return (word,)
-    if len(word) < _STEM_CHARACTERS:
+    stems = [term for language in LANGUAGES if (term := stem_term(word, language)) is not None]
+    if len(word) < _BEGINNING_CHARACTERS:
         singular = _to_singular(word)
-        return singular, f"{singular}s"
-    return (f"{stem(word)}*",)
+        return singular, f"{singular}s", *stems
+    return word, f"{_beginning(word)}*", *stems
 
 
 def keyword_coverage(keywords: Sequence[str], spaced_words: str) -> float:
     """Return the share (0 to 1) of `keywords` that occur in a text; see `extract_keywords`.
 
-    `spaced_words` are the words of the text, separated by spaces. Other forms of a word count as the word.
+    `spaced_words` are the words of the text, separated by spaces. Other forms of a word count as the word: by its beginning,
+    and by its stem if the words are those of `index_words`.
     """
     if not keywords:
         return 0.0
     spaced_words = f" {spaced_words} "
-    return sum(_forms_pattern(word).search(spaced_words) is not None for word in keywords) / len(keywords)
+    return sum(_has_form(spaced_words, word) for word in keywords) / len(keywords)
+
+
+def text_coverage(keywords: Sequence[str], text: str) -> float:
+    """Return the share (0 to 1) of `keywords` that occur in a text that is not indexed."""
+    words = split_words(text)
+    initials = {word[0] for word in keywords}  # forms of a word begin with the same letter
+    candidates = [word for word in words if word[0] in initials]
+    return keyword_coverage(keywords, " ".join(_add_stems(candidates, detect_languages(words) or LANGUAGES)))
+
+
+def _has_form(spaced_words: str, word: str) -> bool:
+    for form in search_forms(word):
+        if form.endswith("*"):
+            if _ending_pattern(word).search(spaced_words) is not None:
+                return True
+        elif f" {form} " in spaced_words:
+            return True
+    return False
 
 
 @lru_cache(maxsize=4096)
-def _forms_pattern(word: str) -> re.Pattern[str]:
-    if len(word) < 3:
-        return re.compile(f" {word} ")
-    if len(word) < _STEM_CHARACTERS:
-        return re.compile(f" {_to_singular(word)}s? ")
-    beginning = stem(word)
+def _ending_pattern(word: str) -> re.Pattern[str]:
+    beginning = _beginning(word)
     return re.compile(rf" {beginning}\S{{0,{len(word) + _MAX_ENDING_CHARACTERS - len(beginning)}}} ")
+
+
+def _beginning(word: str) -> str:
+    """Return the beginning that forms of a word share in most languages: `deliv` for deliver and delivery."""
+    return word if len(word) <= _BEGINNING_CHARACTERS else word[: max(_BEGINNING_CHARACTERS, len(word) - 2)]
 
 
 def _to_singular(word: str) -> str:

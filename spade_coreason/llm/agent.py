@@ -68,7 +68,7 @@ class LLMAgent:
     - `memory`: the interaction memory. Unless `interaction_memory` is false, the model gets the memory tools and the stored
       facts.
     - `peers`: sends requests to other agents; needed with `agents`.
-    - `model`: the model to ask. Default: `config.llm_config.model` of the manifest, else OPENAI_MODEL of the environment.
+    - `model`: the model to ask. Default: `config.model_config.model` of the manifest, else OPENAI_MODEL of the environment.
       "script" is a script that plays a model, unless a server's URL is named.
     - `fallback_model`: is asked where `model` fails.
     - `endpoint`: an Endpoint, or a mapping with its fields.

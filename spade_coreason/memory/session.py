@@ -10,7 +10,7 @@ from typing import Any
 from ..contracts import Identity, Interaction, MemoryStrategy
 from ..contracts.authoring import VariableScope
 from ..domain.history import StoredTurn, parse_interactions, parse_turns, turn_text
-from ..domain.text import extract_keywords, keyword_coverage, split_words
+from ..domain.text import extract_keywords, text_coverage
 from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, AgentRepository, CompactionState, StoredConversation, Variable
 from .conversation import Variables
 from .knowledge.knowledge import Knowledge
@@ -195,7 +195,7 @@ class TurnSession:
         for offset in range(0, max_turns, _RECALL_PAGE):
             for turn in reversed(await self.history(min(_RECALL_PAGE, max_turns - offset), offset)):
                 text = turn_text(turn)
-                score = keyword_coverage(keywords, " ".join(split_words(text)))
+                score = text_coverage(keywords, text)
                 if score >= threshold and score > 0:
                     scored.append((score, text))
             await asyncio.sleep(0)  # lets other tasks run, since turns may be long

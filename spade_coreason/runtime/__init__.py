@@ -17,7 +17,17 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "commands.model": ["CommandResult"],
         "crash_guard": ["CrashGuard"],
         "expiry": ["OnConversationEnd"],
-        "files": ["FetchedFile", "Files", "Progress", "UploadFile", "describe_connection_error", "fetch", "format_status"],
+        "files": [
+            "FetchedFile",
+            "Files",
+            "Progress",
+            "UploadFile",
+            "UploadWarnings",
+            "describe_connection_error",
+            "describe_upload_problem",
+            "fetch",
+            "format_status",
+        ],
         "function_agent": ["agent"],
         "gateway": ["InboundGateway"],
         "peers": [

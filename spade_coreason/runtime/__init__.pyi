@@ -31,7 +31,9 @@ from .files import (
     Files as Files,
     Progress as Progress,
     UploadFile as UploadFile,
+    UploadWarnings as UploadWarnings,
     describe_connection_error as describe_connection_error,
+    describe_upload_problem as describe_upload_problem,
     fetch as fetch,
     format_status as format_status,
 )

@@ -17,7 +17,7 @@ from .access_requests import AccessRequests
 from .agent_factory import Injectables
 from .crash_guard import CrashGuard
 from .expiry import OnConversationEnd
-from .files import FetchFile, Files, UploadFile, fetch, refuse_upload
+from .files import FetchFile, Files, UploadFile, UploadWarnings, fetch, refuse_upload
 from .gateway import InboundGateway
 from .peers import OpenRequests, Peers
 from .policy import Policy
@@ -30,7 +30,7 @@ class AgentParts:
 
     `jid` is a bare JID. `upload` stores a file. `memory` returns the interaction memory; None for an
     agent without one. `fetch_file` gets the target of a link. `clock` is the time of conversations. `trusted_agents` and this
-    agent tell each other the person whose request they pass on.
+    agent tell each other the person whose request they pass on. `upload_warnings` is that of all agents of the server.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class AgentParts:
         embedder: Embedder | None = None,
         clock: Callable[[], datetime] = utc_now,
         trusted_agents: TrustedAgents | None = None,
+        upload_warnings: UploadWarnings | None = None,
     ) -> None:
         self.jid = jid
         self.trusted_agents = trusted_agents or TrustedAgents()
@@ -54,7 +55,7 @@ class AgentParts:
         self.repository = AgentRepository(database, jid)
         self.open_requests = OpenRequests()
         self.peers = Peers(jid, self.open_requests, transport, self.trusted_agents)
-        self.files = Files(upload, fetch_file)
+        self.files = Files(upload, fetch_file, upload_warnings or UploadWarnings())
         self.knowledge = Knowledge(KnowledgeRepository(database, jid), embedder, clock=clock)
         self.usage = Usage(self.repository, clock)
 

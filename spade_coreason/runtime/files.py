@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,6 +19,8 @@ from .url_policy import ResolveHost, UrlPolicy, resolve_host
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
+
+log = logging.getLogger(__name__)
 
 Progress: TypeAlias = Callable[[int, int], None]
 """A function that is called with the number of sent bytes and the total."""
@@ -82,12 +85,43 @@ async def refuse_upload(name: str, *_: object) -> str:
     raise UploadError(name, "there is no way to a server that keeps files")
 
 
-class Files:
-    """The uploads and downloads of an agent. A constructor parameter named `files` receives it."""
+class UploadWarnings:
+    """The log's warnings about an upload service that fails: one at the first failure, and one line when it works again.
 
-    def __init__(self, upload_file: UploadFile, fetch_file: FetchFile = fetch) -> None:
+    Share one object between all agents of a server.
+    """
+
+    def __init__(self) -> None:
+        self._is_failing = False
+
+    def report_failure(self, error: UploadError) -> None:
+        """Log a failed upload, unless the last one failed too or only this file cannot be uploaded."""
+        if error.remedy and not self._is_failing:
+            self._is_failing = True
+            log.warning("%s", describe_upload_problem(error))
+
+    def report_success(self) -> None:
+        """Log that uploads work again, if the last one failed."""
+        if self._is_failing:
+            self._is_failing = False
+            log.warning("files can be uploaded again")
+
+
+def describe_upload_problem(error: UploadError) -> str:
+    """Return the line for the operator. It names no file, because a name may be a person's."""
+    return f"files cannot be uploaded, so long answers go in several messages: {error.problem}; {error.remedy}"
+
+
+class Files:
+    """The uploads and downloads of an agent. A constructor parameter named `files` receives it.
+
+    Failures of the upload service are reported to `warnings`; None reports nothing.
+    """
+
+    def __init__(self, upload_file: UploadFile, fetch_file: FetchFile = fetch, warnings: UploadWarnings | None = None) -> None:
         self._upload_file = upload_file
         self._fetch_file = fetch_file
+        self._warnings = warnings
         self._uploaded_links: dict[str, None] = {}
         self.upload_count = 0
         """The number of files that were uploaded."""
@@ -108,12 +142,23 @@ class Files:
         media_type = type or guess_type(safe_name)[0] or DEFAULT_MEDIA_TYPE
         if not _MEDIA_TYPE.fullmatch(media_type):
             raise UploadError(name, f"{media_type!r} is no media type; write it like image/png")
-        link = await self._upload_file(safe_name, data, media_type, progress)
+        try:
+            link = await self._upload_file(safe_name, data, media_type, progress)
+        except UploadError as error:
+            self.report_failure(error)
+            raise
+        if self._warnings is not None:
+            self._warnings.report_success()
         self.upload_count += 1
         self._uploaded_links[link] = None
         if len(self._uploaded_links) > _MAX_LINKS:
             del self._uploaded_links[next(iter(self._uploaded_links))]
         return link
+
+    def report_failure(self, error: UploadError) -> None:
+        """Report that the upload service fails, for the log. `upload` reports its own errors."""
+        if self._warnings is not None:
+            self._warnings.report_failure(error)
 
     def has_uploaded(self, link: str) -> bool:
         """Return True if the link is one of the newest 1,000 that `upload` has returned. Only these are shown as files.

@@ -69,6 +69,11 @@ class LongAnswers:
             async with asyncio.timeout(_UPLOAD_TIMEOUT_S):
                 link = await self.files.upload(name, data)
         except (UploadError, TimeoutError) as error:
+            if isinstance(error, TimeoutError):
+                problem = f"an upload took longer than {_UPLOAD_TIMEOUT_S:g} s"
+                self.files.report_failure(
+                    UploadError(name, problem, "see whether the upload service of the server is overloaded")
+                )
             self._next_attempt_s = time.monotonic() + _RETRY_AFTER_S
             log.info("%s: an answer of %d bytes goes in several messages: %s", self._agent, len(data), error)
             return UNCHANGED

@@ -32,6 +32,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "NewDocument",
             "Shelf",
             "VectorRecord",
+            "index_outdated_passages",
             "turn_document_name",
         ],
         "lock": ["lock_database", "lock_directory"],

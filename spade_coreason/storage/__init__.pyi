@@ -54,6 +54,7 @@ from .knowledge import (
     NewDocument as NewDocument,
     Shelf as Shelf,
     VectorRecord as VectorRecord,
+    index_outdated_passages as index_outdated_passages,
     turn_document_name as turn_document_name,
 )
 from .lock import (

@@ -1,7 +1,11 @@
-"""Full-text search in passages: FTS5 on SQLite, tsvector on PostgreSQL. Both find the same words."""
+"""Full-text search in passages: FTS5 on SQLite, tsvector on PostgreSQL. Both find the same words.
+
+`domain.text` finds the words and their stems. The databases' own stemmers would not do: that of FTS5 knows English only.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import log
 
@@ -9,6 +13,12 @@ from sqlalchemy import Connection, text
 
 from ..domain.text import search_forms
 
+_SQLITE_CHANGES = (
+    "CREATE TRIGGER IF NOT EXISTS passage_words_changed AFTER UPDATE OF words ON passages BEGIN"
+    " INSERT INTO passage_words (passage_words, rowid, shelf, words)"
+    " VALUES ('delete', old.id, old.shelf, old.words);"
+    " INSERT INTO passage_words (rowid, shelf, words) VALUES (new.id, new.shelf, new.words); END",
+)
 _SQLITE = (
     # The shelf is indexed as a word too, so that a search does not read passages on other shelves.
     "CREATE VIRTUAL TABLE passage_words USING fts5(shelf, words, content='passages', content_rowid='id',"
@@ -18,6 +28,7 @@ _SQLITE = (
     "CREATE TRIGGER passage_removed AFTER DELETE ON passages BEGIN"
     " INSERT INTO passage_words (passage_words, rowid, shelf, words)"
     " VALUES ('delete', old.id, old.shelf, old.words); END",
+    *_SQLITE_CHANGES,
 )
 _POSTGRESQL = (
     "ALTER TABLE passages ADD COLUMN found_by tsvector GENERATED ALWAYS AS (to_tsvector('simple', words)) STORED",
@@ -57,8 +68,26 @@ def create(connection: Connection) -> None:
 def drop(connection: Connection) -> None:
     """Drop the triggers and the index that do not go with the table `passages`."""
     if connection.dialect.name == "sqlite":
-        for statement in ("DROP TRIGGER passage_added", "DROP TRIGGER passage_removed", "DROP TABLE passage_words"):
+        for statement in (
+            "DROP TRIGGER passage_added",
+            "DROP TRIGGER passage_removed",
+            "DROP TRIGGER IF EXISTS passage_words_changed",
+            "DROP TABLE passage_words",
+        ):
             connection.exec_driver_sql(statement)
+
+
+def create_change_triggers(connection: Connection) -> None:
+    """Create the triggers that index changed words, if they are missing. PostgreSQL needs none."""
+    if connection.dialect.name == "sqlite":
+        for statement in _SQLITE_CHANGES:
+            connection.exec_driver_sql(statement)
+
+
+def drop_change_triggers(connection: Connection) -> None:
+    """Drop what `create_change_triggers` creates."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("DROP TRIGGER passage_words_changed")
 
 
 def find_passages(connection: Connection, shelves: Sequence[int], keywords: Sequence[str], limit: int) -> list[int]:
@@ -76,25 +105,35 @@ def find_passages(connection: Connection, shelves: Sequence[int], keywords: Sequ
     candidates = connection.execute(_FIND_POSTGRESQL, parameters).all()
     if not candidates:
         return []
-    counts = connection.execute(_FREQUENCIES, {"forms": queries, "shelves": shelf_ids})
+    words = {row.id: Counter(row.words.split()) for row in candidates}
+    occurring = set().union(*words.values())
+    counted = [
+        query
+        for form, query in zip(forms, queries, strict=True)
+        if form in occurring or (form.endswith("*") and any(word.startswith(form[:-1]) for word in occurring))
+    ]
+    counts = connection.execute(_FREQUENCIES, {"forms": counted, "shelves": shelf_ids})
     frequencies = {row.form.replace(":*", "*"): row.passages for row in counts}
     sizes = connection.execute(_SIZES, {"shelves": shelf_ids}).one()
     weights = {form: max(log((sizes.passages - n + 0.5) / (n + 0.5)), 1e-6) for form, n in frequencies.items()}
     average = sizes.characters / sizes.passages
-    return [row.id for row in sorted(candidates, key=lambda row: -_bm25(row.words.split(), row.size / average, weights))][
-        :limit
-    ]
+    scores = {row.id: _bm25(words[row.id], row.size / average, weights) for row in candidates}
+    return sorted(scores, key=lambda id_: -scores[id_])[:limit]
 
 
-def _bm25(words: Sequence[str], length: float, weights: Mapping[str, float]) -> float:
+def _bm25(words: Mapping[str, int], length: float, weights: Mapping[str, float]) -> float:
     """Return the Okapi BM25 score of a passage.
 
-    `length` is its length divided by the average length. `weights` holds the weight of each form of a word.
+    `words` counts its words and `length` is its length divided by the average length. `weights` holds the weight of each form
+    of a word.
     """
     score = 0.0
     for form, weight in weights.items():
-        stem = form.removesuffix("*")
-        frequency = sum(word.startswith(stem) for word in words) if form.endswith("*") else words.count(form)
+        if form.endswith("*"):
+            beginning = form.removesuffix("*")
+            frequency = sum(count for word, count in words.items() if word.startswith(beginning))
+        else:
+            frequency = words.get(form, 0)
         score += weight * frequency * (_K1 + 1) / (frequency + _K1 * (1 - _B + _B * length))
     return score
 

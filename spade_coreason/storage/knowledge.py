@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, tuple_, update
 
-from ..domain.text import split_words
+from ..domain.text import index_words, word_rules
 from . import full_text
 from .database import Database
 from .records import from_micros, to_micros
 from .schema import conversations, documents, passages, shelves, vectors
 
+log = logging.getLogger(__name__)
+
 ShelfScope: TypeAlias = Literal["agent", "person", "conversation"]
 _BATCH = 500
+_INDEX_BATCH = 100
+"""The number of passages that one transaction indexes anew: other writes wait for it."""
 
 
 class Shelf(NamedTuple):
@@ -59,7 +65,7 @@ class Document:
 
 
 class PassageRecord(NamedTuple):
-    """A passage and the name of its document. `words` holds its words, separated by spaces."""
+    """A passage and the name of its document. `words` holds its words and their stems, separated by spaces."""
 
     id: int
     document: str
@@ -91,6 +97,7 @@ class KnowledgeRepository:
 
         A document whose content is on the shelf already, under any name, is "same" and changes nothing.
         """
+        words = await asyncio.to_thread(lambda: [index_words(document.passages) for document in new])
         ids = [(self._database.next_id("documents"), self._next_passage_ids(len(document.passages))) for document in new]
         shelf_id = self._database.next_id("shelves")
 
@@ -101,15 +108,22 @@ class KnowledgeRepository:
                 connection.execute(insert(shelves).values(values))
                 existing_id = shelf_id
             outcomes = (
-                self._save_document(connection, existing_id, document, *new_ids, now)
-                for document, new_ids in zip(new, ids, strict=True)
+                self._save_document(connection, existing_id, document, document_words, *new_ids, now)
+                for document, document_words, new_ids in zip(new, words, ids, strict=True)
             )
             return list(outcomes)
 
         return await self._database.write(work)
 
     def _save_document(
-        self, connection: Connection, shelf: int, new: NewDocument, id_: int, passage_ids: Sequence[int], now: datetime
+        self,
+        connection: Connection,
+        shelf: int,
+        new: NewDocument,
+        words: Sequence[str],
+        id_: int,
+        passage_ids: Sequence[int],
+        now: datetime,
     ) -> str:
         if connection.scalar(select(documents.c.id).where(documents.c.shelf == shelf, documents.c.digest == new.digest)):
             return "same"
@@ -126,16 +140,10 @@ class KnowledgeRepository:
             "added_at": to_micros(now),
         }
         connection.execute(insert(documents).values(values))
+        common = {"shelf": shelf, "document": id_, "word_rules": word_rules()}
         rows = [
-            {
-                "id": passage,
-                "shelf": shelf,
-                "document": id_,
-                "number": number,
-                "text": text,
-                "words": " ".join(split_words(text)),
-            }
-            for number, (passage, text) in enumerate(zip(passage_ids, new.passages, strict=True), 1)
+            {**common, "id": passage, "number": number, "text": text, "words": passage_words}
+            for number, (passage, text, passage_words) in enumerate(zip(passage_ids, new.passages, words, strict=True), 1)
         ]
         if rows:
             connection.execute(insert(passages), rows)
@@ -283,6 +291,61 @@ class KnowledgeRepository:
         return select(shelves.c.id).where(
             shelves.c.agent == self.agent, shelves.c.scope == shelf.scope, shelves.c.holder == shelf.holder
         )
+
+
+async def index_outdated_passages(database: Database) -> int:
+    """Index the passages anew whose words were made by the rules of another version. Return how many.
+
+    Until then they are found by the rules of that version. Each batch is stored at once, so that an interrupted call continues
+    where it stopped.
+    """
+    count = 0
+    while (rules := await database.read(_find_outdated_rules, is_extra=True)) is not None:
+        if not count:
+            log.info("%s: forms of words are added to the search index of passages from an older version", database.name)
+        texts = await database.read(lambda connection, rules=rules: _load_outdated(connection, rules), is_extra=True)
+        words = await asyncio.to_thread(lambda texts=texts: [index_words([text for _, text in part]) for part in texts])
+        rows = [
+            {"passage": id_, "new_words": new_words, "new_rules": word_rules()}
+            for part, part_words in zip(texts, words, strict=True)
+            for (id_, _), new_words in zip(part, part_words, strict=True)
+        ]
+        for start in range(0, len(rows), _INDEX_BATCH):
+            batch = rows[start : start + _INDEX_BATCH]
+            await database.write(lambda connection, batch=batch: connection.execute(_UPDATE_WORDS, batch))
+        count += len(rows)
+    if count:
+        log.info("%s: forms of words are in the search index of all passages: %d were added", database.name, count)
+    return count
+
+
+_UPDATE_WORDS = (
+    update(passages)
+    .where(passages.c.id == bindparam("passage"))
+    .values(words=bindparam("new_words"), word_rules=bindparam("new_rules"))
+)
+
+
+def _find_outdated_rules(connection: Connection) -> str | None:
+    """Return the name of rules by which passages were indexed and that are not those of today."""
+    for function in (func.min, func.max):  # of an index, without reading the passages
+        rules = connection.scalar(select(function(passages.c.word_rules)))
+        if rules is not None and rules != word_rules():
+            return str(rules)
+    return None
+
+
+def _load_outdated(connection: Connection, rules: str) -> list[list[tuple[int, str]]]:
+    """Return the ids and texts of the passages of some documents that were indexed by `rules`."""
+    outdated = select(passages.c.document).where(passages.c.word_rules == rules).limit(_BATCH)
+    texts, count = [], 0
+    for document in dict.fromkeys(connection.scalars(outdated)):
+        query = select(passages.c.id, passages.c.text).where(passages.c.document == document).order_by(passages.c.number)
+        texts.append([(row.id, row.text) for row in connection.execute(query)])
+        count += len(texts[-1])
+        if count >= _BATCH:
+            break
+    return texts
 
 
 def delete_shelves(connection: Connection, agent: str, targets: Iterable[Shelf]) -> int:

@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISION = "0007"
+REVISION = "0008"
 """The newest migration. `metadata` describes the tables after it."""
 
 metadata = MetaData()
@@ -148,7 +148,8 @@ documents = Table(
     Index("documents_by_digest", "shelf", "digest"),
 )
 
-# `words` holds the words of the text, separated by spaces, as `spade_coreason.domain.text` finds them. Full text searches it.
+# `words` holds the words of the text and their stems, separated by spaces, as `spade_coreason.domain.text` finds them. Full
+# text searches it. `word_rules` names the rules that made them; passages of other rules are indexed anew in the background.
 passages = Table(
     "passages",
     metadata,
@@ -158,6 +159,8 @@ passages = Table(
     Column("number", Integer, nullable=False),
     Column("text", Text, nullable=False),
     Column("words", Text, nullable=False),
+    Column("word_rules", Text, nullable=False, server_default=""),
+    Index("passages_by_word_rules", "word_rules"),
     Index("passages_by_document", "document", "number"),
     Index("passages_by_shelf", "shelf"),
 )

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
 from slixmpp.exceptions import IqError, IqTimeout
@@ -21,9 +22,13 @@ _DISCO_TIMEOUT_S = 5.0
 _RESPONSE_TIMEOUT_S = 10.0
 _UPLOAD_TIMEOUT_S = 600.0
 _CHUNK_BYTES = 65_536
+_PROBE_TIMEOUT_S = 10.0
 _MAX_SERVICES = 50
+_PROBE_NAME = "test.txt"
+_ENABLE = "enable it, or set limits.file_over_bytes to 0"
 # The only headers that a server may add to the upload; all others are ignored (XEP-0363, 4).
 _ALLOWED_HEADERS = {"authorization", "cookie", "expires"}
+_NO_SERVER_BEHIND = {502, 503, 504}
 
 
 class _UploadService(NamedTuple):
@@ -58,11 +63,21 @@ class Uploads:
         await self._send_file(name, data, type, slot, progress)
         return slot.get_url
 
+    async def find_problem(self) -> UploadError | None:
+        """Return the reason why uploads will fail: no service, no slot, or an address that does not answer. Upload nothing."""
+        try:
+            slot = await self._request_slot(_PROBE_NAME, 1, "text/plain", await self._find_service(_PROBE_NAME))
+            await self._probe(slot)
+        except UploadError as error:
+            return error
+        return None
+
     async def _find_service(self, name: str) -> _UploadService:
         """Find the upload service among the server's items (XEP-0030)."""
         disco, domain = self._client.plugin["xep_0030"], str(self._client.boundjid.domain)
         if not self._client.is_full_server:
-            raise UploadError(name, f"{domain} has no service for files; the embedded server has none")
+            problem = f"{domain} has no service for files; the embedded server has none"
+            raise UploadError(name, problem, "use another server, or set limits.file_over_bytes to 0")
 
         def get_info(jid: str) -> Any:
             return disco.get_info(jid, timeout=_DISCO_TIMEOUT_S)
@@ -71,7 +86,8 @@ class Uploads:
         replies: Any = await asyncio.gather(*queries, return_exceptions=True)
         items_reply, domain_info = replies
         if isinstance(domain_info, IqTimeout):
-            raise UploadError(name, f"{domain} does not say whether it has a service for files") from domain_info
+            problem = f"{domain} does not say whether it has a service for files"
+            raise UploadError(name, problem, "see to the log of the server") from domain_info
         items = [] if isinstance(items_reply, BaseException) else items_reply["disco_items"]["items"]
         services = sorted(str(jid) for jid, node, _ in items if not node)[:_MAX_SERVICES]
         for info in (domain_info, *await asyncio.gather(*map(get_info, services), return_exceptions=True)):
@@ -80,51 +96,82 @@ class Uploads:
         problem = (
             f"{domain} has no service for files (XEP-0363); Prosody has it as http_file_share, ejabberd as mod_http_upload"
         )
-        raise UploadError(name, problem)
+        raise UploadError(name, problem, _ENABLE)
 
     async def _request_slot(self, name: str, size: int, type: str, service: _UploadService) -> _UploadSlot:
         """Request the URLs for one file: one to upload it to, and one to fetch it from."""
         iq = self._client.make_iq_get(ito=service.jid)
+        remedy = f"see to the limits and the log of {service.jid}"
         iq.append(Element(f"{_TAG}request", {"filename": name, "size": str(size), "content-type": type}))
         try:
             reply = await iq.send(timeout=_RESPONSE_TIMEOUT_S)
         except IqTimeout as error:
-            raise UploadError(name, f"{service.jid} does not answer within {_RESPONSE_TIMEOUT_S:g} s") from error
+            raise UploadError(name, f"{service.jid} does not answer within {_RESPONSE_TIMEOUT_S:g} s", remedy) from error
         except IqError as error:
             if (too_large := error.iq.xml.find(f".//{_TAG}file-too-large")) is not None:
                 raise _too_large_error(name, size, _parse_number(too_large.findtext(f"{_TAG}max-file-size"))) from error
             refusal = error.iq["error"]
             text = f" ({refusal['text']})" if refusal["text"] else ""
-            raise UploadError(name, f"{service.jid} refuses: {refusal['condition']}{text}") from error
+            raise UploadError(name, f"{service.jid} refuses: {refusal['condition']}{text}", remedy) from error
         slot = _parse_slot(reply.xml)
         if slot is None:
-            raise UploadError(name, f"{service.jid} gives no usable link")
+            raise UploadError(name, f"{service.jid} gives no usable link", remedy)
         return slot
 
     async def _send_file(self, name: str, data: bytes, type: str, slot: _UploadSlot, progress: Progress | None) -> None:
-        from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
-
         async def chunks() -> AsyncIterator[bytes]:
             for start in range(0, len(data), _CHUNK_BYTES):
                 yield data[start : start + _CHUNK_BYTES]
                 if progress is not None:
-                    progress(min(start + _CHUNK_BYTES, len(data)), len(data))
+                    try:
+                        progress(min(start + _CHUNK_BYTES, len(data)), len(data))
+                    except Exception as error:
+                        stops.append(error)  # aiohttp reports it as a failed connection
+                        raise
 
+        stops: list[Exception] = []
         headers = {**slot.headers, "Content-Type": type, "Content-Length": str(len(data)), "User-Agent": "spade-coreason"}
+        try:
+            status = await self._request("PUT", name, slot, _UPLOAD_TIMEOUT_S, data=chunks(), headers=headers)
+        except UploadError:
+            if stops:
+                raise UploadError(name, "the caller stopped it") from stops[0]
+            raise
+        if not 200 <= status < 300:
+            raise UploadError(name, f"{_host_of(slot)} answers {format_status(status)}", _remedy_of(slot))
+
+    async def _probe(self, slot: _UploadSlot) -> None:
+        """Raise UploadError unless the address of the upload answers. Any answer will do, unless a proxy has no server."""
+        status = await self._request("HEAD", _PROBE_NAME, slot, _PROBE_TIMEOUT_S, headers={"User-Agent": "spade-coreason"})
+        if status in _NO_SERVER_BEHIND:
+            raise UploadError(_PROBE_NAME, f"{_host_of(slot)} answers {format_status(status)}", _remedy_of(slot))
+
+    async def _request(self, method: str, name: str, slot: _UploadSlot, timeout_s: float, **arguments: Any) -> int:
+        """Send a request to the address of the upload, and return the status of the answer."""
+        from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+
         session = ClientSession(
-            connector=TCPConnector(ssl=self._context), cookie_jar=DummyCookieJar(), timeout=ClientTimeout(_UPLOAD_TIMEOUT_S)
+            connector=TCPConnector(ssl=self._context), cookie_jar=DummyCookieJar(), timeout=ClientTimeout(timeout_s)
         )
         try:
-            async with (
-                session,
-                session.put(slot.put_url, data=chunks(), headers=headers, allow_redirects=False) as response,
-            ):
-                if not 200 <= response.status < 300:
-                    raise UploadError(name, f"the server answers {format_status(response.status)}")
+            async with session, session.request(method, slot.put_url, allow_redirects=False, **arguments) as response:
+                return response.status
         except TimeoutError as error:
-            raise UploadError(name, f"it took longer than {_UPLOAD_TIMEOUT_S:g} s") from error
+            problem = f"{_host_of(slot)} took longer than {timeout_s:g} s"
+            raise UploadError(name, problem, _remedy_of(slot)) from error
         except (ClientError, OSError, ValueError) as error:
-            raise UploadError(name, describe_connection_error(error)) from error
+            problem = f"{_host_of(slot)}: {describe_connection_error(error)}"
+            raise UploadError(name, problem, _remedy_of(slot)) from error
+
+
+def _host_of(slot: _UploadSlot) -> str:
+    parts = urlsplit(slot.put_url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _remedy_of(slot: _UploadSlot) -> str:
+    names = "Prosody: http_external_url, ejabberd: put_url"
+    return f"see whether this machine reaches {_host_of(slot)} and trusts its certificate ({names})"
 
 
 def _parse_slot(reply: Element) -> _UploadSlot | None:

@@ -28,9 +28,11 @@ from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.transport import XmppTransport
+from tests.support.databases import SQLITE, execute
 from tests.support.servers.clients import StockClient
 from tests.support.servers.prosody import installed
 from tests.support.servers.requirements import require
+from tests.support.wait import eventually
 
 PROJECT = Path(__file__).parents[2]
 FIXTURE = PROJECT / "tests" / "fixtures" / "data_9d7501a"
@@ -359,6 +361,9 @@ async def test_a_platform_that_was_killed_resumes(data: Path, tmp_path: Path) ->
     accounts = json.loads((data / "accounts.json").read_text())
     async with Platform(settings) as platform:
         assert platform.guest == ("guest@localhost", accounts["guest@localhost"])
+        url = f"{SQLITE}{data}/platform.db"
+        await eventually(lambda: not execute(url, "SELECT id FROM passages WHERE word_rules = ''"))
+        assert all("en0" in row["words"] for row in execute(url, "SELECT words FROM passages"))
         server: Any = platform.server
         async with StockClient(ALICE, PASSWORD, server, resource="phone") as alice:
             arrived: dict[str, Element] = {}

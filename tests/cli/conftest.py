@@ -22,12 +22,12 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Invoke]:
     """Run a command in this process, in an empty project: `invoke("check", "-c", "some.yaml")`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
-    root, package_logger = logging.getLogger(), logging.getLogger("spade_coreason")
-    before = root.handlers[:], root.level, package_logger.level
+    root, loggers = logging.getLogger(), [logging.getLogger(name) for name in ("", "spade_coreason", "alembic")]
+    handlers, levels = root.handlers[:], [logger.level for logger in loggers]
     yield lambda *arguments, stdin=None: CliRunner().invoke(cli, arguments, input=stdin)
-    root.handlers[:] = before[0]
-    root.setLevel(before[1])
-    package_logger.setLevel(before[2])
+    root.handlers[:] = handlers
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture

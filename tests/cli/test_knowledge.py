@@ -149,6 +149,7 @@ def test_another_model_is_noticed_and_reindexing_repairs_the_index(
     assert "refunds.md" in found.stdout, found.output
     configure("second")
     shown = invoke("knowledge", "list", "notes")
+    assert shown.stdout.splitlines()[0].split() == ["DOCUMENT", "PASSAGES", "INDEXED", "CHARACTERS", "ADDED"]
     assert "3 passages have no vector by the configured model: spade-coreason knowledge reindex notes\n" in shown.stdout
     assert "Nothing" in invoke("knowledge", "search", "notes", "reimbursed", "--threshold", "0.6").stdout
     assert invoke("knowledge", "reindex", "notes").stdout == f"{AGENT}: made 3 vectors.\n"
@@ -158,6 +159,7 @@ def test_another_model_is_noticed_and_reindexing_repairs_the_index(
 
 def test_without_an_embedder_there_is_no_index(invoke: Invoke, docs: Path) -> None:
     assert invoke("knowledge", "add", AGENT, "docs").exit_code == 0
+    assert invoke("knowledge", "list", AGENT).stdout.splitlines()[0].split() == ["DOCUMENT", "PASSAGES", "CHARACTERS", "ADDED"]
     refused = invoke("knowledge", "reindex", AGENT)
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
     assert "knowledge.embedder: is none" in refused.stderr

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from spade_coreason.storage import open_database, schema
 from spade_coreason.storage.lock import lock_directory
 from spade_coreason.storage.repository import AgentRepository
 from tests.cli.conftest import Invoke
 from tests.support.databases import SQLITE, downgrade, execute, read_all_tables
+from tests.support.program import COMMAND, clean_environment
 from tests.support.records import AGENT, new_conversation, receive_request, store_turn
 from tests.support.servers.postgres import Postgres
+from tests.support.wait import TIMEOUT_S
 
 
 def fill_database(url: str) -> None:
@@ -101,6 +106,18 @@ def test_check_finds_a_corrupt_file(tmp_path: Path, invoke: Invoke) -> None:
     assert torn.exit_code == 1
     assert "malformed" in torn.stderr + torn.stdout or "btree" in torn.stdout
     assert "Traceback" not in torn.output
+
+
+@pytest.mark.parametrize("verbosity", ["-v", "-vv"])
+def test_the_log_of_a_migration_is_one_line_of_ours(tmp_path: Path, verbosity: str) -> None:
+    url = f"{SQLITE}{tmp_path}/data/platform.db"
+    fill_database(url)
+    asyncio.run(downgrade_database(url, "0001"))
+    # In a process of its own: Alembic logs at its import too.
+    command = [*COMMAND, verbosity, "storage", "migrate", "--data", str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment(), timeout=TIMEOUT_S)
+    assert "alembic" not in done.stderr
+    assert done.stderr.count(f"migrated from schema 0001 to {schema.REVISION}") == 1
 
 
 def test_migrating_says_what_it_did(tmp_path: Path, invoke: Invoke) -> None:

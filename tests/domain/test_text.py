@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spade_coreason.domain.text import extract_keywords, keyword_coverage, split_words
+from spade_coreason.domain.languages import detect_languages
+from spade_coreason.domain.text import extract_keywords, index_words, keyword_coverage, split_words, text_coverage
 from spade_coreason.memory.knowledge.chunking import chunk
 
 
@@ -41,6 +42,53 @@ def test_a_question_is_about_its_uncommon_words() -> None:
 )
 def test_forms_of_a_word_count_as_the_word(query: str, text: str, share: float) -> None:
     assert keyword_coverage(extract_keywords(query), " ".join(split_words(text))) == share
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "share"),
+    [
+        ("Where can I park?", "Parking is free behind the building.", 1.0),
+        ("parking", "You may park behind the building.", 1.0),
+        ("delivery", "We deliver to the door.", 1.0),
+        ("Häuser", "Das Haus ist hoch.", 1.0),
+        ("rueckgabe", "Die Rückgaben sind frei.", 1.0),
+        ("aparcar", "El aparcamiento es gratis.", 1.0),
+        ("réserver", "Les réservations sont ouvertes dans le hall.", 1.0),
+        ("parking", "Parking", 1.0),
+        ("notes", "It is not here.", 0.0),  # in Spanish, "notes" has the stem "not"
+        ("number", "The numb hand hurts.", 0.0),  # in German, "number" has the stem "numb"
+        ("E4711", "If it shows E4711, restart.", 1.0),
+        ("E47111", "If it shows E47112, restart.", 0.0),
+        ("invoice2024", "See invoice2025.", 0.0),
+        ("Paweł", "Ask Pawła.", 0.0),
+        ("返金", "返金ポリシー", 1.0),
+    ],
+)
+def test_a_word_is_found_in_a_text_by_its_stem_in_the_language_of_the_text(query: str, text: str, share: float) -> None:
+    keywords = extract_keywords(query)
+    assert keyword_coverage(keywords, *index_words([text])) == share
+    assert text_coverage(keywords, text) == share
+
+
+@pytest.mark.parametrize(
+    ("text", "languages"),
+    [
+        ("Parking is free behind the building.", ("en",)),
+        ("Die Rückgabe ist kostenlos.", ("de",)),
+        ("El aparcamiento está detrás del edificio.", ("es",)),
+        ("Les chambres sont dans le jardin avec une piscine.", ("fr",)),
+        ("Hotel in Berlin", ("en", "de")),
+        ("E4711", ()),
+    ],
+)
+def test_the_language_of_a_text_is_that_of_its_commonest_words(text: str, languages: tuple[str, ...]) -> None:
+    assert detect_languages(split_words(text)) == languages
+
+
+def test_a_passage_without_common_words_has_the_language_of_its_document() -> None:
+    words = index_words(["Es gibt Regeln für die Rückgabe.", "Rückgaben: 14 Tage"])
+    assert words[1] == "ruckgaben de0ruckgab 14 tage de0tag"
+    assert "en0" in index_words(["Rückgaben: 14 Tage"])[0]
 
 
 # Cutting

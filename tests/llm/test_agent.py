@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -98,6 +100,14 @@ async def test_the_model_is_called_with_the_options_of_the_manifest() -> None:
     assert message_contents(asked, "system")[0] == "You rhyme.\n\nPersona: A poet"
     assert message_contents(asked, "user") == ["hi"]
     assert server.keys == ["Bearer sk-secret"]
+
+
+def test_the_docstring_and_the_page_name_the_key_of_the_manifest_that_names_the_model() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "llm.md").read_text(encoding="utf-8")
+    keys = re.findall(r"the manifest, `(config\.\w+\.model)`", page)
+    assert keys == re.findall(r"`(config\.\w+\.model)` of the manifest", LLMAgent.__doc__ or "")
+    [(config, section, _)] = [key.split(".") for key in keys]
+    assert section in json.loads(AgentDefinition.simple("a").model_dump_json(by_alias=True))[config]
 
 
 async def test_the_window_is_shown_and_the_oldest_turns_give_way_to_the_token_limit() -> None:

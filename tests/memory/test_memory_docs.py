@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from benchmarks.word_search import PAIRS, measure_table
 from spade_coreason import AgentTester, ConfigError, MemoryConfig, MemoryStrategy, Settings
 from spade_coreason.app.factories import (
     build_embedder,
@@ -51,6 +52,14 @@ def test_the_documented_commands_and_numbers_are_those_of_the_program() -> None:
         assert line.split()[:2] == ["spade-coreason", "knowledge"]
         assert line.split()[2] in group.commands
     assert f"at most {MAX_CHARACTERS:,} characters" in TEXT
+
+
+async def test_the_documented_scores_by_words_are_those_of_the_program(database_url: str) -> None:
+    documented = re.findall(r"^\| [^|]+ \| [^|]+ \| [0-9.]+ \|$", TEXT, re.M)
+    assert documented == await measure_table(database_url)
+    for language in (PAIRS[:7], PAIRS[7:14], PAIRS[14:]):
+        assert len(language) >= 6
+    assert len(documented) == 20
 
 
 # What the settings make of it

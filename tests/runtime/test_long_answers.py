@@ -127,6 +127,41 @@ async def test_without_a_file_service_a_long_reply_is_several_messages() -> None
         assert asked == ["answer.md"]
 
 
+async def test_a_file_service_that_fails_is_one_warning_until_it_works_again(caplog: pytest.LogCaptureFixture) -> None:
+    is_broken, attempts = True, 0
+
+    async def upload(name: str, *rest: Any) -> str:
+        nonlocal attempts
+        attempts += 1
+        if is_broken:
+            raise UploadError(name, "https://files.localhost: the connection fails", "see to the server")
+        return f"https://files.localhost/{attempts}"
+
+    def warnings() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    warning = (
+        "files cannot be uploaded, so long answers go in several messages: "
+        "https://files.localhost: the connection fails; see to the server"
+    )
+    async with AgentTester(LongReplyAgent, policy=FILE_POLICY, upload=upload) as t:
+        assert (await messages_after(t, "a block"))[-1].link is None
+        assert warnings() == [warning]
+        files = t.agent.files  # type: ignore[attr-defined]  # of this test's own agent
+        for _ in range(2):
+            with pytest.raises(UploadError):
+                await files.upload("a.txt", b"x")
+        assert warnings() == [warning]
+        is_broken = False
+        for _ in range(2):
+            await files.upload("a.txt", b"x")
+        assert warnings() == [warning, "files can be uploaded again"]
+        is_broken = True
+        with pytest.raises(UploadError):
+            await files.upload("a.txt", b"x")
+        assert warnings() == [warning, "files can be uploaded again", warning]
+
+
 async def test_a_long_answer_sent_again_after_a_restart_is_the_same_and_is_not_uploaded_again(database_url: str) -> None:
     files = LocalFiles()
     first, second = StanzaRecorder(), StanzaRecorder()

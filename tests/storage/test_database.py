@@ -325,7 +325,7 @@ async def test_migrating_from_nothing_gives_the_schema_of_today(database_url: st
     assert execute(database_url, "SELECT * FROM alembic_version") == [{"version_num": schema.REVISION}]
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004", "0006"])
 async def test_migrating_keeps_the_stored_data(database_url: str, revision: str) -> None:
     database = await open_database(database_url, "off")
     repository = AgentRepository(database, "echo@localhost")

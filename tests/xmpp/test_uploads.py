@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, Files, ResponseHandler, SessionHandle
+from spade_coreason import AgentDefinition, AgentRequest, Files, Platform, ResponseHandler, SessionHandle, load_settings
 from spade_coreason.exceptions import UploadError
-from spade_coreason.runtime import fetch
+from spade_coreason.runtime import UploadWarnings, fetch
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.uploads import Uploads
@@ -22,7 +23,10 @@ from tests.support.servers import prosody as prosody_server
 from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
+from tests.support.wait import eventually
 from tests.xmpp.conftest import MAX_UPLOAD_BYTES
+
+PROJECT = Path(__file__).parents[2]
 
 
 class UploadingAgent:
@@ -45,6 +49,11 @@ class FileSession:
         """A filter of each stanza that comes in."""
         self._connection: Connection | None = None
 
+    @property
+    def uploads(self) -> Uploads:
+        assert self._connection is not None
+        return Uploads(self._connection.client, endpoint_of(self._server).context)
+
     async def __aenter__(self) -> Files:
         jid, password = await self._server.account()
         endpoint = endpoint_of(self._server)
@@ -52,7 +61,7 @@ class FileSession:
         if self._incoming_filter is not None:
             self._connection.client.add_filter("in", self._incoming_filter)
         await self._connection.open()
-        return Files(Uploads(self._connection.client, endpoint.context).upload)
+        return Files(self.uploads.upload, warnings=UploadWarnings())
 
     async def __aexit__(self, *exc_info: object) -> None:
         assert self._connection is not None
@@ -121,6 +130,72 @@ async def test_an_upload_that_the_caller_stops_is_an_error_and_the_next_one_work
         with pytest.raises(UploadError):
             await files.upload("a.txt", b"x" * MAX_UPLOAD_BYTES, progress=stop)
         assert await files.upload("a.txt", b"x")
+
+
+async def test_an_address_that_does_not_answer_is_one_warning_with_the_remedy(
+    upload_server: XmppServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_broken = False
+
+    def break_address(stanza: Any) -> Any:
+        for put in stanza.xml.iter("{urn:xmpp:http:upload:0}put"):
+            if is_broken:
+                put.set("url", f"https://localhost:{closed_port}/a.txt")
+        return stanza
+
+    def warnings() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "uploaded" in record.getMessage()]
+
+    with socket.socket() as unused:  # bound, and not listening
+        unused.bind(("127.0.0.1", 0))
+        closed_port = unused.getsockname()[1]
+        session = FileSession(upload_server, break_address)
+        async with session as files:
+            assert await session.uploads.find_problem() is None
+            with pytest.raises(UploadError, match="the server takes 200,000"):
+                await files.upload("a.txt", b"x" * (MAX_UPLOAD_BYTES + 1))
+            assert warnings() == []  # the service works
+            is_broken = True
+            problem = await session.uploads.find_problem()
+            assert problem is not None
+            assert "the connection fails" in problem.problem
+            for _ in range(2):
+                with pytest.raises(UploadError, match="the connection fails"):
+                    await files.upload("a.txt", b"x")
+            [warning] = warnings()
+            assert warning.startswith(f"files cannot be uploaded, so long answers go in several messages: {problem.problem}; ")
+            assert f"see whether this machine reaches https://localhost:{closed_port} and trusts its certificate" in warning
+            is_broken = False
+            assert await files.upload("a.txt", b"x")
+            assert warnings()[1:] == ["files can be uploaded again"]
+
+
+@pytest.mark.parametrize("over_bytes", [1000, 0])
+async def test_a_platform_warns_once_at_its_start_that_its_server_keeps_no_files(
+    real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, over_bytes: int
+) -> None:
+    accounts = [await real_server.account() for _ in range(3)]
+    agents = [{"jid": jid, "password": word, "agent": "tests.xmpp.test_uploads:UploadingAgent"} for jid, word in accounts]
+    address = {"domain": real_server.domain, "host": real_server.host, "port": real_server.port}
+    server = {"mode": "external", **address, "tls": {"ca_file": str(real_server.ca_file)}}
+    limits = {"file_over_bytes": over_bytes, "grace_s": 1}
+    configuration = tmp_path / "platform.yaml"
+    configuration.write_text(json.dumps({"server": server, "data_dir": "data", "limits": limits, "agents": agents}))
+    configuration.chmod(0o600)
+    caplog.set_level("INFO")
+
+    def warnings() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "files cannot be uploaded" in record.getMessage()]
+
+    async with Platform(load_settings(configuration, PROJECT, {})):
+        if over_bytes:
+            await eventually(lambda: bool(warnings()))
+    assert len(warnings()) == bool(over_bytes)
+    if over_bytes:
+        [warning] = warnings()
+        assert warning.startswith(f"{real_server.domain}: files cannot be uploaded, so long answers go in several messages: ")
+        assert "has no service for files (XEP-0363); Prosody has it as http_file_share" in warning
+        assert warning.endswith("; enable it, or set limits.file_over_bytes to 0")
 
 
 async def test_a_person_sends_a_link_and_gets_one_back(upload_server: XmppServer, tmp_path: Path) -> None:

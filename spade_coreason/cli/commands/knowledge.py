@@ -123,6 +123,7 @@ async def _list(agent: str, file: Path | None, data: Path | None, owner: dict[st
     async with _open_knowledge(file, data, agent, is_read_only=True) as knowledge:
         found = await knowledge.list(**owner) if knowledge is not None else []
         missing = await knowledge.missing() if knowledge is not None else {}
+        has_embedder = knowledge is not None and knowledge.embedder is not None
     if as_json:
         from ...contracts.base import format_rfc3339
 
@@ -141,8 +142,11 @@ async def _list(agent: str, file: Path | None, data: Path | None, owner: dict[st
     if not found:
         print("There is nothing.")
     else:
-        rows = [(d.name, d.passages, d.indexed, d.characters, format_time(d.added_at)) for d in found]
-        print_table(("document", "passages", "indexed", "characters", "added"), rows)
+        columns = ("document", "passages", *(("indexed",) if has_embedder else ()), "characters", "added")
+        rows = [
+            (d.name, d.passages, *((d.indexed,) if has_embedder else ()), d.characters, format_time(d.added_at)) for d in found
+        ]
+        print_table(columns, rows)
     if missing:
         count = sum(missing.values())
         print(f"{count} passages have no vector by the configured model: spade-coreason knowledge reindex {agent}")

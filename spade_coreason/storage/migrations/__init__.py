@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from alembic import command
@@ -10,6 +11,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from ...exceptions import StoreError
+from ..schema import REVISION
+
+log = logging.getLogger(__name__)
 
 
 def upgrade(connection: Connection, name: str, stored: str) -> None:
@@ -18,6 +22,7 @@ def upgrade(connection: Connection, name: str, stored: str) -> None:
     config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+    log.info("%s: migrated from schema %s to %s", name, stored, REVISION)
 
 
 def require_known(name: str, stored: str) -> None:

@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from sqlalchemy import func, select, update
 
 from spade_coreason import AgentRequest, AgentTester, Interaction, Knowledge, ModelError, ResponseHandler, SessionHandle, agent
+from spade_coreason.contracts.base import utc_now
+from spade_coreason.domain.text import word_rules
 from spade_coreason.exceptions import KnowledgeError
 from spade_coreason.memory.knowledge.embeddings import Embedder, OpenAIEmbedder
 from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.knowledge import KnowledgeRepository, Shelf
+from spade_coreason.storage.knowledge import KnowledgeRepository, NewDocument, Shelf, index_outdated_passages
 from spade_coreason.storage.repository import AgentRepository
-from tests.support.databases import SQLITE
+from spade_coreason.storage.schema import passages
+from tests.support.databases import SQLITE, WriterGate, downgrade, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.model_server import ModelServer
 from tests.support.records import new_conversation, store_turn
@@ -99,6 +103,65 @@ async def test_by_bm25_rare_words_count_more_and_repeated_words_less(open_knowle
         await knowledge.add(text, name)
     found = await knowledge.search("train harbour", 3, threshold=0.5)
     assert [(hit.document, hit.score) for hit in found] == [("rare", 0.5), ("twice", 0.5), ("once", 0.5)]
+
+
+async def test_an_exact_word_ranks_before_its_forms_and_an_identifier_matches_itself_only(
+    open_knowledge: OpenKnowledge,
+) -> None:
+    knowledge = open_knowledge()
+    await knowledge.add("The parked cars are behind the house.", "form")
+    await knowledge.add("The parking is behind the house.", "exact")
+    await knowledge.add("The invoice INV20241 is paid.", "invoice")
+    assert [hit.document for hit in await knowledge.search("parking")] == ["exact", "form"]
+    assert [hit.document for hit in await knowledge.search("inv20241")] == ["invoice"]
+    assert await knowledge.search("inv20242") == []
+
+
+async def test_passages_of_an_older_version_are_indexed_anew_however_often_it_is_cut(database_url: str) -> None:
+    database = await open_database(database_url, "off")
+    store = KnowledgeRepository(database, AGENT)
+    number = 250  # several batches
+    new = [NewDocument(f"d{n}", n.to_bytes(2, "big"), ["Parking is free.", f"Row {n}."]) for n in range(number)]
+    await store.save_documents(Shelf(), new, utc_now())
+    older = {"Parking is free.": "parking is free", "Row 7.": "row 7"}
+    for text_, words in older.items():
+        await database.write(
+            lambda c, t=text_, w=words: c.execute(update(passages).where(passages.c.text == t).values(words=w))
+        )
+    await database.write(lambda connection: downgrade(connection, "0006"))
+    await database.close()
+
+    gate = WriterGate()
+    database = await open_without_sync(database_url, gate)
+    knowledge = Knowledge(KnowledgeRepository(database, AGENT))
+    assert await knowledge.search("Where can I park?") == []
+    assert len(await knowledge.search("parking", 1000)) == number  # as before
+
+    async def count_outdated() -> int:
+        query = select(func.count()).select_from(passages).where(passages.c.word_rules != word_rules())
+        return int(await database.read(lambda connection: connection.execute(query).scalar_one()))
+
+    assert await count_outdated() == 2 * number
+    for outdated in (400, 300):
+        indexing = asyncio.create_task(index_outdated_passages(database))
+
+        def write_and_cut(batch: list[Any], write: Callable[[list[Any]], None], task: asyncio.Task[int] = indexing) -> None:
+            write(batch)
+            task.cancel()
+
+        gate.on_batch = write_and_cut
+        with pytest.raises(asyncio.CancelledError):
+            await indexing
+        gate.on_batch = lambda batch, write: write(batch)
+        await database.write(lambda connection: None)  # after the batch that was on its way
+        assert await count_outdated() == outdated
+    assert await index_outdated_passages(database) > 0
+    assert await count_outdated() == await index_outdated_passages(database) == 0
+    assert len(await knowledge.search("Where can I park?", 1000)) == number
+    assert len(await knowledge.search("parking", 1000)) == number
+    assert await knowledge.remove("d7")
+    assert len(await knowledge.search("park", 1000)) == number - 1
+    await database.close()
 
 
 @pytest.mark.parametrize(
