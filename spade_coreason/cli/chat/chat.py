@@ -16,11 +16,12 @@ from ...domain.jid import local_part
 from ...exceptions import ConfigError, PeerError, PeerRefusedError
 from ...runtime import collect_answer, command_request, to_request
 from .. import errors
+from ..answer_writer import open_answer
 from ..answers import AnswerText, parse_choices, parse_steps, parse_thought
-from ..console import decode_input, paint, status_line, terminal_width, write
-from ..wrapping import IncrementalWrapper, truncate
+from ..console import decode_input, disable_echo, paint, status_line, terminal_width, write
+from ..wrapping import truncate
 from .commands import INDENT, is_chat_command, is_command, is_quit_command, parse_commands, run_command, wrap_notice
-from .prompt import Prompt, disable_echo
+from .prompt import Prompt
 from .roster import ChatRoster
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class Chat:
 
     async def _show_answer(self, text: str) -> None:
         jid, request = self._roster.jid, _build_request(text)
-        answer, wrapper = AnswerText(shows_choices=False), IncrementalWrapper(terminal_width, INDENT)
+        answer, writer = AnswerText(shows_choices=False), open_answer(INDENT)
         waiting_line = _WaitingLine(self._client, local_part(jid))
         problem, is_silent = "", True
         choices: list[str] = []
@@ -162,13 +163,13 @@ class Chat:
                 if steps := parse_steps(event):
                     is_silent = False
                     waiting_line.stop()
-                    write(_render_steps(steps, wrapper, answer.has_text))
+                    writer.interject("\n".join(paint(wrap_notice(step, terminal_width()), "dim") for step in steps))
                     waiting_line = waiting_line if answer.has_text else _WaitingLine(self._client, local_part(jid))
                 if thought := parse_thought(event):
                     waiting_line.set_thought(thought)
-                if piece := wrapper.feed(answer.feed(event)):
+                if pieces := answer.feed_pieces(event):
                     waiting_line.stop()
-                    write(piece)
+                    writer.feed(pieces)
         except PeerError as error:
             problem = errors.format_error(error)
             if isinstance(error, PeerRefusedError) and error.retry_after_s is not None:
@@ -178,7 +179,7 @@ class Chat:
             raise
         finally:
             waiting_line.stop()
-            write(f"{wrapper.end()}\n" if answer.has_text else "")
+            writer.end()
             if problem:
                 _print_notice(problem, "red")
         self._roster.set_choices(jid, choices)
@@ -190,12 +191,6 @@ class Chat:
 
 def _build_request(text: str) -> AgentRequest:
     return command_request(text) if is_command(text) else to_request(text.removeprefix("/") if text.startswith("//") else text)
-
-
-def _render_steps(steps: list[str], wrapper: IncrementalWrapper, has_text: bool) -> str:
-    """Render steps as lines of their own, above the reply or below the part of it that is written."""
-    lines = "\n".join(paint(wrap_notice(step, terminal_width()), "dim") for step in steps)
-    return f"{wrapper.end()}\n{lines}" if has_text else f"{lines}\n"
 
 
 def _print_notice(text: str, style: str = "dim") -> None:
