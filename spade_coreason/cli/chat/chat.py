@@ -18,9 +18,10 @@ from ...runtime import collect_answer, command_request, to_request
 from .. import errors
 from ..answer_writer import open_answer
 from ..answers import AnswerText, parse_choices, parse_steps, parse_thought
-from ..console import decode_input, disable_echo, paint, status_line, terminal_width, write
+from ..console import decode_input, disable_echo, format_path, paint, status_line, terminal_width, write
 from ..wrapping import truncate
 from .commands import INDENT, is_chat_command, is_command, is_quit_command, parse_commands, run_command, wrap_notice
+from .export import EXPORT_COMMAND, ExportReader, write_export
 from .prompt import Prompt
 from .roster import ChatRoster
 
@@ -157,8 +158,10 @@ class Chat:
         waiting_line = _WaitingLine(self._client, local_part(jid))
         problem, is_silent = "", True
         choices: list[str] = []
+        events = self._client.stream(jid, request, timeout=self._timeout_s)
+        export = ExportReader(events) if text.lower() == EXPORT_COMMAND else None
         try:
-            async for event in self._client.stream(jid, request, timeout=self._timeout_s):
+            async for event in export or events:
                 choices += parse_choices(event)
                 if steps := parse_steps(event):
                     is_silent = False
@@ -182,6 +185,8 @@ class Chat:
             writer.end()
             if problem:
                 _print_notice(problem, "red")
+        if export is not None and export.text is not None:
+            _save_export(local_part(jid), export.text)
         self._roster.set_choices(jid, choices)
         if choices:
             _print_notice(", ".join(f"{number} {choice}" for number, choice in enumerate(choices, start=1)))
@@ -191,6 +196,16 @@ class Chat:
 
 def _build_request(text: str) -> AgentRequest:
     return command_request(text) if is_command(text) else to_request(text.removeprefix("/") if text.startswith("//") else text)
+
+
+def _save_export(agent: str, text: str) -> None:
+    try:
+        path = write_export(agent, text)
+    except OSError as error:
+        problem = errors.format_error(error)
+        _print_notice(f"{problem}; nothing is written. Start the chat in a directory that you may write to.", "red")
+    else:
+        _print_notice(f"Written to {format_path(path)}. Only you can read the file.")
 
 
 def _print_notice(text: str, style: str = "dim") -> None:
