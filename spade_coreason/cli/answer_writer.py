@@ -92,14 +92,15 @@ class MarkdownWriter:
     A finished block (a paragraph, a list, code, a table) stays as it is. The last block is drawn again when it grows: its lines
     from the first that has changed on, as far as they are still on the screen. Nothing above is touched, so that the lines
     that scrolled away stay as they are. If other code has written lines, or the width has changed, the rest of the block
-    begins on a new line.
+    begins on a new line. With `is_immediate` every piece is drawn, however long that takes.
     """
 
-    def __init__(self, indent: str, *, wraps: bool) -> None:
+    def __init__(self, indent: str, *, wraps: bool, is_immediate: bool = False) -> None:
         from .markdown import MarkdownRenderer
 
         self._indent = indent
         self._wraps = wraps
+        self._is_immediate = is_immediate
         self._renderer = MarkdownRenderer(is_unicode=is_unicode())
         self._width = terminal_width()
         self._suspend_count = status_line.suspend_count
@@ -129,7 +130,7 @@ class MarkdownWriter:
             else:
                 self._plain.write_text(piece.text)
         if len(self._source) > self._drawn_characters and self._timer is None:
-            if (delay_s := self._next_draw_at - self._loop.time()) > 0:
+            if (delay_s := self._next_draw_at - self._loop.time()) > 0 and not self._is_immediate:
                 self._timer = self._loop.call_later(delay_s, self._draw)
             else:
                 self._draw()
