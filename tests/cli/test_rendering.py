@@ -1,4 +1,4 @@
-"""`ask` and `chat` in a terminal with colours, beside a running platform: Markdown is laid out. Elsewhere it is only printed."""
+"""`ask` and `chat` in a terminal with colours: Markdown is laid out. Without a terminal or colours it is printed as it is."""
 
 from __future__ import annotations
 
