@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from .answers import AnswerPiece
 from .console import has_colours, is_foreground, is_unicode, status_line, terminal_rows, terminal_width, write
 
+if TYPE_CHECKING:
+    from .answers import AnswerPiece
+    from .markdown import MarkdownRenderer
+
 MAX_BLOCK_CHARACTERS = 50_000
-"""Longer texts without a finished block are logs and dumps. The rest of such a part is written as plain text."""
+"""A longer text that comes at once, or a longer block, is a log or a dump. The rest of its part is written as plain text."""
 # Narrower terminals show plain text.
 _MIN_COLUMNS = 16
 # The last block is drawn again at most this often, and drawing takes at most a tenth of the time.
@@ -96,12 +99,10 @@ class MarkdownWriter:
     """
 
     def __init__(self, indent: str, *, wraps: bool, is_immediate: bool = False) -> None:
-        from .markdown import MarkdownRenderer
-
         self._indent = indent
         self._wraps = wraps
         self._is_immediate = is_immediate
-        self._renderer = MarkdownRenderer(is_unicode=is_unicode())
+        self._renderer: MarkdownRenderer | None = None
         self._width = terminal_width()
         self._suspend_count = status_line.suspend_count
         self._has_text = False
@@ -112,6 +113,7 @@ class MarkdownWriter:
         self._shown: list[str] = []  # … and their lines
         self._open_fence = ""
         self._loop = asyncio.get_running_loop()
+        self._loop.call_soon(self._load_renderer)  # a tenth of a second, in which the request is on its way
         self._timer: asyncio.TimerHandle | None = None
         self._next_draw_at = 0.0
 
@@ -147,6 +149,13 @@ class MarkdownWriter:
         if self._has_text:
             write("\n")
 
+    def _load_renderer(self) -> MarkdownRenderer:
+        if self._renderer is None:
+            from .markdown import MarkdownRenderer
+
+            self._renderer = MarkdownRenderer(is_unicode=is_unicode())
+        return self._renderer
+
     def _finish_part(self) -> None:
         if len(self._source) > self._drawn_characters:
             self._draw()
@@ -172,7 +181,7 @@ class MarkdownWriter:
         if not self._source:
             return
         begin = self._loop.time()
-        rendered = self._renderer.render(self._source, max((width or 0) - len(self._indent), _MIN_COLUMNS) - 1)
+        rendered = self._load_renderer().render(self._source, max((width or 0) - len(self._indent), _MIN_COLUMNS) - 1)
         lines = [f"{self._indent}{line}".rstrip() for line in rendered.lines]
         first_on_screen = max(len(self._shown) - terminal_rows() + 1, 0)
         if first_on_screen and len(lines) <= first_on_screen:  # it is much shorter now; what it was is out of reach
