@@ -188,8 +188,8 @@ async def test_memory_lists_a_thing_once() -> None:
             '- place: "here"'
         )
         assert await single_reply(t, "/memory", thread="t") == (
-            '- last (for all our conversations): "other"\n'
             "- dates (for all our conversations):\n  - told: dates: Monday\n"
+            '- last (for all our conversations): "other"\n'
             '- place (for all our conversations): "everywhere"'
         )
 
