@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -14,17 +15,33 @@ if TYPE_CHECKING:
     from ..runtime import PeerEvent
 
 
+class AnswerPiece(NamedTuple):
+    """A piece of the text of a reply. `separator` is the text between it and the part before it; empty within a part."""
+
+    separator: str
+    text: str
+    is_markdown: bool
+    """False for data, which is already laid out as plain text."""
+
+
+@dataclass(slots=True)
+class _QueuedPart:
+    is_markdown: bool
+    texts: list[str] = field(default_factory=list)
+
+
 class AnswerText:
     """Turn events into the text to write. One stream at a time is written as it grows; others are queued until it ends."""
 
     def __init__(self, *, shows_choices: bool = True) -> None:
         self._shows_choices = shows_choices
         self._current: str | None = None
-        self._queued: dict[str, list[str]] = {}
+        self._queued: dict[str, _QueuedPart] = {}
         self._ended_streams: set[str] = set()
         self._queued_part_count = 0
         self._has_text = False
         self._is_at_part_start = True
+        self._is_markdown = True
         # White space that is written only if text follows.
         self._pending_whitespace = ""
 
@@ -35,6 +52,10 @@ class AnswerText:
 
     def feed(self, event: PeerEvent) -> str:
         """Return the text that an event adds, with blank lines between the parts of a reply; often empty."""
+        return "".join(piece.separator + piece.text for piece in self.feed_pieces(event))
+
+    def feed_pieces(self, event: PeerEvent) -> list[AnswerPiece]:
+        """Return the text that an event adds in pieces; often none."""
         data = event.data
         stream = str(data.get("stream_id", ""))
         match event.type:
@@ -42,7 +63,7 @@ class AnswerText:
                 text = str(data.get("content", ""))
                 return self._write_part(text if self._shows_choices else _strip_choices(text, event))
             case "block.data":
-                return self._write_part(_render_data(dict(data)))
+                return self._write_part(_render_data(dict(data)), is_markdown=False)
             case "stream.chunk":
                 return self._write_chunk(stream, str(data.get("chunk", "")))
             case "stream.abort":
@@ -51,28 +72,28 @@ class AnswerText:
                 return self._end_stream(stream)
             case "request.completed" | "request.failed" | "request.refused":
                 return self._flush()
-        return ""
+        return []
 
-    def _write_part(self, text: str) -> str:
+    def _write_part(self, text: str, *, is_markdown: bool = True) -> list[AnswerPiece]:
         if self._current is not None:
             self._queued_part_count += 1
             name = f"part {self._queued_part_count}"
-            self._queued[name] = [text]
+            self._queued[name] = _QueuedPart(is_markdown, [text])
             self._ended_streams.add(name)
-            return ""
-        self._start_part()
+            return []
+        self._start_part(is_markdown)
         return self._clean(text)
 
-    def _write_chunk(self, stream: str, text: str) -> str:
+    def _write_chunk(self, stream: str, text: str) -> list[AnswerPiece]:
         if self._current is None:
             self._current = stream
             self._start_part()
         elif stream != self._current:
-            self._queued.setdefault(stream, []).append(text)
-            return ""
+            self._queued.setdefault(stream, _QueuedPart(True)).texts.append(text)
+            return []
         return self._clean(text)
 
-    def _abort_stream(self, stream: str, reason: object, replacement: object) -> str:
+    def _abort_stream(self, stream: str, reason: object, replacement: object) -> list[AnswerPiece]:
         if replacement is None:
             return self._write_chunk(stream, f"… (interrupted: {reason})") + self._end_stream(stream)
         if stream == self._current:  # the written text stays; its replacement follows it
@@ -80,31 +101,33 @@ class AnswerText:
         self._queued.pop(stream, None)
         return self._write_chunk(stream, str(replacement)) + self._end_stream(stream)
 
-    def _end_stream(self, stream: str) -> str:
+    def _end_stream(self, stream: str) -> list[AnswerPiece]:
         self._ended_streams.add(stream)
         if stream != self._current:
-            return ""
+            return []
         self._current = None
-        written = ""
+        written: list[AnswerPiece] = []
         for name in list(self._queued):
-            self._start_part()
-            written += self._clean("".join(self._queued.pop(name)))
+            part = self._queued.pop(name)
+            self._start_part(part.is_markdown)
+            written += self._clean("".join(part.texts))
             if name not in self._ended_streams:
                 self._current = name
                 break
         return written
 
-    def _flush(self) -> str:
-        written = ""
+    def _flush(self) -> list[AnswerPiece]:
+        written: list[AnswerPiece] = []
         while self._current is not None:
             written += self._end_stream(self._current)
         return written
 
-    def _start_part(self) -> None:
+    def _start_part(self, is_markdown: bool = True) -> None:
         self._is_at_part_start = True
+        self._is_markdown = is_markdown
         self._pending_whitespace = ""
 
-    def _clean(self, text: str) -> str:
+    def _clean(self, text: str) -> list[AnswerPiece]:
         """Remove control characters, and white space at the beginning and the end of a part."""
         text = self._pending_whitespace + strip_control_characters(text)
         if self._is_at_part_start:
@@ -112,12 +135,12 @@ class AnswerText:
         visible = text.rstrip()
         if not visible:
             self._pending_whitespace = text
-            return ""
+            return []
         self._pending_whitespace = text[len(visible) :]
         separator = "\n\n" if self._is_at_part_start and self._has_text else ""
         self._is_at_part_start = False
         self._has_text = True
-        return separator + visible
+        return [AnswerPiece(separator, visible, self._is_markdown)]
 
 
 def parse_steps(event: PeerEvent) -> list[str]:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+import termios
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -32,7 +33,7 @@ _MARKS = {"good": ("✓", "+", "green"), "note": ("•", "-", "yellow"), "bad": 
 def verdict_sign(verdict: str) -> str:
     """Return the sign of a verdict (good, note, bad) for standard output."""
     sign, plain, colour = _MARKS[verdict]
-    return paint(sign if _is_unicode() else plain, colour)
+    return paint(sign if is_unicode() else plain, colour)
 
 
 def has_colours(stream: IO[str]) -> bool:
@@ -51,6 +52,36 @@ def terminal_width() -> int | None:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None
     except (OSError, ValueError):
         return None
+
+
+def terminal_rows() -> int:
+    """Return the current number of lines of the terminal; 24 if it is unknown."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).lines or 24
+    except (OSError, ValueError):
+        return 24
+
+
+def is_foreground() -> bool:
+    """Return True if standard output is the terminal of this process and no other program has it, as after `command &`."""
+    try:
+        return os.tcgetpgrp(sys.stdout.fileno()) == os.getpgrp()
+    except (OSError, ValueError):
+        return False
+
+
+@contextmanager
+def disable_echo() -> Iterator[None]:
+    """Hide typing on the terminal of standard output; the next program or prompt receives what was typed ahead."""
+    before = termios.tcgetattr(sys.stdout)
+    changed = termios.tcgetattr(sys.stdout)
+    changed[3] &= ~(termios.ECHO | termios.ICANON)  # in line mode the terminal would discard Ctrl-D
+    termios.tcsetattr(sys.stdout, termios.TCSANOW, changed)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(termios.error):  # the terminal was closed
+            termios.tcsetattr(sys.stdout, termios.TCSANOW, before)
 
 
 def strip_control_characters(text: str) -> str:
@@ -96,10 +127,11 @@ def end_line() -> None:
 
 def encode_json(value: Any, indent: int | None = None) -> str:
     """Encode a value as JSON, with escapes for characters that standard output cannot show."""
-    return json.dumps(value, indent=indent, ensure_ascii=not _is_unicode(), default=str)
+    return json.dumps(value, indent=indent, ensure_ascii=not is_unicode(), default=str)
 
 
-def _is_unicode() -> bool:
+def is_unicode() -> bool:
+    """Return True if standard output can show every character."""
     return (sys.stdout.encoding or "").lower().startswith("utf")
 
 
@@ -176,6 +208,8 @@ class StatusLine:
 
     def __init__(self) -> None:
         self._text = ""
+        self.suspend_count = 0
+        """How often other code has written whole lines."""
 
     def show(self, text: str) -> None:
         """Show this line in place of the previous one."""
@@ -195,6 +229,7 @@ class StatusLine:
     def suspend(self) -> Iterator[None]:
         """Remove the line during the block, so that whole lines can be written; then show it again below them."""
         text = self._text
+        self.suspend_count += 1
         self.clear()
         with contextlib.suppress(BrokenPipeError):
             end_line()

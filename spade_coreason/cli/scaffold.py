@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from string import Template
+
+from .agent_names import AgentName
 
 AGENT = Template('''\
 """An agent that knows the weather, and remembers where you are."""
@@ -84,7 +87,7 @@ server:
   mode: auto
 
 agents:
-  - jid: $name@localhost
+  - jid: $jid
     agent: "$name:$attribute"
 $options    # On a real server the account's password comes from the environment:
     # password: "$${${variable}_PASSWORD}"
@@ -98,35 +101,48 @@ MODEL_OPTIONS = """\
       show_tools: true
 """
 
+MODEL_PACKAGES = ("openai", "regex")
+"""The packages of the extra `llm`."""
+
 MODEL_README = """
 It asks a language model: OpenAI's, or any server with the same API.
 
-    pip install 'spade-coreason[llm]'
     export OPENAI_API_KEY=…                               # or, for Ollama and others:
     export OPENAI_BASE_URL=http://127.0.0.1:11434/v1 OPENAI_MODEL=…
 
 Where there is none, a script plays one: it calls the tool whose words a question has, and remembers the rest.
 
     OPENAI_MODEL=script spade-coreason up
+
+The client of the model is the extra `llm` of spade_coreason. `make` in the checkout has installed it; into another environment:
+
+    pip install '/path/to/the/checkout[llm]'
+
+Where no package index can be reached, fetch the packages where one can (the first line), and bring the directory `wheels`:
+
+    pip wheel --wheel-dir wheels '/path/to/the/checkout[llm]'
+    pip install --no-index --find-links wheels 'spade-coreason[llm]'
 """
 
-MODEL_SETUP = """
-  export OPENAI_API_KEY=…   (or OPENAI_BASE_URL and OPENAI_MODEL; with OPENAI_MODEL=script a script plays one)"""
+MODEL_SETUP = "export OPENAI_API_KEY=…"
+MODEL_HINTS = (
+    "For another model than OpenAI's export OPENAI_BASE_URL and OPENAI_MODEL too.",
+    "Where there is none, OPENAI_MODEL=script lets a script play one.",
+)
 
 README = Template("""\
-# $name
+# $account
 
 An agent on XMPP, made with spade_coreason.
 $model
     # run it
     spade-coreason up
     # from another terminal here: ask it, or talk to it
-    spade-coreason ask $name@localhost "$question"
-    spade-coreason chat $name@localhost
+    spade-coreason ask $jid $question
+    spade-coreason chat $jid
 
-    # test it, without a server
-    pip install pytest pytest-asyncio
-    pytest
+    # test it, without a server, with pytest and pytest-asyncio
+    python -m pytest
 
 - `$name.py` is the agent.
 - `config/platform.yaml` says which agents run, and on which server.
@@ -153,17 +169,19 @@ __pycache__/
 QUESTION, MODEL_QUESTION = "Berlin", "How is the weather in Berlin?"
 
 
-def build_files(name: str, *, uses_model: bool = False) -> dict[str, str]:
-    """Return the text of every project file by its path, for an agent of this name; `uses_model` adds a language model."""
-    class_name = "".join(part.capitalize() for part in name.split("_")) or name
+def build_files(agent: AgentName, *, uses_model: bool = False) -> dict[str, str]:
+    """Return the text of every project file by its path; `uses_model` adds a language model."""
+    name = agent.module
     values = {
         "name": name,
-        "class_name": class_name,
-        "attribute": class_name if uses_model else name,
+        "account": agent.account,
+        "jid": agent.jid,
+        "class_name": agent.class_name,
+        "attribute": agent.class_name if uses_model else name,
         "variable": name.upper(),
         "options": MODEL_OPTIONS if uses_model else "",
         "model": MODEL_README if uses_model else "",
-        "question": MODEL_QUESTION if uses_model else QUESTION,
+        "question": shlex.quote(MODEL_QUESTION if uses_model else QUESTION),
     }
     return {
         f"{name}.py": (MODEL_AGENT if uses_model else AGENT).substitute(values),

@@ -18,6 +18,9 @@ INBOX_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:inbox")
 
 THREAD_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:thread")
 
+EXPORT_SCHEMA = "ai.coreason.export"
+"""The schema that an export of a person's data names."""
+
 _INBOX_HASH = hashlib.sha1(INBOX_NAMESPACE.bytes, usedforsecurity=False)
 
 _LONG_CHARACTERS = 2**16

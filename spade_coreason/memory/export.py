@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from ..contracts.base import format_rfc3339, utc_now
+from ..domain.identifiers import EXPORT_SCHEMA
 from ..domain.preferences import PREFERENCES_SCOPE, Preferences
 from ..storage import MESSAGE_COUNT_SCOPES, AgentRepository, InboxRecord, Incident, Shelf, StoredConversation
 from .erasure import find_person_records
 from .interaction.store import AgentInteractionMemory
 
-SCHEMA = "ai.coreason.export"
 VERSION = 1
 
 _STATES = ("received", "answered", "closed")
@@ -49,7 +49,7 @@ async def export_person(
     entries = await memory.aget_entries() if memory is not None else {}
     preferences = Preferences.from_stored(await repository.load_variables(PREFERENCES_SCOPE, owner))
     return {
-        "schema": SCHEMA,
+        "schema": EXPORT_SCHEMA,
         "version": VERSION,
         "agent": repository.agent,
         "person": owner,

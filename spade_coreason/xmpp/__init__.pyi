@@ -7,6 +7,13 @@ from .codec.decode import (
 from .codec.encoders.text import (
     render_block as render_block,
 )
+from .codec.markdown.blocks import (
+    BlockNode as BlockNode,
+    parse_tree as parse_tree,
+)
+from .codec.markdown.spans import (
+    parse_runs as parse_runs,
+)
 from .codec.namespaces import (
     BODY as BODY,
     CHAT_STATES as CHAT_STATES,

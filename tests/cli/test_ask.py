@@ -96,6 +96,15 @@ def test_questions_without_a_thread_share_a_conversation_and_a_thread_is_another
     assert thread in [record["conversation_id"] for record in json.loads(listed.stdout)]
 
 
+def test_an_agent_that_answers_nothing_is_said_to_be_silent(invoke_beside_platform: Invoke) -> None:
+    done = invoke_beside_platform("ask", "moody", "hush")
+    line = "moody@localhost has nothing to say: it has ended its turn without an answer\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", line)
+    as_json = invoke_beside_platform("ask", "moody", "hush", "--json")
+    assert (as_json.exit_code, as_json.stderr) == (0, "")
+    assert json.loads(as_json.stdout)["type"] == "request.completed"
+
+
 def test_an_error_of_the_agent_is_exit_code_1_and_one_line(invoke_beside_platform: Invoke) -> None:
     done = invoke_beside_platform("ask", "moody", "fail")
     assert (done.exit_code, done.stdout) == (1, "")

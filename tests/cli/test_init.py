@@ -64,7 +64,7 @@ def test_with_llm_its_agent_has_a_language_model_and_its_test_needs_none(
     made = invoke("init", "town", "--llm", "--name", "town_guide")
     assert made.exit_code == 0
     assert "export OPENAI_API_KEY=…" in made.stdout
-    assert 'ask town_guide@localhost "How is the weather in Berlin?"' in made.stdout
+    assert "ask town_guide@localhost 'How is the weather in Berlin?'" in made.stdout
     code = Path("town/town_guide.py").read_text().partition("class TownGuide(LLMAgent)")[2].splitlines()
     assert len([line for line in code if line]) <= 4
     done = subprocess.run(
@@ -88,6 +88,67 @@ def test_with_llm_its_agent_has_a_language_model_and_its_test_needs_none(
     assert checked.exit_code == 0, checked.output
     assert "town_guide:TownGuide (TownGuide 0.1.0)" in checked.stdout
     assert "the language model at http://127.0.0.1:9/v1: cannot be reached" in checked.stdout
+
+
+@pytest.mark.parametrize(
+    ("directory", "module", "account"),
+    [
+        ("my-bot", "my_bot", "my-bot"),
+        ("Weather.Bot 2", "weather_bot_2", "weather-bot-2"),
+        ("snake_case", "snake_case", "snake_case"),
+        ("Wetter ü", "wetter_u", "wetter-u"),
+        ("日本", "my_agent", "my-agent"),
+        ("9 lives", "agent_9_lives", "agent-9-lives"),
+        ("class", "class_agent", "class-agent"),
+        ("none", "none_agent", "none-agent"),
+        ("json", "json_agent", "json-agent"),
+        ("click", "click_agent", "click-agent"),
+        ("spade", "spade_agent", "spade-agent"),
+        ("x" * 200, "x" * 40, "x" * 40),
+        (".", "here_i_am", "here-i-am"),
+    ],
+)
+@pytest.mark.parametrize("option", [(), ("--llm",)])
+def test_the_agent_is_named_after_its_directory(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, directory: str, module: str, account: str, option: tuple[str, ...]
+) -> None:
+    Path("here I am").mkdir()
+    monkeypatch.chdir("here I am")
+    made = invoke("init", directory, *option)
+    assert made.exit_code == 0, made.output
+    assert f"has the agent {account}@localhost in {module}.py." in made.stdout
+    for file in (f"{module}.py", f"tests/test_{module}.py"):
+        compile((Path(directory) / file).read_text(), file, "exec")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    checked = invoke("--project", directory, "check")
+    assert checked.exit_code == 0, checked.output
+    assert f"{account}@localhost" in checked.stdout
+
+
+@pytest.mark.parametrize("directory", ["my agents", "-o x", "it's; ls", "$HOME"])
+def test_the_printed_commands_can_be_pasted_into_a_shell(invoke: Invoke, directory: str) -> None:
+    made = invoke("init", "--llm", "--", directory)
+    commands = [line.strip() for line in made.stdout.splitlines() if line.startswith("  ")]
+    assert len(commands) == 4
+    script = "\n".join(["set -e", "spade-coreason() { printf '<%s>' \"$@\"; pwd; }", *commands])
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    up, ask = done.stdout.splitlines()
+    assert up == f"<up>{Path(directory).absolute()}"
+    assert ask.startswith("<ask><")
+    assert "@localhost><How is the weather in Berlin?>" in ask
+
+
+def test_no_generated_file_sends_anybody_to_a_package_index(invoke: Invoke) -> None:
+    for option in ((), ("--llm",)):
+        invoke("init", f"town{len(option)}", *option)
+    lines = [line for file in Path().rglob("*") if file.is_file() for line in file.read_text().splitlines()]
+    installing = [line.strip() for line in lines if "pip install" in line]
+    assert installing == [
+        "pip install '/path/to/the/checkout[llm]'",
+        "pip install --no-index --find-links wheels 'spade-coreason[llm]'",
+    ]
 
 
 def test_a_directory_that_is_not_empty_is_left_alone(invoke: Invoke) -> None:

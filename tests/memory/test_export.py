@@ -16,9 +16,10 @@ from spade_coreason import AgentInteractionMemory
 from spade_coreason.contracts import AuditEntry, ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.error_chain import describe_error_chain
+from spade_coreason.domain.identifiers import EXPORT_SCHEMA
 from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences
 from spade_coreason.memory.erasure import erase_person
-from spade_coreason.memory.export import SCHEMA, VERSION, export_person
+from spade_coreason.memory.export import VERSION, export_person
 from spade_coreason.storage import MessageCount, open_database
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.knowledge import NewDocument, Shelf
@@ -90,7 +91,7 @@ async def test_everything_about_a_person_is_shown_and_nothing_about_others(
     assert BOB not in json.dumps(export)
     head = {name: export[name] for name in ("schema", "version", "agent", "person", "exported_at")}
     assert head == {
-        "schema": SCHEMA,
+        "schema": EXPORT_SCHEMA,
         "version": VERSION,
         "agent": AGENT,
         "person": ALICE,

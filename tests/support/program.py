@@ -53,6 +53,15 @@ class MoodyAgent:
             case "table":
                 rows = [{"city": "Berlin", "sun": "yes"}]
                 await response.data({"columns": ["city", "sun"], "rows": rows}, title="Weather", view_hint="TABLE")
+            case "format":
+                stream = await response.create_stream()
+                await stream.write("It is **sun")
+                await stream.write("ny**:\\n\\n- one\\n- `two`\\n\\n```py\\nif x:\\n")
+                await stream.write("    y\\n```\\n\\n| a | b |\\n|---|")
+                await stream.write("---|\\n| 1 | 2 |")
+            case "lure":
+                hidden = "\\x1b]8;;https://evil.example\\x07here\\x1b]8;;\\x07"
+                await response.markdown(f"[your bank](https://evil.example) &#27;[31m {hidden}")
             case "choose":
                 await response.ask("Which colour?", ["red", "light green"])
             case "hush":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -54,6 +55,18 @@ class Terminal:
     def wait_for_prompt(self, name: str) -> None:
         """Wait for a new prompt that reads keys; the last drawing of the previous prompt looks the same."""
         self.wait_for(rf"\?2004h.*{name} ▸")
+
+    def wait_for_end(self) -> int:
+        """Read until the program has ended, and return its exit code."""
+        with contextlib.suppress(OSError):  # nobody has the other end any more
+            while select.select([self._controller], [], [], TIMEOUT_S)[0]:
+                self.screen += os.read(self._controller, 65536).decode(errors="replace")
+        return self.process.wait(TIMEOUT_S)
+
+    @property
+    def shows_typing(self) -> bool:
+        """True if the terminal shows what is typed."""
+        return bool(termios.tcgetattr(self._controller)[3] & termios.ECHO)
 
     def close(self) -> None:
         """Close the terminal, as a person closes a window: what runs in it gets SIGHUP. Wait until it has ended."""

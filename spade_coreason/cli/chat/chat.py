@@ -16,11 +16,13 @@ from ...domain.jid import local_part
 from ...exceptions import ConfigError, PeerError, PeerRefusedError
 from ...runtime import collect_answer, command_request, to_request
 from .. import errors
+from ..answer_writer import open_answer
 from ..answers import AnswerText, parse_choices, parse_steps, parse_thought
-from ..console import decode_input, paint, status_line, terminal_width, write
-from ..wrapping import IncrementalWrapper, truncate
+from ..console import decode_input, disable_echo, format_path, paint, status_line, terminal_width, write
+from ..wrapping import truncate
 from .commands import INDENT, is_chat_command, is_command, is_quit_command, parse_commands, run_command, wrap_notice
-from .prompt import Prompt, disable_echo
+from .export import EXPORT_COMMAND, ExportReader, write_export
+from .prompt import Prompt
 from .roster import ChatRoster
 
 if TYPE_CHECKING:
@@ -152,23 +154,25 @@ class Chat:
 
     async def _show_answer(self, text: str) -> None:
         jid, request = self._roster.jid, _build_request(text)
-        answer, wrapper = AnswerText(shows_choices=False), IncrementalWrapper(terminal_width, INDENT)
+        answer, writer = AnswerText(shows_choices=False), open_answer(INDENT)
         waiting_line = _WaitingLine(self._client, local_part(jid))
         problem, is_silent = "", True
         choices: list[str] = []
+        events = self._client.stream(jid, request, timeout=self._timeout_s)
+        export = ExportReader(events) if text.lower() == EXPORT_COMMAND else None
         try:
-            async for event in self._client.stream(jid, request, timeout=self._timeout_s):
+            async for event in export or events:
                 choices += parse_choices(event)
                 if steps := parse_steps(event):
                     is_silent = False
                     waiting_line.stop()
-                    write(_render_steps(steps, wrapper, answer.has_text))
+                    writer.interject("\n".join(paint(wrap_notice(step, terminal_width()), "dim") for step in steps))
                     waiting_line = waiting_line if answer.has_text else _WaitingLine(self._client, local_part(jid))
                 if thought := parse_thought(event):
                     waiting_line.set_thought(thought)
-                if piece := wrapper.feed(answer.feed(event)):
+                if pieces := answer.feed_pieces(event):
                     waiting_line.stop()
-                    write(piece)
+                    writer.feed(pieces)
         except PeerError as error:
             problem = errors.format_error(error)
             if isinstance(error, PeerRefusedError) and error.retry_after_s is not None:
@@ -178,9 +182,11 @@ class Chat:
             raise
         finally:
             waiting_line.stop()
-            write(f"{wrapper.end()}\n" if answer.has_text else "")
+            writer.end()
             if problem:
                 _print_notice(problem, "red")
+        if export is not None and export.text is not None:
+            _save_export(local_part(jid), export.text)
         self._roster.set_choices(jid, choices)
         if choices:
             _print_notice(", ".join(f"{number} {choice}" for number, choice in enumerate(choices, start=1)))
@@ -192,10 +198,14 @@ def _build_request(text: str) -> AgentRequest:
     return command_request(text) if is_command(text) else to_request(text.removeprefix("/") if text.startswith("//") else text)
 
 
-def _render_steps(steps: list[str], wrapper: IncrementalWrapper, has_text: bool) -> str:
-    """Render steps as lines of their own, above the reply or below the part of it that is written."""
-    lines = "\n".join(paint(wrap_notice(step, terminal_width()), "dim") for step in steps)
-    return f"{wrapper.end()}\n{lines}" if has_text else f"{lines}\n"
+def _save_export(agent: str, text: str) -> None:
+    try:
+        path = write_export(agent, text)
+    except OSError as error:
+        problem = errors.format_error(error)
+        _print_notice(f"{problem}; nothing is written. Start the chat in a directory that you may write to.", "red")
+    else:
+        _print_notice(f"Written to {format_path(path)}. Only you can read the file.")
 
 
 def _print_notice(text: str, style: str = "dim") -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import termios
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -72,19 +70,6 @@ class Prompt:
             event.current_buffer.insert_text("\n")
 
         return keys
-
-
-@contextmanager
-def disable_echo() -> Iterator[None]:
-    """Hide typing while a reply is shown; the next prompt receives what was typed ahead."""
-    before = termios.tcgetattr(sys.stdin)
-    changed = termios.tcgetattr(sys.stdin)
-    changed[3] &= ~(termios.ECHO | termios.ICANON)  # in line mode the terminal would discard Ctrl-D
-    termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 class _History(InMemoryHistory):

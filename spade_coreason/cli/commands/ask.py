@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 import sys
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...exceptions import ConfigError
 from ..account import Account, account_options, resolve_account
+from ..answer_writer import open_answer, shows_markdown
 from ..answers import AnswerText
 from ..completion import complete_agents
-from ..console import check_encoding, decode_input, encode_json, paint, strip_control_characters, write
+from ..console import check_encoding, decode_input, disable_echo, encode_json, paint, strip_control_characters, write
 from ..context import define_command as define, run_async
+
+if TYPE_CHECKING:
+    from ...runtime import PeerEvent
 
 
 @define("ask", context_settings={"allow_extra_args": True})
@@ -35,8 +41,11 @@ def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: f
       spade-coreason ask weather@localhost "Berlin"
       spade-coreason ask echo@example.org hello --jid me@example.org
 
+    On a terminal with colours the answer's Markdown is laid out; elsewhere, or with NO_COLOR, it is printed as it is.
+
     Exit code: 0 answered, 1 the agent reported an error, 2 wrong usage or configuration, 3 no answer in time, 4 cannot
-    connect or log in, or the agent is not there.
+    connect or log in, or the agent is not there. An agent that ends its turn without an answer is code 0 too, with a line
+    on standard error.
     """
     context = click.get_current_context()
     if context.args:
@@ -58,22 +67,32 @@ async def _ask(account: Account, agent: str, question: str, thread: str | None, 
     from ...runtime import to_request
 
     jid = account.resolve_jid(agent)
-    shows_thoughts = sys.stderr.isatty() and sys.stdout.isatty()
-    request, answer = to_request(question), AnswerText()
+    request = to_request(question)
     async with account.build_client(timeout_s) as client:
+        events = client.stream(jid, request, thread=thread, timeout=timeout_s)
         try:
-            async for event in client.stream(jid, request, thread=thread, timeout=timeout_s):
-                if as_json:
+            if as_json:
+                async for event in events:
                     write(encode_json({"type": event.type, "data": dict(event.data)}) + "\n")
-                    continue
-                write(answer.feed(event))
-                if event.type == "block.thought" and shows_thoughts and not answer.has_text:
-                    print(
-                        paint(strip_control_characters(str(event.data.get("content", ""))), "dim", sys.stderr), file=sys.stderr
-                    )
+            elif not await _print_answer(events):
+                print(f"{jid} has nothing to say: it has ended its turn without an answer", file=sys.stderr, flush=True)
         except asyncio.CancelledError:  # Ctrl-C: the rest has no reader
             client.cancel(jid, request)
             raise
+
+
+async def _print_answer(events: AsyncIterator[PeerEvent]) -> bool:
+    """Print an answer as it grows. Return False if there was none."""
+    shows_thoughts = sys.stderr.isatty() and sys.stdout.isatty()
+    answer = AnswerText()
+    with disable_echo() if shows_markdown() else contextlib.nullcontext():
+        writer = open_answer(wraps=False)
+        try:
+            async for event in events:
+                writer.feed(answer.feed_pieces(event))
+                if event.type == "block.thought" and shows_thoughts and not answer.has_text:
+                    thought = strip_control_characters(str(event.data.get("content", "")))
+                    print(paint(thought, "dim", sys.stderr), file=sys.stderr)
         finally:
-            if answer.has_text:
-                write("\n")
+            writer.end()
+    return answer.has_text

@@ -16,7 +16,7 @@ from ...exceptions import UploadError
 from ...memory import TOKENS_VARIABLE, export_person
 from ...storage import COMPACTION_VARIABLE, NO_COMPACTION, CompactionState
 from .context import Invocation
-from .formatting import fence_json, format_conversation, format_turn, format_variable, pluralise
+from .formatting import fence_json, format_conversation, format_memory, format_turn, pluralise
 from .model import CONFIRMED, Command, CommandResult
 
 _DEFAULT_TURNS = 10
@@ -26,6 +26,7 @@ _MAX_LISTED = 500
 _MAX_USAGE = 10
 _LEVELS = ("debug", "info", "warning", "error")
 _MAX_EXPORT_TEXT_BYTES = 200_000
+_MAX_EXPORT_PROGRAM_BYTES = 16 * 1024 * 1024
 _PLATFORM_LOG = "spade_coreason"
 _DEFAULT = "default"
 _SWITCH = {"on": True, "off": False}
@@ -108,11 +109,12 @@ async def _memory(invocation: Invocation) -> CommandResult:
         )
         conversation_variables = await context.repository.load_variables("conversation", record.conversation_id)
     person_variables = await context.repository.load_variables("person", invocation.owner)
-    lines = [f"- {text}" for text in facts]
-    values = {**person_variables, **conversation_variables}
-    values.pop(TOKENS_VARIABLE, None)
-    window = CompactionState.from_json(values.pop(COMPACTION_VARIABLE)) if COMPACTION_VARIABLE in values else NO_COMPACTION
-    lines += [line for name, value in values.items() for line in format_variable(name, value)]
+    window = NO_COMPACTION
+    if COMPACTION_VARIABLE in conversation_variables:
+        window = CompactionState.from_json(conversation_variables.pop(COMPACTION_VARIABLE))
+    for variables in (conversation_variables, person_variables):
+        variables.pop(TOKENS_VARIABLE, None)
+    lines = format_memory(facts, conversation_variables, person_variables)
     lines += [f"- In short: {window.summary}"] if window.summary else []
     return CommandResult("\n".join(lines) or "Nothing.")
 
@@ -135,9 +137,11 @@ async def _export(invocation: Invocation) -> CommandResult:
     context = invocation.context
     everything = await export_person(context.repository, context.interaction_memory, invocation.owner, clock=context.clock)
     text = json.dumps(everything, indent=2, ensure_ascii=False)
-    agent = local_part(context.repository.agent)
-    name = f"{agent}-{context.clock():%Y-%m-%d}.json"
     size = len(text.encode())
+    # A program reads texts of any length, and nobody else can read them, as they could a file.
+    if invocation.is_from_program and size <= _MAX_EXPORT_PROGRAM_BYTES:
+        return CommandResult(f"Everything that I keep about you ({size:,} bytes):", extra_texts=fence_json(text))
+    name = f"{local_part(context.repository.agent)}-{context.clock():%Y-%m-%d}.json"
     try:
         link = await context.files.upload(name, text.encode(), "application/json")
     except UploadError as error:

@@ -56,6 +56,8 @@ class Invocation(NamedTuple):
     values: Mapping[str, Any]
     commands: tuple[Command, ...]
     """All commands that the person may run."""
+    is_from_program: bool = False
+    """True if a program sent it, such as `chat`."""
 
     @property
     def is_operator(self) -> bool:

@@ -139,7 +139,10 @@ class CommandExecutor:
             result = CommandResult("Stopped." if mailbox.has_cancelled_turn else "There is nothing to stop.")
             mailbox.has_cancelled_turn = False
         else:
-            result = await self._commands.run_parsed(parsed, self._context, mailbox.sender, active.record)
+            is_from_program = queued.incoming.channel == "program"
+            result = await self._commands.run_parsed(
+                parsed, self._context, mailbox.sender, active.record, is_from_program=is_from_program
+            )
             result = await self._apply_result(mailbox, active, result, queued.inbox_row)
         messages = self._encode_result(queued.incoming, queued.key, result, active.record.conversation_id)
         reply = dump_reply(messages)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from ...contracts import Interaction
 from ...domain.identifiers import recover_thread
@@ -11,6 +13,8 @@ from ...memory import ErasureReport
 from ...storage import StoredConversation
 
 _PART_CHARACTERS = 8_000
+
+Variables: TypeAlias = Mapping[str, str]
 
 
 def pluralise(number: int, noun: str) -> str:
@@ -40,14 +44,40 @@ def format_turn(turn: Interaction) -> str:
     return f"{turn.timestamp.astimezone():%Y-%m-%d %H:%M}\n> {request}\n{reply}".rstrip()
 
 
-def format_variable(name: str, text: str) -> list[str]:
-    """Format a variable from its JSON. An object or a list has a line for each of its values."""
-    value = json.loads(text)
+def format_memory(facts: Sequence[str], conversation_variables: Variables, person_variables: Variables) -> list[str]:
+    """Format what is remembered in a conversation: its facts and the variables (JSON by name) that its agent reads there.
+
+    Each is listed once. A variable that is stored for the person says so; one of the conversation hides another value of the
+    person. If an object has facts as keys, such as the dates of notes, its values stand beside these facts.
+    """
+    details: dict[str, list[str]] = {fact: [] for fact in facts}
+    lines: list[str] = []
+    for name, text in {**person_variables, **conversation_variables}.items():
+        value = json.loads(text)
+        place = _describe_place(conversation_variables.get(name), person_variables.get(name))
+        if isinstance(value, dict):
+            beside = [key for key in value if key in details]
+            for fact in beside:
+                details[fact].append(f"{name}: {_format_value(value.pop(fact))}{f', {place}' if place else ''}")
+            if beside and not value:
+                continue
+        lines += _format_variable(f"- {name}{f' ({place})' if place else ''}:", value, text)
+    return [f"- {fact} ({'; '.join(beside)})" if beside else f"- {fact}" for fact, beside in details.items()] + lines
+
+
+def _describe_place(conversation_text: str | None, person_text: str | None) -> str:
+    if conversation_text is None:
+        return "for all our conversations"
+    return "here and for all our conversations" if conversation_text == person_text else ""
+
+
+def _format_variable(head: str, value: object, text: str) -> list[str]:
+    """Format a variable, `text` as JSON. An object or a list has a line for each of its values."""
     if isinstance(value, dict) and value:
-        return [f"- {name}:", *(f"  - {key}: {_format_value(inner)}" for key, inner in value.items())]
+        return [head, *(f"  - {key}: {_format_value(inner)}" for key, inner in value.items())]
     if isinstance(value, list) and value:
-        return [f"- {name}:", *(f"  - {_format_value(inner)}" for inner in value)]
-    return [f"- {name}: {text}"]
+        return [head, *(f"  - {_format_value(inner)}" for inner in value)]
+    return [f"{head} {text}"]
 
 
 def _format_value(value: object) -> str:
@@ -82,7 +112,7 @@ def fence_json(text: str) -> tuple[str, ...]:
     parts: list[list[str]] = []
     lines: list[str] = []
     size = 0
-    for line in text.splitlines():
+    for line in text.split("\n"):  # other line ends are parts of values
         if size + len(line) > _PART_CHARACTERS and lines:
             parts.append(lines)
             lines, size = [], 0

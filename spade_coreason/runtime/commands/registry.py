@@ -80,6 +80,8 @@ class Commands:
         context: CommandContext,
         owner: str,
         record: StoredConversation | None,
+        *,
+        is_from_program: bool = False,
     ) -> CommandResult:
         """Run a command of a person (a bare JID) for one of their conversations. FieldError for an invalid value."""
         if not self.may_run(owner, command):
@@ -87,7 +89,8 @@ class Commands:
         if command.is_personal and "/" in owner:  # an occupant of a room that does not show who they are
             problem = f"This room does not show me who you are. Send {command.text.split()[0]} to my own address."
             return CommandResult(problem, is_error=True)
-        return await command.handler(Invocation(context, owner, record, values, self.available_to(owner)))
+        invocation = Invocation(context, owner, record, values, self.available_to(owner), is_from_program)
+        return await command.handler(invocation)
 
     async def get_initial_values(self, command: Command, context: CommandContext, owner: str) -> dict[str, FieldValue]:
         """Return the values that are already in the fields of a command's form."""
@@ -96,7 +99,13 @@ class Commands:
         return dict(await command.initial_values(Invocation(context, owner, None, {}, self.available_to(owner))))
 
     async def run_parsed(
-        self, parsed: ParsedCommand, context: CommandContext, owner: str, record: StoredConversation
+        self,
+        parsed: ParsedCommand,
+        context: CommandContext,
+        owner: str,
+        record: StoredConversation,
+        *,
+        is_from_program: bool = False,
     ) -> CommandResult:
         """Run a command that was parsed from a text. The result reports an invalid value."""
         if parsed.values is None:
@@ -107,7 +116,7 @@ class Commands:
                 else await self.run(parsed.command, {}, context, owner, record)
             )
         try:
-            return await self.run(parsed.command, parsed.values, context, owner, record)
+            return await self.run(parsed.command, parsed.values, context, owner, record, is_from_program=is_from_program)
         except FieldError as error:
             return CommandResult(str(error), is_error=True)
 

@@ -42,6 +42,10 @@ class StoringAgent:
         if text == "lists":
             await session.store("list", ["a", 1], scope="conversation")
             await session.store("object", {"b": None}, scope="conversation")
+        if text == "dates":
+            await session.store("dates", {"told: dates": "Monday"})
+            await session.store("place", "here", scope="conversation")
+            await session.store("place", "everywhere", scope="person")
         if text == "fail":
             raise RuntimeError
         await response.markdown(f"noted: {text}")
@@ -148,7 +152,9 @@ async def test_history_memory_conversations_and_status_show_only_the_senders_dat
         assert "> one\nnoted: one" in history
         assert "> two\nnoted: two" in history
         assert "one" not in await single_reply(t, "/history 1")
-        assert await single_reply(t, "/memory") == '- told: one\n- told: two\n- last: "two"'
+        assert (
+            await single_reply(t, "/memory") == '- told: one\n- told: two\n- last (here and for all our conversations): "two"'
+        )
         assert "2 turns   active   no thread" in await single_reply(t, "/conversations")
         assert await single_reply(t, "/status") == (
             "This conversation is active: 2 of 100 messages, 2 answered in all."
@@ -164,9 +170,28 @@ async def test_memory_and_history_are_readable_also_with_objects_and_failures(
     expected_errors("RuntimeError")
     async with storing_tester() as t:
         await t.say("lists")
-        assert (await single_reply(t, "/memory")).endswith('- last: "lists"\n- list:\n  - a\n  - 1\n- object:\n  - b: null')
+        assert (await single_reply(t, "/memory")).endswith(
+            '- last (here and for all our conversations): "lists"\n- list:\n  - a\n  - 1\n- object:\n  - b: null'
+        )
         [apology] = await t.say("fail")
         assert (await single_reply(t, "/history 1")).endswith(f"> fail\n{apology}")
+
+
+async def test_memory_lists_a_thing_once() -> None:
+    async with storing_tester() as t:
+        for text in ("dates", "dates", "other"):
+            await t.say(text)
+        assert await single_reply(t, "/memory") == (
+            "- told: dates (dates: Monday, here and for all our conversations)\n"
+            "- told: other\n"
+            '- last (here and for all our conversations): "other"\n'
+            '- place: "here"'
+        )
+        assert await single_reply(t, "/memory", thread="t") == (
+            "- dates (for all our conversations):\n  - told: dates: Monday\n"
+            '- last (for all our conversations): "other"\n'
+            '- place (for all our conversations): "everywhere"'
+        )
 
 
 async def test_new_begins_another_episode_and_keeps_the_memory() -> None:
@@ -220,7 +245,7 @@ async def test_forgetting_a_conversation_asks_first_and_leaves_the_others() -> N
         assert "told: here" not in await single_reply(t, "/memory")
         assert await single_reply(t, "/history") == "We said nothing yet."
         assert "told: there" in await single_reply(t, "/memory", thread="t")
-        assert await single_reply(t, "/memory") == '- last: "there"'  # told for all conversations, and last in the other one
+        assert await single_reply(t, "/memory") == '- last (for all our conversations): "there"'  # last, in the other one
         await single_reply(t, "/forget yes", thread="t")
         for _ in range(2):
             assert [await single_reply(t, "/memory", thread=thread) for thread in (None, "t")] == ["Nothing."] * 2
@@ -228,7 +253,7 @@ async def test_forgetting_a_conversation_asks_first_and_leaves_the_others() -> N
         for thread in ("one", "two"):
             await t.say("the same", thread=thread)
         await single_reply(t, "/forget yes", thread="one")
-        assert await single_reply(t, "/memory") == '- last: "the same"'  # it was said in the other one, too
+        assert await single_reply(t, "/memory") == '- last (for all our conversations): "the same"'  # in the other one
 
 
 async def test_forget_me_deletes_everything_and_drops_running_turns() -> None:
@@ -313,6 +338,22 @@ async def test_export_sends_everything_about_a_person_as_a_file() -> None:
         everything = json.loads(kept.data)
         assert [turn["input"]["query"] for turn in everything["conversations"][0]["turns"]] == ["one"]
         assert "bob" not in kept.data.decode()
+
+
+@pytest.mark.parametrize("turns", [1, 40])
+async def test_a_program_gets_its_export_as_text_of_any_length_and_nothing_is_uploaded(turns: int) -> None:
+    async with storing_tester() as t:
+        for _ in range(turns):
+            await t.say("a\u2028b\x85c " * 1500)
+        answer = await t.ask(
+            AgentRequest(session_id=uuid4(), payload={"query": "/export"}, metadata={"command": True}), user=ALICE
+        )
+        head, *parts = [str(event.data["content"]) for event in answer.events if event.type == "block.markdown"]
+        assert re.fullmatch(r"Everything that I keep about you \([\d,]+ bytes\):", head)
+        everything = json.loads("\n".join(part.removeprefix("```\n").removesuffix("\n```") for part in parts))
+        assert everything["person"] == ALICE
+        assert len(everything["conversations"][0]["turns"]) == turns
+        assert t.uploaded == {}
 
 
 @pytest.mark.parametrize("turns", [1, 40])

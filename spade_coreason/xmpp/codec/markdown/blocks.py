@@ -23,8 +23,12 @@ _LANGUAGE = re.compile(r"[\w+#.-]*")
 def render_blocks(text: str) -> str:
     """Render `text` with Message Styling. Text without Markdown stays the same."""
     lines = text.split("\n")
-    root = _Node(Token("", "", 0, map=[0, len(lines)]), _build_tree(parse_blocks(text)))
-    return "\n".join(line.text for line in _render_children(root, lines))
+    return "\n".join(line.text for line in _render_children(parse_tree(text), lines))
+
+
+def parse_tree(text: str) -> BlockNode:
+    """Parse a text into a tree of blocks; the root has the range of all lines."""
+    return BlockNode(Token("", "", 0, map=[0, text.count("\n") + 1]), _build_nodes(parse_blocks(text)))
 
 
 class _Place(Enum):
@@ -41,9 +45,11 @@ class _Line(NamedTuple):
 
 
 @dataclass
-class _Node:
+class BlockNode:
+    """A block and the blocks in it."""
+
     token: Token
-    children: list[_Node] = field(default_factory=list)
+    children: list[BlockNode] = field(default_factory=list)
     is_in_item: bool = False
 
     @property
@@ -57,21 +63,39 @@ class _Node:
         """Its lines as they were written."""
         return list(self.token.meta["source"])
 
+    @property
+    def is_closed(self) -> bool:
+        """True for a block of code with a closing fence."""
+        markup, last = self.token.markup, self.source[-1].strip()
+        return len(self.source) > 1 and len(last) >= len(markup) and not last.strip(markup[0])
 
-def _build_tree(tokens: Sequence[Token]) -> list[_Node]:
-    stack = [_Node(Token("", "", 0))]
+    @property
+    def is_code(self) -> bool:
+        """True for a fence that encloses code; False for an ornament, such as a row of tildes."""
+        markup, info = self.token.markup, self.token.info.strip(" \t")
+        return _LANGUAGE.fullmatch(info) is not None and not (len(markup) > 3 and markup[0] == "~" and not info)
+
+    def marker_of(self, item: BlockNode) -> re.Match[str]:
+        """Return the marker of an item of this list, and the gap after it, as the groups 1 and 2."""
+        match = _ITEM.match(self.source[item.range[0] - self.range[0]])
+        assert match is not None, self.source
+        return match
+
+
+def _build_nodes(tokens: Sequence[Token]) -> list[BlockNode]:
+    stack = [BlockNode(Token("", "", 0))]
     for token in tokens:
         if token.nesting < 0:
             stack.pop()
             continue
-        node = _Node(token, is_in_item=stack[-1].token.type == "list_item_open")
+        node = BlockNode(token, is_in_item=stack[-1].token.type == "list_item_open")
         stack[-1].children.append(node)
         if token.nesting > 0:
             stack.append(node)
     return stack[0].children
 
 
-def _render_children(node: _Node, blank: Sequence[str] = ()) -> list[_Line]:
+def _render_children(node: BlockNode, blank: Sequence[str] = ()) -> list[_Line]:
     """Render the children of `node`. All lines outside of them are blank."""
     next_line, end = node.range
     rendered: list[_Line] = []
@@ -87,49 +111,44 @@ def _lines(texts: Sequence[str], place: _Place = _Place.TEXT) -> list[_Line]:
     return [_Line(text, place) for text in texts]
 
 
-def _paragraph(node: _Node) -> list[_Line]:
+def _paragraph(node: BlockNode) -> list[_Line]:
     return _lines(render_spans(node.token.content).split("\n"))
 
 
-def _heading(node: _Node) -> list[_Line]:
+def _heading(node: BlockNode) -> list[_Line]:
     text = render_spans(node.children[0].token.content, excluded_marks=STRONG)
     return _lines(wrap_in_mark(STRONG, text).split("\n") if text.strip() else node.source)
 
 
-def _rule(node: _Node) -> list[_Line]:
+def _rule(node: BlockNode) -> list[_Line]:
     return [_Line("———")]
 
 
-def _code(node: _Node) -> list[_Line]:
-    markup, info = node.token.markup, node.token.info.strip(" \t")
-    last = node.source[-1].strip()
-    is_closed = len(node.source) > 1 and len(last) >= len(markup) and not last.strip(markup[0])
-    # A row of many tildes is an ornament.
-    if not is_closed or not _LANGUAGE.fullmatch(info) or (len(markup) > 3 and markup[0] == "~" and not info):
-        return _lines(node.source, _Place.MARGIN if markup[0] == FENCE[0] else _Place.TEXT)
+def _code(node: BlockNode) -> list[_Line]:
+    if not node.is_closed or not node.is_code:
+        return _lines(node.source, _Place.MARGIN if node.token.markup[0] == FENCE[0] else _Place.TEXT)
     return _lines(fence_lines(node.token.content.split("\n")[:-1]), _Place.MARGIN)
 
 
-def _table(node: _Node) -> list[_Line]:
+def _table(node: BlockNode) -> list[_Line]:
     rows = [[render_spans(cell, excluded_marks=EVERY_MARK) for cell in row] for row in node.token.meta["rows"]]
     if not any(rows[0]):
         del rows[0]
     return _lines(fence_lines(align_columns(rows, node.token.meta["sides"])), _Place.MARGIN)
 
 
-def _quote(node: _Node) -> list[_Line]:
+def _quote(node: BlockNode) -> list[_Line]:
     inner_lines = [line.text for line in _render_children(node)]
     if inner_lines == [_QUOTED.sub("", line, count=1) for line in node.source]:
         return _lines(node.source)
     return _lines([f"> {line}".rstrip() for line in inner_lines])
 
 
-def _list(node: _Node) -> list[_Line]:
+def _list(node: BlockNode) -> list[_Line]:
     rendered: list[_Line] = []
     for item in node.children:
-        first_line = node.source[item.range[0] - node.range[0]]
-        match = _ITEM.match(first_line)
-        assert match is not None, first_line
+        match = node.marker_of(item)
+        first_line = match.string
         marker = match[1].lstrip() if node.is_in_item else match[1]
         lines = _item(item, marker, match[2])
         if not first_line[match.end() :].strip():
@@ -138,7 +157,7 @@ def _list(node: _Node) -> list[_Line]:
     return rendered
 
 
-def _item(node: _Node, marker: str, gap: str) -> list[_Line]:
+def _item(node: BlockNode, marker: str, gap: str) -> list[_Line]:
     begin = len(marker) - len(marker.lstrip())
     indents = {_Place.TEXT: " " * (len(marker) + len(gap or " ")), _Place.LIST: " " * (begin + 2), _Place.MARGIN: ""}
     inner_lines = _render_children(node)
@@ -151,7 +170,7 @@ def _item(node: _Node, marker: str, gap: str) -> list[_Line]:
     return rendered
 
 
-_RENDERERS: dict[str, Callable[[_Node], list[_Line]]] = {
+_RENDERERS: dict[str, Callable[[BlockNode], list[_Line]]] = {
     "paragraph": _paragraph,
     "heading_open": _heading,
     "hr": _rule,

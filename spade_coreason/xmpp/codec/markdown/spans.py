@@ -1,10 +1,11 @@
-"""The inside of a paragraph as text with the marks of XEP-0393: `*strong*`, `_emphasis_`, `~struck~`, code in back ticks."""
+"""The inside of a paragraph: as text with the marks of XEP-0393 (`*strong*`, `_emphasis_`, `~struck~`, code), or as runs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from markdown_it.token import Token
 
@@ -16,6 +17,7 @@ EVERY_MARK = frozenset("*_~`")
 
 _MARK_START = re.compile(r"[*_~`\[<]")
 _MARKS = {"**": "*", "__": "*", "*": "_", "_": "_", "~~": "~"}
+_CODE = "`"
 # Spans that are nested deeper keep the characters they are written with.
 _MAX_DEPTH = 8
 _MAY_STAND_BEFORE = re.compile(r"[\s(\[{<\"'«“‘„‚¿¡–—*_~]?")
@@ -26,12 +28,20 @@ _TARGET = re.compile(r"[./#:]")
 _ADDRESS = re.compile(r"(?:https?|ftps?|xmpp|mailto|tel|geo|sip):.", re.IGNORECASE)
 
 
+class TextRun(NamedTuple):
+    """A piece of text and the marks around it: a set of `*` (strong), `_` (emphasis), `~` (struck) and a back tick (code)."""
+
+    text: str
+    marks: frozenset[str] = frozenset()
+
+
 @dataclass(slots=True)
 class _Span:
     markup: str
     before: str
     link: Token | None = None
     parts: list[str] = field(default_factory=list)
+    runs: list[TextRun] = field(default_factory=list)  # of `parse_runs`
 
     @property
     def last_character(self) -> str:
@@ -67,6 +77,46 @@ def render_spans(text: str, excluded_marks: Collection[str] = ()) -> str:
     return "".join(outermost.parts)
 
 
+def parse_runs(text: str) -> list[TextRun]:
+    """Parse `text` into runs, for a screen that shows their marks as styles. The address of a link follows its text."""
+    if _MARK_START.search(text) is None:
+        return [TextRun(text)]
+    tokens = parse_spans(text)
+    outermost = _Span("", "")
+    stack = [outermost]
+    for token, after in zip(tokens, _next_characters(tokens), strict=True):
+        inner = stack[-1]
+        if token.type == "link_open":
+            stack.append(_Span("", inner.last_character, token))
+        elif token.type == "link_close":
+            stack.pop()
+            _append_runs(stack[-1], [TextRun(_render_link(inner))])
+        elif token.nesting > 0 and len(stack) > _MAX_DEPTH:
+            stack.append(inner)
+            _append_runs(inner, [TextRun(token.markup)])
+        elif token.nesting > 0:
+            stack.append(_Span(token.markup, inner.last_character))
+        elif token.nesting < 0:
+            stack.pop()
+            if stack[-1] is inner:
+                _append_runs(inner, [TextRun(token.markup)])
+            elif _keeps_marks(inner, after):
+                _append_runs(stack[-1], [TextRun(inner.markup), *inner.runs, TextRun(inner.markup)])
+            else:
+                mark = _MARKS[inner.markup]
+                _append_runs(stack[-1], [TextRun(run.text, run.marks | {mark}) for run in inner.runs])
+        elif token.content:
+            is_code = token.type == "code"
+            run = TextRun(_code_content(token), frozenset(_CODE)) if is_code else TextRun(token.content)
+            _append_runs(inner, [run])
+    return outermost.runs
+
+
+def _append_runs(span: _Span, runs: list[TextRun]) -> None:
+    span.runs += runs
+    span.parts += [run.text for run in runs if run.text]
+
+
 def wrap_in_mark(mark: str, text: str) -> str:
     """Put `mark` around each line of `text`, unless it would end too early or enclose no text."""
     if re.search(rf"\S{re.escape(mark)}", text):
@@ -95,11 +145,16 @@ def _next_characters(tokens: list[Token]) -> list[str]:
     return found[::-1]
 
 
-def _render_code(token: Token, excluded_marks: Collection[str]) -> str:
+def _code_content(token: Token) -> str:
     content = token.content
     if len(token.markup) > 1 and len(content) > 2 and content[0] == content[-1] == " ":
-        content = content[1:-1]  # this is how code may begin with a back tick
-    if "`" in excluded_marks:
+        return content[1:-1]  # this is how code may begin with a back tick
+    return content
+
+
+def _render_code(token: Token, excluded_marks: Collection[str]) -> str:
+    content = _code_content(token)
+    if _CODE in excluded_marks:
         return content
     stripped = content.strip()
     if not stripped or "`" in stripped or stripped != content:
@@ -107,18 +162,23 @@ def _render_code(token: Token, excluded_marks: Collection[str]) -> str:
     return f"`{stripped}`"
 
 
-def _render_marked(span: _Span, after: str, used_marks: Collection[str]) -> str:
+def _keeps_marks(span: _Span, after: str) -> bool:
+    """Return True if the marks of a span are text: those of a name or a formula."""
     inner, markup, before = "".join(span.parts), span.markup, span.before
-    raw = f"{markup}{inner}{markup}"
-    in_word, continues = before.isalnum(), after[:1].isalnum()
     if markup == "__" and _DUNDER.fullmatch(inner):
-        return raw
+        return True
     if markup == "*" and (not _MAY_STAND_BEFORE.fullmatch(before) or _CONTINUES.match(after)):
-        return raw
-    if in_word or continues:
-        return raw if in_word and continues and _FORMULA.fullmatch(inner) else inner
-    mark = _MARKS[markup]
-    return inner if mark in used_marks else wrap_in_mark(mark, inner)
+        return True
+    return before.isalnum() and after[:1].isalnum() and _FORMULA.fullmatch(inner) is not None
+
+
+def _render_marked(span: _Span, after: str, used_marks: Collection[str]) -> str:
+    inner = "".join(span.parts)
+    if _keeps_marks(span, after):
+        return f"{span.markup}{inner}{span.markup}"
+    mark = _MARKS[span.markup]
+    is_in_word = span.before.isalnum() or after[:1].isalnum()
+    return inner if is_in_word or mark in used_marks else wrap_in_mark(mark, inner)
 
 
 def _render_link(span: _Span) -> str:
