@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, tuple_, update
@@ -303,8 +304,8 @@ async def index_outdated_passages(database: Database) -> int:
     while (rules := await database.read(_find_outdated_rules, is_extra=True)) is not None:
         if not count:
             log.info("%s: forms of words are added to the search index of passages from an older version", database.name)
-        texts = await database.read(lambda connection, rules=rules: _load_outdated(connection, rules), is_extra=True)
-        words = await asyncio.to_thread(lambda texts=texts: [index_words([text for _, text in part]) for part in texts])
+        texts = await database.read(partial(_load_outdated, rules=rules), is_extra=True)
+        words = await asyncio.to_thread(_index_all, texts)
         rows = [
             {"passage": id_, "new_words": new_words, "new_rules": word_rules()}
             for part, part_words in zip(texts, words, strict=True)
@@ -312,7 +313,7 @@ async def index_outdated_passages(database: Database) -> int:
         ]
         for start in range(0, len(rows), _INDEX_BATCH):
             batch = rows[start : start + _INDEX_BATCH]
-            await database.write(lambda connection, batch=batch: connection.execute(_UPDATE_WORDS, batch))
+            await database.write(partial(_update_words, batch=batch))
         count += len(rows)
     if count:
         log.info("%s: forms of words are in the search index of all passages: %d were added", database.name, count)
@@ -333,6 +334,16 @@ def _find_outdated_rules(connection: Connection) -> str | None:
         if rules is not None and rules != word_rules():
             return str(rules)
     return None
+
+
+def _index_all(texts: list[list[tuple[int, str]]]) -> list[list[str]]:
+    """Return the indexed words of the passages of each document."""
+    return [index_words([text for _, text in part]) for part in texts]
+
+
+def _update_words(connection: Connection, batch: list[dict[str, Any]]) -> None:
+    """Store the words of some passages."""
+    connection.execute(_UPDATE_WORDS, batch)
 
 
 def _load_outdated(connection: Connection, rules: str) -> list[list[tuple[int, str]]]:

@@ -65,7 +65,7 @@ async def test_a_text_a_tool_call_and_what_the_model_was_asked() -> None:
 
 
 async def test_several_tools_are_called_at_once_also_after_a_text() -> None:
-    both = ["Let me look.", tool_call("price", item="rye"), tool_call("price", item="oat")]
+    both: list[Any] = ["Let me look.", tool_call("price", item="rye"), tool_call("price", item="oat")]
     model = FakeModel([both, stream("And ", calls=[tool_call("price", item="oat")]), "Done."])
     async with AgentTester(Shop, model=model) as t:
         assert (await t.ask("Rye or oat?")).text == "Let me look.\n\nAnd\n\nDone."
@@ -298,13 +298,14 @@ def test_a_wrong_reply_is_refused_where_it_is_written() -> None:
     with pytest.raises(TypeError, match=r"takes a list of replies: FakeModel\(\['Hello!'\]\)"):
         FakeModel("Hello!")
     unknown: Any = "gone"
-    for make in (
+    makers: tuple[Callable[[], object], ...] = (
         lambda: error(200),
         lambda: error(unknown),
         lambda: error(429, after=["a"]),
         lambda: error("broken", retry_after_s=1),
         lambda: error("unreachable", after=["a"]),
-    ):
+    )
+    for make in makers:
         with pytest.raises(ValueError, match=r"^error\("):
             make()
     with pytest.raises(TypeError, match="as one text or by name"):

@@ -117,7 +117,7 @@ async def test_the_incidents_of_commands_are_stored_too(database_url: str, expec
     expected_errors("LookupError: as a command")
     async with RunnerHarness(database_url, FailingAgent()) as harness:
         await harness.receive_and_wait("/fail")
-        command_of_agent = harness.runner.commands.agent_commands["fail"]
+        [command_of_agent] = [known for known in harness.runner.commands.all if known.name == "fail"]
         result = await harness.runner.run_command(ALICE, command_of_agent, {})
         told = TOLD.findall(result.text)
         assert [incident.number for incident in await load_all(harness)] == [*told, *numbers_told(harness)]

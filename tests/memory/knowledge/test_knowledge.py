@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import Connection, func, select, update
 
 from spade_coreason import AgentRequest, AgentTester, Interaction, Knowledge, ModelError, ResponseHandler, SessionHandle, agent
 from spade_coreason.contracts.base import utc_now
@@ -125,9 +126,8 @@ async def test_passages_of_an_older_version_are_indexed_anew_however_often_it_is
     await store.save_documents(Shelf(), new, utc_now())
     older = {"Parking is free.": "parking is free", "Row 7.": "row 7"}
     for text_, words in older.items():
-        await database.write(
-            lambda c, t=text_, w=words: c.execute(update(passages).where(passages.c.text == t).values(words=w))
-        )
+        statement = update(passages).where(passages.c.text == text_).values(words=words)
+        await database.write(partial(Connection.execute, statement=statement))
     await database.write(lambda connection: downgrade(connection, "0006"))
     await database.close()
 
