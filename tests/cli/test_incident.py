@@ -37,8 +37,8 @@ def provoke(up: RunningCommand) -> str:
     return told[1]
 
 
-def audited(project: Path) -> list[tuple[str, str, str]]:
-    entries = json.loads(run_command("audit", "list", "--agent", "moody", "--json", cwd=project).stdout)
+def audited(invoke: Invoke) -> list[tuple[str, str, str]]:
+    entries = json.loads(invoke("audit", "list", "--agent", "moody", "--json").stdout)
     return [(entry["actor"], entry["action"], entry["resource"]) for entry in entries]
 
 
@@ -53,10 +53,14 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return directory
 
 
-def test_an_incident_is_shown_beside_the_platform_and_after_it(project: Path) -> None:
+def test_an_incident_is_shown_beside_the_platform_and_after_it(
+    project: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+
     def show(*arguments: str) -> str:
-        shown = run_command("incident", *arguments, cwd=project)
-        assert (shown.returncode, shown.stderr) == (0, "")
+        shown = invoke("incident", *arguments)
+        assert (shown.exit_code, shown.stderr) == (0, "")
         return shown.stdout
 
     def check_without_text(number: str) -> None:
@@ -81,24 +85,25 @@ def test_an_incident_is_shown_beside_the_platform_and_after_it(project: Path) ->
     with run_platform(project) as up:
         number = provoke(up)
         check_without_text(number)
-        assert audited(project) == []
+        assert audited(invoke) == []
         assert show(number, "--message").endswith(f", in MoodyAgent.assist\nValueError: {SECRET}\n")
-        assert audited(project) == [("operator", "incident.message", f"incident {number}")]
+        assert audited(invoke) == [("operator", "incident.message", f"incident {number}")]
         _, _, err = up.stop()
         [line] = [line for line in err.splitlines() if "incident" in line]
         assert re.fullmatch(rf"error: {MOODY}: incident {number}: ValueError \(moody\.py:\d+\); -vv shows more", line)
         assert SECRET not in err
     check_without_text(number)
     assert json.loads(show(number, "--message", "--json"))["errors"][0]["message"] == SECRET
-    assert audited(project) == [("operator", "incident.message", f"incident {number}")] * 2
+    assert audited(invoke) == [("operator", "incident.message", f"incident {number}")] * 2
     with run_platform(project) as up:
         check_without_text(number)
         another = provoke(up)
         assert [record["id"] for record in json.loads(show("--json"))] == [another, number]
-        assert up.run_command("ask", MOODY, "/forget me").returncode == 0
-        gone = run_command("incident", number, cwd=project)
-        assert (gone.returncode, gone.stdout) == (2, "")
-        assert show() == "There are none.\n"
+    cleared = invoke("sessions", "clear", "--agent", "moody", "--person", "guest@localhost", "--yes")
+    assert ", 2 audited steps, 2 incidents" in cleared.stdout
+    gone = invoke("incident", number)
+    assert (gone.exit_code, gone.stdout) == (2, "")
+    assert show() == "There are none.\n"
 
 
 def test_an_unknown_number_is_one_line(tmp_path: Path, invoke: Invoke) -> None:

@@ -117,16 +117,15 @@ async def test_the_incidents_of_commands_are_stored_too(database_url: str, expec
     expected_errors("LookupError: as a command")
     async with RunnerHarness(database_url, FailingAgent()) as harness:
         await harness.receive_and_wait("/fail")
-        [command_of_agent] = [known for known in harness.runner.commands.all if known.name == "fail"]
-        result = await harness.runner.run_command(ALICE, command_of_agent, {})
-        told = TOLD.findall(result.text)
+        [fail] = [known for known in harness.runner.commands.all if known.name == "fail"]
+        told = TOLD.findall((await harness.runner.run_command(ALICE, fail, {})).text)  # as from the menu of a client
         assert [incident.number for incident in await load_all(harness)] == [*told, *numbers_told(harness)]
 
 
 async def test_a_turn_that_takes_too_long_shows_where_it_waited(expected_errors: ExpectedErrors) -> None:
     expected_errors("assist took longer than")
     async with AgentTester(ScriptedAgent, policy=Policy(assist_timeout_s=0.05)) as t:
-        await t.say("timeout")
+        await t.say("wait")
         [incident] = await t.runners[t.jid].repository.incidents.load_of_person("tester@localhost")
     assert incident.chain[-1].type == "TimeoutError"
     place = find_place(incident.chain)
@@ -155,9 +154,9 @@ async def test_what_is_forgotten_has_no_incidents(database_url: str, expected_er
     async with RunnerHarness(database_url, FailingAgent()) as harness:
         for thread, sender in (("t", ALICE), ("u", ALICE), ("v", ALICE), ("t2", BOB)):
             await harness.receive_and_wait("dance", thread, sender)
-        await harness.receive_and_wait("/forget", "t")
+        await harness.receive_and_wait("/forget yes", "t")
         assert [row["conversation_id"] for row in read_rows(database_url, "incidents")] == ["u", "v", "t2"]
-        await harness.receive_and_wait("/forget me", "u")
+        await harness.receive_and_wait("/forget me yes", "u")
         assert "what I noted of 2 failures" in "".join(harness.sent)
         assert [row["person"] for row in read_rows(database_url, "incidents")] == [BOB]
 
