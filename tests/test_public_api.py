@@ -14,6 +14,7 @@ import pytest
 
 import spade_coreason
 from spade_coreason import AgentTester, Response, Session, Stream
+from spade_coreason.cli.agent_names import derive_name
 from spade_coreason.cli.scaffold import build_files
 
 ROOT = Path(__file__).parents[1]
@@ -105,7 +106,8 @@ def test_a_strict_type_checker_accepts_every_example(tmp_path: Path) -> None:
             (tmp_path / name[1]).write_text(text, encoding="utf-8")
             names.append(name[1])
     assert len(names) == len(set(names)) >= 10
-    for files in (build_files("forecaster"), build_files("adviser", uses_model=True)):  # `spade-coreason init`
+    projects = build_files(derive_name("forecaster")), build_files(derive_name("adviser"), uses_model=True)
+    for files in projects:  # `spade-coreason init`
         for path, text in files.items():
             if path.endswith(".py"):
                 (tmp_path / Path(path).name).write_text(text, encoding="utf-8")
