@@ -106,10 +106,8 @@ def test_a_strict_type_checker_accepts_every_example(tmp_path: Path) -> None:
             (tmp_path / name[1]).write_text(text, encoding="utf-8")
             names.append(name[1])
     assert len(names) == len(set(names)) >= 10
-    for files in (
-        build_files(derive_name("forecaster")),
-        build_files(derive_name("adviser"), uses_model=True),
-    ):  # `spade-coreason init`
+    projects = build_files(derive_name("forecaster")), build_files(derive_name("adviser"), uses_model=True)
+    for files in projects:  # `spade-coreason init`
         for path, text in files.items():
             if path.endswith(".py"):
                 (tmp_path / Path(path).name).write_text(text, encoding="utf-8")
