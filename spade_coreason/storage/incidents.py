@@ -15,8 +15,8 @@ from .database import Commit, Database
 from .records import StoredConversation, from_micros, to_micros
 from .schema import incidents
 
-MAX_INCIDENTS_OF_AGENT = 1000
-MAX_INCIDENTS_OF_PERSON = 100
+_MAX_INCIDENTS_OF_AGENT = 1000
+_MAX_INCIDENTS_OF_PERSON = 100
 """The most incidents that are stored of an agent, and of one person with it: the newest."""
 
 
@@ -39,9 +39,18 @@ class Incident(NamedTuple):
 class IncidentRepository:
     """The incidents of one agent (a bare JID)."""
 
-    def __init__(self, database: Database, agent: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        agent: str,
+        *,
+        max_of_agent: int = _MAX_INCIDENTS_OF_AGENT,
+        max_of_person: int = _MAX_INCIDENTS_OF_PERSON,
+    ) -> None:
         self._database = database
         self._agent = agent
+        self._max_of_agent = max_of_agent
+        self._max_of_person = max_of_person
 
     def record(
         self, number: str, person: str, conversation_id: str | None, occurred_at: datetime, chain: ErrorChain
@@ -64,8 +73,8 @@ class IncidentRepository:
             connection.execute(insert(incidents).values(values))
             is_own = incidents.c.agent == self._agent
             for conditions, limit in (
-                ([is_own, incidents.c.person == person], MAX_INCIDENTS_OF_PERSON),
-                ([is_own], MAX_INCIDENTS_OF_AGENT),
+                ([is_own, incidents.c.person == person], self._max_of_person),
+                ([is_own], self._max_of_agent),
             ):
                 newest = select(incidents.c.id).where(*conditions).order_by(incidents.c.id.desc())
                 oldest_kept = newest.offset(limit - 1).limit(1).scalar_subquery()

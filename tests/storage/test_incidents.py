@@ -5,13 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
-
 from spade_coreason.domain.error_chain import ErrorChain, describe_error_chain
-from spade_coreason.storage import incidents, open_database
+from spade_coreason.storage import open_database
 from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.incidents import load_incident_with_texts, load_incidents, load_newest_incidents
+from spade_coreason.storage.incidents import (
+    IncidentRepository,
+    load_incident_with_texts,
+    load_incidents,
+    load_newest_incidents,
+)
 from spade_coreason.storage.repository import AgentRepository, list_stored_agents
 from tests.support.databases import SQLITE, read_rows
 from tests.support.records import AGENT, ALICE, BOB, NOW, OTHER_AGENT, new_conversation, store_turn
@@ -46,18 +49,14 @@ async def test_an_incident_is_found_by_its_number_and_its_text_only_if_asked(dat
     assert await list_stored_agents(database) == sorted([AGENT, OTHER_AGENT])
 
 
-async def test_only_the_newest_of_a_person_and_of_an_agent_are_kept(
-    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(incidents, "MAX_INCIDENTS_OF_PERSON", 2)
-    monkeypatch.setattr(incidents, "MAX_INCIDENTS_OF_AGENT", 3)
-    repository, other = AgentRepository(database, AGENT), AgentRepository(database, OTHER_AGENT)
-    await other.incidents.record("other", ALICE, None, NOW, make_chain())
+async def test_only_the_newest_of_a_person_and_of_an_agent_are_kept(database: Database, database_url: str) -> None:
+    of_agent = IncidentRepository(database, AGENT, max_of_agent=3, max_of_person=2)
+    await AgentRepository(database, OTHER_AGENT).incidents.record("other", ALICE, None, NOW, make_chain())
     for number in range(3):
-        await repository.incidents.record(f"alice {number}", ALICE, None, NOW, make_chain())
+        await of_agent.record(f"alice {number}", ALICE, None, NOW, make_chain())
     assert numbers(database_url) == ["other", "alice 1", "alice 2"]
     for number in range(2):
-        await repository.incidents.record(f"bob {number}", BOB, None, NOW, make_chain())
+        await of_agent.record(f"bob {number}", BOB, None, NOW, make_chain())
     assert numbers(database_url) == ["other", "alice 2", "bob 0", "bob 1"]
 
 

@@ -130,7 +130,7 @@ async def test_a_slow_command_replies_by_a_message_and_at_most_eight_run_at_once
         assert client.t.unread() == []
         client.agent.release.set()
         await eventually(lambda: client.t.unread() == ["It came."])
-        assert "waited: true" in await client.text("memory")
+        assert "waited (here and for all our conversations): true" in await client.text("memory")
     async with open_adhoc_client() as client:
         calls = [asyncio.create_task(client.call("wait", who=f"{ALICE}/{number}")) for number in range(9)]
         await client.agent.working.wait()

@@ -165,7 +165,7 @@ async def test_every_command_answers_in_the_menu_as_in_a_text(real_server: XmppS
         for name in ("status", "conversations", "history", "memory", "settings", "cancel"):
             assert await alice.run_to_end(name) == await alice.client.ask(f"/{name}", agent.jid)
         assert "> hello\nyou said hello" in await alice.run_to_end("history", turns="1")
-        assert await alice.run_to_end("memory") == '- last: "hello"'
+        assert await alice.run_to_end("memory") == '- last (here and for all our conversations): "hello"'
         assert await alice.run_to_end("new") == "Your next message begins a new conversation. What I remember stays."
         assert "is completed: 1 message, 1 answered in all" in await alice.run_to_end("status")
         assert (await alice.run_to_end("help")).startswith("I am weather.")
@@ -350,7 +350,7 @@ async def test_an_agents_own_command_runs_like_a_turn_and_fails_like_one(
         done = await alice.submit(stage, city="New York", days="3", unit="F", rain="0")
         assert text_of(done) == f"New York: 3 days, F, sun, asked by {jid}"
         assert await alice.client.ask('/weather "New York" 2', agent.jid) == f"New York: 2 days, C, rain, asked by {jid}"
-        assert await alice.run_to_end("memory") == '- city: "New York"'
+        assert await alice.run_to_end("memory") == '- city (here and for all our conversations): "New York"'
         assert await alice.run_to_end("conversations") == "There are none.", "it is no turn"
         failed = await alice.submit(await alice.run("weather"), city="Atlantis")
         assert [kind for kind, _ in failed["notes"]] == ["error"]
