@@ -1,4 +1,4 @@
-"""docs/memory.md: its agent runs, its commands exist, its defaults are those of the settings."""
+"""docs/how-to/knowledge.md: its agent runs, its commands exist, its defaults are those of the settings."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from spade_coreason.memory.summaries import ExtractiveSummariser, ModelSummarise
 from spade_coreason.memory.tokens import TokenCounter
 from tests.support.errors import ExpectedErrors
 
-TEXT = (Path(__file__).parents[2] / "docs" / "memory.md").read_text(encoding="utf-8")
+KNOWLEDGE = (Path(__file__).parents[2] / "docs" / "how-to" / "knowledge.md").read_text(encoding="utf-8")
 
 
 async def test_the_documented_librarian_answers_from_its_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [text] = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
+    [text] = re.findall(r'^```python title="librarian.py"\n(.*?)^```$', KNOWLEDGE, re.M | re.S)
     (tmp_path / "librarian.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "librarian", raising=False)  # another one, of another test
@@ -44,13 +44,13 @@ async def test_the_documented_librarian_answers_from_its_notes(tmp_path: Path, m
 
 
 def test_the_documented_commands_and_numbers_are_those_of_the_program() -> None:
-    [block] = re.findall(r"^```sh\n(.*?)^```$", TEXT, re.M | re.S)
+    [block] = re.findall(r"^```sh\n(.*?)^```$", KNOWLEDGE, re.M | re.S)
     group = cli.get_command(click.Context(cli), "knowledge")
     assert isinstance(group, click.Group)
     for line in block.splitlines():
         assert line.split()[:2] == ["spade-coreason", "knowledge"]
         assert line.split()[2] in group.commands
-    assert f"at most {MAX_CHARACTERS:,} characters" in TEXT
+    assert f"at most {MAX_CHARACTERS:,} characters" in KNOWLEDGE
 
 
 # What the settings make of it
