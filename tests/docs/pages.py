@@ -35,7 +35,7 @@ from pathlib import Path
 
 import yaml
 
-from spade_coreason import load_settings
+from spade_coreason import CoReasonError, load_settings
 from tests.support.program import clean_environment
 from tests.support.wait import TIMEOUT_S
 
@@ -130,7 +130,7 @@ class PageRun:
             for block in self.page.blocks:
                 try:
                     here = self._run_block(block, here)
-                except (AssertionError, ValueError, OSError) as error:
+                except (AssertionError, ValueError, OSError, CoReasonError) as error:
                     raise AssertionError(f"{self.page.name}:{block.line}: {error}") from error
         finally:
             for background in self._running:

@@ -44,10 +44,10 @@ async def test_the_documented_librarian_answers_from_its_notes(tmp_path: Path, m
 
 
 def test_the_documented_commands_and_numbers_are_those_of_the_program() -> None:
-    [block] = re.findall(r"^```sh\n(.*?)^```$", KNOWLEDGE, re.M | re.S)
+    blocks = re.findall(r"^```sh\n(.*?)^```$", KNOWLEDGE, re.M | re.S)
     group = cli.get_command(click.Context(cli), "knowledge")
     assert isinstance(group, click.Group)
-    for line in block.splitlines():
+    for line in "".join(blocks).splitlines():
         assert line.split()[:2] == ["spade-coreason", "knowledge"]
         assert line.split()[2] in group.commands
     assert f"at most {MAX_CHARACTERS:,} characters" in KNOWLEDGE
