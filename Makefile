@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-semantic test-llm chaos check docs docs-serve bench servers format clean
+.PHONY: help demo test test-semantic test-llm chaos check docs docs-serve bench servers browser format clean
 
 help:
 	@echo 'make demo            agents that talk, in this terminal; what it needs is set up in $(VENV)'
 	@echo 'make test            the tests, some minutes; what needs a server that is missing is skipped'
 	@echo 'make servers         installs Prosody, ejabberd and go-sendxmpp from Debian, for the tests; as root'
+	@echo 'make browser         installs Chromium from Debian (400 MB), for the test of the documentation on a phone; as root'
 	@echo 'make check           format, lint, strict types and prose'
 	@echo 'make docs            builds the documentation into site/'
 	@echo 'make docs-serve      shows the documentation on http://127.0.0.1:8000 while you write it'
@@ -87,6 +88,9 @@ bench: $(VENV)/.ready
 # Installs from Debian what the tests run against; a policy file keeps the system services from starting.
 servers:
 	@sh tests/support/servers/install.sh
+
+browser:
+	@sh tests/support/servers/install.sh chromium
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist build site

@@ -39,6 +39,7 @@ _TYPE_NAMES = {
     bool: "`true` or `false`",
     str: "text",
 }
+_PLURALS = {"JID or domain": "JIDs and domains", "domain": "domains", "JID": "JIDs"}
 _SIGNS = {"ge": "at least", "gt": "more than", "le": "at most"}
 _EXAMPLES = {
     "agents[].jid": "echo@localhost",
@@ -156,7 +157,8 @@ def _describe(hint: Any) -> str:
         names = [f"`{name}`" for name in arguments]
         return f"{', '.join(names[:-1])} or {names[-1]}"
     if origin is tuple:
-        return f"list of {_describe(arguments[0])}"
+        item = _describe(arguments[0])
+        return f"list of {_PLURALS.get(item, item)}"
     if find_section(hint) is not None:
         return "keys with values"
     if hasattr(hint, "__metadata__"):
