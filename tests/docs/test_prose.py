@@ -40,7 +40,7 @@ def test_a_vague_turn_is_found_also_in_a_table(tmp_path: Path, text: str) -> Non
 
 
 def test_a_page_may_have_a_long_sentence_in_a_hundred_and_readme_none(tmp_path: Path) -> None:
-    text = f"{SHORT} " * 99 + LONG
+    text = f"{SHORT} " * 99 + LONG  # 2 % would be two of them
     assert check(tmp_path, text).passes("docs/index.md")
     assert not check(tmp_path, text).passes("README.md")
     assert not check(tmp_path, f"{text} {LONG} {LONG}").passes("docs/index.md")
@@ -67,6 +67,7 @@ def test_a_file_that_does_not_pass_may_not_become_worse(tmp_path: Path) -> None:
     figures = check(tmp_path, f"{SHORT} {LONG}")
     assert problems_of(figures, None)[0].startswith("page.md: 20.5 words a sentence, 50.0% with more than 35")
     assert problems_of(figures, figures.limits()) == []
+    assert problems_of(figures, {**figures.limits(), "mean": 1.0})[0].endswith("allows: mean 20.5 instead of 20")
     [problem, *_] = problems_of(figures, {**figures.limits(), "long": 0})
     assert problem == f"page.md: is worse than {prose.ALLOWED.name} allows: long 1 instead of 0"
     assert problems_of(check(tmp_path, SHORT), figures.limits()) == []
