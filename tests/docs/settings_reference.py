@@ -51,11 +51,12 @@ _EXAMPLES = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of the configuration. `path` is written with dots, `agents[].jid`; `default` is a plain YAML value."""
+    """A key of the configuration. `path` is written with dots, `agents[].jid`; `kind` describes its values,
+    and `default` is a plain YAML value."""
 
     path: str
     text: str
-    type: str
+    kind: str
     default: Any
     is_required: bool
     owner: type[BaseModel]
@@ -218,7 +219,7 @@ def _markdown_group(group: Group, described: dict[tuple[type[BaseModel], str], s
             described[key.owner, key.name] = key.path
             default = "required" if key.is_required else f"default `{_yaml_value(key.default)}`"
             yield f"### `{key.path}` {{ #{key.anchor} }}"
-            yield f"{key.type[0].upper()}{key.type[1:]}; {default}."
+            yield f"{key.kind[0].upper()}{key.kind[1:]}; {default}."
             yield key.text
     for part in group.parts:
         if isinstance(part, Group):

@@ -17,7 +17,7 @@ _FENCE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)
 
 def listed_pages(nav: list[Any]) -> list[str]:
     """Return the pages of a navigation, in their order."""
-    pages = []
+    pages: list[str] = []
     for item in nav:
         for value in item.values() if isinstance(item, dict) else (item,):
             pages += listed_pages(value) if isinstance(value, list) else [value]

@@ -61,11 +61,11 @@ def test_a_setting_has_its_type_its_default_and_its_text() -> None:
                 keys[part.path] = part
 
     collect(read_settings())
-    assert keys["server.port"].type == "whole number, 1 to 65535 or `null`"
-    assert keys["server.mode"].type == "`auto`, `embedded`, `prosody` or `external`"
-    assert keys["conversation.assist_timeout_s"].type == "number, more than 0"
-    assert (keys["limits.queue"].type, keys["limits.queue"].default) == ("whole number, at least 1", 1000)
-    assert keys["access.allow"].type == "list of JIDs and domains or `null`"
+    assert keys["server.port"].kind == "whole number, 1 to 65535 or `null`"
+    assert keys["server.mode"].kind == "`auto`, `embedded`, `prosody` or `external`"
+    assert keys["conversation.assist_timeout_s"].kind == "number, more than 0"
+    assert (keys["limits.queue"].kind, keys["limits.queue"].default) == ("whole number, at least 1", 1000)
+    assert keys["access.allow"].kind == "list of JIDs and domains or `null`"
     assert keys["agents[].register"].default is False
     assert keys["agents[].jid"].is_required
     assert keys["quotas.room.turns"].text == keys["quotas.person.operator.turns"].text

@@ -18,6 +18,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from queue import Queue
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -29,7 +30,6 @@ from tests.support.servers.requirements import require
 from tests.support.wait import TIMEOUT_S
 
 BUILD_TIMEOUT_S = 300
-PHONE_WIDTH = 375
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _UNREACHABLE = "http://127.0.0.1:9"
 
@@ -186,32 +186,40 @@ def test_the_navigation_has_each_page_once() -> None:
     assert set(listed_pages(existing_nav(nav, DOCS))) == {page for page in listed if (DOCS / page).is_file()}
 
 
-@contextmanager
-def serve(site: Path, measured: Queue[dict[str, int]], addresses: list[str]) -> Iterator[str]:
-    """Serve the site, and a page that loads each address in a frame as wide as a phone.
+_WIDTHS_SCRIPT = """
+const widths = {};
+for (const address of ADDRESSES) {
+  const frame = document.createElement("iframe");
+  frame.style = "width: 375px; height: 800px";
+  frame.src = address;
+  document.body.append(frame);
+  await new Promise((done) => frame.onload = done);
+  const page = frame.contentDocument.documentElement;
+  widths[address] = page.scrollWidth - page.clientWidth;
+  frame.remove();
+}
+await report(widths);
+"""
+_SEARCH_SCRIPT = """
+const frame = document.createElement("iframe");
+frame.style = "width: 1300px; height: 800px";
+frame.src = "/?q=stop+strangers";
+document.body.append(frame);
+const results = () => [...frame.contentDocument.querySelectorAll(".md-search-result__link")];
+while (!results().length) await new Promise((done) => setTimeout(done, 50));
+await report(results().map((link) => new URL(link.href).pathname));
+"""
 
-    `measured` gets the number of pixels by which each is wider than the frame.
-    """
-    script = f"""
-        const widths = {{}};
-        for (const address of {json.dumps(addresses)}) {{
-          const frame = document.createElement("iframe");
-          frame.style.width = "{PHONE_WIDTH}px";
-          frame.style.height = "800px";
-          frame.src = address;
-          document.body.append(frame);
-          await new Promise((done) => frame.onload = done);
-          const page = frame.contentDocument.documentElement;
-          widths[address] = page.scrollWidth - page.clientWidth;
-          frame.remove();
-        }}
-        await fetch("/measured", {{method: "POST", body: JSON.stringify(widths)}});
-    """
-    page = f"<!doctype html><body><script type='module'>{script}</script></body>".encode()
+
+@contextmanager
+def serve(site: Path, script: str, reports: Queue[Any]) -> Iterator[str]:
+    """Serve the site and a page with a script, and yield the address of that page. `reports` gets the values that it reports."""
+    report = 'const report = (value) => fetch("/report", {method: "POST", body: JSON.stringify(value)});'
+    page = f"<!doctype html><body><script type='module'>{report}{script}</script></body>".encode()
 
     class Handler(SimpleHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.path != "/measure":
+            if self.path != "/script":
                 super().do_GET()
                 return
             self.send_response(200)
@@ -221,7 +229,7 @@ def serve(site: Path, measured: Queue[dict[str, int]], addresses: list[str]) -> 
             self.wfile.write(page)
 
         def do_POST(self) -> None:
-            measured.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            reports.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(204)
             self.end_headers()
 
@@ -229,33 +237,32 @@ def serve(site: Path, measured: Queue[dict[str, int]], addresses: list[str]) -> 
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(site))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/measure"
+        yield f"http://127.0.0.1:{server.server_port}/script"
         server.shutdown()
 
 
-def test_no_page_scrolls_sideways_on_a_phone(site: Path, tmp_path: Path) -> None:
+def run_in_browser(site: Path, profile: Path, script: str) -> Any:
+    """Run a script beside the site in a browser. Return what it reports."""
     require("Chromium", CHROMIUM is not None, "`make browser` enables this test")
-    addresses = [f"/{path.parent.relative_to(site)}/" for path in pages(site) if path.name == "index.html"]
-    measured: Queue[dict[str, int]] = Queue()
-    with serve(site, measured, addresses) as address:
-        browser = subprocess.Popen(
-            [
-                str(CHROMIUM),
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-dev-shm-usage",
-                "--remote-debugging-port=0",
-                f"--user-data-dir={tmp_path}",
-                address,
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+    reports: Queue[Any] = Queue()
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-port=0"]
+    with serve(site, script, reports) as address:
+        command = [str(CHROMIUM), *options, f"--user-data-dir={profile}", address]
+        browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            widths = measured.get(timeout=4 * TIMEOUT_S)
+            return reports.get(timeout=4 * TIMEOUT_S)
         finally:
             browser.terminate()
             browser.wait(TIMEOUT_S)
+
+
+def test_no_page_scrolls_sideways_on_a_phone(site: Path, tmp_path: Path) -> None:
+    addresses = [f"/{path.parent.relative_to(site)}/" for path in pages(site) if path.name == "index.html"]
+    widths = run_in_browser(site, tmp_path, _WIDTHS_SCRIPT.replace("ADDRESSES", json.dumps(addresses)))
     assert len(widths) == len(addresses)
     assert {place: excess for place, excess in widths.items() if excess > 0} == {}
+
+
+def test_the_search_answers_in_a_browser(site: Path, tmp_path: Path) -> None:
+    found = run_in_browser(site, tmp_path, _SEARCH_SCRIPT)
+    assert {"/", "/how-to/access-and-operators/", "/explanation/security-model/"} & set(found), found
