@@ -213,7 +213,7 @@ await report(results().map((link) => new URL(link.href).pathname));
 
 @contextmanager
 def serve(site: Path, script: str, reports: Queue[Any]) -> Iterator[str]:
-    """Serve the site and a page with a script, and yield the address of that page. `reports` gets the values that it reports."""
+    """Serve the site and a page with a script, and yield the address of that page. `reports` gets what the script reports."""
     report = 'const report = (value) => fetch("/report", {method: "POST", body: JSON.stringify(value)});'
     page = f"<!doctype html><body><script type='module'>{report}{script}</script></body>".encode()
 
