@@ -285,7 +285,7 @@ class Platform:
             stanza_bytes=self.settings.limits.stanza_bytes,
             register=needs_registration,
             avatar=load_avatar(settings, place),
-            rooms=build_room_configs(settings),
+            rooms=build_room_configs(self.settings, settings),
         )
         agent = host.runtime.agent
         self.agents[jid] = host

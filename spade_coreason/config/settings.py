@@ -26,6 +26,7 @@ from .setting_types import (
     Address,
     AgentName,
     ApiUrl,
+    CommandPrefixes,
     Count,
     CountOrZero,
     DatabaseUrl,
@@ -135,6 +136,7 @@ class ConversationSettings(Section):
     on_restart: Literal["rerun", "report"] = "rerun"
     max_failures: Count = 3
     commands: bool = True
+    command_prefixes: CommandPrefixes = ("/",)
     thoughts: bool = False
     retention: RetentionSettings = RetentionSettings()
 
