@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, tuple_, update
@@ -303,27 +304,24 @@ async def index_outdated_passages(database: Database) -> int:
     while (rules := await database.read(_find_outdated_rules, is_extra=True)) is not None:
         if not count:
             log.info("%s: forms of words are added to the search index of passages from an older version", database.name)
-        texts = await database.read(lambda connection, rules=rules: _load_outdated(connection, rules), is_extra=True)
-        words = await asyncio.to_thread(lambda texts=texts: [index_words([text for _, text in part]) for part in texts])
+        texts = await database.read(partial(_load_outdated, rules=rules), is_extra=True)
+        words = await asyncio.to_thread(list, (index_words([text for _, text in part]) for part in texts))
         rows = [
             {"passage": id_, "new_words": new_words, "new_rules": word_rules()}
             for part, part_words in zip(texts, words, strict=True)
             for (id_, _), new_words in zip(part, part_words, strict=True)
         ]
         for start in range(0, len(rows), _INDEX_BATCH):
-            batch = rows[start : start + _INDEX_BATCH]
-            await database.write(lambda connection, batch=batch: connection.execute(_UPDATE_WORDS, batch))
+            await database.write(partial(_update_words, rows=rows[start : start + _INDEX_BATCH]))
         count += len(rows)
     if count:
         log.info("%s: forms of words are in the search index of all passages: %d were added", database.name, count)
     return count
 
 
-_UPDATE_WORDS = (
-    update(passages)
-    .where(passages.c.id == bindparam("passage"))
-    .values(words=bindparam("new_words"), word_rules=bindparam("new_rules"))
-)
+def _update_words(connection: Connection, rows: Sequence[dict[str, object]]) -> None:
+    statement = update(passages).where(passages.c.id == bindparam("passage"))
+    connection.execute(statement.values(words=bindparam("new_words"), word_rules=bindparam("new_rules")), rows)
 
 
 def _find_outdated_rules(connection: Connection) -> str | None:

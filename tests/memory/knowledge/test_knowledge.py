@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import Connection, func, select, update
 
 from spade_coreason import AgentRequest, AgentTester, Interaction, Knowledge, ModelError, ResponseHandler, SessionHandle, agent
 from spade_coreason.contracts.base import utc_now
@@ -124,10 +124,12 @@ async def test_passages_of_an_older_version_are_indexed_anew_however_often_it_is
     new = [NewDocument(f"d{n}", n.to_bytes(2, "big"), ["Parking is free.", f"Row {n}."]) for n in range(number)]
     await store.save_documents(Shelf(), new, utc_now())
     older = {"Parking is free.": "parking is free", "Row 7.": "row 7"}
-    for text_, words in older.items():
-        await database.write(
-            lambda c, t=text_, w=words: c.execute(update(passages).where(passages.c.text == t).values(words=w))
-        )
+
+    def write_older_words(connection: Connection) -> None:
+        for passage, words in older.items():
+            connection.execute(update(passages).where(passages.c.text == passage).values(words=words))
+
+    await database.write(write_older_words)
     await database.write(lambda connection: downgrade(connection, "0006"))
     await database.close()
 
