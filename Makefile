@@ -38,7 +38,7 @@ test: $(VENV)/.ready
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a
 # request that ends the process under twenty agents and fifty long turns; attacks, kills and cuts, whose tables go into
-# docs/chaos.md (two hours); thousands of mutated stanzas, others in each run.
+# docs/explanation/chaos.md (two hours); thousands of mutated stanzas, others in each run.
 ATTACK_SECONDS ?= 60
 chaos: $(VENV)/.ready
 	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/muc/test_crowds.py

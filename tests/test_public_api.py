@@ -16,6 +16,7 @@ import spade_coreason
 from spade_coreason import AgentTester, Response, Session, Stream
 from spade_coreason.cli.agent_names import derive_name
 from spade_coreason.cli.scaffold import build_files
+from tests.docs.pages import read_page
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -37,6 +38,18 @@ follow_imports = skip
 
 def python_blocks(document: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", document.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def read_examples(document: Path) -> dict[str, str]:
+    """Return the Python files of a document by their names."""
+    if document.is_relative_to(ROOT / "docs" / "how-to"):
+        return {block.title: block.text for block in read_page(document).blocks if block.title and block.language == "python"}
+    examples = {}
+    for text in python_blocks(document):
+        name = re.match(r"# (\w+\.py)\n", text)
+        assert name is not None, f"an example of {document.name} has no name of a file in its first line"
+        examples[name[1]] = text
+    return examples
 
 
 def names_in_tables(text: str) -> list[str]:
@@ -100,11 +113,9 @@ async def test_the_documented_oven_uses_what_is_added_to_the_seed(tmp_path: Path
 def test_a_strict_type_checker_accepts_every_example(tmp_path: Path) -> None:
     names = []
     for document in DOCUMENTS:
-        for text in python_blocks(document):
-            name = re.match(r"# (\w+\.py)\n", text)
-            assert name is not None, f"an example of {document.name} has no name of a file in its first line"
-            (tmp_path / name[1]).write_text(text, encoding="utf-8")
-            names.append(name[1])
+        for name, text in read_examples(document).items():
+            (tmp_path / name).write_text(text, encoding="utf-8")
+            names.append(name)
     assert len(names) == len(set(names)) >= 10
     projects = build_files(derive_name("forecaster")), build_files(derive_name("adviser"), uses_model=True)
     for files in projects:  # `spade-coreason init`

@@ -236,7 +236,7 @@ def test_warnings_and_origin_stay_with_a_copy(project: Path) -> None:
 
 
 def test_quotas_of_an_agent_are_its_own_keys_and_the_common_ones_for_the_rest(project: Path) -> None:
-    page = (ROOT / "docs" / "quotas.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "quotas.md").read_text(encoding="utf-8")
     example = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
     agents = """
 agents:
@@ -260,7 +260,7 @@ agents:
 
 
 def test_the_page_about_quotas_names_the_defaults() -> None:
-    page = (ROOT / "docs" / "quotas.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "quotas.md").read_text(encoding="utf-8")
     quotas = Quotas()
     for quota in (quotas.user, quotas.domain, quotas.total):
         text = f"{quota.messages_per_minute:,} messages a minute, {quota.messages_per_day:,} a day"

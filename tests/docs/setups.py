@@ -1,8 +1,10 @@
-"""What a page of the documentation needs before its first command: a server of one's own, or a database."""
+"""What a page of the documentation needs before its first command: a server of one's own, a database, or a model."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -38,6 +40,18 @@ def postgresql(directory: Path) -> Iterator[Mapping[str, str]]:
         yield {"DATABASE_URL": database.url()}
 
 
+@contextmanager
+def scripted_model(directory: Path) -> Iterator[Mapping[str, str]]:
+    """A script that plays a language model; `OPENAI_BASE_URL` and `OPENAI_MODEL` name it."""
+    command = [sys.executable, "-m", "spade_coreason.llm.scripted"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield dict(word.split("=", 1) for word in process.stdout.readline().split()[1:])
+        finally:
+            process.terminate()
+
+
 def _environment(server: XmppServer, users: tuple[str, ...], domain: str = _DOMAIN) -> dict[str, str]:
     """Return the place of a server as settings, and the password of each account as `NAME_PASSWORD`."""
     environment = {
@@ -54,5 +68,5 @@ def _environment(server: XmppServer, users: tuple[str, ...], domain: str = _DOMA
 
 
 SETUPS: dict[str, Callable[..., AbstractContextManager[Mapping[str, str]]]] = {
-    setup.__name__: setup for setup in (own_prosody, own_ejabberd, postgresql)
+    setup.__name__: setup for setup in (own_prosody, own_ejabberd, postgresql, scripted_model)
 }

@@ -103,8 +103,8 @@ async def test_the_model_is_called_with_the_options_of_the_manifest() -> None:
 
 
 def test_the_docstring_and_the_page_name_the_key_of_the_manifest_that_names_the_model() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "llm.md").read_text(encoding="utf-8")
-    keys = re.findall(r"the manifest, `(config\.\w+\.model)`", page)
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "language-models.md").read_text(encoding="utf-8")
+    keys = re.findall(r"`(config\.\w+\.model)` of the manifest", page)
     assert keys == re.findall(r"`(config\.\w+\.model)` of the manifest", LLMAgent.__doc__ or "")
     [(config, section, _)] = [key.split(".") for key in keys]
     assert section in json.loads(AgentDefinition.simple("a").model_dump_json(by_alias=True))[config]
