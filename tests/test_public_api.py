@@ -1,4 +1,4 @@
-"""docs/reference/api.md lists the public names, and a type checker accepts the examples of README, docs and `init`."""
+"""docs/reference/python-api.md lists the public names, and a type checker accepts the examples of README, docs and `init`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.docs.pages import read_page
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-REFERENCE = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "docs" / "reference" / "python-api.md").read_text(encoding="utf-8")
 MYPY_TIMEOUT_S = 240
 UNREAD_PACKAGES = ("aiohttp", "alembic", "cryptography", "numpy", "openai", "prompt_toolkit", "rich", "slixmpp", "sqlalchemy")
 """What the package itself uses, and no example does. Half of the time would go into reading these."""
@@ -37,7 +37,11 @@ follow_imports = skip
 
 
 def python_blocks(document: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", document.read_text(encoding="utf-8"), re.M | re.S)
+    """Return the examples of a document. The first line of each is a comment with the name of its file."""
+    text = document.read_text(encoding="utf-8")
+    if document.parent.name == "reference":
+        text = re.sub(r'^```python title="(\w+\.py)"$', r"```python\n# \1", text, flags=re.M)
+    return re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
 
 
 def read_examples(document: Path) -> dict[str, str]:
@@ -54,7 +58,7 @@ def read_examples(document: Path) -> dict[str, str]:
 
 def names_in_tables(text: str) -> list[str]:
     """Return the names in the first column of the tables."""
-    rows = re.findall(r"^\| (`.*?) \|", text, re.M)
+    rows = re.findall(r"^\| (\[?`.*?) \|", text, re.M)
     return [name for row in rows for name in re.findall(r"`(\w+)", row)]
 
 
@@ -68,6 +72,8 @@ def listed_names(module: str) -> set[str]:
 def test_the_reference_lists_each_public_name_of_the_root_once() -> None:
     introduction = REFERENCE.partition("\n## ")[0]
     assert sorted(names_in_tables(introduction)) == sorted(spade_coreason.__all__)
+    described = re.findall(r"^::: spade_coreason\.(\w+)$", REFERENCE, re.M)
+    assert sorted(described) == sorted(spade_coreason.__all__)
 
 
 def test_the_root_has_few_names() -> None:
@@ -97,7 +103,7 @@ def test_every_error_is_named_an_error() -> None:
 
 
 async def test_the_documented_oven_uses_what_is_added_to_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [text] = python_blocks(ROOT / "docs" / "reference" / "api.md")
+    [text] = python_blocks(ROOT / "docs" / "reference" / "python-api.md")
     (tmp_path / "oven.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     try:

@@ -61,8 +61,8 @@ def test_without_a_file_everything_has_its_default(project: Path) -> None:
     assert settings.project == project
 
 
-def test_platform_yaml_names_every_key_with_its_default_and_nothing_else() -> None:
-    text = (CONFIG / "platform.yaml").read_text(encoding="utf-8")
+def test_reference_yaml_names_every_key_with_its_default_and_nothing_else() -> None:
+    text = (CONFIG / "reference.yaml").read_text(encoding="utf-8")
     written = yaml.safe_load(text)
 
     def compare(values: dict[str, Any], section: type[BaseModel], place: str) -> None:
@@ -83,16 +83,24 @@ def test_platform_yaml_names_every_key_with_its_default_and_nothing_else() -> No
                 plain = list(default) if isinstance(default, tuple) else str(default) if isinstance(default, Path) else default
                 assert values[key] == plain, f"{place}.{key}"
 
-    compare(written, Settings, "platform.yaml")
-    room = re.findall(r"^    # (- jid: room@|  )(.*)$", text, re.MULTILINE)
-    compare(yaml.safe_load("\n".join(start + rest for start, rest in room))[0], RoomSettings, "rooms[0]")
+    compare(written, Settings, "reference.yaml")
+    room = text.partition("# The keys of a room, with their defaults:\n")[2].partition("\n    rooms: []")[0]
+    compare(yaml.safe_load(re.sub("^    # ?", "", room, flags=re.MULTILINE))[0], RoomSettings, "rooms[0]")
     for key in re.findall(r"^ *-? *(\w+): ", text, re.MULTILINE):
         before = re.split(rf"^ *-? *{key}: ", text, maxsplit=1, flags=re.MULTILINE)[0]
-        assert "#" in before.rsplit("\n\n", 1)[-1] or key in ("mode",), f"{key} has no comment"
+        assert "#" in before.rsplit("\n\n", 1)[-1], f"{key} has no comment"
 
 
-def test_platform_yaml_says_the_same_as_no_file() -> None:
-    by_file = load_settings(CONFIG / "platform.yaml", ROOT, {})
+def test_platform_yaml_has_the_keys_that_most_people_need() -> None:
+    text = (CONFIG / "platform.yaml").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 12
+    assert "config/reference.yaml" in text
+    assert set(yaml.safe_load(text)) <= set(section_keys(Settings))
+
+
+@pytest.mark.parametrize("name", ["platform.yaml", "reference.yaml"])
+def test_the_configurations_say_the_same_as_no_file(name: str) -> None:
+    by_file = load_settings(CONFIG / name, ROOT, {})
     assert by_file.model_copy(update={"agents": ()}).model_dump() == load_settings(None, ROOT, {}).model_dump()
     assert [agent.jid for agent in by_file.agents] == ["echo@localhost"]
     assert by_file.warnings == ()
