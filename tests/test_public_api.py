@@ -36,24 +36,37 @@ follow_imports = skip
 """The package counts as installed: errors in it are not those of an example. SPADE publishes no types."""
 
 
-def python_blocks(document: Path) -> list[str]:
-    """Return the examples of a document. The first line of each is a comment with the name of its file."""
-    text = document.read_text(encoding="utf-8")
-    if document.parent.name == "reference":
-        text = re.sub(r'^```python title="(\w+\.py)"$', r"```python\n# \1", text, flags=re.M)
-    return re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
-
-
-def read_examples(document: Path) -> dict[str, str]:
-    """Return the Python files of a document by their names."""
-    if document.is_relative_to(ROOT / "docs" / "how-to"):
-        return {block.title: block.text for block in read_page(document).blocks if block.title and block.language == "python"}
-    examples = {}
-    for text in python_blocks(document):
-        name = re.match(r"# (\w+\.py)\n", text)
-        assert name is not None, f"an example of {document.name} has no name of a file in its first line"
-        examples[name[1]] = text
+def read_examples(document: Path) -> list[tuple[str, str]]:
+    """Return the Python files of a document, each with its name, in their order. Parts of other files are left out."""
+    examples = []
+    for block in read_page(document).blocks:
+        if block.language != "python" or block.rule == "from":
+            continue
+        named = re.match(r"# (\w+\.py)\n", block.text)
+        name = block.title or (named and named[1])
+        assert name, f"{document.name}:{block.line}: an example has no name of a file"
+        examples.append((name, block.text))
     return examples
+
+
+def write_examples(directory: Path) -> list[str]:
+    """Write the examples of all documents, and return their names. Those of one document import each other.
+
+    Documents have files of the same names, so each name and each import of it begins with the number of the document.
+    """
+    written: list[str] = []
+    for number, document in enumerate(DOCUMENTS):
+        examples = read_examples(document)
+        modules = "|".join({Path(name).stem for name, _ in examples})
+        own_import = re.compile(rf"^(\s*(?:from|import)) ({modules})\b", re.M)
+        for name, text in reversed(examples):  # others import the last version of a file
+            stem = f"page{number}_{Path(name).stem}"
+            path = directory / f"{stem}.py"
+            if path.exists():
+                path = directory / f"{stem}_{len(written)}.py"
+            path.write_text(own_import.sub(rf"\1 page{number}_\2", text) if modules else text, encoding="utf-8")
+            written.append(path.name)
+    return written
 
 
 def names_in_tables(text: str) -> list[str]:
@@ -103,7 +116,7 @@ def test_every_error_is_named_an_error() -> None:
 
 
 async def test_the_documented_oven_uses_what_is_added_to_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [text] = python_blocks(ROOT / "docs" / "reference" / "python-api.md")
+    [(_, text)] = read_examples(ROOT / "docs" / "reference" / "python-api.md")
     (tmp_path / "oven.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
@@ -117,11 +130,7 @@ async def test_the_documented_oven_uses_what_is_added_to_the_seed(tmp_path: Path
 
 @pytest.mark.timeout(MYPY_TIMEOUT_S + 60)
 def test_a_strict_type_checker_accepts_every_example(tmp_path: Path) -> None:
-    names = []
-    for document in DOCUMENTS:
-        for name, text in read_examples(document).items():
-            (tmp_path / name).write_text(text, encoding="utf-8")
-            names.append(name)
+    names = write_examples(tmp_path)
     assert len(names) == len(set(names)) >= 10
     projects = build_files(derive_name("forecaster")), build_files(derive_name("adviser"), uses_model=True)
     for files in projects:  # `spade-coreason init`

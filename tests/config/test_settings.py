@@ -109,10 +109,10 @@ def test_the_configurations_say_the_same_as_no_file(name: str) -> None:
 def test_demo_yaml_names_the_agents_of_the_demonstration() -> None:
     settings = load_settings(Path("config/demo.yaml"), ROOT, {})
     assert {agent.jid: agent.agent for agent in settings.agents} == {
-        "echo@localhost": "agents.echo:EchoAgent",
-        "notes@localhost": "agents.notes:NotesAgent",
-        "relay@localhost": "agents.relay:RelayAgent",
-        "assistant@localhost": "agents.assistant:AssistantAgent",
+        "echo@localhost": "spade_coreason.agents.echo:EchoAgent",
+        "notes@localhost": "spade_coreason.agents.notes:NotesAgent",
+        "relay@localhost": "spade_coreason.agents.relay:RelayAgent",
+        "assistant@localhost": "spade_coreason.agents.assistant:AssistantAgent",
     }
     assert all(agent.register_account for agent in settings.agents)
     assert settings.agents[2].options["ask"] == ["echo@localhost", "notes@localhost"]

@@ -43,7 +43,7 @@ _PLURALS = {"JID or domain": "JIDs and domains", "domain": "domains", "JID": "JI
 _SIGNS = {"ge": "at least", "gt": "more than", "le": "at most"}
 _EXAMPLES = {
     "agents[].jid": "echo@localhost",
-    "agents[].agent": "agents.echo:EchoAgent",
+    "agents[].agent": "spade_coreason.agents.echo:EchoAgent",
     "agents[].rooms[].jid": "room@conference.example.org",
 }
 """The values of required keys in the file."""

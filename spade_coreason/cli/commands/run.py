@@ -63,7 +63,7 @@ def command(
       spade-coreason run weather:weather
       spade-coreason run weather:weather --reload
       spade-coreason run weather:weather bakery:Bakery
-      spade-coreason run agents.echo:EchoAgent --option delay_s=0.2
+      spade-coreason run spade_coreason.agents.echo:EchoAgent --option delay_s=0.2
       spade-coreason run weather:weather --jid weather@example.org --password-file secret.txt
     """
     show_tracebacks()
@@ -164,7 +164,7 @@ def _describe_running(error: DataDirectoryInUseError, specs: tuple[str, ...], da
 
 
 def default_agent_name(spec: str) -> str:
-    """Derive the name of an agent from its class or variable: "echo" from `agents.echo:EchoAgent`."""
+    """Derive the name of an agent from its class or variable: "echo" from `spade_coreason.agents.echo:EchoAgent`."""
     name = spec.rpartition(":")[2].rpartition(".")[2]
     short = re.sub(r"_?agent$", "", name, flags=re.IGNORECASE) or name
     return short.lower()
