@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
@@ -108,11 +108,18 @@ def _check_api_url(url: str) -> str:
     return url
 
 
+def _require_slash(prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    if "/" not in prefixes:
+        raise ValueError('must contain "/", which the texts of the platform use; for no commands write commands: false')
+    return prefixes
+
+
 NotBool = BeforeValidator(_reject_bool)
 """A validator that rejects YAML's yes and no for a number."""
 ApiUrl = Annotated[str, AfterValidator(_check_api_url)]
 Count = Annotated[int, NotBool, Field(ge=1)]
 CountOrZero = Annotated[int, NotBool, Field(ge=0)]
+CommandPrefixes = Annotated[tuple[Literal["/", "!"], ...], AfterValidator(_require_slash)]
 Seconds = Annotated[float, NotBool, Field(ge=0, allow_inf_nan=False)]
 ProjectPath = Annotated[Path, AfterValidator(_resolve_in_project)]
 Domain = Annotated[str, AfterValidator(parse_domain)]

@@ -26,6 +26,7 @@ from .setting_types import (
     Address,
     AgentName,
     ApiUrl,
+    CommandPrefixes,
     Count,
     CountOrZero,
     DatabaseUrl,
@@ -187,6 +188,10 @@ class ConversationSettings(Section):
     commands: bool = True
     """Let the platform answer commands of people, such as `/help`, `/history` and `/forget me`. If false, the agent gets them
     as texts.
+    """
+    command_prefixes: CommandPrefixes = ("/",)
+    """The characters with which a command begins: `/`, or `["/", "!"]` so that `!help` works too. Some clients take `/help` for
+    themselves. In all clients a space before the slash works.
     """
     thoughts: bool = False
     """Show the thoughts of agents as lines of their own. By default people see that the agent is typing. Each person may

@@ -92,6 +92,7 @@ class Policy:
     concurrency: int = 256
     queue: int = 1000
     commands: bool = True
+    command_prefixes: tuple[str, ...] = ("/",)
     operators: frozenset[str] = frozenset()
     thoughts: bool = False
     stanza_bytes: int = 65536

@@ -157,7 +157,7 @@ def test_settings_cannot_be_changed(project: Path) -> None:
 def test_an_agent_may_have_rules_of_its_own(project: Path) -> None:
     settings = load_config(
         project,
-        "conversation: {cooldown_s: 7, timeout_s: 8}\naccess: {allow: [example.org]}\n"
+        "conversation: {cooldown_s: 7, timeout_s: 8, command_prefixes: [/, '!']}\naccess: {allow: [example.org]}\n"
         + agents_section(
             ECHO + ", conversation: {timeout_s: 9, lifecycle: on_demand}, access: {allow: ['*']}",
             'jid: plain@localhost, agent: "a:B"',
@@ -166,6 +166,7 @@ def test_an_agent_may_have_rules_of_its_own(project: Path) -> None:
     own, common = (settings.conversation_of(agent) for agent in settings.agents)
     assert (own.cooldown_s, own.timeout_s, own.lifecycle) == (7, 9, "on_demand")
     assert common == settings.conversation
+    assert own.command_prefixes == ("/", "!")
     assert [settings.access_of(agent).allow for agent in settings.agents] == [("*",), ("example.org",)]
 
 

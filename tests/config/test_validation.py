@@ -119,6 +119,8 @@ MISTAKES = [
         "server: {mode: external}\n" + agents_section("jid: my-echo@example.org, agent: 'a:B'"),
         'agents[0].password: is missing, and an external server asks for it; write password: "${MY_ECHO_',
     ),
+    ('conversation: {command_prefixes: ["!"]}', 'conversation.command_prefixes: must contain "/", which '),
+    ("conversation: {command_prefixes: [/, '?']}", "conversation.command_prefixes[1]: "),
     ("agents: &a [*a]", "an anchor (&) contains itself"),
     ("- 1", "must hold keys with values, like server: {mode: auto}"),
     ("just text", "must hold keys with values"),

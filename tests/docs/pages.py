@@ -199,7 +199,7 @@ class PageRun:
 
     def _start(self, command: str, output: str | None, here: Path) -> None:
         process = subprocess.Popen(
-            ["bash", "-c", f"exec {command}"],
+            ["bash", "-c", f"exec env {command}"],
             cwd=here,
             env=self._environment(),
             stdin=subprocess.DEVNULL,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
-from ...exceptions import ConfigError, CoReasonError, DataDirectoryInUseError
+from ...exceptions import ConfigError, CoReasonError, DataDirectoryInUseError, LoginError
 from ..account import PASSWORD_VARIABLE, data_option, read_password
 from ..context import PROGRAM, define_command as define
 from ..logging import show_tracebacks
@@ -83,6 +83,9 @@ def command(
         place_at_option(error, {})
         if error.key == "data_dir":
             raise ConfigError(error.place, _describe_running(error, agents, data)) from None
+        raise
+    except LoginError as error:
+        error.place = ""  # the message names the account
         raise
     except CoReasonError as error:
         place_at_option(error, _option_by_key(agents))

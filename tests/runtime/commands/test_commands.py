@@ -105,6 +105,30 @@ def test_the_tutorial_names_every_command() -> None:
     assert {found[0] for found in named if found is not None} == {*COMMANDS_FOR_EVERYBODY, *COMMANDS_FOR_OPERATORS}
 
 
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [("!help", "help"), (" !Forget  ME", "forget me"), ("/help", "help"), ("!!help", None), ("!great", None), ("!/help", None)],
+)
+def test_another_character_may_begin_a_command(text: str, command: str | None) -> None:
+    found = find_command(text, COMMANDS_FOR_EVERYBODY, ("/", "!"))
+    assert (found[0].name if found else None) == command
+    assert text.startswith("/") or find_command(text, COMMANDS_FOR_EVERYBODY) is None
+
+
+async def test_a_command_begins_with_another_character_only_if_configured() -> None:
+    async with storing_tester() as t:
+        assert await single_reply(t, "!help") == "noted: !help"
+        assert await single_reply(t, "!!help") == "noted: !!help"
+        assert "write a space before the slash; or use your client's command menu." in await single_reply(t, " /help")
+    async with storing_tester(policy=Policy(command_prefixes=("/", "!"))) as t:
+        text = await single_reply(t, "!help")
+        assert text == await single_reply(t, "/help")
+        assert "write a space before the slash, or ! instead of it; or use your client's command menu." in text
+        assert await single_reply(t, "!history 0") == "turns is 1 or more, not 0. Write `/history 50`."
+        assert await single_reply(t, "!!help") == "noted: !help"
+        assert await single_reply(t, "!great") == "noted: !great"
+
+
 async def test_help_names_the_agent_and_every_command() -> None:
     async with storing_tester() as t:
         text = await single_reply(t, "/help")
