@@ -294,6 +294,8 @@ class LimitSettings(Section):
     file_over_bytes: CountOrZero = 262144
     """The size in bytes above which an answer to a person is sent as a summary and a file, if the server stores files
     (XEP-0363). 0 means never.
+
+    If an external server does not, or its service is broken, the log has a warning at the start and at the first failed upload.
     """
     concurrency: Count = 256
     """The number of turns of one agent that run at once."""
