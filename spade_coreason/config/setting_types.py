@@ -68,7 +68,7 @@ def _check_postgresql_url(url: str) -> str:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise ValueError(f"is no address of a database; write {_POSTGRESQL_PREFIX}user:password@host/database") from error
+        raise ValueError(f"is not the address of a database; write {_POSTGRESQL_PREFIX}user:password@host/database") from error
     if not parts.path.strip("/"):
         raise ValueError(f"names no database; write {_POSTGRESQL_PREFIX}user:password@host/database")
     if any(key in ("password", "passfile") for key in parse_qs(parts.query)):
@@ -104,7 +104,7 @@ def _check_import_name(name: str) -> str:
 
 def _check_api_url(url: str) -> str:
     if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", url):
-        raise ValueError(f'"{url}" is no address of an API; write it like http://127.0.0.1:11434/v1')
+        raise ValueError(f'"{url}" is not the address of an API; write it like http://127.0.0.1:11434/v1')
     return url
 
 

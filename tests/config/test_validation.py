@@ -47,7 +47,10 @@ MISTAKES = [
         "storage: {url: 'postgresql+asyncpg://u:pw@h'}",
         "storage.url: names no database; write postgresql+asyncpg://user:password@h",
     ),
-    ("storage: {url: 'postgresql+asyncpg://h:x/d'}", "storage.url: is no address of a database; write postgresql+asyncpg://us"),
+    (
+        "storage: {url: 'postgresql+asyncpg://h:x/d'}",
+        "storage.url: is not the address of a database; write postgresql+asyncpg://us",
+    ),
     ("storage: {url: 'postgresql+asyncpg://h/d?password=p'}", "storage.url: the password stands before the host: "),
     ("storage: {url: 'sqlite+aiosqlite:///:memory:'}", "storage.url: would keep nothing; name a file: "),
     ("storage: {durability: fast}", 'storage.durability: must be full or normal, not "fast"'),

@@ -6,14 +6,12 @@ The pages of the documentation, the docstrings and the messages of the package a
 - README has no sentence of more than 35 words
 - no sentence has a turn of `VAGUE`, and no docstring opens with a relative clause
 
-Each finding is a line with its place. `prose_allowed.json` lists the files that do not pass yet, with their figures.
-They may not become worse. `--write` brings that list up to date.
+Each finding is a line with its place.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import math
 import re
 import sys
@@ -24,7 +22,6 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
-ALLOWED = Path(__file__).with_name("prose_allowed.json")
 
 MAX_MEAN_WORDS = 20
 MAX_WORDS = 35
@@ -64,16 +61,12 @@ class Figures:
     sentences: int = 0
     findings: list[str] = field(default_factory=list)
 
-    def limits(self) -> dict[str, float]:
-        """Return the figures that the list of allowed files holds."""
-        return {"mean": self.mean, "long": self.long, "vague": self.vague, "openings": self.openings}
-
     def max_long(self, name: str) -> int:
         """Return the number of long sentences that the file may have."""
         return 0 if name == "README.md" else max(0, math.ceil(MAX_LONG_SHARE * self.sentences) - 1)
 
     def passes(self, name: str) -> bool:
-        """Return True if the file needs no place in that list."""
+        """Return True if the file breaks no rule."""
         return not (self.mean > MAX_MEAN_WORDS or self.long > self.max_long(name) or self.vague or self.openings)
 
 
@@ -171,36 +164,22 @@ def files(root: Path = ROOT) -> dict[str, Path]:
     return {str(path.relative_to(root)): path for path in sorted(found) if "spade_coreason/agents" not in str(path)}
 
 
-def problems(name: str, figures: Figures, allowed: dict[str, float] | None) -> list[str]:
-    """Return a line for each rule that a file breaks, beyond its allowed figures, followed by its findings."""
+def problems(name: str, figures: Figures) -> list[str]:
+    """Return a line with the figures of a file that breaks a rule, followed by its findings."""
     if figures.passes(name):
         return []
-    if allowed is None:
-        share = figures.long / figures.sentences if figures.sentences else 0
-        head = f"{name}: {figures.mean} words a sentence, {share:.1%} with more than {MAX_WORDS}"
-        return [f"{head}; at most {MAX_MEAN_WORDS} and less than {MAX_LONG_SHARE:.0%}", *figures.findings]
-    limits = {**allowed, "mean": max(allowed["mean"], MAX_MEAN_WORDS), "long": max(allowed["long"], figures.max_long(name))}
-    worse = [f"{key} {value} instead of {limits[key]}" for key, value in figures.limits().items() if value > limits[key]]
-    return [f"{name}: is worse than {ALLOWED.name} allows: {', '.join(worse)}", *figures.findings] if worse else []
+    share = figures.long / figures.sentences if figures.sentences else 0
+    head = f"{name}: {figures.mean} words a sentence, {share:.1%} with more than {MAX_WORDS}"
+    return [f"{head}; at most {MAX_MEAN_WORDS} and less than {MAX_LONG_SHARE:.0%}", *figures.findings]
 
 
 def main(arguments: list[str]) -> int:
     """Check all files, or those that are named. Return the exit code."""
-    is_writing = "--write" in arguments
-    named = {str(Path(name)) for name in arguments if name != "--write"}
-    allowed: dict[str, dict[str, float]] = json.loads(ALLOWED.read_text(encoding="utf-8")) if ALLOWED.exists() else {}
+    named = {str(Path(name)) for name in arguments}
     checked = {name: check_file(path, name) for name, path in files().items() if not named or name in named}
-    if is_writing:
-        failing = {name: figures.limits() for name, figures in checked.items() if not figures.passes(name)}
-        lines = [f"  {json.dumps(name)}: {json.dumps(figures)}" for name, figures in sorted(failing.items())]
-        ALLOWED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-        return 0
-    found = [line for name, figures in checked.items() for line in problems(name, figures, allowed.get(name))]
+    found = [line for name, figures in checked.items() for line in problems(name, figures)]
     for line in found:
         print(line)
-    for name in sorted(allowed.keys() & checked.keys()):
-        if checked[name].passes(name):
-            print(f"{name}: passes; `python -m tests.docs.prose --write` takes it out of {ALLOWED.name}")
     return 1 if found else 0
 
 

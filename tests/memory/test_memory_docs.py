@@ -95,7 +95,7 @@ def test_the_memory_of_an_agent_overrides_its_manifest_which_overrides_the_commo
     [
         ("knowledge: {embedder: openai, model: m}", "needs url"),
         ("knowledge: {embedder: local}", "needs model"),
-        ("knowledge: {embedder: openai, model: m, url: 'localhost:1'}", "is no address of an API"),
+        ("knowledge: {embedder: openai, model: m, url: 'localhost:1'}", "is not the address of an API"),
         ("memory: {summariser: {url: 'http://127.0.0.1:1/v1'}}", "url and model go together"),
         ("memory: {strategy: everything}", "strategy"),
         ("memory: {limit: 0}", "limit"),

@@ -108,7 +108,7 @@ class Knowledge:
         """
         if not name.strip() or len(name) > _MAX_NAME_CHARACTERS or _make_storable(name) != name:
             raise KnowledgeError(
-                f"{name[:100]!r} is no name of a document: 1 to {_MAX_NAME_CHARACTERS} characters that can be written"
+                f"{name[:100]!r} is not a valid name of a document: 1 to {_MAX_NAME_CHARACTERS} characters that can be written"
             )
         text = _make_storable(text)
         passages = await asyncio.to_thread(chunk, text, is_markdown=is_markdown)  # 0.3 s per megabyte

@@ -63,7 +63,7 @@ class Connection:
     ) -> None:
         self.client = XMPPClient(jid, password, endpoint, register, timings, self._reject)
         self.rejected: Counter[str] = Counter()
-        """How many stanzas were dropped, by the reason."""
+        """The number of dropped stanzas, by reason."""
         self.jid = name or jid
         """The name in errors and log lines."""
         self.state: ConnectionState = "offline"

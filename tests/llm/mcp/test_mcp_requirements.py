@@ -135,7 +135,7 @@ def files__read() -> str:
     ("options", "problem"),
     [
         ({"mcp": ["files"]}, "options.mcp: names servers"),
-        ({"mcp": {"a__b": {"command": ["x"]}}}, "'a__b' is no name of a server"),
+        ({"mcp": {"a__b": {"command": ["x"]}}}, "'a__b' is not a valid name of a server"),
         ({"mcp": {"files": {}}}, "options.mcp.files: .*give either command or url"),
         ({"mcp": {"files": {"command": ["x"], "url": "http://localhost/"}}}, "give either command or url"),
         ({"mcp": {"files": {"command": "x"}}}, "options.mcp.files.command: .*list"),
