@@ -26,10 +26,10 @@ def own_prosody(directory: Path, *users: str) -> Iterator[Mapping[str, str]]:
 
 @contextmanager
 def own_ejabberd(directory: Path, *users: str) -> Iterator[Mapping[str, str]]:
-    """An ejabberd with an account for each of `users`; see `_environment`."""
+    """An ejabberd that serves example.org, with an account for each of `users`; see `_environment`."""
     require("ejabberd", ejabberd_server.installed())
-    with ejabberd_server.ejabberd(directory) as server:
-        yield _environment(server, users, server.domain)
+    with ejabberd_server.ejabberd(directory, other_domain=_DOMAIN) as server:
+        yield _environment(server, users)
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def scripted_model(directory: Path) -> Iterator[Mapping[str, str]]:
             process.terminate()
 
 
-def _environment(server: XmppServer, users: tuple[str, ...], domain: str = _DOMAIN) -> dict[str, str]:
+def _environment(server: XmppServer, users: tuple[str, ...]) -> dict[str, str]:
     """Return the place of a server as settings, and the password of each account as `NAME_PASSWORD`."""
     environment = {
         "SPADE_COREASON_SERVER__HOST": server.host,
@@ -63,7 +63,7 @@ def _environment(server: XmppServer, users: tuple[str, ...], domain: str = _DOMA
         "XMPP_CA_FILE": str(server.ca_file),
     }
     for user in users:
-        _, environment[f"{user.upper()}_PASSWORD"] = asyncio.run(server.account(user, domain=domain))
+        _, environment[f"{user.upper()}_PASSWORD"] = asyncio.run(server.account(user, domain=_DOMAIN))
     return environment
 
 
