@@ -123,7 +123,7 @@ class Forecast:
 async def test_a_command_stores_variables_and_is_offered_as_a_choice() -> None:
     async with AgentTester(Forecast) as t:
         assert await t.say("/forecast Rome 5") == ["Rome: 5 sunny days, 26 °C."]
-        assert await t.say("/memory") == ['- city: "Rome"']
+        assert await t.say("/memory") == ['- city (here and for all our conversations): "Rome"']
         assert "- /forecast Berlin" in (await t.ask("?")).text
 
 
