@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-semantic test-llm chaos check bench servers format clean
+.PHONY: help demo test test-semantic test-llm chaos check docs docs-serve bench servers browser format clean
 
 help:
 	@echo 'make demo            agents that talk, in this terminal; what it needs is set up in $(VENV)'
 	@echo 'make test            the tests, some minutes; what needs a server that is missing is skipped'
 	@echo 'make servers         installs Prosody, ejabberd and go-sendxmpp from Debian, for the tests; as root'
-	@echo 'make check           format, lint and strict types'
+	@echo 'make browser         installs Chromium from Debian (400 MB), for the test of the documentation on a phone; as root'
+	@echo 'make check           format, lint, strict types and prose'
+	@echo 'make docs            builds the documentation into site/'
+	@echo 'make docs-serve      shows the documentation on http://127.0.0.1:8000 while you write it'
 	@echo 'make format          formats, and mends what the linter can'
 	@echo 'make bench           measures, side by side with slixmpp and SPADE'
 	@echo 'make chaos           the tests that take hours: attacks, kills, a thousand in a room, thousands of odd stanzas'
@@ -38,7 +41,7 @@ test: $(VENV)/.ready
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a
 # request that ends the process under twenty agents and fifty long turns; attacks, kills and cuts, whose tables go into
-# docs/chaos.md (two hours); thousands of mutated stanzas, others in each run.
+# docs/explanation/chaos.md (two hours); thousands of mutated stanzas, others in each run.
 ATTACK_SECONDS ?= 60
 chaos: $(VENV)/.ready
 	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/muc/test_crowds.py
@@ -65,6 +68,15 @@ check: $(VENV)/.ready
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/python -m tests.docs.prose
+
+# Without a network: all that the pages load is in the repository.
+docs: $(VENV)/.ready
+	@$(BIN)/python -m tests.docs.generate
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-serve: $(VENV)/.ready
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 format: $(VENV)/.ready
 	@$(BIN)/ruff format .
@@ -77,5 +89,8 @@ bench: $(VENV)/.ready
 servers:
 	@sh tests/support/servers/install.sh
 
+browser:
+	@sh tests/support/servers/install.sh chromium
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist build
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist build site

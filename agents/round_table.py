@@ -17,7 +17,7 @@ class RoundTableAgent:
         if isinstance(ask, str) or len(ask) < 2:
             raise ValueError('the option "ask" is a list of two agents or more, such as ["poet@localhost", "critic@localhost"]')
         if isinstance(turns, bool) or turns < 1:
-            raise ValueError('the option "turns" is a number from 1 on: how often somebody speaks, all together')
+            raise ValueError('the option "turns" is a number from 1 on: the number of contributions of all agents together')
         self._manifest = manifest
         self._peers = peers
         self._peer_jids = ask

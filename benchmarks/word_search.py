@@ -1,6 +1,6 @@
 """What the search by words finds: questions and passages in three languages, each with its score.
 
-`python -m benchmarks.word_search` prints the table of docs/memory.md.
+`python -m benchmarks.word_search` prints the table of docs/explanation/memory.md.
 """
 
 from __future__ import annotations

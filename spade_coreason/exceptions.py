@@ -121,6 +121,12 @@ class LoginError(ConnectError):
         super().__init__(jid, address, problem)
         self.args = (f"{jid}: {address} refuses the login: {problem}",)
 
+    def place_at_password(self, place: str, *, is_registering: bool) -> None:
+        """Name the configured password as the place to correct, and registration as a remedy if it was not tried."""
+        self.place = place
+        if not is_registering:
+            self.args = (f"{self.args[0]}, or set register: true (--register)",)
+
 
 class StoreError(CoReasonError):
     """Stored data cannot be read or written."""

@@ -1,9 +1,8 @@
-"""The interceptors of docs/interceptors.md, on a server and in tests."""
+"""The interceptors of docs/how-to/interceptors.md, on a server and in tests."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,12 +15,13 @@ from prometheus_client import REGISTRY, generate_latest
 
 from spade_coreason import AgentRequest, AgentTester, Platform, Response, Session, agent, load_settings
 from spade_coreason.cli.checks import check_settings
+from tests.docs.pages import read_page
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "interceptors.md").read_text(encoding="utf-8")
-EXAMPLES: dict[str, str] = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE, re.M | re.S))
+PAGE = read_page(ROOT / "docs" / "how-to" / "interceptors.md")
+EXAMPLES = {block.title: block.text for block in PAGE.blocks if block.title and block.language == "python"}
 LIMIT = 20
 """The number of requests a minute that the documented limit accepts."""
 

@@ -1,4 +1,4 @@
-"""docs/reference/api.md lists the public names, and a type checker accepts the examples of README, docs and `init`."""
+"""docs/reference/python-api.md lists the public names, and a type checker accepts the examples of README, docs and `init`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ import spade_coreason
 from spade_coreason import AgentTester, Response, Session, Stream
 from spade_coreason.cli.agent_names import derive_name
 from spade_coreason.cli.scaffold import build_files
+from tests.docs.pages import read_page
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-REFERENCE = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "docs" / "reference" / "python-api.md").read_text(encoding="utf-8")
 MYPY_TIMEOUT_S = 240
 UNREAD_PACKAGES = ("aiohttp", "alembic", "cryptography", "numpy", "openai", "prompt_toolkit", "rich", "slixmpp", "sqlalchemy")
 """What the package itself uses, and no example does. Half of the time would go into reading these."""
@@ -35,13 +36,42 @@ follow_imports = skip
 """The package counts as installed: errors in it are not those of an example. SPADE publishes no types."""
 
 
-def python_blocks(document: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", document.read_text(encoding="utf-8"), re.M | re.S)
+def read_examples(document: Path) -> list[tuple[str, str]]:
+    """Return the Python files of a document, each with its name, in their order. Parts of other files are left out."""
+    examples = []
+    for block in read_page(document).blocks:
+        if block.language != "python" or block.rule == "from":
+            continue
+        named = re.match(r"# (\w+\.py)\n", block.text)
+        name = block.title or (named and named[1])
+        assert name, f"{document.name}:{block.line}: an example has no name of a file"
+        examples.append((name, block.text))
+    return examples
+
+
+def write_examples(directory: Path) -> list[str]:
+    """Write the examples of all documents, and return their names. Those of one document import each other.
+
+    Documents have files of the same names, so each name and each import of it begins with the number of the document.
+    """
+    written: list[str] = []
+    for number, document in enumerate(DOCUMENTS):
+        examples = read_examples(document)
+        modules = "|".join({Path(name).stem for name, _ in examples})
+        own_import = re.compile(rf"^(\s*(?:from|import)) ({modules})\b", re.M)
+        for name, text in reversed(examples):  # others import the last version of a file
+            stem = f"page{number}_{Path(name).stem}"
+            path = directory / f"{stem}.py"
+            if path.exists():
+                path = directory / f"{stem}_{len(written)}.py"
+            path.write_text(own_import.sub(rf"\1 page{number}_\2", text) if modules else text, encoding="utf-8")
+            written.append(path.name)
+    return written
 
 
 def names_in_tables(text: str) -> list[str]:
     """Return the names in the first column of the tables."""
-    rows = re.findall(r"^\| (`.*?) \|", text, re.M)
+    rows = re.findall(r"^\| (\[?`.*?) \|", text, re.M)
     return [name for row in rows for name in re.findall(r"`(\w+)", row)]
 
 
@@ -55,6 +85,8 @@ def listed_names(module: str) -> set[str]:
 def test_the_reference_lists_each_public_name_of_the_root_once() -> None:
     introduction = REFERENCE.partition("\n## ")[0]
     assert sorted(names_in_tables(introduction)) == sorted(spade_coreason.__all__)
+    described = re.findall(r"^::: spade_coreason\.(\w+)$", REFERENCE, re.M)
+    assert sorted(described) == sorted(spade_coreason.__all__)
 
 
 def test_the_root_has_few_names() -> None:
@@ -84,7 +116,7 @@ def test_every_error_is_named_an_error() -> None:
 
 
 async def test_the_documented_oven_uses_what_is_added_to_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [text] = python_blocks(ROOT / "docs" / "reference" / "api.md")
+    [(_, text)] = read_examples(ROOT / "docs" / "reference" / "python-api.md")
     (tmp_path / "oven.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
@@ -98,13 +130,7 @@ async def test_the_documented_oven_uses_what_is_added_to_the_seed(tmp_path: Path
 
 @pytest.mark.timeout(MYPY_TIMEOUT_S + 60)
 def test_a_strict_type_checker_accepts_every_example(tmp_path: Path) -> None:
-    names = []
-    for document in DOCUMENTS:
-        for text in python_blocks(document):
-            name = re.match(r"# (\w+\.py)\n", text)
-            assert name is not None, f"an example of {document.name} has no name of a file in its first line"
-            (tmp_path / name[1]).write_text(text, encoding="utf-8")
-            names.append(name[1])
+    names = write_examples(tmp_path)
     assert len(names) == len(set(names)) >= 10
     projects = build_files(derive_name("forecaster")), build_files(derive_name("adviser"), uses_model=True)
     for files in projects:  # `spade-coreason init`

@@ -53,6 +53,7 @@ def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig 
         idle_shutdown_s=conversation.idle_shutdown_s,
         on_restart=conversation.on_restart,
         commands=conversation.commands,
+        command_prefixes=conversation.command_prefixes,
         operators=frozenset(settings.access_of(agent).operators),
         thoughts=conversation.thoughts,
         concurrency=settings.limits.concurrency,
@@ -81,8 +82,9 @@ def build_access_policy(settings: Settings, agent: AgentSettings) -> AccessPolic
     )
 
 
-def build_room_configs(agent: AgentSettings) -> list[RoomConfig]:
+def build_room_configs(settings: Settings, agent: AgentSettings) -> list[RoomConfig]:
     """Build the chat rooms of an agent, in the order of its settings. The default nickname is the local part of its JID."""
+    command_prefixes = settings.conversation_of(agent).command_prefixes
     return [
         RoomConfig(
             room.jid,
@@ -90,6 +92,7 @@ def build_room_configs(agent: AgentSettings) -> list[RoomConfig]:
             room.password.get_secret_value() if room.password is not None else None,
             room.answers,
             room.agent_turns,
+            command_prefixes,
         )
         for room in agent.rooms
     ]

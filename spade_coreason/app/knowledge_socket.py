@@ -49,7 +49,7 @@ async def _handle_request(
 ) -> dict[str, Any]:
     def progress(done: int, total: int) -> None:
         if writer.is_closing():
-            raise ConnectionError("whoever asked has gone")
+            raise ConnectionError("the connection of the command is closed")
         writer.write(f"{json.dumps({'done': done, 'total': total})}\n".encode())
 
     knowledge = knowledge_by_agent.get(request.pop("agent"))
@@ -123,4 +123,4 @@ class RemoteKnowledge(Knowledge):
                         progress(reply["done"], reply["total"])
         finally:
             writer.close()
-        raise CoReasonError(f"the platform on {self._data_dir} ended meanwhile; the same command again goes on where it was")
+        raise CoReasonError(f"the platform on {self._data_dir} has ended; run the same command again to continue")

@@ -22,7 +22,7 @@ from ..config import AgentSettings, RunFile, Settings, write_private_json, write
 from ..contracts import Agent, Interceptor
 from ..contracts.base import utc_now
 from ..domain.jid import bare_jid, jid_domain
-from ..exceptions import ConfigError, ConnectError, CoReasonError, DataDirectoryInUseError, ServerError, StoreError
+from ..exceptions import ConfigError, ConnectError, CoReasonError, DataDirectoryInUseError, LoginError, ServerError, StoreError
 from ..memory import AgentInteractionMemory, Embedder, Knowledge
 from ..runtime import (
     AgentParts,
@@ -295,7 +295,7 @@ class Platform:
             stanza_bytes=self.settings.limits.stanza_bytes,
             register=needs_registration,
             avatar=load_avatar(settings, place),
-            rooms=build_room_configs(settings),
+            rooms=build_room_configs(self.settings, settings),
         )
         agent = host.runtime.agent
         self.agents[jid] = host
@@ -372,14 +372,17 @@ class Platform:
 
     async def _start_agents(self) -> None:
         slots = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
-        places = {bare_jid(agent.jid): self.settings.place(f"agents[{n}]") for n, agent in enumerate(self.settings.agents)}
         self._stack.push_async_callback(self._stop_agents)
-        self._starts = [asyncio.create_task(self._start_agent(jid, places[jid], slots)) for jid in self.agents]
+        self._starts = [
+            asyncio.create_task(self._start_agent(self.settings.place(f"agents[{number}]"), agent, slots))
+            for number, agent in enumerate(self.settings.agents)
+        ]
         if self._is_strict:
             await asyncio.gather(*self._starts)
 
-    async def _start_agent(self, jid: str, place: str, slots: asyncio.Semaphore) -> None:
+    async def _start_agent(self, place: str, settings: AgentSettings, slots: asyncio.Semaphore) -> None:
         """Bring an agent online. Unless the platform is strict, try again with back-off after a failure that may pass."""
+        jid = bare_jid(settings.jid)
         for delay_s in BackOff().delays_s(asyncio.get_running_loop().time()):
             await asyncio.sleep(delay_s)
             async with slots:
@@ -388,7 +391,9 @@ class Platform:
                     break
                 except (Exception, SystemExit) as error:  # sys.exit() would end the process without stopping the other agents
                     if self._is_strict or (isinstance(error, ConnectError) and not error.is_transient):
-                        if isinstance(error, ConnectError):
+                        if isinstance(error, LoginError):
+                            error.place_at_password(f"{place}.password", is_registering=settings.register_account)
+                        elif isinstance(error, ConnectError):
                             error.place = place
                         if isinstance(error, CoReasonError):
                             raise

@@ -55,4 +55,4 @@ def read_status(data_dir: Path, timeout_s: float = 5.0) -> PlatformStatus | None
     except TypeError as error:
         raise ServerError(f"the platform on {data_dir} is of another version; ask it with that one") from error
     except (OSError, ValueError) as error:
-        raise ServerError(f"{data_dir} is in use, and nobody there says how it is: it is just starting or stopping") from error
+        raise ServerError(f"{data_dir} is in use, but its platform does not answer: it is just starting or stopping") from error

@@ -164,7 +164,7 @@ def find_running_directory(file: Path | None, data: Path | None) -> Path:
 def _guest_account(running: RunFile | None, directory: Path) -> Account:
     shown = format_path(directory)
     if running is None and is_platform_running(directory):
-        raise ServerError(f"{shown} is in use, and nobody there can be asked: it is just starting or stopping; try again")
+        raise ServerError(f"{shown} is in use, and no platform answers there: it is just starting or stopping; try again")
     if running is None:
         remedy = "start one (`spade-coreason up`), or name your account with --jid, or another data directory"
         remedy += " with -c, --project or --data"

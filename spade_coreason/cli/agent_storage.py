@@ -142,5 +142,5 @@ def confirm(action: str, is_confirmed: bool) -> None:
     if is_confirmed:
         return
     if not sys.stdin.isatty():
-        raise ConfigError("--yes", f"is missing; it is needed to {action} where nobody can be asked")
+        raise ConfigError("--yes", f"is missing; it is needed to {action} without a terminal")
     click.confirm(f"{action[:1].upper()}{action[1:]}?", abort=True, err=True)

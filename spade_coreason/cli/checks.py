@@ -62,7 +62,7 @@ def error_finding(subject: str, error: CoReasonError) -> Finding:
 def _error_text(error: CoReasonError) -> str:
     """Describe an error in one line, without the account that the finding names already."""
     text = errors.format_error(error)
-    return text.removeprefix(f"{error.jid}: ") if isinstance(error, ConnectError) else text
+    return text.replace(f"{error.jid}: ", "", 1) if isinstance(error, ConnectError) else text
 
 
 async def check_settings(settings: Settings) -> list[Finding]:
@@ -213,11 +213,12 @@ async def _check_accounts(settings: Settings) -> AsyncIterator[Finding]:
     server = settings.server
     endpoint = ServerEndpoint(server.host, server.port, server.tls.verify, server.tls.ca_file)
     is_described = False
-    for agent in settings.agents:
+    for number, agent in enumerate(settings.agents):
         try:
             abilities = await _log_in(agent, endpoint)
         except LoginError as error:
             if not agent.register_account:
+                error.place_at_password(settings.place(f"agents[{number}].password"), is_registering=False)
                 yield error_finding(bare_jid(agent.jid), error)
                 continue
             text = "refuses the login; if there is no such account, it is made at the start (register: true)"

@@ -209,7 +209,7 @@ class StatusLine:
     def __init__(self) -> None:
         self._text = ""
         self.suspend_count = 0
-        """How often other code has written whole lines."""
+        """The number of times that other code has written whole lines."""
 
     def show(self, text: str) -> None:
         """Show this line in place of the previous one."""

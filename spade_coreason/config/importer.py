@@ -76,7 +76,7 @@ def suggest_agent_name(spec: str, project: Path) -> str:
             return f'did you mean "{name}:{agents[0]}"?'
     if re.fullmatch(r"\w+(\.\w+)*", module):
         return f'write it like "{module}:NAME", the name of its class or function behind a colon'
-    return 'write it like "agents.echo:EchoAgent"'
+    return 'write it like "spade_coreason.agents.echo:EchoAgent"'
 
 
 def _find_agents(name: str, project: Path) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
@@ -68,7 +68,7 @@ def _check_postgresql_url(url: str) -> str:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise ValueError(f"is no address of a database; write {_POSTGRESQL_PREFIX}user:password@host/database") from error
+        raise ValueError(f"is not the address of a database; write {_POSTGRESQL_PREFIX}user:password@host/database") from error
     if not parts.path.strip("/"):
         raise ValueError(f"names no database; write {_POSTGRESQL_PREFIX}user:password@host/database")
     if any(key in ("password", "passfile") for key in parse_qs(parts.query)):
@@ -104,8 +104,14 @@ def _check_import_name(name: str) -> str:
 
 def _check_api_url(url: str) -> str:
     if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", url):
-        raise ValueError(f'"{url}" is no address of an API; write it like http://127.0.0.1:11434/v1')
+        raise ValueError(f'"{url}" is not the address of an API; write it like http://127.0.0.1:11434/v1')
     return url
+
+
+def _require_slash(prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    if "/" not in prefixes:
+        raise ValueError('must contain "/", which the texts of the platform use; for no commands write commands: false')
+    return prefixes
 
 
 NotBool = BeforeValidator(_reject_bool)
@@ -113,6 +119,7 @@ NotBool = BeforeValidator(_reject_bool)
 ApiUrl = Annotated[str, AfterValidator(_check_api_url)]
 Count = Annotated[int, NotBool, Field(ge=1)]
 CountOrZero = Annotated[int, NotBool, Field(ge=0)]
+CommandPrefixes = Annotated[tuple[Literal["/", "!"], ...], AfterValidator(_require_slash)]
 Seconds = Annotated[float, NotBool, Field(ge=0, allow_inf_nan=False)]
 ProjectPath = Annotated[Path, AfterValidator(_resolve_in_project)]
 Domain = Annotated[str, AfterValidator(parse_domain)]

@@ -26,6 +26,7 @@ from .setting_types import (
     Address,
     AgentName,
     ApiUrl,
+    CommandPrefixes,
     Count,
     CountOrZero,
     DatabaseUrl,
@@ -62,18 +63,32 @@ class TlsSettings(Section):
     """The verification of the server's certificate. Local servers are verified by their own certificate."""
 
     verify: bool = True
+    """Verify the certificate of an external server. Leave this on; for a certificate of your own set `ca_file`."""
     ca_file: ProjectPath | None = None
+    """A PEM file with the authority that signed the server's certificate. Default: the authorities of the system."""
 
 
 class ServerSettings(Section):
-    """The XMPP server. `auto` starts a managed Prosody if the program is installed, else the embedded server."""
+    """The XMPP server of the agents."""
 
     mode: Mode = "auto"
+    """The kind of server.
+
+    - auto: a private Prosody if the program is installed, else the embedded server
+    - embedded: a small server for demonstrations, on this machine only
+    - prosody: a private Prosody, which the platform starts and configures, on this machine only
+    - external: any XMPP server that runs already
+    """
     domain: Domain = "localhost"
+    """The domain of the agents. Local servers always serve `localhost`. Default with `mode: external`: the domain of the first
+    agent's JID.
+    """
     host: Annotated[str, AfterValidator(lambda host: host.strip("[]"))] | None = Field(None, min_length=1)
-    """Default: for an external server the address of the domain, for a local server the loopback address."""
+    """The host to connect to. Default: for an external server the address of the domain, for a local one 127.0.0.1."""
     port: Annotated[int, NotBool, Field(ge=1, le=65535)] | None = None
-    """Default: for an external server the port in the domain's SRV record or 5222, for a local server any free port."""
+    """The port to connect to. Default: for an external server the one in the domain's SRV record, or 5222; for a local server
+    any free port.
+    """
     tls: TlsSettings = TlsSettings()
 
     @property
@@ -83,14 +98,21 @@ class ServerSettings(Section):
 
 
 class StorageSettings(Section):
-    """The storage of data. `durability` full survives a power cut; normal survives a crash of the program only.
-
-    `url` may hold a password, which texts and dumps of the settings hide.
-    """
+    """The storage of data. A password in `url` is hidden in texts and dumps of the settings."""
 
     url: DatabaseUrl = Field(f"{SQLITE_PREFIX}data/platform.db", repr=False)
+    """The database of sessions, variables and messages. Default: the SQLite file `platform.db` in `data_dir`. For PostgreSQL
+    install `spade-coreason[postgres]` and write `postgresql+asyncpg://user:${DB_PASSWORD}@host:5432/database`.
+    """
     memory_dir: ProjectPath = Path("data/memory")
+    """The directory of the interaction memories: a JSON file and a journal for each agent. Default: `memory` in `data_dir`."""
     durability: Literal["full", "normal"] = "full"
+    """The failures that stored data survives. Stored data are acknowledged messages, answers, and what was remembered for them.
+
+    - full: a power cut
+    - normal: a crash of the program; this is faster. On PostgreSQL it sets `synchronous_commit` off, and a crash of the
+      database server can lose the last half second.
+    """
 
     @field_serializer("url")
     def _hide_password(self, url: str) -> str:
@@ -101,54 +123,97 @@ class RetentionLimits(Section):
     """The limits for stored turns: their age in days, and their number in a conversation. 0 means no limit."""
 
     days: Annotated[float, NotBool, Field(ge=0, le=36500, allow_inf_nan=False)] = 0
+    """Days after which a turn is deleted. A conversation without a message for that long is deleted with its variables and
+    memories. The data of a person is deleted with their last conversation. Incidents are deleted after the shortest time of
+    all limits. 0 means never.
+    """
     turns: CountOrZero = 0
+    """The number of turns to keep of each conversation, the newest. 0 means all."""
 
 
 class RetentionStates(Section):
-    """The limits for conversations in one state. None: the limits of all other conversations apply."""
+    """Other limits for conversations in one state, such as `timeout: {days: 30, turns: 100}`.
+
+    null: the limits of all other conversations apply.
+    """
 
     active: RetentionLimits | None = None
+    """The limits of active conversations."""
     completed: RetentionLimits | None = None
+    """The limits of completed conversations."""
     error: RetentionLimits | None = None
+    """The limits of conversations that failed."""
     timeout: RetentionLimits | None = None
+    """The limits of conversations that timed out."""
     max_interactions_reached: RetentionLimits | None = None
+    """The limits of conversations that reached `max_interactions`."""
 
 
 class RetentionSettings(RetentionLimits):
-    """The retention of turns: turns beyond these limits are deleted for good."""
+    """The retention of turns. Turns beyond these limits are deleted for good, at the start and once a day.
+
+    Turns that the memory strategy takes out of an agent's window stay stored until then.
+    """
 
     states: RetentionStates = RetentionStates()
 
 
 class ConversationSettings(Section):
-    """The rules of conversations, for all agents or for one agent.
-
-    `max_interactions` 0 means no limit, and `timeout_s` 0 means that a conversation never times out.
-    """
+    """The rules of conversations, for all agents or for one agent."""
 
     max_interactions: CountOrZero = 100
+    """The number of turns after which a conversation pauses. 0 means no limit."""
     cooldown_s: Seconds = 300
+    """Seconds after which a conversation that reached `max_interactions` continues by itself."""
     timeout_s: Seconds = 3600
+    """Seconds without a message after which a conversation times out. The next message starts a new episode. 0 means never."""
     assist_timeout_s: Annotated[Seconds, Field(gt=0)] = 120
+    """Seconds that an agent may take for one answer, and for `startup()` with its first conversation."""
     lifecycle: Literal["eager", "on_demand"] = "eager"
+    """The time at which `startup()` is called.
+
+    - eager: before the agent goes online. If `startup()` raises, the agent stays offline and is started again later.
+    - on_demand: with the first conversation. `shutdown()` follows when no conversation was active for `idle_shutdown_s`.
+    """
     idle_shutdown_s: Seconds = 300
+    """Seconds without an active conversation after which an `on_demand` agent shuts down."""
     on_restart: Literal["rerun", "report"] = "rerun"
+    """The treatment of a request whose turn was running when the platform was killed.
+
+    - rerun: the agent gets the request again, with `redelivered` in its metadata
+    - report: its sender is told that it was interrupted
+    """
     max_failures: Count = 3
+    """The number of failed turns in a row that ends a conversation."""
     commands: bool = True
+    """Let the platform answer commands of people, such as `/help`, `/history` and `/forget me`. If false, the agent gets them
+    as texts.
+    """
+    command_prefixes: CommandPrefixes = ("/",)
+    """The characters with which a command begins: `/`, or `["/", "!"]` so that `!help` works too. Some clients take `/help` for
+    themselves. In all clients a space before the slash works.
+    """
     thoughts: bool = False
+    """Show the thoughts of agents as lines of their own. By default people see that the agent is typing. Each person may
+    choose otherwise.
+    """
     retention: RetentionSettings = RetentionSettings()
 
 
 class SummariserSettings(Section):
-    """The language model that writes summaries, through `/v1/chat/completions`.
+    """The language model that writes summaries: any server with OpenAI's API (OpenAI, Ollama, vLLM, LM Studio).
 
-    Without a `url`, summaries are made of sentences of the conversation itself.
+    Without a `url`, a summary is made of the most telling sentences of the turns.
     """
 
     url: ApiUrl | None = None
+    """The address of the API, such as `http://127.0.0.1:11434/v1`."""
     model: str | None = Field(None, min_length=1)
+    """The name of the model at that address."""
     api_key: SecretStr | None = None
+    """The key of the API, if it needs one: `"${OPENAI_API_KEY}"`."""
     timeout_s: Annotated[Seconds, Field(gt=0)] = 60
+    """Seconds that one summary may take."""
 
     @model_validator(mode="after")
     def _require_url_and_model(self) -> SummariserSettings:
@@ -158,27 +223,55 @@ class SummariserSettings(Section):
 
 
 class MemorySettings(Section):
-    """The memory strategy of agents whose manifest has none. `limit` counts turns, or tokens for token_buffer."""
+    """The turns of a conversation that a language model sees, for agents whose manifest does not set them."""
 
     strategy: Literal["all", "sliding_window", "token_buffer", "summary", "vector_store"] = "sliding_window"
+    """The choice of the turns. Turns that leave the window stay stored.
+
+    - sliding_window: the last `limit` turns
+    - token_buffer: the newest turns that have at most `limit` tokens together
+    - summary: a summary of all older turns, and the last `limit` turns
+    - vector_store: the last `limit` turns; older ones become knowledge of the conversation, and `session.recall` finds them
+    - all: every turn
+    """
     limit: Count = 20
+    """The number of turns in the window; for `token_buffer` the number of tokens."""
     summary_prompt: str = Field(
         "Summarise this conversation in at most 150 words: facts, names, dates, decisions, wishes, and what is still open.",
         min_length=1,
     )
+    """The instruction for the language model that writes a summary."""
     tokenizer: Tokenizer = "auto"
+    """The way to count tokens.
+
+    - auto: o200k if it is installed, else estimate
+    - o200k, cl100k: as OpenAI's models count (install `spade-coreason[tokens]`)
+    - estimate: a rule of thumb
+    - `module:function`: a function of your own that returns the number of tokens of a text
+    """
     summariser: SummariserSettings = SummariserSettings()
 
 
 class KnowledgeSettings(Section):
-    """The search for knowledge by meaning: none, a server with `/v1/embeddings`, or a local sentence-transformers model."""
+    """The search in the knowledge of agents: in documents, and in turns under `vector_store`."""
 
     embedder: Literal["none", "openai", "local"] = "none"
+    """The search by meaning. After a change, run `spade-coreason knowledge reindex AGENT`.
+
+    - none: search by words only
+    - openai: also by meaning, with vectors from any server with `/v1/embeddings`; set `url` and `model`
+    - local: also by meaning, with a sentence-transformers model on this machine; `model` is its name or directory
+    """
     url: ApiUrl | None = None
+    """The address of the API, such as `http://127.0.0.1:11434/v1`."""
     model: str | None = Field(None, min_length=1)
+    """The name of the model, such as `nomic-embed-text`, or its directory."""
     api_key: SecretStr | None = None
+    """The key of the API, if it needs one."""
     batch: Count = 64
+    """The number of texts in one request."""
     timeout_s: Annotated[Seconds, Field(gt=0)] = 30
+    """Seconds that one request may take."""
 
     @model_validator(mode="after")
     def _require_embedder_keys(self) -> KnowledgeSettings:
@@ -192,52 +285,83 @@ class KnowledgeSettings(Section):
 
 
 class LimitSettings(Section):
-    """The limits of a platform.
-
-    `concurrency` limits the turns of one agent that run at once, and `queue` the messages that wait in one conversation. A
-    reply to a person that is longer than `file_over_bytes` is sent as a file; 0 disables this. The keys `memory_…` limit
-    interaction memories (`MemoryLimits`).
-    """
+    """The limits of a platform. The keys `memory_…` limit interaction memories (`MemoryLimits`)."""
 
     stanza_bytes: Annotated[int, NotBool, Field(ge=10_000)] = 65536
+    """The size in bytes of the largest message to send. Longer answers are sent in several. Most servers close a connection
+    that sends more than 262,144 bytes at once.
+    """
     file_over_bytes: CountOrZero = 262144
+    """The size in bytes above which an answer to a person is sent as a summary and a file, if the server stores files
+    (XEP-0363). 0 means never.
+
+    If an external server does not, or its service is broken, the log has a warning at the start and at the first failed upload.
+    """
     concurrency: Count = 256
+    """The number of turns of one agent that run at once."""
     queue: Count = 1000
+    """The number of messages that wait in one conversation."""
     grace_s: Seconds = 10
+    """Seconds that running turns may take when the platform stops."""
     memory_entry_bytes: Count = 65_536
+    """The size in bytes of the largest entry of an interaction memory."""
     memory_conversation_bytes: Count = 16_777_216
+    """The size in bytes of the interaction memory of one conversation."""
     memory_journal_bytes: Count = 1_048_576
+    """The size in bytes above which a journal is merged into its memory file. It must also be larger than that file."""
 
 
 class AccessSettings(Section):
-    """The senders who may talk to an agent.
-
-    `allow` lists JIDs, domains or `*` for everyone; None is the agent's own domain. `roster` also allows everyone in the
-    roster of the agent's account. `ask` lets the `operators` decide about all other people. `operators` may talk to the
-    agent and run the commands that concern everyone; by default there are none. `rooms` are the rooms that may invite the
-    agent; by default there are none. The agent always joins the rooms in its own configuration.
-    """
+    """The senders who may talk to an agent."""
 
     allow: tuple[Address, ...] | None = None
+    """The people and domains that are admitted: a list of JIDs and domains, or `["*"]` for everyone. Other senders
+    get no answer. Default: everyone on the agent's own domain.
+    """
     roster: bool = False
+    """Also admit everyone in the roster of the agent's account at the server. The administrator of that account adds and
+    removes people there. With `allow: []` only these people are admitted.
+    """
     ask: bool = False
+    """Ask the operators about all other people. Each operator gets a message, and replies to the agent with `/admit` or
+    `/reject`. The decision is stored.
+    """
     operators: tuple[Person, ...] = ()
+    """The people who may run operator commands, a list of JIDs. These commands show, end and reset all conversations, pause
+    agents, change the log level and admit people. Operators are always admitted. Their server has to vouch for them; the
+    embedded one does not.
+    """
     rooms: tuple[Address, ...] = ()
+    """The chat rooms that may invite the agents: JIDs of rooms, domains of room services, or `["*"]`. An agent always joins the
+    rooms in its own configuration.
+
+    If a room shows the JIDs of its occupants, `allow` applies to them too. A private message belongs to the
+    occupant's own conversation if the room or its domain is named here, or in the agent's configuration; `"*"` does not name
+    it. The password of an invitation is stored in the database as it is.
+    """
     groups: Mapping[str, tuple[Address, ...]] = Field({})
-    """Named groups of people, which may have a quota of their own (`quotas.person.groups`). They admit nobody."""
+    """Named groups of people, which may have a quota of their own (`quotas.person.groups`), such as `{staff:
+    [alice@example.org, example.com]}`. A group does not admit its members.
+    """
     trusted_domains: tuple[Domain, ...] = ()
-    """The domains whose agents are believed about the person whose request they pass on."""
+    """The domains whose agents are believed about the person whose request they pass on. The quota of that person counts then,
+    not the agent's. The agents of this platform are always believed.
+    """
 
 
 class QuotaLimits(Section):
     """One quota: messages and bytes a minute and a day (UTC), and turns at once. 0 means no limit."""
 
     messages_per_minute: CountOrZero = 0
+    """Messages within a minute."""
     messages_per_day: CountOrZero = 0
+    """Messages of a day, which begins at midnight UTC."""
     bytes_per_minute: CountOrZero = 0
+    """Bytes within a minute: those of a text, or of the JSON of a program."""
     bytes_per_day: CountOrZero = 0
+    """Bytes of a day."""
     turns: CountOrZero | None = 0
-    """None is a quarter of `limits.concurrency`."""
+    """Turns of one agent that run at once. null means a quarter of `limits.concurrency`."""
 
     def override(self, quota: Quota) -> Quota:
         """Return `quota` with the values that are given here."""
@@ -276,18 +400,25 @@ class PersonQuotas(Section):
     """The quota of a person, by role: operators, the people in a group of `access.groups`, and all others."""
 
     user: OwnerQuota = OwnerQuota()
+    """The quota of each person who is neither an operator nor in a group below."""
     operator: QuotaLimits = QuotaLimits()
+    """The quota of each operator. The quotas of their domain and of everybody never refuse them."""
     groups: Mapping[str, QuotaLimits] = Field({})
-    """A key that a group leaves out is that of `user`."""
+    """The quotas of the groups in `access.groups`, such as `{staff: {messages_per_day: 5000}}`. A key that a group leaves out
+    is that of `user`.
+    """
 
 
 class QuotaSettings(Section):
-    """The quotas of an agent: for one person, one room and one domain, and for all of them together."""
+    """The quotas of an agent: for one person, one room and one domain, and for all of them together. 0 means no limit."""
 
     person: PersonQuotas = PersonQuotas()
     room: OwnerQuota = OwnerQuota()
+    """The quota of all people in one chat room together."""
     domain: DomainQuota = DomainQuota()
+    """The quota of all people of one domain together."""
     total: TotalQuota = TotalQuota()
+    """The quota of everybody together."""
 
     def override(self, quotas: Quotas, members: Mapping[str, tuple[str, ...]]) -> Quotas:
         """Return `quotas` with the values that are given here. `members` are the people in each group."""
@@ -311,43 +442,65 @@ class RoomSettings(Section):
     """A room (XEP-0045) that an agent joins, and the messages that it answers there."""
 
     jid: RoomJid
+    """The address of the room."""
     nick: Nick | None = None
-    """Default: the part of the agent's JID before the @."""
+    """The nickname of the agent in the room. If it is taken, the agent adds a number: echo-2. Default: the part of the agent's
+    JID before the @.
+    """
     password: SecretStr | None = None
+    """The password of the room, if it needs one: `"${ROOM_PASSWORD}"`."""
     answers: Literal["mention", "command", "all"] = "mention"
+    """The messages that the agent answers.
+
+    - mention: messages that address it (`echo: …`, `@echo …`), and replies to its own messages
+    - command: also messages that begin with /
+    - all: every message of a person
+    """
     agent_turns: CountOrZero = 6
-    """The number of messages of other agents that it answers in a row before a person has spoken."""
+    """The number of messages of other agents that it answers in a row. Then it is silent until a person writes."""
 
 
 class AgentSettings(Section):
     """One agent: its account, its class and the arguments of its constructor."""
 
     jid: Jid
+    """The address of the agent. With a resource (`echo@localhost/desk`) it connects as that one."""
     agent: AgentName
-    """`module:attribute`: a class, a factory or an instance."""
+    """The code of the agent, as `module:attribute`: a class, a function that makes the agent, or the agent itself."""
     password: SecretStr | None = None
-    """The password, also one read from `password_file`. Default on a local server: the platform generates one."""
+    """The password of the account, from the environment: `"${ECHO_PASSWORD}"`. Default on a local server: the platform
+    generates one.
+    """
     password_file: ProjectPath | None = None
+    """A file that has only the password, instead of `password`."""
     register_account: bool = Field(False, alias="register")
+    """Make the account if it does not exist. The server has to permit this."""
     options: Annotated[Mapping[str, Any], AfterValidator(MappingProxyType)] = Field({}, repr=False)
     """Further keyword arguments of the constructor. They may hold secrets and so are never shown."""
     manifest: ProjectPath | None = None
+    """A YAML or JSON file with the agent's manifest. Default: one made from the name and the docstring of the class."""
     avatar: ProjectPath | None = None
-    """A picture (PNG, JPEG, WebP; at most 40 KiB). Default: a pattern drawn from the agent's name."""
+    """A picture for contact lists (PNG, JPEG or WebP; at most 40 KiB). Default: a pattern drawn from the agent's name."""
     conversation: ConversationSettings | None = None
-    """Only the keys that differ for this agent; see `Settings.conversation_of`."""
+    """The keys of `conversation` that differ for this agent."""
     access: AccessSettings | None = None
+    """The keys of `access` that differ for this agent."""
     quotas: QuotaSettings | None = None
-    """Only the keys that differ for this agent; see `Settings.quotas_of`."""
+    """The keys of `quotas` that differ for this agent."""
     memory: MemorySettings | None = None
-    """Only the keys that differ for this agent. They take precedence over its manifest."""
+    """The keys of `memory` that differ for this agent. They take precedence over its manifest."""
     rooms: tuple[RoomSettings, ...] = ()
+    """The chat rooms (XEP-0045) that the agent joins, such as `[{jid: room@conference.example.org}]`."""
     interceptors: tuple[ImportName, ...] = ()
-    """`module:attribute` of each interceptor of this agent. They follow those of all agents."""
+    """The interceptors of this agent, as `module:attribute`. They follow those of all agents."""
     isolation: Literal["none", "process"] = "none"
-    """`process`: the agent's code runs in a process of its own, which is started again when it ends."""
+    """The process in which the agent's code runs.
+
+    - none: the process of the platform; a fault there, such as `os._exit()`, ends all agents
+    - process: a process of its own, which is started again when it blocks or ends
+    """
     memory_mb: Annotated[int, NotBool, Field(ge=128)] | None = None
-    """The memory in MiB above which that process is ended. Default: no limit."""
+    """With `isolation: process`, the memory in MiB above which that process is ended. Default: no limit."""
 
     @model_validator(mode="after")
     def _require_process_for_memory(self) -> AgentSettings:
@@ -377,6 +530,7 @@ class Settings(Section):
 
     server: ServerSettings = ServerSettings()
     data_dir: ProjectPath = Path("data")
+    """The directory of stored data: database, memories, local servers and `run.json`. One running platform owns it."""
     storage: StorageSettings = Field(default_factory=StorageSettings)
     conversation: ConversationSettings = ConversationSettings()
     memory: MemorySettings = MemorySettings()
@@ -385,8 +539,9 @@ class Settings(Section):
     access: AccessSettings = AccessSettings()
     quotas: QuotaSettings = QuotaSettings()
     interceptors: tuple[ImportName, ...] = ()
-    """`module:attribute` of each interceptor of all agents: a class, a function that makes one, or an instance."""
+    """The interceptors of all agents, as `module:attribute`, in their order: classes, functions that make one, or instances."""
     agents: tuple[AgentSettings, ...] = ()
+    """The agents of the platform."""
 
     _origin: Origin = PrivateAttr(default_factory=lambda: Origin(Path.cwd()))
 

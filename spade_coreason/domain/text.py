@@ -36,6 +36,8 @@ _BEGINNING_CHARACTERS = 5
 
 _MAX_ENDING_CHARACTERS = 3
 
+_MAX_WORDS_OF_UNKNOWN_LANGUAGE = 40
+
 _RULES = 1  # raise it when `index_words` gives other words
 
 
@@ -60,11 +62,16 @@ def word_rules() -> str:
 def index_words(passages: Sequence[str]) -> list[str]:
     """Return the words of each passage of a document, separated by spaces, each followed by its stem.
 
-    The stem is that of the passage's language, else that of the document's. If both are unknown, every language's.
+    The stem is that of the passage's language, else that of the document's. A short document of unknown language gets the stems
+    of every language, a longer one none: it is in none of them.
     """
     words = [split_words(passage) for passage in passages]
-    common = detect_languages(word for part in words for word in part) or LANGUAGES
+    common = _languages_of([word for part in words for word in part])
     return [" ".join(_add_stems(part, detect_languages(part) or common)) for part in words]
+
+
+def _languages_of(words: Sequence[str]) -> tuple[str, ...]:
+    return detect_languages(words) or (LANGUAGES if len(words) <= _MAX_WORDS_OF_UNKNOWN_LANGUAGE else ())
 
 
 def _add_stems(words: Iterable[str], languages: Sequence[str]) -> Iterator[str]:
@@ -108,7 +115,7 @@ def text_coverage(keywords: Sequence[str], text: str) -> float:
     words = split_words(text)
     initials = {word[0] for word in keywords}  # forms of a word begin with the same letter
     candidates = [word for word in words if word[0] in initials]
-    return keyword_coverage(keywords, " ".join(_add_stems(candidates, detect_languages(words) or LANGUAGES)))
+    return keyword_coverage(keywords, " ".join(_add_stems(candidates, _languages_of(words))))
 
 
 def _has_form(spaced_words: str, word: str) -> bool:

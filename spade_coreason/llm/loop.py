@@ -92,7 +92,7 @@ class AgentLoop:
         """Reply to the request.
 
         A capability with an output schema replies with data, which are repaired at most `limits.repairs` times. If a guardrail
-        withholds the answer, the guardrail's text is sent in its place. ModelError if the model fails or does not come to an
+        withholds the answer, the guardrail's text is sent instead. ModelError if the model fails or does not come to an
         end, ContextTooLongError if its context is too long, BudgetExceededError if a budget is used up.
         """
         repairs = self._limits.repairs

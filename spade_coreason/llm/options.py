@@ -72,7 +72,7 @@ class Endpoint(StrictOptions):
             )
             raise ConfigError("options.endpoint", problem)
         if url and not re.fullmatch(r"https?://[^\s/?#@]+[^\s?#@]*", url):
-            problem = "is no address of an API; write it like http://127.0.0.1:11434/v1, and the key as api_key"
+            problem = "is not the address of an API; write it like http://127.0.0.1:11434/v1, and the key as api_key"
             raise ConfigError("options.endpoint.url" if self.url else "OPENAI_BASE_URL", problem)
         return url or "https://api.openai.com/v1", key or "none"  # the package needs a key even where the server does not
 

@@ -66,7 +66,7 @@ class AccessRequests:
         if person in self._pending:
             return True
         if len(self._pending) >= _MAX_PENDING:
-            log.warning("%s: asks for nobody more: %d people wait for an operator", self._repository.agent, _MAX_PENDING)
+            log.warning("%s: asks no more: %d people wait for an operator", self._repository.agent, _MAX_PENDING)
             return False
         self._pending.add(person)
         log.info("%s: asks its operators about %s", self._repository.agent, person)

@@ -100,7 +100,7 @@ class FloodLimit:
 
     def __init__(self) -> None:
         self.has_refusals = False
-        """True once a request was refused. Before that, nobody floods."""
+        """True once a request was refused. Until then there is no flood."""
         self._people = RateLimiter(_MAX_REFUSALS)
         self._programs = RateLimiter(10 * _MAX_REFUSALS)
 

@@ -19,6 +19,7 @@ from .crash_guard import CrashGuard
 from .expiry import OnConversationEnd
 from .files import FetchFile, Files, UploadFile, UploadWarnings, fetch, refuse_upload
 from .gateway import InboundGateway
+from .known_people import KnownPeople
 from .peers import OpenRequests, Peers
 from .policy import Policy
 from .runner import Runner
@@ -54,7 +55,8 @@ class AgentParts:
         self.clock = clock
         self.repository = AgentRepository(database, jid)
         self.open_requests = OpenRequests()
-        self.peers = Peers(jid, self.open_requests, transport, self.trusted_agents)
+        self.people = KnownPeople(self.repository)
+        self.peers = Peers(jid, self.open_requests, transport, self.trusted_agents, self.people)
         self.files = Files(upload, fetch_file, upload_warnings or UploadWarnings())
         self.knowledge = Knowledge(KnowledgeRepository(database, jid), embedder, clock=clock)
         self.usage = Usage(self.repository, clock)
@@ -83,6 +85,7 @@ class AgentParts:
         crash_guard: CrashGuard | None = None,
     ) -> AgentRuntime:
         """Build the runner and the gateway of an agent. `access` decides who may talk to it; for the rest see `Runner`."""
+        self.people.add_operators(access.operators)
         access_requests = AccessRequests(access, self.repository, agent.manifest.metadata.name, self.transport)
         runner = Runner(
             agent,
@@ -102,7 +105,7 @@ class AgentParts:
             interceptors=interceptors,
             crash_guard=crash_guard,
         )
-        gateway = InboundGateway(runner, self.open_requests, access_requests, self.transport, self.trusted_agents)
+        gateway = InboundGateway(runner, self.open_requests, access_requests, self.transport, self.trusted_agents, self.people)
         return AgentRuntime(agent, self, runner, gateway)
 
 

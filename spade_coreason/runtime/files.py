@@ -138,7 +138,7 @@ class Files:
             raise UploadError(name, "it is empty, and servers keep no empty files")
         safe_name = safe_file_name(name)
         if safe_name is None:
-            raise UploadError(name, "that is no name of a file")
+            raise UploadError(name, "that is not a valid name of a file")
         media_type = type or guess_type(safe_name)[0] or DEFAULT_MEDIA_TYPE
         if not _MEDIA_TYPE.fullmatch(media_type):
             raise UploadError(name, f"{media_type!r} is no media type; write it like image/png")

@@ -35,6 +35,7 @@ from ..domain.messages import (
 )
 from ..storage import Commit
 from .access_requests import AccessRequests
+from .known_people import KnownPeople
 from .peers import OpenRequests
 from .runner import Runner
 from .transport import Transport, encode_reply
@@ -61,6 +62,7 @@ class InboundGateway:
         access_requests: AccessRequests,
         transport: Transport,
         trusted_agents: TrustedAgents | None = None,
+        people: KnownPeople | None = None,
     ) -> None:
         self._runner = runner
         self._open_requests = requests
@@ -68,6 +70,7 @@ class InboundGateway:
         self.access_requests = access_requests
         self._transport = transport
         self._trusted_agents = trusted_agents or TrustedAgents()
+        self._people = people
         self._rate_limiter = RateLimiter(_MAX_REPLIES_PER_MINUTE)
         self._told_of_encryption: OrderedDict[str, None] = OrderedDict()
         self.dropped: Counter[str] = Counter()
@@ -128,6 +131,8 @@ class InboundGateway:
         if not incoming.address and not self.access.is_allowed(incoming.sender):
             self._refuse(incoming)
             return None
+        if self._people is not None:
+            self._people.record(incoming)
         if incoming.root_sender:
             is_trusted = incoming.sender in self._trusted_agents
             incoming = replace(incoming, root_sender=_parse_person(incoming.root_sender) if is_trusted else "")

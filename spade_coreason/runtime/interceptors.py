@@ -43,7 +43,7 @@ def make_interceptor(source: InterceptorSource, place: str, agent_jid: str, proj
 
 
 def overrides(method: Callable[..., object], base: Callable[..., object]) -> bool:
-    """Return True if a method of an object, or a function in its place, is not that of the base class."""
+    """Return True if a method of an object, or a function that replaces it, is not that of the base class."""
     return getattr(method, "__func__", None) is not base
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ..contracts import AgentRequest
@@ -27,6 +27,9 @@ from ..exceptions import (
     PeerUnavailableError,
 )
 from .transport import OutboundMessage, Transport
+
+if TYPE_CHECKING:
+    from .known_people import KnownPeople
 
 CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request", default=None)
 """The request whose turn runs in this task."""
@@ -219,12 +222,18 @@ class Peers:
     calling conversation and the peer. So two people who use one agent have two conversations with its peer.
 
     `jid` is the agent that asks. It cannot ask itself: a `PeerError` says so, and nothing is sent. Agents in `trusted_agents`
-    are told the person whose request led to theirs, for whose quotas it counts.
+    are told the person whose request led to theirs, for whose quotas it counts. `tell` refuses the addresses of `people`.
     """
 
     def __init__(
-        self, jid: str, requests: OpenRequests, transport: Transport, trusted_agents: TrustedAgents | None = None
+        self,
+        jid: str,
+        requests: OpenRequests,
+        transport: Transport,
+        trusted_agents: TrustedAgents | None = None,
+        people: KnownPeople | None = None,
     ) -> None:
+        self._people = people
         self._trusted_agents = trusted_agents or TrustedAgents()
         self._own_jid = _normalise_jid(jid)
         self._requests = requests
@@ -258,8 +267,16 @@ class Peers:
             raise
 
     async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
-        """Send a request without waiting. Its reply is dropped. `RequestTooLongError` and `PeerError` as for `ask`."""
-        self._transport.send([self._encode(jid, to_request(request))])
+        """Send a request to the agent `jid` without waiting. Its reply is dropped.
+
+        `RequestTooLongError` and `PeerError` as for `ask`. It is also a `PeerError` if `jid` is known as a person or a room:
+        an operator, or the sender of a plain message, whose client does not show requests. Other addresses are not checked.
+        """
+        child = to_request(request)
+        if self._people is not None and (noun := await self._people.describe(jid)) is not None:
+            problem = f"was not told: this is the address of {noun}, not of an agent, and agents cannot write to {noun} first"
+            raise PeerError(bare_jid(jid), f"{problem}; answer with `response` in a turn")
+        self._transport.send([self._encode(jid, child)])
 
     def _encode(self, jid: str, request: AgentRequest) -> OutboundMessage:
         if _normalise_jid(jid) == self._own_jid:

@@ -80,7 +80,7 @@ class RunnerTimings:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The limits and settings of one agent. `config/platform.yaml` explains the keys of the same names."""
+    """The limits and settings of one agent. `config/reference.yaml` explains the keys of the same names."""
 
     rules: Rules = field(default_factory=Rules)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
@@ -92,6 +92,7 @@ class Policy:
     concurrency: int = 256
     queue: int = 1000
     commands: bool = True
+    command_prefixes: tuple[str, ...] = ("/",)
     operators: frozenset[str] = frozenset()
     thoughts: bool = False
     stanza_bytes: int = 65536

@@ -102,7 +102,12 @@ class Runner:
             repository, self.policy.memory, count_tokens=count_tokens, summariser=summariser, knowledge=knowledge
         )
         self.metrics = Metrics()
-        self.commands = Commands(agent, is_enabled=self.policy.commands, operators=self.policy.operators)
+        self.commands = Commands(
+            agent,
+            is_enabled=self.policy.commands,
+            operators=self.policy.operators,
+            prefixes=self.policy.command_prefixes,
+        )
         self._clock = clock
         files = files or Files(refuse_upload)
         timings = self.policy.timings
@@ -165,6 +170,7 @@ class Runner:
             agent=agent,
             repository=repository,
             rules=self.policy.rules,
+            prefixes=self.policy.command_prefixes,
             clock=clock,
             mailboxes=self._mailboxes,
             loader=self.loader,
@@ -315,7 +321,7 @@ class Runner:
         Return the request as the agent gets it, the command or None, and True if the agent handles the request.
         """
         text = str(incoming.payload.get("query", ""))
-        if incoming.channel == "person" and not text.lstrip().startswith("/"):
+        if incoming.channel == "person" and not text.lstrip().startswith(self.commands.prefixes):
             return incoming, None, True  # nearly every message
         if incoming.may_be_command:
             parsed = self.commands.parse(text)

@@ -59,7 +59,7 @@ async def back_up(database: Database, memory_dir: Path, target: Path, program: s
         with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name:
             return await _back_up(database, memory_dir, target, Path(name), program, progress)
     except FileExistsError as error:
-        raise StoreError(f"{target}: somebody else has just made it; name another file") from error
+        raise StoreError(f"{target}: another program has just made it; name another file") from error
     except OSError as error:
         raise StoreError(f"{target}: cannot be written: {error.strerror or error}") from error
 

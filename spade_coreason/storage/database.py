@@ -120,7 +120,7 @@ class Commit(Generic[T]):
             try:
                 callback(outcome)
             except (Exception, asyncio.CancelledError):  # a fault in a callback must not block the other commits
-                log.exception("what is stored cannot be told")
+                log.exception("a waiting caller cannot be told that its write has ended")
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

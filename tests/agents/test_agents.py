@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +21,9 @@ from tests.support.clock import Clock
 ALICE = "alice@localhost"
 BOB = "bob@localhost"
 PLANE = "my plane leaves on Friday at 7"
+ROOT = Path(__file__).parents[2]
+# `agents` is a package in a checkout only; in a wheel and in an image they are in the package.
+NAME_IN_A_CHECKOUT = re.compile(r"(?<![\w.])agents\.(echo|notes|relay|assistant|round_table):")
 
 
 def notes_tester(**options: Any) -> AgentTester:
@@ -29,6 +33,15 @@ def notes_tester(**options: Any) -> AgentTester:
 def relay_tester(peers: Mapping[str, Any], allow: tuple[str, ...] | None = None, **options: Any) -> AgentTester:
     agent_options = {"ask": list(peers), **options}
     return AgentTester(RelayAgent, jid="relay@localhost", peers=peers, options=agent_options, user=ALICE, allow=allow)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["README.md", "docs/**/*.md", "config/*.yaml", "docker/*.yaml", "spade_coreason/c*/**/*.py"]
+)
+def test_what_users_read_names_the_ready_made_agents_by_the_package(pattern: str) -> None:
+    files = sorted(ROOT.glob(pattern))
+    assert files
+    assert not [file for file in files if NAME_IN_A_CHECKOUT.search(file.read_text(encoding="utf-8"))]
 
 
 async def test_echo_thinks_and_then_streams_word_by_word() -> None:

@@ -19,7 +19,7 @@ from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
 from tests.xmpp.test_spade import run_plain_spade_agent
 
-SPADE = Path(__file__).parents[2] / "docs" / "spade.md"
+SPADE = Path(__file__).parents[2] / "docs" / "how-to" / "spade-behaviours.md"
 ECHO = "spade_coreason.agents.echo:EchoAgent"
 
 
@@ -65,7 +65,7 @@ class _CallForProposals(OneShotBehaviour):  # type: ignore[misc]  # SPADE comes 
 async def test_the_behaviour_of_the_documentation_answers_beside_the_agent(
     prosody: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [code] = re.findall(r"^```python\n(.*?)^```$", SPADE.read_text(encoding="utf-8"), re.M | re.S)
+    [code] = re.findall(r'^```python title="market.py"\n(.*?)^```$', SPADE.read_text(encoding="utf-8"), re.M | re.S)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PASSWORD", "a password")
     jid = f"new{secrets.token_hex(4)}@{prosody.domain}"

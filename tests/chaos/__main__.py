@@ -1,4 +1,4 @@
-"""Run the chaos of attacks, or that of kills, and write its table into docs/chaos.md.
+"""Run the chaos of attacks, or that of kills, and write its table into docs/explanation/chaos.md.
 
 `python -m tests.chaos attacks` and `python -m tests.chaos kills`; `--help` lists the options. The exit code is 1 if something
 is not as it has to be; each such row has a line below it.
@@ -26,7 +26,7 @@ from tests.support.servers.ejabberd import ejabberd
 from tests.support.servers.prosody import prosody
 from tests.support.servers.server import XmppServer
 
-PAGE = PROJECT / "docs" / "chaos.md"
+PAGE = PROJECT / "docs" / "explanation" / "chaos.md"
 _ATTACKED: dict[str, Callable[[Path], XmppServer]] = {"prosody": attacked_prosody, "ejabberd": attacked_ejabberd}
 _KILLED: dict[str, Callable[[Path], XmppServer]] = {"prosody": prosody, "ejabberd": ejabberd}
 Row = Sequence[str]
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--server", action="append", choices=_KILLED)
     parser.add_argument("--attack", action="append", choices=ATTACKS)
     parser.add_argument("--by", action="append", choices=("admitted", "stranger"))
-    parser.add_argument("--write", action="store_true", help="replace the table in docs/chaos.md")
+    parser.add_argument("--write", action="store_true", help="replace the table in docs/explanation/chaos.md")
     arguments = parser.parse_args()
     amount = f"{arguments.seconds:g} s an attack" if arguments.section == "attacks" else f"{arguments.faults} faults a server"
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}"

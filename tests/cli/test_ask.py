@@ -212,7 +212,7 @@ def test_without_a_platform_it_says_how_to_start_one(invoke_beside_platform: Inv
 def test_ask_says_that_a_platform_is_starting(invoke: Invoke, tmp_path: Path) -> None:
     with lock_directory(tmp_path / "data"):
         done = invoke("ask", "echo", "hi")
-    error = "error: data is in use, and nobody there can be asked: it is just starting or stopping; try again\n"
+    error = "error: data is in use, and no platform answers there: it is just starting or stopping; try again\n"
     assert (done.exit_code, done.stderr) == (4, error)
 
 

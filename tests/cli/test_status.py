@@ -99,7 +99,7 @@ def test_without_a_platform_status_is_one_line_and_exit_code_4(invoke: Invoke, t
     with lock_directory(tmp_path / "data"):
         busy = invoke("status")
         assert (busy.exit_code, busy.stderr.count("\n")) == (4, 1)
-        assert "nobody there says how it is" in busy.stderr
+        assert "its platform does not answer" in busy.stderr
 
 
 def test_a_killed_platform_counts_as_not_running(tmp_path: Path) -> None:

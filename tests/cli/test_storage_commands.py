@@ -71,6 +71,14 @@ def test_a_backup_is_made_beside_a_running_platform_and_restored_where_none_runs
     )
 
 
+def test_the_commands_work_one_after_the_other_in_a_project(tmp_path: Path, invoke: Invoke) -> None:
+    fill_database(f"{SQLITE}{tmp_path}/data/platform.db")
+    for line in ("backup friday.tar", "restore friday.tar --data restored", "check", "migrate"):
+        result = invoke("storage", *line.split())
+        assert result.exit_code == 0, result.output
+    assert (tmp_path / "restored" / "platform.db").is_file()
+
+
 def test_check_counts_rows_and_finds_damage(tmp_path: Path, invoke: Invoke) -> None:
     data, url = str(tmp_path / "data"), f"{SQLITE}{tmp_path}/data/platform.db"
     missing = invoke("storage", "check", "--data", data)

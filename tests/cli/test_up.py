@@ -145,7 +145,7 @@ async def test_an_account_that_is_refused_ends_up_when_the_server_comes(prosody:
     async with Tunnel(prosody) as tunnel:
         tunnel.is_open = False
         file = write_external_config(tmp_path, prosody, tunnel.port, {**echo, "password": "wrong"})
-        refused = f"error: platform.yaml: agents[0]: {echo['jid']}/agent: 127.0.0.1:{tunnel.port} refuses the login"
+        refused = f"error: platform.yaml: agents[0].password: {echo['jid']}/agent: 127.0.0.1:{tunnel.port} refuses the login"
         with run_in_background("up", "-c", str(file), cwd=tmp_path, until="", errors=[refused]) as up:
             await wait_for_status(tmp_path / "data", lambda status: bool(status.agents[0].connection_problem))
             tunnel.is_open = True

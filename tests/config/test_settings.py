@@ -61,8 +61,8 @@ def test_without_a_file_everything_has_its_default(project: Path) -> None:
     assert settings.project == project
 
 
-def test_platform_yaml_names_every_key_with_its_default_and_nothing_else() -> None:
-    text = (CONFIG / "platform.yaml").read_text(encoding="utf-8")
+def test_reference_yaml_names_every_key_with_its_default_and_nothing_else() -> None:
+    text = (CONFIG / "reference.yaml").read_text(encoding="utf-8")
     written = yaml.safe_load(text)
 
     def compare(values: dict[str, Any], section: type[BaseModel], place: str) -> None:
@@ -83,16 +83,24 @@ def test_platform_yaml_names_every_key_with_its_default_and_nothing_else() -> No
                 plain = list(default) if isinstance(default, tuple) else str(default) if isinstance(default, Path) else default
                 assert values[key] == plain, f"{place}.{key}"
 
-    compare(written, Settings, "platform.yaml")
-    room = re.findall(r"^    # (- jid: room@|  )(.*)$", text, re.MULTILINE)
-    compare(yaml.safe_load("\n".join(start + rest for start, rest in room))[0], RoomSettings, "rooms[0]")
+    compare(written, Settings, "reference.yaml")
+    room = text.partition("# The keys of a room, with their defaults:\n")[2].partition("\n    rooms: []")[0]
+    compare(yaml.safe_load(re.sub("^    # ?", "", room, flags=re.MULTILINE))[0], RoomSettings, "rooms[0]")
     for key in re.findall(r"^ *-? *(\w+): ", text, re.MULTILINE):
         before = re.split(rf"^ *-? *{key}: ", text, maxsplit=1, flags=re.MULTILINE)[0]
-        assert "#" in before.rsplit("\n\n", 1)[-1] or key in ("mode",), f"{key} has no comment"
+        assert "#" in before.rsplit("\n\n", 1)[-1], f"{key} has no comment"
 
 
-def test_platform_yaml_says_the_same_as_no_file() -> None:
-    by_file = load_settings(CONFIG / "platform.yaml", ROOT, {})
+def test_platform_yaml_has_the_keys_that_most_people_need() -> None:
+    text = (CONFIG / "platform.yaml").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 12
+    assert "config/reference.yaml" in text
+    assert set(yaml.safe_load(text)) <= set(section_keys(Settings))
+
+
+@pytest.mark.parametrize("name", ["platform.yaml", "reference.yaml"])
+def test_the_configurations_say_the_same_as_no_file(name: str) -> None:
+    by_file = load_settings(CONFIG / name, ROOT, {})
     assert by_file.model_copy(update={"agents": ()}).model_dump() == load_settings(None, ROOT, {}).model_dump()
     assert [agent.jid for agent in by_file.agents] == ["echo@localhost"]
     assert by_file.warnings == ()
@@ -101,10 +109,10 @@ def test_platform_yaml_says_the_same_as_no_file() -> None:
 def test_demo_yaml_names_the_agents_of_the_demonstration() -> None:
     settings = load_settings(Path("config/demo.yaml"), ROOT, {})
     assert {agent.jid: agent.agent for agent in settings.agents} == {
-        "echo@localhost": "agents.echo:EchoAgent",
-        "notes@localhost": "agents.notes:NotesAgent",
-        "relay@localhost": "agents.relay:RelayAgent",
-        "assistant@localhost": "agents.assistant:AssistantAgent",
+        "echo@localhost": "spade_coreason.agents.echo:EchoAgent",
+        "notes@localhost": "spade_coreason.agents.notes:NotesAgent",
+        "relay@localhost": "spade_coreason.agents.relay:RelayAgent",
+        "assistant@localhost": "spade_coreason.agents.assistant:AssistantAgent",
     }
     assert all(agent.register_account for agent in settings.agents)
     assert settings.agents[2].options["ask"] == ["echo@localhost", "notes@localhost"]
@@ -149,7 +157,7 @@ def test_settings_cannot_be_changed(project: Path) -> None:
 def test_an_agent_may_have_rules_of_its_own(project: Path) -> None:
     settings = load_config(
         project,
-        "conversation: {cooldown_s: 7, timeout_s: 8}\naccess: {allow: [example.org]}\n"
+        "conversation: {cooldown_s: 7, timeout_s: 8, command_prefixes: [/, '!']}\naccess: {allow: [example.org]}\n"
         + agents_section(
             ECHO + ", conversation: {timeout_s: 9, lifecycle: on_demand}, access: {allow: ['*']}",
             'jid: plain@localhost, agent: "a:B"',
@@ -158,6 +166,7 @@ def test_an_agent_may_have_rules_of_its_own(project: Path) -> None:
     own, common = (settings.conversation_of(agent) for agent in settings.agents)
     assert (own.cooldown_s, own.timeout_s, own.lifecycle) == (7, 9, "on_demand")
     assert common == settings.conversation
+    assert own.command_prefixes == ("/", "!")
     assert [settings.access_of(agent).allow for agent in settings.agents] == [("*",), ("example.org",)]
 
 
@@ -236,7 +245,7 @@ def test_warnings_and_origin_stay_with_a_copy(project: Path) -> None:
 
 
 def test_quotas_of_an_agent_are_its_own_keys_and_the_common_ones_for_the_rest(project: Path) -> None:
-    page = (ROOT / "docs" / "quotas.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "quotas.md").read_text(encoding="utf-8")
     example = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
     agents = """
 agents:
@@ -260,7 +269,7 @@ agents:
 
 
 def test_the_page_about_quotas_names_the_defaults() -> None:
-    page = (ROOT / "docs" / "quotas.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "quotas.md").read_text(encoding="utf-8")
     quotas = Quotas()
     for quota in (quotas.user, quotas.domain, quotas.total):
         text = f"{quota.messages_per_minute:,} messages a minute, {quota.messages_per_day:,} a day"

@@ -4,7 +4,8 @@ A fenced block means:
 
 - with `title="NAME"`: a file with that name in the page's directory.
 - `console`: commands after `$ `, each with its output below. `…` stands for any text, and alone on a line for any lines. A
-  command that ends with ` &` runs until the end of the page, or until `$ kill %1`.
+  command that ends with ` &` runs until the end of the page, or until `$ kill %1`. Variables that it prints as
+  `export NAME=VALUE` are set for the commands after it.
 - `sh`: commands, a line each, that have to succeed.
 - `yaml` without a title: a part of a configuration, which has to be valid.
 - `json`: valid JSON.
@@ -30,6 +31,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,9 +125,16 @@ class PageRun:
     directory: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     _running: list[_Background] = field(default_factory=list)
+    _exported: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
         """Write the files of the page and run its commands. AssertionError names the page and the line."""
+        with self.running():
+            pass
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Do the same as `run`; the commands in the background run until the end of the block."""
         here = self.directory
         try:
             for block in self.page.blocks:
@@ -133,6 +142,7 @@ class PageRun:
                     here = self._run_block(block, here)
                 except (AssertionError, ValueError, OSError, CoReasonError) as error:
                     raise AssertionError(f"{self.page.name}:{block.line}: {error}") from error
+            yield
         finally:
             for background in self._running:
                 background.stop()
@@ -189,7 +199,7 @@ class PageRun:
 
     def _start(self, command: str, output: str | None, here: Path) -> None:
         process = subprocess.Popen(
-            ["bash", "-c", f"exec {command}"],
+            ["bash", "-c", f"exec env {command}"],
             cwd=here,
             env=self._environment(),
             stdin=subprocess.DEVNULL,
@@ -200,6 +210,8 @@ class PageRun:
         background = _Background(process)
         self._running.append(background)
         background.read_until_ready()
+        for line in re.findall(r"^export (.*)$", background.output, re.M):
+            self._exported.update((name, value) for name, _, value in (word.partition("=") for word in shlex.split(line)))
         if output:
             check_output(command, f"{output}…", background.output)
 
@@ -207,7 +219,8 @@ class PageRun:
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         home = self.directory / ".home"
         home.mkdir(exist_ok=True)
-        return clean_environment({"PATH": programs, "HOME": str(home), "PYTHONUNBUFFERED": "1", **self.environment})
+        own = {"PATH": programs, "HOME": str(home), "PYTHONUNBUFFERED": "1"}
+        return clean_environment({**own, **self.environment, **self._exported})
 
     def _check_configuration(self, text: str) -> None:
         values = yaml.safe_load(text)

@@ -1,8 +1,10 @@
-"""What a page of the documentation needs before its first command: a server of one's own, or a database."""
+"""What a page of the documentation needs before its first command: a server of one's own, a database, or a model."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -24,10 +26,10 @@ def own_prosody(directory: Path, *users: str) -> Iterator[Mapping[str, str]]:
 
 @contextmanager
 def own_ejabberd(directory: Path, *users: str) -> Iterator[Mapping[str, str]]:
-    """An ejabberd with an account for each of `users`; see `_environment`."""
+    """An ejabberd that serves example.org, with an account for each of `users`; see `_environment`."""
     require("ejabberd", ejabberd_server.installed())
-    with ejabberd_server.ejabberd(directory) as server:
-        yield _environment(server, users, server.domain)
+    with ejabberd_server.ejabberd(directory, other_domain=_DOMAIN) as server:
+        yield _environment(server, users)
 
 
 @contextmanager
@@ -38,7 +40,19 @@ def postgresql(directory: Path) -> Iterator[Mapping[str, str]]:
         yield {"DATABASE_URL": database.url()}
 
 
-def _environment(server: XmppServer, users: tuple[str, ...], domain: str = _DOMAIN) -> dict[str, str]:
+@contextmanager
+def scripted_model(directory: Path) -> Iterator[Mapping[str, str]]:
+    """A script that plays a language model; `OPENAI_BASE_URL` and `OPENAI_MODEL` name it."""
+    command = [sys.executable, "-m", "spade_coreason.llm.scripted"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield dict(word.split("=", 1) for word in process.stdout.readline().split()[1:])
+        finally:
+            process.terminate()
+
+
+def _environment(server: XmppServer, users: tuple[str, ...]) -> dict[str, str]:
     """Return the place of a server as settings, and the password of each account as `NAME_PASSWORD`."""
     environment = {
         "SPADE_COREASON_SERVER__HOST": server.host,
@@ -49,10 +63,10 @@ def _environment(server: XmppServer, users: tuple[str, ...], domain: str = _DOMA
         "XMPP_CA_FILE": str(server.ca_file),
     }
     for user in users:
-        _, environment[f"{user.upper()}_PASSWORD"] = asyncio.run(server.account(user, domain=domain))
+        _, environment[f"{user.upper()}_PASSWORD"] = asyncio.run(server.account(user, domain=_DOMAIN))
     return environment
 
 
 SETUPS: dict[str, Callable[..., AbstractContextManager[Mapping[str, str]]]] = {
-    setup.__name__: setup for setup in (own_prosody, own_ejabberd, postgresql)
+    setup.__name__: setup for setup in (own_prosody, own_ejabberd, postgresql, scripted_model)
 }

@@ -10,9 +10,7 @@ import pytest
 from tests.docs.pages import DOCS, Block, Page, PageRun, check_output, read_console, read_page
 from tests.docs.setups import SETUPS
 
-# These have tests of their own, which the first comment of each names.
-_TESTED_ELSEWHERE = {"interceptors.md", "llm.md", "mcp.md", "memory.md", "reference/api.md", "spade.md", "testing.md"}
-PAGES = [read_page(path) for path in sorted(DOCS.rglob("*.md")) if str(path.relative_to(DOCS)) not in _TESTED_ELSEWHERE]
+PAGES = [read_page(path) for path in sorted(DOCS.rglob("*.md"))]
 
 
 @pytest.mark.timeout(600)

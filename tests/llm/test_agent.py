@@ -103,8 +103,8 @@ async def test_the_model_is_called_with_the_options_of_the_manifest() -> None:
 
 
 def test_the_docstring_and_the_page_name_the_key_of_the_manifest_that_names_the_model() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "llm.md").read_text(encoding="utf-8")
-    keys = re.findall(r"the manifest, `(config\.\w+\.model)`", page)
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "language-models.md").read_text(encoding="utf-8")
+    keys = re.findall(r"`(config\.\w+\.model)` of the manifest", page)
     assert keys == re.findall(r"`(config\.\w+\.model)` of the manifest", LLMAgent.__doc__ or "")
     [(config, section, _)] = [key.split(".") for key in keys]
     assert section in json.loads(AgentDefinition.simple("a").model_dump_json(by_alias=True))[config]
@@ -617,8 +617,8 @@ async def test_the_log_contains_no_message_text_and_no_key(caplog: pytest.LogCap
         ({"model": None}, "no model is named"),
         ({"endpoint": {}}, "no language model is named"),
         ({"endpoint": {"uri": "x"}}, "options.endpoint.uri: unknown key; there is url"),
-        ({"endpoint": {"url": "localhost:1"}}, "is no address of an API"),
-        ({"endpoint": {"url": "http://me:key@localhost/v1"}}, "is no address of an API"),
+        ({"endpoint": {"url": "localhost:1"}}, "is not the address of an API"),
+        ({"endpoint": {"url": "http://me:key@localhost/v1"}}, "is not the address of an API"),
         ({"endpoint": {"url": "http://localhost/v1", "api_key_file": "nowhere"}}, "nowhere cannot be read"),
         ({"limits": {"rounds": 0}}, "options.limits.rounds"),
         ({"tools": ["json"]}, "names no function"),

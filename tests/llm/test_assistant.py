@@ -1,4 +1,4 @@
-"""The ready-made assistant and the bakery of the README, at a server that speaks the real API."""
+"""The ready-made assistant and the bakery of the tutorial, at a server that speaks the real API."""
 
 from __future__ import annotations
 
@@ -95,8 +95,9 @@ def test_an_assistant_without_a_model_says_what_to_do(monkeypatch: pytest.Monkey
         load_agent("agents.assistant:AssistantAgent", place="", project=ROOT, injectables=Injectables(), options={})
 
 
-async def test_the_bakery_of_the_readme_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [text] = re.findall(r"^```python\n(# bakery\.py\n.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+async def test_the_bakery_of_the_tutorial_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "tutorial" / "5-language-model.md").read_text(encoding="utf-8")
+    [text] = re.findall(r'^```python title="bakery\.py"\n(.*?)^```$', page, re.M | re.S)
     (tmp_path / "bakery.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     async with ChatCompletionsServer(

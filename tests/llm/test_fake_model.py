@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -390,16 +388,3 @@ async def test_an_agent_of_another_kind_takes_a_client() -> None:
         await model.openai_client("poet").embeddings.create(model="m", input="rose")
     with pytest.raises(AssertionError, match="poet asks for /v1/embeddings; it answers /chat/completions only"):
         model.check()
-
-
-def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
-    files = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", page, re.M | re.S)
-    assert [name for name, _ in files] == ["shop.py", "test_shop.py"]
-    for name, text in files:
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_shop.py"]
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-    )
-    assert "4 passed" in done.stdout, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""docs/memory.md: its agent runs, its commands exist, its defaults are those of the settings."""
+"""docs/how-to/knowledge.md: its agent runs, its commands exist, its defaults are those of the settings."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ from spade_coreason.memory.summaries import ExtractiveSummariser, ModelSummarise
 from spade_coreason.memory.tokens import TokenCounter
 from tests.support.errors import ExpectedErrors
 
-TEXT = (Path(__file__).parents[2] / "docs" / "memory.md").read_text(encoding="utf-8")
+_DOCS = Path(__file__).parents[2] / "docs"
+KNOWLEDGE = (_DOCS / "how-to" / "knowledge.md").read_text(encoding="utf-8")
+SCORES = (_DOCS / "explanation" / "memory.md").read_text(encoding="utf-8")
 
 
 async def test_the_documented_librarian_answers_from_its_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [text] = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
+    [text] = re.findall(r'^```python title="librarian.py"\n(.*?)^```$', KNOWLEDGE, re.M | re.S)
     (tmp_path / "librarian.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "librarian", raising=False)  # another one, of another test
@@ -45,17 +47,17 @@ async def test_the_documented_librarian_answers_from_its_notes(tmp_path: Path, m
 
 
 def test_the_documented_commands_and_numbers_are_those_of_the_program() -> None:
-    [block] = re.findall(r"^```sh\n(.*?)^```$", TEXT, re.M | re.S)
+    blocks = re.findall(r"^```sh\n(.*?)^```$", KNOWLEDGE, re.M | re.S)
     group = cli.get_command(click.Context(cli), "knowledge")
     assert isinstance(group, click.Group)
-    for line in block.splitlines():
+    for line in "".join(blocks).splitlines():
         assert line.split()[:2] == ["spade-coreason", "knowledge"]
         assert line.split()[2] in group.commands
-    assert f"at most {MAX_CHARACTERS:,} characters" in TEXT
+    assert f"at most {MAX_CHARACTERS:,} characters" in KNOWLEDGE
 
 
 async def test_the_documented_scores_by_words_are_those_of_the_program(database_url: str) -> None:
-    documented = re.findall(r"^\| [^|]+ \| [^|]+ \| [0-9.]+ \|$", TEXT, re.M)
+    documented = re.findall(r"^\| [^|]+ \| [^|]+ \| [0-9.]+ \|$", SCORES, re.M)
     assert documented == await measure_table(database_url)
     for language in (PAIRS[:7], PAIRS[7:14], PAIRS[14:]):
         assert len(language) >= 6
@@ -93,7 +95,7 @@ def test_the_memory_of_an_agent_overrides_its_manifest_which_overrides_the_commo
     [
         ("knowledge: {embedder: openai, model: m}", "needs url"),
         ("knowledge: {embedder: local}", "needs model"),
-        ("knowledge: {embedder: openai, model: m, url: 'localhost:1'}", "is no address of an API"),
+        ("knowledge: {embedder: openai, model: m, url: 'localhost:1'}", "is not the address of an API"),
         ("memory: {summariser: {url: 'http://127.0.0.1:1/v1'}}", "url and model go together"),
         ("memory: {strategy: everything}", "strategy"),
         ("memory: {limit: 0}", "limit"),

@@ -346,7 +346,7 @@ async def test_each_assist_that_returns_something_is_named_once(caplog: pytest.L
     async with AgentTester(ReturningAgent(), interceptors=[ReturningInterceptor()]) as t:
         await t.ask("one")
         await t.ask("two")
-    warnings = [record.getMessage() for record in caplog.records if "which nobody hears" in record.getMessage()]
+    warnings = [record.getMessage() for record in caplog.records if "which is not sent" in record.getMessage()]
     assert len(warnings) == 2
     assert "assist returned a str" in warnings[0]
     assert "ReturningInterceptor.assist returned a Refuse" in warnings[1]

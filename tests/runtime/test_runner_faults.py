@@ -525,5 +525,5 @@ async def test_a_returned_answer_is_named_in_the_log_once(caplog: pytest.LogCapt
     async with AgentTester(returning) as t:
         for _ in range(2):
             assert (await t.ask("hi")).text == ""
-    said = "agent@localhost: assist returned a str, which nobody hears; say it: await response.markdown(…)"
+    said = "agent@localhost: assist returned a str, which is not sent; send it: await response.markdown(…)"
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [said]

@@ -1,4 +1,4 @@
-"""Semantic search with a real embedding model behind a real endpoint; docs/memory.md shows its scores."""
+"""Semantic search with a real embedding model behind a real endpoint; docs/explanation/memory.md shows its scores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from spade_coreason.testing import Policy
 from tests.semantic.minilm import MiniLM, model_directory
 from tests.support.model_server import ModelServer
 
-DOCS = Path(__file__).parents[2] / "docs" / "memory.md"
+DOCS = Path(__file__).parents[2] / "docs" / "explanation" / "memory.md"
 QUESTION = "What is the refund policy for subscriptions?"
 REFUNDS = "Subscriptions can be refunded within 14 days of purchase; after that the policy allows no refund."
 OTHERS = {
@@ -90,7 +90,7 @@ async def test_an_agent_recalls_an_old_turn_asked_for_in_other_words(embedder: O
 
 
 def documented_scores() -> list[tuple[str, str, float, float, float]]:
-    """The table of docs/memory.md: question, passage, cosine, score with vectors, score by words alone."""
+    """The table of docs/explanation/memory.md: question, passage, cosine, score with vectors, score by words alone."""
     found = re.findall(r"^\| ([^|]+) \| ([^|]+) \| (-?[0-9.]+) \| ([0-9.]+) \| ([0-9.]+) \|$", DOCS.read_text(), re.MULTILINE)
     return [(question, passage, float(cosine), float(both), float(words)) for question, passage, cosine, both, words in found]
 

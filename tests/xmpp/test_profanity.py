@@ -11,6 +11,7 @@ from typing import Literal
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle, command
+from spade_coreason.testing import Policy
 from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import FunctionAgent, run_agent
 from tests.support.servers.profanity import Profanity, installed
@@ -180,3 +181,40 @@ async def test_a_person_fills_in_forms_and_corrects_a_question_in_profanity(real
         await screen.type("/form submit")
         await screen.type(f"/msg {jid}")
         await screen.wait_for("forget-me completed", "Forgotten: 1 conversation, 1 turn")
+
+
+async def test_a_person_sends_the_commands_that_profanity_has_too(real_server: XmppServer, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def note(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        asked.append(request.payload["query"])
+        await response.markdown(f"this is {asked[-1]}")
+
+    policy = Policy(command_prefixes=("/", "!"))
+    account = await real_server.account()
+    name = f"notes-{secrets.token_hex(3)}"
+    async with (
+        run_agent(FunctionAgent(note, "notes"), real_server, tmp_path, name=name, policy=policy) as agent,
+        Profanity(account, real_server, tmp_path / "profanity") as screen,
+    ):
+        jid = f"{agent.jid}/agent"
+        await screen.type(f"/msg {agent.jid} hello")
+        await screen.wait_for("me: hello", f"{jid}: this is hello")
+
+        # Its own help and status; nothing reaches the agent.
+        await screen.type("/help")
+        await screen.type("/win 1")
+        await screen.wait_for("Choose a help option:", "/help commands")
+        await screen.type(f"/msg {agent.jid}")
+        await screen.wait_for(f"{jid}: this is hello")
+
+        # With a space before the slash, or with the other character, they are the agent's.
+        await screen.type(" /help")
+        hint = "If your client runs such a line itself, write a space before the slash, or ! instead of"
+        await screen.wait_for("I am notes", "/status   where this conversation is", hint)
+        for line in (" /status", "!status"):
+            await screen.type(line)
+            await screen.wait_for(f"me: {line}", "This conversation is active: 1 of 100 messages")
+        await screen.type("!!status")
+        await screen.wait_for("me: !!status", f"{jid}: this is !status")
+        assert asked == ["hello", "!status"]

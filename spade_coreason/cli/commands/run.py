@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
-from ...exceptions import ConfigError, CoReasonError, DataDirectoryInUseError
+from ...exceptions import ConfigError, CoReasonError, DataDirectoryInUseError, LoginError
 from ..account import PASSWORD_VARIABLE, data_option, read_password
 from ..context import PROGRAM, define_command as define
 from ..logging import show_tracebacks
@@ -63,7 +63,7 @@ def command(
       spade-coreason run weather:weather
       spade-coreason run weather:weather --reload
       spade-coreason run weather:weather bakery:Bakery
-      spade-coreason run agents.echo:EchoAgent --option delay_s=0.2
+      spade-coreason run spade_coreason.agents.echo:EchoAgent --option delay_s=0.2
       spade-coreason run weather:weather --jid weather@example.org --password-file secret.txt
     """
     show_tracebacks()
@@ -83,6 +83,9 @@ def command(
         place_at_option(error, {})
         if error.key == "data_dir":
             raise ConfigError(error.place, _describe_running(error, agents, data)) from None
+        raise
+    except LoginError as error:
+        error.place = ""  # the message names the account
         raise
     except CoReasonError as error:
         place_at_option(error, _option_by_key(agents))
@@ -164,7 +167,7 @@ def _describe_running(error: DataDirectoryInUseError, specs: tuple[str, ...], da
 
 
 def default_agent_name(spec: str) -> str:
-    """Derive the name of an agent from its class or variable: "echo" from `agents.echo:EchoAgent`."""
+    """Derive the name of an agent from its class or variable: "echo" from `spade_coreason.agents.echo:EchoAgent`."""
     name = spec.rpartition(":")[2].rpartition(".")[2]
     short = re.sub(r"_?agent$", "", name, flags=re.IGNORECASE) or name
     return short.lower()

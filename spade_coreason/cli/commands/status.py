@@ -28,11 +28,13 @@ _MAX_SHOWN = 3
 def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     """Show how the running platform and each of its agents are.
 
-    Whether it is online, since when, and how often a cut session went on, or what keeps it from its server, from starting, or
-    from storing anything; its conversations and those at work; its rooms; the stanzas it rejected, by the reason (--json also
-    has the messages it dropped because they asked nothing of it). Of the last 24 hours, or since the start: how much it
-    answered, how long that took (half of the answers no longer than p50, 99 of 100 no longer than p99), and what failed. Of
-    today (UTC): the messages that count for the quotas, of all and of those who sent most (--json has more of them).
+    For each agent it shows the connection, or the problem that keeps it from its server, from starting or from storing. It
+    also shows the conversations, the rooms, and the stanzas that were rejected, by reason. --json adds the messages that were
+    dropped because they asked nothing.
+
+    For the last 24 hours, or since the start: the number of answers, their times, and the failures. Half of the answers took
+    no longer than p50, 99 of 100 no longer than p99. For today (UTC): the messages that count for the quotas, in all and of
+    those who sent most. --json has more of them.
 
     Exit code: 0 all agents are online, 1 some are not, or cannot store anything, 2 a mistake in the configuration, 4 no
     platform is running, or it does not answer.

@@ -30,7 +30,7 @@ _CHECK_FAILED = "I could not check this, so I keep it back. Please try again lat
 
 
 class WithheldError(CoReasonError):
-    """A text is withheld; `text` is sent in its place."""
+    """A text is withheld; `text` is sent instead."""
 
     def __init__(self, guardrail: str, text: str) -> None:
         super().__init__(f"kept back by the guardrail {guardrail}")

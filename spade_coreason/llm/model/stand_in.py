@@ -48,7 +48,7 @@ _current: ContextVar[StandIn | None] = ContextVar("stand_in", default=None)
 def install_stand_in(stand_in: StandIn) -> Iterator[None]:
     """Give the stand-in to all agents that are built within.
 
-    It is no parameter of an agent, because the constructor of a subclass need not pass one on.
+    It is not a parameter of agents, because the constructor of a subclass need not pass one on.
     """
     token = _current.set(stand_in)
     try:

@@ -35,7 +35,8 @@ class Tool:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ConfigError("options.tools", f'"{self.name}" is no name of a tool: letters, digits, _ and -, at most 64')
+            problem = "is not a valid name of a tool: letters, digits, _ and -, at most 64"
+            raise ConfigError("options.tools", f'"{self.name}" {problem}')
 
     @property
     def schema(self) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def parse_journal(data: bytes, agent_id: str, digest: str | None = None) -> Pars
     if first is None or not _is_checksum_right(first[1], first[4]):
         return _check_remainder(data, ParsedJournal())
     if first[2] != b"agent_id" or decode_string(first[3]) != agent_id:
-        raise ValueError(f"is no journal of the agent {agent_id!r}")
+        raise ValueError(f"is not the journal of the agent {agent_id!r}")
     return _parse_lines(data, ParsedJournal(first.end(), first[0]), digest)
 
 

@@ -108,7 +108,7 @@ class Knowledge:
         """
         if not name.strip() or len(name) > _MAX_NAME_CHARACTERS or _make_storable(name) != name:
             raise KnowledgeError(
-                f"{name[:100]!r} is no name of a document: 1 to {_MAX_NAME_CHARACTERS} characters that can be written"
+                f"{name[:100]!r} is not a valid name of a document: 1 to {_MAX_NAME_CHARACTERS} characters that can be written"
             )
         text = _make_storable(text)
         passages = await asyncio.to_thread(chunk, text, is_markdown=is_markdown)  # 0.3 s per megabyte
@@ -163,7 +163,7 @@ class Knowledge:
         The score is 0 to 1. Without an embedder it is the share w of the query's words that the passage contains. Forms of a
         word count as the word; stop words do not count. Equal scores are in the order of full-text search (BM25).
 
-        With an embedder the score is 1 - (1 - s) * (1 - w * w / 2), where s = (1 + cosine) / 2. docs/memory.md has
+        With an embedder the score is 1 - (1 - s) * (1 - w * w / 2), where s = (1 + cosine) / 2. docs/explanation/memory.md has
         measured examples. If the embedder fails, search is by words, and the log has an error.
         """
         shelves = [

@@ -37,8 +37,14 @@ async def _help(invocation: Invocation) -> CommandResult:
     description = next((c.description for c in invocation.context.agent.manifest.capabilities if c.description), "")
     lines = [f"I am {metadata.name}{': ' + description if description else '.'}", ""]
     lines += [f"{command.text}   {command.description}{_example(command)}" for command in invocation.commands]
-    lines += ["", "With two slashes it is a text for me."]
+    lines += ["", _typing_hint(invocation.context.prefixes), "With two slashes it is a text for me."]
     return CommandResult("\n".join(lines))
+
+
+def _typing_hint(prefixes: tuple[str, ...]) -> str:
+    """Say how to send a command from a client that has a command of the same name."""
+    others = "".join(f", or {prefix} instead of it" for prefix in prefixes if prefix != "/")
+    return f"If your client runs such a line itself, write a space before the slash{others}; or use your client's command menu."
 
 
 def _example(command: Command) -> str:

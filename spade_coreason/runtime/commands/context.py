@@ -27,6 +27,8 @@ class CommandContext:
     agent: Agent
     repository: AgentRepository
     rules: Rules
+    prefixes: tuple[str, ...]
+    """The characters that a command may begin with."""
     clock: Callable[[], datetime]
     mailboxes: Mailboxes
     loader: ConversationLoader

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
 from .model import CONFIRMED, Command
 
+DEFAULT_PREFIXES = ("/",)
+"""The characters in front of the name of a command. `conversation.command_prefixes` may add others."""
+
 
 class ParsedCommand(NamedTuple):
     """A line that is a command.
@@ -21,12 +24,14 @@ class ParsedCommand(NamedTuple):
     choices: tuple[Choice, ...] = ()
 
 
-def find_command(text: str, commands: Iterable[Command]) -> tuple[Command, str] | None:
+def find_command(
+    text: str, commands: Iterable[Command], prefixes: tuple[str, ...] = DEFAULT_PREFIXES
+) -> tuple[Command, str] | None:
     """Return the command that a text begins with, and the rest of it. None if it is for the agent, such as `/me waves`."""
     stripped = text.strip()
-    if not stripped.startswith("/") or "\n" in stripped:
+    if not stripped.startswith(prefixes) or "\n" in stripped:
         return None
-    words = stripped.split()
+    words = f"/{stripped[1:]}".split()
     best: Command | None = None
     for command in commands:
         names = command.text.split()
@@ -37,9 +42,9 @@ def find_command(text: str, commands: Iterable[Command]) -> tuple[Command, str] 
     return best, stripped.split(None, len(best.text.split()))[-1] if len(words) > len(best.text.split()) else ""
 
 
-def parse_command(text: str, commands: Iterable[Command]) -> ParsedCommand | None:
+def parse_command(text: str, commands: Iterable[Command], prefixes: tuple[str, ...] = DEFAULT_PREFIXES) -> ParsedCommand | None:
     """Parse a text as a command with its values. None if it is for the agent."""
-    found = find_command(text, commands)
+    found = find_command(text, commands, prefixes)
     if found is None:
         return None
     command, rest = found
@@ -54,15 +59,17 @@ def parse_command(text: str, commands: Iterable[Command]) -> ParsedCommand | Non
     return ParsedCommand(command, values)
 
 
-def remove_escape(text: str, commands: Iterable[Command]) -> str:
+def remove_escape(text: str, commands: Iterable[Command], prefixes: tuple[str, ...] = DEFAULT_PREFIXES) -> str:
     """Return a text for the agent, with `/` for the `//` in front of the name of a command.
 
-    The second slash marked the text as one for the agent.
+    The second slash marked the text as one for the agent. The same holds for the other `prefixes`.
     """
-    if not text.lstrip().startswith("//"):
+    stripped = text.lstrip()
+    prefix = stripped[:1]
+    if prefix not in prefixes or not stripped.startswith(2 * prefix):
         return text
-    plain = text.replace("//", "/", 1)
-    return plain if find_command(plain, commands) is not None else text
+    plain = text.replace(2 * prefix, prefix, 1)
+    return plain if find_command(plain, commands, prefixes) is not None else text
 
 
 def text_fields(command: Command) -> tuple[Field, ...]:

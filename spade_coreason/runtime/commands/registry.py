@@ -15,7 +15,7 @@ from .context import CommandContext, Invocation
 from .decorator import AgentCommand, commands_of
 from .formatting import describe_deleted
 from .model import Command, CommandResult
-from .parser import ParsedCommand, find_command, parse_command, remove_escape
+from .parser import DEFAULT_PREFIXES, ParsedCommand, find_command, parse_command, remove_escape
 
 __all__ = [
     "COMMANDS_FOR_EVERYBODY",
@@ -37,10 +37,18 @@ _PLATFORM_NAMES = {command.name.split()[0] for command in (*COMMANDS_FOR_EVERYBO
 class Commands:
     """The commands of one agent: the platform's if enabled, those for operators if there are any, and its own.
 
-    ConfigError if a name of its own commands is taken.
+    `prefixes` are the characters that a command may begin with. ConfigError if a name of its own commands is taken.
     """
 
-    def __init__(self, agent: Agent, *, is_enabled: bool, operators: Iterable[str]) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        is_enabled: bool,
+        operators: Iterable[str],
+        prefixes: tuple[str, ...] = DEFAULT_PREFIXES,
+    ) -> None:
+        self.prefixes = prefixes
         self._operators = frozenset(operators)
         self.agent_commands = {agent_command.name: agent_command for agent_command in _agent_commands(agent)}
         platform = (*COMMANDS_FOR_EVERYBODY, *(COMMANDS_FOR_OPERATORS if self._operators else ())) if is_enabled else ()
@@ -51,14 +59,14 @@ class Commands:
 
     def find(self, text: str) -> Command | None:
         """Return the command that a text begins with; None if it is for the agent."""
-        found = find_command(text, self.all)
+        found = find_command(text, self.all, self.prefixes)
         return None if found is None else found[0]
 
     def parse(self, text: str) -> ParsedCommand | str:
         """Parse a text as a command with its values. If it is for the agent, return its text for it, see `remove_escape`."""
-        if not text.lstrip().startswith("/"):
+        if not text.lstrip().startswith(self.prefixes):
             return text
-        return parse_command(text, self.all) or remove_escape(text, self.all)
+        return parse_command(text, self.all, self.prefixes) or remove_escape(text, self.all, self.prefixes)
 
     def suggest(self, text: str, owner: str) -> str | None:
         """Suggest the command that a misspelt one probably meant, such as `/history`. Only those that `owner` may run."""

@@ -115,7 +115,7 @@ class ChildCalls:
             async with self._upload_lock:  # one at a time, because each is in memory
                 data = await asyncio.to_thread(_read_file, path)
                 if data is None:
-                    raise UploadError(name, f"it is no file of at most {MAX_UPLOAD_BYTES:,} bytes")
+                    raise UploadError(name, f"it is not a file of at most {MAX_UPLOAD_BYTES:,} bytes")
                 return await self._parts.files.upload(name, data, media_type, send_event)
         finally:
             with suppress(OSError):

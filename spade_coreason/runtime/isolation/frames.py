@@ -79,7 +79,7 @@ def _decode_frame(frame: bytes) -> Iterator[tuple[Message, int]]:
     except ValueError as error:
         raise ProtocolError(f"a malformed frame ({str(error)[:100]})") from error
     if not isinstance(messages, list):
-        raise ProtocolError("a frame that is no list of messages")
+        raise ProtocolError("a frame that is not a list of messages")
     share = len(frame) // max(1, len(messages)) + MESSAGE_OVERHEAD_BYTES
     for message in messages:
         if not isinstance(message, list) or not message or not isinstance(message[0], str):

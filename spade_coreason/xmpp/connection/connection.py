@@ -63,7 +63,7 @@ class Connection:
     ) -> None:
         self.client = XMPPClient(jid, password, endpoint, register, timings, self._reject)
         self.rejected: Counter[str] = Counter()
-        """How many stanzas were dropped, by the reason."""
+        """The number of dropped stanzas, by reason."""
         self.jid = name or jid
         """The name in errors and log lines."""
         self.state: ConnectionState = "offline"
@@ -290,7 +290,8 @@ class Connection:
         self._fail(ConnectError(self.jid, self.address, describe_problem(problem), is_transient=is_transient(problem)))
 
     def _on_login_failed(self, _event: Any) -> None:
-        self._fail(LoginError(self.jid, self.address, describe_refused_login(self.client.registration_problem)))
+        problem = describe_refused_login(self.client.boundjid.bare, self.client.registration_problem)
+        self._fail(LoginError(self.jid, self.address, problem))
 
     def _on_stream_error(self, error: Any) -> None:
         condition = error["condition"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import ssl
 from typing import Any
+
+from ...domain.jid import bare_jid, jid_domain, local_part
 
 CONNECTION_CLOSED = "the server closed the connection"
 NO_ADDRESS = "its name has no address"
@@ -24,11 +27,15 @@ def describe_problem(problem: Any) -> str:
     return str(problem)
 
 
-def describe_refused_login(registration_problem: str) -> str:
-    """Describe a refused login. `registration_problem` is the reason why the account could not be registered, if any."""
-    if not registration_problem:
-        return f"{_WRONG_ACCOUNT}; correct the password, or make the account"
-    return f"{_WRONG_ACCOUNT}, and {registration_problem}; correct the password, or make the account on the server"
+def describe_refused_login(jid: str, registration_problem: str) -> str:
+    """Describe a refused login, and how to make the account `jid` on Prosody and ejabberd.
+
+    `registration_problem` is the reason why the account could not be registered, if any.
+    """
+    problem = f"{_WRONG_ACCOUNT}, and {registration_problem}" if registration_problem else _WRONG_ACCOUNT
+    account, user, domain = map(shlex.quote, (bare_jid(jid), local_part(jid), jid_domain(jid)))
+    remedy = f"make the account (prosodyctl adduser {account}; ejabberdctl register {user} {domain} PASSWORD)"
+    return f"{problem}; correct the password, or {remedy}"
 
 
 def suggest_remedy(problem: Any) -> str:

@@ -28,6 +28,7 @@ class RoomConfig:
     password: str | None = field(default=None, repr=False)
     answers: RoomAnswers = "mention"
     agent_turns: int = 6
+    command_prefixes: tuple[str, ...] = ("/",)
     is_invited: bool = False
     """True if the room comes from an invitation, not from the configuration."""
 
@@ -198,7 +199,7 @@ class Room:
         question = extract_question(self.nick, message.text, self.occupants)
         if question is None and not message.is_by_agent:
             is_reply = message.reply_to_id in self._own_ids or message.reply_to_author == f"{self.jid}/{self.nick}"
-            is_command = self.config.answers == "command" and message.text.lstrip().startswith("/")
+            is_command = self.config.answers == "command" and message.text.lstrip().startswith(self.config.command_prefixes)
             question = message.text.strip() if is_reply or is_command or self.config.answers == "all" else None
         if not question:
             return None

@@ -66,7 +66,10 @@ class AgentProfile:
     @property
     def _introduction(self) -> str:
         text = self._agent_card.introduction
-        return f"{text}\n/help shows what you may ask the platform." if self._runner.policy.commands else text
+        if not self._runner.policy.commands:
+            return text
+        hint = "If your client shows a help of its own then, write a space before the slash."
+        return f"{text}\n/help shows what you may ask the platform. {hint}"
 
     async def prepare_session(self) -> None:
         """Prepare a session that is connected and not ready yet: load the roster, and announce the start if it takes long."""

@@ -1,7 +1,7 @@
 """The embedded server: pyjabber in a process of its own, for a first run without Prosody.
 
-It serves our own client only. It loses all data when it ends, and clients can forge their sender address. The README lists
-its other limits.
+It serves our own client only. It loses all data when it ends, and clients can forge their sender address.
+docs/tutorial/1-first-agent.md lists its other limits.
 """
 
 from __future__ import annotations

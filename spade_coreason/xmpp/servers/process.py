@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import shutil
 import signal
 import socket
@@ -25,15 +26,30 @@ PROBE_TIMEOUT_S = 2.0
 PROBE_EVERY_S = 0.03
 STOP_TIMEOUT_S = 5.0
 MAX_LOG_BYTES = 1_000_000
+_SERVER_PORTS = range(10_000, 32_768)
+_PORT_ATTEMPTS = 1_000
 
 
 def find_free_ports(count: int) -> list[int]:
-    """Find `count` different free ports. All are bound before any is released, so that they differ."""
+    """Find `count` different free ports. ServerError if there are none.
+
+    They lie below the ports of outgoing connections, so that no connection takes the port of a server that restarts.
+    """
+    choice = random.SystemRandom().choice
+    ports: list[int] = []
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind((LOOPBACK, 0))
-        return [sock.getsockname()[1] for sock in sockets]
+        for _ in range(_PORT_ATTEMPTS):
+            if len(ports) == count:
+                return ports
+            port, sock = choice(_SERVER_PORTS), socket.socket()
+            try:
+                sock.bind((LOOPBACK, port))
+            except OSError:
+                sock.close()
+            else:
+                stack.enter_context(sock)
+                ports.append(port)
+    raise ServerError(f"no port between {_SERVER_PORTS[0]} and {_SERVER_PORTS[-1]} is free on {LOOPBACK}; set server.port")
 
 
 def is_port_free(port: int) -> bool:

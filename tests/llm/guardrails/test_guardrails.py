@@ -529,11 +529,11 @@ def test_a_wrong_guardrail_is_one_line(option: str, given: Any, problem: str) ->
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("file", ["docs/llm.md", "config/assistant.yaml"])
+@pytest.mark.parametrize("file", ["docs/how-to/guardrails-and-budgets.md", "config/assistant.yaml"])
 def test_the_documented_guardrails_are_valid(file: str) -> None:
     text = (Path(__file__).parents[3] / file).read_text(encoding="utf-8")
     lines = [line.replace("shop:no_prices", f"{__name__}:has_even_word_count") for line in text.splitlines()]
-    guardrail_line = re.compile(r"^(?:      # )?((?:input|output)_guardrails:|  - \{.*\})$")
+    guardrail_line = re.compile(r"^(?:      (?:# )?)?((?:input|output)_guardrails:|  - \{.*\})$")
     options = yaml.safe_load("\n".join(match[1] for line in lines if (match := guardrail_line.match(line))))
     assert set(options) == {"input_guardrails", "output_guardrails"}
     endpoint = {"url": "http://127.0.0.1:9/v1"}

@@ -135,7 +135,7 @@ def files__read() -> str:
     ("options", "problem"),
     [
         ({"mcp": ["files"]}, "options.mcp: names servers"),
-        ({"mcp": {"a__b": {"command": ["x"]}}}, "'a__b' is no name of a server"),
+        ({"mcp": {"a__b": {"command": ["x"]}}}, "'a__b' is not a valid name of a server"),
         ({"mcp": {"files": {}}}, "options.mcp.files: .*give either command or url"),
         ({"mcp": {"files": {"command": ["x"], "url": "http://localhost/"}}}, "give either command or url"),
         ({"mcp": {"files": {"command": "x"}}}, "options.mcp.files.command: .*list"),
@@ -155,8 +155,9 @@ def test_a_wrong_option_of_a_server_is_one_line(options: dict[str, Any], problem
 
 
 def test_the_documented_options_are_valid() -> None:
-    documented, configured = ((ROOT / path).read_text(encoding="utf-8") for path in ("docs/mcp.md", "config/assistant.yaml"))
-    [block] = re.findall(r"^    options:\n((?:      .*\n)+)", documented, re.M)
+    paths = ("docs/how-to/mcp.md", "config/assistant.yaml")
+    documented, configured = ((ROOT / path).read_text(encoding="utf-8") for path in paths)
+    block, *_ = re.findall(r"^    options:\n((?:      .*\n)+)", documented, re.M)
     [commented] = re.findall(r"^      # mcp:\n(?:      #   .*\n)+", configured, re.M)
     shown = [yaml.safe_load(text) for text in (block, commented.replace("# ", ""))]
     for options in shown:

@@ -225,7 +225,7 @@ async def test_an_unusable_document_is_an_error_that_names_it(open_knowledge: Op
         await knowledge.add_file("/dev/zero")
     with pytest.raises(KnowledgeError, match=r"nothing\.txt: cannot be read: No such file"):
         await knowledge.add_file(tmp_path / "nothing.txt")
-    with pytest.raises(KnowledgeError, match="is no name of a document"):
+    with pytest.raises(KnowledgeError, match="is not a valid name of a document"):
         await knowledge.add("text", " ")
     assert await knowledge.list() == []
 

@@ -105,6 +105,28 @@ def test_a_method_that_cannot_be_a_command_is_a_clear_error(
         command(name, "what", **labels)(method)
 
 
+class Forecast:
+    """Tells what the weather will be."""
+
+    def __init__(self, manifest: AgentDefinition) -> None:
+        self.manifest = manifest
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await response.ask("Which city?", ["/forecast Berlin", "/forecast Rome"])
+
+    @command("forecast", "the weather of the next days", city="which city", unit="in which unit")
+    async def forecast(self, session: Session, city: str, days: int = 3, unit: Literal["°C", "°F"] = "°C") -> str:
+        await session.store("city", city)
+        return f"{city}: {days} sunny days, {26 if unit == '°C' else 79} {unit}."
+
+
+async def test_a_command_stores_variables_and_is_offered_as_a_choice() -> None:
+    async with AgentTester(Forecast) as t:
+        assert await t.say("/forecast Rome 5") == ["Rome: 5 sunny days, 26 °C."]
+        assert await t.say("/memory") == ['- city (here and for all our conversations): "Rome"']
+        assert "- /forecast Berlin" in (await t.ask("?")).text
+
+
 async def test_a_question_of_an_agent_is_a_text_with_choices() -> None:
     async with AgentTester(Agent) as t:
         assert await t.say("hi") == ["Which city?\n\n- Berlin\n- New York"]

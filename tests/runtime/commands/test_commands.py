@@ -6,19 +6,21 @@ import asyncio
 import json
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, ResponseHandler, Session
-from spade_coreason.runtime.commands.builtin import COMMANDS_FOR_EVERYBODY
+from spade_coreason.runtime.commands.builtin import COMMANDS_FOR_EVERYBODY, COMMANDS_FOR_OPERATORS
 from spade_coreason.runtime.commands.parser import find_command, remove_escape
 from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock
 from tests.support.errors import ExpectedErrors
 
+ROOT = Path(__file__).parents[3]
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 
 
@@ -92,6 +94,39 @@ def test_a_text_that_begins_with_a_command_name_is_a_command(text: str, command:
 )
 def test_a_second_slash_escapes_a_command(text: str, for_the_agent: str) -> None:
     assert remove_escape(text, COMMANDS_FOR_EVERYBODY) == for_the_agent
+
+
+def test_the_tutorial_names_every_command() -> None:
+    pages = [(ROOT / "docs" / "tutorial" / page).read_text(encoding="utf-8") for page in ("3-memory.md", "6-go-live.md")]
+    named = {
+        find_command(text, (*COMMANDS_FOR_EVERYBODY, *COMMANDS_FOR_OPERATORS))
+        for text in re.findall(r"`(/[^`]+)`", "\n".join(pages))
+    }
+    assert {found[0] for found in named if found is not None} == {*COMMANDS_FOR_EVERYBODY, *COMMANDS_FOR_OPERATORS}
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [("!help", "help"), (" !Forget  ME", "forget me"), ("/help", "help"), ("!!help", None), ("!great", None), ("!/help", None)],
+)
+def test_another_character_may_begin_a_command(text: str, command: str | None) -> None:
+    found = find_command(text, COMMANDS_FOR_EVERYBODY, ("/", "!"))
+    assert (found[0].name if found else None) == command
+    assert text.startswith("/") or find_command(text, COMMANDS_FOR_EVERYBODY) is None
+
+
+async def test_a_command_begins_with_another_character_only_if_configured() -> None:
+    async with storing_tester() as t:
+        assert await single_reply(t, "!help") == "noted: !help"
+        assert await single_reply(t, "!!help") == "noted: !!help"
+        assert "write a space before the slash; or use your client's command menu." in await single_reply(t, " /help")
+    async with storing_tester(policy=Policy(command_prefixes=("/", "!"))) as t:
+        text = await single_reply(t, "!help")
+        assert text == await single_reply(t, "/help")
+        assert "write a space before the slash, or ! instead of it; or use your client's command menu." in text
+        assert await single_reply(t, "!history 0") == "turns is 1 or more, not 0. Write `/history 50`."
+        assert await single_reply(t, "!!help") == "noted: !help"
+        assert await single_reply(t, "!great") == "noted: !great"
 
 
 async def test_help_names_the_agent_and_every_command() -> None:

@@ -74,6 +74,7 @@ def ejabberd(
     offline: bool = True,
     crowd: ComponentEndpoint | None = None,
     allow_registration: bool = True,
+    other_domain: str = OTHER_DOMAIN,
 ) -> XmppServer:
     """Prepare a server in `directory` without starting it: `with ejabberd(tmp_path) as server: …`.
 
@@ -82,8 +83,9 @@ def ejabberd(
     offline             Store messages for accounts that are offline.
     crowd               A crowd that may connect.
     allow_registration  Accept in-band registration (XEP-0077).
+    other_domain        A second domain that it serves.
     """
-    domains = [prefix + domain for domain in (DOMAIN, OTHER_DOMAIN) for prefix in ("", "muc.", "pubsub.", "upload.")]
+    domains = [prefix + domain for domain in (DOMAIN, other_domain) for prefix in ("", "muc.", "pubsub.", "upload.")]
     certificate = ensure_certificate(directory / "certs", domains)
     database = directory / "db"
     database.mkdir(parents=True, exist_ok=True)
@@ -106,7 +108,7 @@ def ejabberd(
     configuration.write_text(
         CONFIGURATION.format(
             domain=DOMAIN,
-            other_domain=OTHER_DOMAIN,
+            other_domain=other_domain,
             pem=pem,
             c2s=c2s,
             http=http,

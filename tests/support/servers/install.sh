@@ -2,13 +2,14 @@
 # Installs from Debian what the tests run against, without starting any system service. Does nothing when all is there.
 set -eu
 
-PACKAGES="prosody lua-dbi-sqlite3 ejabberd go-sendxmpp profanity tmux postgresql"
+SERVERS="prosody lua-dbi-sqlite3 ejabberd go-sendxmpp profanity tmux postgresql"
+PACKAGES="${*:-$SERVERS}"  # `make browser` names another one
 POLICY=/usr/sbin/policy-rc.d
 
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
 command -v apt-get >/dev/null && command -v dpkg-query >/dev/null || {
-  echo "make servers: needs Debian or Ubuntu (apt-get); elsewhere install prosody, ejabberd, go-sendxmpp, profanity, tmux and PostgreSQL yourself"
+  echo "make servers: needs Debian or Ubuntu (apt-get); elsewhere install these yourself: $PACKAGES"
   exit 1
 }
 

@@ -11,11 +11,11 @@ import pytest
 REMEDY = "`make servers` enables this test"
 
 
-def require(name: str, is_installed: bool) -> None:
+def require(name: str, is_installed: bool, remedy: str = REMEDY) -> None:
     """Skip the test if a program is missing. In CI, or with SPADE_COREASON_REQUIRE_SERVERS=1, fail it instead."""
     if is_installed:
         return
-    reason = f"{name} is not installed; {REMEDY}"
+    reason = f"{name} is not installed; {remedy}"
     if os.environ.get("CI", "").lower() in ("1", "true") or os.environ.get("SPADE_COREASON_REQUIRE_SERVERS") == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)

@@ -48,6 +48,12 @@ def test_a_text_that_begins_with_the_name_addresses_the_agent(text: str) -> None
     assert extract_question("Echo", text) == "tea?"
 
 
+def test_a_command_in_a_room_begins_with_a_configured_character() -> None:
+    slash, both = make_room(answers="command"), make_room(answers="command", command_prefixes=("/", "!"))
+    assert [slash.extract_question(room_message(text)) for text in ("/help", "!help", "help")] == ["/help", None, None]
+    assert [both.extract_question(room_message(text)) for text in ("/help", "!help", "help")] == ["/help", "!help", None]
+
+
 @pytest.mark.parametrize("text", ["Echo tea?", "hi Echo: tea?", "Echoes: tea?", "Echo-2: tea?", "@Echo-2 tea?", "> Echo: tea?"])
 def test_a_text_that_only_contains_the_name_does_not_address_the_agent(text: str) -> None:
     assert extract_question("Echo", text) is None

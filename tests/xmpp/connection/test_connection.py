@@ -177,12 +177,14 @@ async def test_a_wrong_password_is_a_login_error(local_server: XmppServer, tmp_p
     with pytest.raises(LoginError):
         await _start(jid, "wrong", endpoint_of(local_server), tmp_path)
     text = await _connect_error(endpoint_of(local_server), tmp_path, (jid, "wrong"), is_transient=False)
-    assert text.endswith("refuses the login: wrong password, or no such account; correct the password, or make the account")
+    remedy = f"make the account (prosodyctl adduser {jid}; ejabberdctl register {jid.partition('@')[0]} localhost PASSWORD)"
+    assert text.endswith(f"refuses the login: wrong password, or no such account; correct the password, or {remedy}")
 
 
 async def test_an_account_that_is_not_there_is_a_login_error(real_server: XmppServer, tmp_path: Path) -> None:
     text = await _connect_error(endpoint_of(real_server), tmp_path, ("nobody@localhost", "x"), is_transient=False)
-    assert text.endswith("refuses the login: wrong password, or no such account; correct the password, or make the account")
+    remedy = "make the account (prosodyctl adduser nobody@localhost; ejabberdctl register nobody localhost PASSWORD)"
+    assert text.endswith(f"refuses the login: wrong password, or no such account; correct the password, or {remedy}")
 
 
 @pytest.mark.parametrize(
@@ -197,8 +199,8 @@ async def test_a_refused_registration_says_why(server: Callable[..., XmppServer]
     with server(tmp_path / "server", allow_registration=False) as closed:
         account = ("new@localhost", "secret")
         text = await _connect_error(endpoint_of(closed), tmp_path, account, register=True, is_transient=False)
-    remedy = "correct the password, or make the account on the server"
-    assert text.endswith(f"refuses the login: wrong password, or no such account, and {why}; {remedy}")
+    remedy = "make the account (prosodyctl adduser new@localhost; ejabberdctl register new localhost PASSWORD)"
+    assert text.endswith(f"wrong password, or no such account, and {why}; correct the password, or {remedy}")
 
 
 async def test_an_untrusted_certificate_is_refused_before_the_password_leaves(real_server: XmppServer, tmp_path: Path) -> None:

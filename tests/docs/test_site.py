@@ -1,0 +1,257 @@
+"""The documentation site: it builds strictly and offline, loads nothing from other hosts, can be searched and fits a phone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from queue import Queue
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT
+from tests.support.servers.requirements import require
+from tests.support.wait import TIMEOUT_S
+
+BUILD_TIMEOUT_S = 300
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+_UNREACHABLE = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site. The processes of one test run share it."""
+    require("mkdocs", find_spec("mkdocs") is not None, "`pip install -e '.[docs]'` enables this test")
+    shared = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        shared = shared.parent
+    directory, log = shared / "site", shared / "site.log"
+    with (shared / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not log.exists():
+            log.write_text(build(directory), encoding="utf-8")
+    assert not log.read_text(encoding="utf-8"), log.read_text(encoding="utf-8")
+    return directory
+
+
+def build(directory: Path) -> str:
+    """Build the site without a network. Return what is wrong with it."""
+    offline = {**os.environ, "http_proxy": _UNREACHABLE, "https_proxy": _UNREACHABLE, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(directory)],
+        cwd=ROOT,
+        env=offline,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=BUILD_TIMEOUT_S,
+        check=False,
+    )
+    return "" if done.returncode == 0 else f"exit code {done.returncode}: {done.stdout}"
+
+
+class Resources(HTMLParser):
+    """A page, from which the addresses that it loads are read."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.ids.add(values.get("id") or "")
+        if tag in ("script", "img", "iframe", "source", "audio", "video", "embed") and values.get("src"):
+            self.loaded.append(str(values["src"]))
+        elif tag == "link" and values.get("rel") not in ("canonical", "prev", "next") and values.get("href"):
+            self.loaded.append(str(values["href"]))
+        elif tag == "object" and values.get("data"):
+            self.loaded.append(str(values["data"]))
+
+
+def pages(site: Path) -> list[Path]:
+    """Return the built pages."""
+    return sorted(site.rglob("*.html"))
+
+
+def test_each_page_of_the_documentation_is_built(site: Path) -> None:
+    sources = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+    built = {
+        f"{place}.md" if place != "." else "index.md"
+        for place in (str(path.parent.relative_to(site)) for path in pages(site) if path.name == "index.html")
+    }
+    assert built == sources
+
+
+def test_nothing_is_loaded_from_another_host(site: Path) -> None:
+    for page in pages(site):
+        for address in Resources(page).loaded:
+            parts = urlsplit(address)
+            assert not parts.netloc, f"{page}: {address}"
+            if page.name == "index.html":
+                assert parts.scheme == "data" or (page.parent / parts.path).resolve().is_file(), f"{page}: {address}"
+    for sheet in site.rglob("*.css"):
+        addresses = re.findall(r"url\(['\"]?([^)'\"]+)|@import\s+['\"]([^'\"]+)", sheet.read_text(encoding="utf-8"))
+        assert not [address for pair in addresses for address in pair if address.startswith(("http:", "https:", "//"))], sheet
+
+
+def test_diagrams_are_drawn_by_the_vendored_library(site: Path) -> None:
+    for page in pages(site):
+        text = page.read_text(encoding="utf-8")
+        has_diagram = '<pre class="mermaid">' in text
+        assert has_diagram == any(address.endswith("assets/mermaid.min.js") for address in Resources(page).loaded), page
+    assert "globalThis" in (site / "assets/mermaid.min.js").read_text(encoding="utf-8")
+    assert (DOCS / "assets/mermaid.LICENSE.txt").read_text(encoding="utf-8").startswith("The MIT License")
+
+
+def test_the_python_api_has_each_public_method(site: Path) -> None:
+    ids = Resources(site / "reference/python-api/index.html").ids
+    for name in (
+        "Response.error",
+        "Response.data",
+        "Response.ask",
+        "Response.step",
+        "Session.recall",
+        "Session.get",
+        "Stream.replace",
+        "Peers.ask",
+        "Peers.stream",
+        "Peers.tell",
+        "Files.fetch",
+        "Files.upload",
+        "AgentTester.restart",
+    ):
+        assert f"spade_coreason.{name}" in ids, name
+
+
+_WIDTHS_SCRIPT = """
+const widths = {};
+for (const address of ADDRESSES) {
+  const frame = document.createElement("iframe");
+  frame.style = "width: 375px; height: 800px";
+  frame.src = address;
+  document.body.append(frame);
+  await new Promise((done) => frame.onload = done);
+  const page = frame.contentDocument.documentElement;
+  widths[address] = page.scrollWidth - page.clientWidth;
+  frame.remove();
+}
+await report(widths);
+"""
+_SEARCH_SCRIPT = """
+const found = {};
+for (const question of QUESTIONS) {
+  const frame = document.createElement("iframe");
+  frame.style = "width: 1300px; height: 800px";
+  frame.src = "/?q=" + encodeURIComponent(question);
+  document.body.append(frame);
+  const results = () => [...frame.contentDocument.querySelectorAll(".md-search-result__item > .md-search-result__link")];
+  while (!results().length) await new Promise((done) => setTimeout(done, 50));
+  found[question] = results().map((link) => new URL(link.href)).map((url) => url.pathname + url.hash);
+  frame.remove();
+}
+await report(found);
+"""
+# Questions in the words of users, and the pages that answer them.
+QUESTIONS = {
+    "How do I stop it answering strangers?": {"how-to/access-and-operators/", "questions/#how-do-i-stop-an-agent-from"},
+    "What happens to questions while it is down?": {"questions/#what-happens-to-questions-while"},
+    "How do I delete what it knows about me?": {"how-to/retention/", "how-to/commands/"},
+    "How does an agent write first?": {"explanation/limits/#agents-that-write-first", "questions/#can-an-agent-write-first"},
+    "How do I test a tool call?": {"how-to/fake-model/"},
+    "How do I back up a running platform?": {"how-to/backups/"},
+    "How do I use PostgreSQL?": {"how-to/postgresql/"},
+    "How do I limit the messages of a person?": {"how-to/quotas/", "questions/#how-do-i-limit"},
+    "Does it support OMEMO?": {"explanation/limits/#encryption", "questions/#does-it-support-omemo"},
+    "How do I add an MCP server?": {"how-to/mcp/"},
+    "Which exit codes does ask have?": {"reference/errors-and-exit-codes/", "how-to/terminal/#exit-codes"},
+    "How do I start it with systemd?": {"how-to/systemd/"},
+    "How do I see the exception of an incident?": {"questions/#how-do-i-see-the-exception"},
+    "How does an agent ask another one?": {"tutorial/4-agents-ask-agents/", "questions/#how-does-an-agent-ask"},
+    "How do I send a file?": {"how-to/files/"},
+    "What survives a restart?": {"questions/#what-does-an-agent-remember", "explanation/"},
+    "How do I add my own slash command?": {"how-to/commands/"},
+    "Which environment variable overrides a setting?": {"reference/configuration/"},
+    "How do I get the agent into a chat room?": {"how-to/rooms/", "questions/#how-do-i-invite"},
+    "How many messages a second can it answer?": {"explanation/performance/", "questions/#how-many-messages"},
+    "How do I reload my code when I save?": {"how-to/develop-with-reload/"},
+    "conversation.retention.days": {"reference/configuration/#conversation-retention-days"},
+    "PeerTimeoutError": {"tutorial/4-agents-ask-agents/", "how-to/testing-agents/#problems"},
+}
+
+
+@contextmanager
+def serve(site: Path, script: str, reports: Queue[Any]) -> Iterator[str]:
+    """Serve the site and a page with a script, and yield the address of that page. `reports` gets what the script reports."""
+    report = 'const report = (value) => fetch("/report", {method: "POST", body: JSON.stringify(value)});'
+    page = f"<!doctype html><body><script type='module'>{report}{script}</script></body>".encode()
+
+    class Handler(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path != "/script":
+                super().do_GET()
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def do_POST(self) -> None:
+            reports.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/script"
+        server.shutdown()
+
+
+def run_in_browser(site: Path, profile: Path, script: str) -> Any:
+    """Run a script beside the site in a browser. Return what it reports."""
+    require("Chromium", CHROMIUM is not None, "`make browser` enables this test")
+    reports: Queue[Any] = Queue()
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-port=0"]
+    with serve(site, script, reports) as address:
+        command = [str(CHROMIUM), *options, f"--user-data-dir={profile}", address]
+        browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            return reports.get(timeout=4 * TIMEOUT_S)
+        finally:
+            browser.terminate()
+            browser.wait(TIMEOUT_S)
+
+
+def test_no_page_scrolls_sideways_on_a_phone(site: Path, tmp_path: Path) -> None:
+    addresses = [f"/{path.parent.relative_to(site)}/" for path in pages(site) if path.name == "index.html"]
+    widths = run_in_browser(site, tmp_path, _WIDTHS_SCRIPT.replace("ADDRESSES", json.dumps(addresses)))
+    assert len(widths) == len(addresses)
+    assert {place: excess for place, excess in widths.items() if excess > 0} == {}
+
+
+def test_the_search_answers_questions_of_users(site: Path, tmp_path: Path) -> None:
+    found = run_in_browser(site, tmp_path, _SEARCH_SCRIPT.replace("QUESTIONS", json.dumps(list(QUESTIONS))))
+    missed = {}
+    for question, expected in QUESTIONS.items():
+        first = [place.removeprefix("/") for place in found[question]][:4]
+        if not any(place.startswith(page) for place in first for page in expected):
+            missed[question] = first
+    assert missed == {}
