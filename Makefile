@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-semantic test-llm chaos check docs docs-serve bench servers browser format clean
+.PHONY: help demo test test-semantic test-llm chaos check docs docs-serve bench bench-pictures pictures servers browser format clean
 
 help:
 	@echo 'make demo            agents that talk, in this terminal; what it needs is set up in $(VENV)'
@@ -15,6 +15,8 @@ help:
 	@echo 'make docs-serve      shows the documentation on http://127.0.0.1:8000 while you write it'
 	@echo 'make format          formats, and mends what the linter can'
 	@echo 'make bench           measures, side by side with slixmpp and SPADE'
+	@echo 'make pictures        records the terminals that the documentation shows; installs asciinema (as root) and svg-term'
+	@echo 'make bench-pictures  measures, and draws the figures: an hour or less, on a machine that does nothing else'
 	@echo 'make chaos           the tests that take hours: attacks, kills, a thousand in a room, thousands of odd stanzas'
 	@echo 'make test-semantic   the tests with a real embedding model'
 	@echo 'make test-llm        the tests with a real language model, which OPENAI_* name'
@@ -69,6 +71,7 @@ check: $(VENV)/.ready
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m tests.docs.prose
+	@$(BIN)/python -m tests.docs.pictures check
 
 # Without a network: all that the pages load is in the repository.
 docs: $(VENV)/.ready
@@ -84,6 +87,24 @@ format: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	@$(BIN)/python -m benchmarks
+
+# The pictures of real runs. svg-term comes from npm, pinned by its lock file, and runs no scripts of packages.
+PICTURES := build/pictures
+pictures: $(VENV)/.ready $(PICTURES)/.ready
+	@$(BIN)/python -m tests.docs.pictures record
+	@$(BIN)/python -m tests.docs.pictures draw
+
+$(PICTURES)/.ready: tests/docs/pictures/svg_term/package-lock.json
+	@sh tests/support/servers/install.sh asciinema prosody profanity
+	@command -v npm >/dev/null || sh tests/support/servers/install.sh nodejs npm
+	@mkdir -p $(PICTURES) && cp tests/docs/pictures/svg_term/*.json $(PICTURES)
+	@cd $(PICTURES) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+bench-pictures: $(VENV)/.ready
+	@mkdir -p build
+	@$(BIN)/python -m benchmarks --json build/benchmarks.json
+	@$(BIN)/python -m tests.docs.pictures draw build/benchmarks.json
 
 # Installs from Debian what the tests run against; a policy file keeps the system services from starting.
 servers:

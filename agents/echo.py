@@ -6,6 +6,7 @@ import asyncio
 import re
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason.domain.translation import translate
 
 WORDS = re.compile(r"\S+\s*")
 
@@ -15,7 +16,7 @@ class EchoAgent:
 
     def __init__(self, manifest: AgentDefinition, delay_s: float = 0.0) -> None:
         if not isinstance(delay_s, int | float) or not delay_s >= 0:
-            raise ValueError(f"delay_s is a number of seconds, not {delay_s!r}")
+            raise ValueError(f"delay_s must be a number of seconds, not {delay_s!r}")
         self._manifest = manifest
         self._delay_s = delay_s
 
@@ -26,7 +27,7 @@ class EchoAgent:
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         """Stream the words of the request, `delay_s` seconds apart."""
-        await response.thought("Processing request…")
+        await response.thought(translate("Processing request…"))
         stream = await response.create_stream(title="Echo")
         for word in WORDS.findall(str(request.payload.get("query") or "")):
             await stream.write(word)

@@ -6,6 +6,7 @@ import re
 from datetime import datetime
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason.domain.translation import N_, translate
 from spade_coreason.exceptions import MemoryFullError
 
 _QUESTION = re.compile(
@@ -22,9 +23,24 @@ _STOP_WORDS = frozenset(
     "remember say should tell that the there they this to was we were what when where which who whom whose why will with would "
     "you your".split(" ")
 )
-_HELP = """Tell me something, and I remember it. Ask me, and I look it up.
+_HELP = N_("""Tell me something, and I remember it. Ask me, and I look it up.
 - `list` shows everything that I know from you
-- `forget WORDS` forgets the notes with these words, `forget everything` all of them"""
+- `forget WORDS` forgets the notes with these words, `forget everything` all of them""")
+
+_MONTHS = (
+    N_("January"),
+    N_("February"),
+    N_("March"),
+    N_("April"),
+    N_("May"),
+    N_("June"),
+    N_("July"),
+    N_("August"),
+    N_("September"),
+    N_("October"),
+    N_("November"),
+    N_("December"),
+)
 
 
 class NotesAgent:
@@ -45,9 +61,9 @@ class NotesAgent:
         conversation_id = str(request.metadata["conversation_id"])
         notes = await self._memory.aget_information(conversation_id)
         if not text or text.lower() == "help":
-            await response.markdown(_HELP)
+            await response.markdown(translate(_HELP))
         elif _LIST.match(text):
-            await response.markdown("\n".join(f"- {note}" for note in notes) or "I know nothing from you yet.")
+            await response.markdown("\n".join(f"- {note}" for note in notes) or translate("You have not told me anything yet."))
         elif forget := _FORGET.match(text):
             await response.markdown(await self._forget(conversation_id, notes, forget["what"], session))
         elif text.endswith("?") or _QUESTION.match(text):
@@ -56,9 +72,9 @@ class NotesAgent:
             try:
                 await self._remember(conversation_id, notes, text, request.created_at, session)
             except (MemoryFullError, ValueError) as error:
-                await response.error(f"I cannot remember this: {error}.")
+                await response.error(translate("I cannot remember this: {problem}.", problem=error))
             else:
-                await response.markdown(f'✓ I\'ll remember: "{text}".')
+                await response.markdown(translate('✓ I\'ll remember: "{note}".', note=text))
 
     async def _remember(self, conversation_id: str, notes: list[str], text: str, now: datetime, session: SessionHandle) -> None:
         if text in notes:  # said twice, or the turn was interrupted after this and runs again
@@ -74,29 +90,27 @@ class NotesAgent:
         scored = [(len(keywords & _significant_words(note)), number, note) for number, note in enumerate(notes)]
         best = max(scored, default=(0, 0, ""))
         if best[0] == 0:
-            return "I don't know; you did not tell me."
+            return translate("I don't know. You did not tell me.")
         dates = await session.get("dates", {})
         noted_at = dates.get(best[2])
-        on_day = f" on {_format_day(datetime.fromisoformat(noted_at))}" if noted_at else ""
-        return f'You told me{on_day}: "{best[2]}".'
+        if not noted_at:
+            return translate('You told me: "{note}".', note=best[2])
+        local = datetime.fromisoformat(noted_at).astimezone()
+        month = translate(_MONTHS[local.month - 1])
+        return translate('You told me on {day} {month}: "{note}".', day=local.day, month=month, note=best[2])
 
     async def _forget(self, conversation_id: str, notes: list[str], words: str, session: SessionHandle) -> str:
         keywords = _significant_words(words)
         is_everything = words.lower() in ("everything", "all", "it all", "me")
         forgotten = [note for note in notes if is_everything or keywords & _significant_words(note)]
         if not forgotten:
-            return f'I know nothing about "{words}".'
+            return translate('I know nothing about "{words}".', words=words)
         await self._memory.aremove_information(conversation_id, *forgotten)
         dates = await session.get("dates", {})
         await session.store("dates", {note: date for note, date in dates.items() if note in notes and note not in forgotten})
-        return "Forgotten:\n" + "\n".join(f"- {note}" for note in forgotten)
+        return translate("Deleted:") + "\n" + "\n".join(f"- {note}" for note in forgotten)
 
 
 def _significant_words(text: str) -> set[str]:
     words = {word.casefold() for word in re.findall(r"\w+", text)} - _STOP_WORDS
     return {word[:-1] if len(word) > 3 and word.endswith("s") else word for word in words}
-
-
-def _format_day(moment: datetime) -> str:
-    local = moment.astimezone()
-    return f"{local.day} {local:%B}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from spade_coreason import AgentDefinition, AgentRequest, PeerError, Peers, ResponseHandler, SessionHandle
+from spade_coreason.domain.translation import translate
 
 
 class RelayAgent:
@@ -15,7 +16,7 @@ class RelayAgent:
 
     def __init__(self, manifest: AgentDefinition, peers: Peers, ask: list[str], timeout_s: float = 30.0) -> None:
         if isinstance(ask, str) or not ask:
-            raise ValueError('the option "ask" is a list of agents, such as ["echo@localhost", "notes@localhost"]')
+            raise ValueError('the option "ask" must be a list of agents, such as ["echo@localhost", "notes@localhost"]')
         self._manifest = manifest
         self._peers = peers
         self._peer_jids = ask
@@ -28,7 +29,7 @@ class RelayAgent:
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         """Ask all agents at once. One that is offline, refuses or fails has a line that says so."""
-        await response.thought(f"Asking {' and '.join(self._peer_jids)}…")
+        await response.thought(translate("Asking {agents}…", agents=translate(" and ").join(self._peer_jids)))
         answers = await asyncio.gather(*(self._ask_peer(jid, request) for jid in self._peer_jids))
         await response.markdown("\n\n".join(answers))  # a single line break would join them into one paragraph
 
@@ -37,8 +38,8 @@ class RelayAgent:
         try:
             answer = await self._peers.ask(jid, request.create_child(request.payload), self._timeout_s)
         except PeerError as error:
-            return f"{name}: no answer ({error})"
-        return f"{name}: {answer.text or '(no text)'}"
+            return translate("{agent}: no answer ({problem})", agent=name, problem=error)
+        return f"{name}: {answer.text or translate('(no text)')}"
 
     def _name(self, jid: str) -> str:
         """Return the local part of the JID, or the whole JID if another agent has the same local part."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spade_coreason import AgentDefinition, AgentRequest, PeerError, Peers, ResponseHandler, SessionHandle
+from spade_coreason.domain.translation import translate, translate_plural
 
 
 class RoundTableAgent:
@@ -15,9 +16,11 @@ class RoundTableAgent:
         self, manifest: AgentDefinition, peers: Peers, ask: list[str], turns: int = 6, timeout_s: float = 30.0
     ) -> None:
         if isinstance(ask, str) or len(ask) < 2:
-            raise ValueError('the option "ask" is a list of two agents or more, such as ["poet@localhost", "critic@localhost"]')
+            raise ValueError(
+                'the option "ask" must be a list of two agents or more, such as ["poet@localhost", "critic@localhost"]'
+            )
         if isinstance(turns, bool) or turns < 1:
-            raise ValueError('the option "turns" is a number from 1 on: the number of contributions of all agents together')
+            raise ValueError('the option "turns" must be at least 1: the number of contributions of all agents together')
         self._manifest = manifest
         self._peers = peers
         self._peer_jids = ask
@@ -33,7 +36,7 @@ class RoundTableAgent:
         """Ask one agent after the other. One that is offline, refuses or fails is skipped from then on."""
         topic = str(request.payload.get("query") or "").strip()
         if not topic:
-            await response.markdown("What shall we talk about?")
+            await response.markdown(translate("What shall we talk about?"))
             return
         present = list(self._peer_jids)
         contributions: list[str] = []
@@ -41,22 +44,27 @@ class RoundTableAgent:
             if not present:
                 break
             speaker = present.pop(0)
-            await response.thought(f"{_name(speaker)} has the floor…")
+            await response.thought(translate("{name} has the floor…", name=_name(speaker)))
             contribution = await self._ask_speaker(speaker, request, "\n\n".join([topic, *contributions]))
             if contribution is None:
-                await response.markdown(f"**{_name(speaker)}** is not here.")
+                await response.markdown(translate("**{name}** is not here.", name=_name(speaker)))
                 continue
             present.append(speaker)
             contributions.append(f"{_name(speaker)}: {contribution}")
             await response.markdown(f"**{_name(speaker)}**: {contribution}")
-        await response.markdown(f"That was our round table: {len(contributions)} contributions.")
+        number = len(contributions)
+        await response.markdown(
+            translate_plural(
+                "That was our round table: {number} contribution.", "That was our round table: {number} contributions.", number
+            )
+        )
 
     async def _ask_speaker(self, speaker: str, request: AgentRequest, discussion: str) -> str | None:
         try:
             answer = await self._peers.ask(speaker, request.create_child({"query": discussion}), self._timeout_s)
         except PeerError:
             return None
-        return answer.text or "(nothing)"
+        return answer.text or translate("(nothing)")
 
 
 def _name(jid: str) -> str:

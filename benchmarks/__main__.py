@@ -31,6 +31,7 @@ from .report import (
     footprint_lines,
     footprint_targets,
     machine,
+    made,
     memory_lines,
     memory_targets,
     promptness_lines,
@@ -177,7 +178,7 @@ def main() -> int:
             return 1
     host = machine()
     print(", ".join(f"{name} {value}" for name, value in host.items()))
-    figures: dict[str, Any] = {"machine": host, "load": asdict(load), "speed": {}, PROMPTNESS: {}}
+    figures: dict[str, Any] = {"made": made(), "machine": host, "load": asdict(load), "speed": {}, PROMPTNESS: {}}
     targets: list[Target] = []
     if arguments.only in (None, *SERVERS):
         print(

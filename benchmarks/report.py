@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -160,6 +163,14 @@ async def server_version(server: XmppServer) -> str:
         answer = await client.xmpp.plugin["xep_0092"].get_version(server.domain, timeout=5)
     software = answer["software_version"]
     return f"{software['name']} {software['version']}"
+
+
+def made() -> dict[str, str]:
+    """Tell when this run is, and of which commit: with + behind it if files of the checkout were changed since."""
+    git = ("git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*")
+    described = subprocess.run(git, capture_output=True, text=True, check=False, timeout=60) if shutil.which("git") else None
+    commit = described.stdout.strip() if described else ""
+    return {"date": date.today().isoformat(), "commit": commit or "unknown"}
 
 
 def machine() -> dict[str, str | int | float]:

@@ -119,7 +119,7 @@ class Deadline:
         """
         task = self._task = self._task or asyncio.current_task()
         if task is None:
-            raise RuntimeError("a Deadline is for a task")
+            raise RuntimeError("a Deadline needs a running task")
         before = task.cancelling()
         steps: Any = work.__await__()
         if self._timers.delay_s > 0:
@@ -160,7 +160,7 @@ class Deadline:
         try:
             generator.close()
         except RuntimeError:  # it swallows even GeneratorExit
-            log.error("what was cancelled after %g s does not end; it is left where it stands", self._timers.delay_s)
+            log.error("a task that was cancelled after %g s does not end; it is abandoned", self._timers.delay_s)
 
     def _expire(self) -> None:
         self._second_cancel = asyncio.get_running_loop().call_later(self._cancel_grace_s, self._cancel)
@@ -173,7 +173,7 @@ class Deadline:
 
 
 def _warn_blocked_loop(work_name: str, blocked_s: float) -> None:
-    log.warning("%s held up everybody else for %.1f s; give what blocks to asyncio.to_thread", work_name, blocked_s)
+    log.warning("%s blocked the event loop for %.1f s; run blocking code with asyncio.to_thread", work_name, blocked_s)
 
 
 _MAX_THREADS = 32
@@ -196,7 +196,7 @@ class DaemonThreads:
         If the caller is cancelled, the call continues and its result is dropped. Raise RuntimeError if too many calls run.
         """
         if not self._free:
-            raise RuntimeError("too many functions that were called before have not returned")
+            raise RuntimeError("too many earlier calls have not returned")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         call = partial(copy_context().run, function, *args, **kwargs)

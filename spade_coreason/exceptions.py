@@ -136,14 +136,14 @@ class DatabaseEmptyError(StoreError):
     """The database `name` has no tables: nothing was ever stored in it."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name}: nothing is stored there yet")
+        super().__init__(f"{name}: nothing is stored here yet")
 
 
 class MemoryFileError(StoreError):
     """An interaction memory file cannot be read. The file at `path` is left unchanged and never emptied."""
 
     def __init__(self, path: Path, problem: str, remedy: str) -> None:
-        super().__init__(f"{path}: {problem}; the file is kept as it is; {remedy}")
+        super().__init__(f"{path}: {problem}; the file is left unchanged; {remedy}")
         self.path = path
         self.problem = problem
 
@@ -153,8 +153,8 @@ class MemoryFullError(StoreError):
 
     def __init__(self, conversation_id: str, limit: int) -> None:
         super().__init__(
-            f"the memory of the conversation {conversation_id!r} is full: {limit:,} bytes are the most; forget some of it,"
-            " or allow more (limits.memory_conversation_bytes; in Python MemoryLimits)"
+            f"the memory of the conversation {conversation_id!r} is full (limit: {limit:,} bytes); delete entries,"
+            " or raise limits.memory_conversation_bytes (in Python: MemoryLimits)"
         )
         self.conversation_id = conversation_id
         self.limit = limit
@@ -190,7 +190,7 @@ class ModelError(CoReasonError):
         is_transient: bool = False,
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(f"{where}: {problem}{f'; its words: {server_message}' if server_message else ''}")
+        super().__init__(f"{where}: {problem}{f'; the server says: {server_message}' if server_message else ''}")
         self.where = where
         self.problem = problem
         self.is_transient = is_transient
@@ -221,7 +221,7 @@ class FetchError(FileError):
         authority, slash, path = rest.partition("/")
         public_url = f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}" if rest else scheme
         public_url = re.split(r"[?#]", public_url, maxsplit=1)[0]
-        super().__init__(f"{public_url[:200]!r} is not fetched: {problem}")
+        super().__init__(f"{public_url[:200]!r} was not fetched: {problem}")
         self.url = url
         self.problem = problem
 
@@ -233,7 +233,7 @@ class UploadError(FileError):
     """
 
     def __init__(self, name: str, problem: str, remedy: str = "") -> None:
-        super().__init__(f"{name!r} is not uploaded: {problem}")
+        super().__init__(f"{name!r} was not uploaded: {problem}")
         self.name = name
         self.problem = problem
         self.remedy = remedy
@@ -280,7 +280,7 @@ class RequestTooLongError(PeerError):
     exit_code = 2
 
     def __init__(self, jid: str, size: int, limit: int) -> None:
-        problem = f"was not asked: the request has {size:,} bytes on the wire, and {limit:,} are the most"
+        problem = f"was not sent the request, which has {size:,} bytes on the wire (limit: {limit:,})"
         super().__init__(jid, f"{problem}; send a link to the text instead")
         self.size = size
         self.limit = limit

@@ -683,18 +683,18 @@ class AgentTester:
         if model is None:
             return {}
         if self._isolation is not None:
-            raise ConfigError("model", "it answers in this process only; test the agent without isolation")
+            raise ConfigError("model", "a model stand-in works in this process only; test the agent without isolation")
         if isinstance(model, FakeModel):
             models = dict.fromkeys(self._agent_specs, model)
         else:
             given = {self._complete_jid(name): one for name, one in model.items()}
             if unknown := [jid for jid in given if jid not in self._agent_specs]:
-                raise ConfigError("model", f"there is no agent {unknown[0]}; there is {', '.join(self._agent_specs)}")
+                raise ConfigError("model", f"there is no agent {unknown[0]}; the agents are {', '.join(self._agent_specs)}")
             models = {jid: given.get(jid) or FakeModel([]) for jid in self._agent_specs}
         from .llm import LLMAgent
 
         if built := [jid for jid, spec in self._agent_specs.items() if isinstance(spec, LLMAgent)]:
-            raise ConfigError("model", f"{built[0]} is built already and asks its own model; give its class or a function")
+            raise ConfigError("model", f"{built[0]} is already built with its own model; pass its class or a function")
         return models
 
     def _install_model(self, jid: str) -> AbstractContextManager[None]:

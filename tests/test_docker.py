@@ -219,7 +219,7 @@ async def test_the_prosody_of_compose_can_be_closed_to_new_accounts(tmp_path: Pa
     async with prosody_of_compose(tmp_path, ALLOW_REGISTRATION="no") as container:
         account = ("visitor@localhost", "another password")
         client = AgentClient(*account, host="127.0.0.1", port=container.port, ca_file=container.ca_file, register=True)
-        with pytest.raises(LoginError, match="the server takes no registrations"):
+        with pytest.raises(LoginError, match="the server does not accept registrations"):
             async with client:
                 pass
 

@@ -1,4 +1,4 @@
-"""docs/reference/python-api.md lists the public names, and a type checker accepts the examples of README, docs and `init`."""
+"""The reference lists the public names, and a type checker accepts the examples of README, docs, examples/ and `init`."""
 
 from __future__ import annotations
 
@@ -132,12 +132,16 @@ async def test_the_documented_oven_uses_what_is_added_to_the_seed(tmp_path: Path
 def test_a_strict_type_checker_accepts_every_example(tmp_path: Path) -> None:
     names = write_examples(tmp_path)
     assert len(names) == len(set(names)) >= 10
+    for path in ROOT.glob("examples/*/*.py"):
+        assert path.name not in names
+        (tmp_path / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+        names.append(path.name)
     projects = build_files(derive_name("forecaster")), build_files(derive_name("adviser"), uses_model=True)
     for files in projects:  # `spade-coreason init`
-        for path, text in files.items():
-            if path.endswith(".py"):
-                (tmp_path / Path(path).name).write_text(text, encoding="utf-8")
-                names.append(Path(path).name)
+        for file, text in files.items():
+            if file.endswith(".py"):
+                (tmp_path / Path(file).name).write_text(text, encoding="utf-8")
+                names.append(Path(file).name)
     imported = " ".join(
         re.findall(r"^ *(?:from|import) .*", "\n".join((tmp_path / name).read_text("utf-8") for name in names), re.M)
     )

@@ -101,13 +101,16 @@ async def manifested(request: AgentRequest, session: SessionHandle, response: Re
     ("wrong", "line"),
     [
         (lambda request, session, response: None, "<lambda> must be a function written with `async def`"),
-        (CountingAgent, "CountingAgent is a class; one with `manifest` and `assist` is an agent without it"),
+        (CountingAgent, "CountingAgent is a class; a class with `manifest` and `assist` needs no decorator"),
         ("weather", "'weather' must be a function written with `async def`"),
         (asyncio.sleep, "sleep must take (request, session, response) first"),
         (generator, "generator is a generator; answer with `await response.markdown(...)`, not with `yield`"),
-        (echo, "echo is an agent already; write @agent once"),
+        (echo, "echo is already an agent; use @agent once"),
         (positional, "positional takes option by position only; it is filled by name: remove the `/`"),
-        (manifested, "manifested takes a manifest, and has one of its own; say it with name, version, description"),
+        (
+            manifested,
+            "manifested has a parameter `manifest`; use the arguments name, version and description of @agent instead",
+        ),
     ],
 )
 def test_anything_but_a_coroutine_of_three_parameters_is_refused_in_one_line(wrong: Any, line: str) -> None:
@@ -146,7 +149,7 @@ async def test_further_parameters_are_filled_by_name() -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({}, "options.greeting: is missing, and takes_one needs it; give it a value"),
+        ({}, "options.greeting: is missing, and takes_one needs it; set a value"),
         ({"greting": 1}, 'options.greting: unknown option of takes_one; did you mean "greeting"?'),
     ],
 )

@@ -157,11 +157,11 @@ def build_token_counter(memory: MemorySettings, project: Path, place: str) -> To
     try:
         tokens = count("How many tokens has this?")
     except Exception as error:  # the function is the user's code
-        raise ConfigError(place, f"{name} cannot count a text: {describe_error(error, project)}; correct it there") from error
-    if not isinstance(tokens, int) or tokens < 1:
         raise ConfigError(
-            place, f"{name} says that a text has {tokens!r} tokens; a function is needed that gives a whole number"
-        )
+            place, f"{name} cannot count a text: {describe_error(error, project)}; correct the function"
+        ) from error
+    if not isinstance(tokens, int) or tokens < 1:
+        raise ConfigError(place, f"{name} returned {tokens!r} for a text; a token counter must return a whole number")
     return guard_counter(count, name)
 
 

@@ -32,7 +32,7 @@ async def read_incident_texts(database: Database, agent: str, row: int, number: 
     """
     found = await load_incident_with_texts(database, agent, row)
     if found is None or found.number != number:
-        raise StoreError(f"incident {number} has just been deleted")
+        raise StoreError(f"incident {number} was deleted a moment ago")
     entry = AuditEntry(actor="operator", action="incident.message", resource=f"incident {number}", outcome="success")
     await AgentRepository(database, agent).audit_trail.append(entry, found.person)
     return found
@@ -48,8 +48,8 @@ async def serve_incident_socket(data_dir: Path, database: Database) -> AsyncIter
         except ConnectionError:
             raise
         except Exception:  # also an unknown request from a command of another version
-            log.exception("the message of an incident could not be read")
-            reply = {"problem": "the platform that runs could not do this; its log says why"}
+            log.exception("the message of an incident cannot be read")
+            reply = {"problem": "the running platform failed to do this; its log has the reason"}
         writer.write(json.dumps(reply).encode())
 
     async with serve_socket(data_dir, INCIDENT_SOCKET, handle):
@@ -80,9 +80,7 @@ async def request_incident_texts(data_dir: Path, incident: Incident) -> Incident
         finally:
             writer.close()
     except (OSError, ValueError) as error:
-        problem = (
-            "is in use, and the platform there does not answer: it is starting, stopping or of an older version; try again"
-        )
+        problem = "is in use, but its platform does not answer: it is starting, stopping or has an older version; try again"
         raise CoReasonError(f"{data_dir} {problem}") from error
     if "texts" not in reply:
         raise CoReasonError(str(reply.get("problem")))

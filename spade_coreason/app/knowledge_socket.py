@@ -35,8 +35,8 @@ async def serve_knowledge_socket(data_dir: Path, knowledge_by_agent: Mapping[str
         except ConnectionError:
             raise
         except Exception:  # also an unknown request from a command of another version
-            log.exception("what was asked of what agents know could not be done")
-            reply = {"problem": "the platform that runs could not do this; its log says why"}
+            log.exception("a change of the knowledge of an agent failed")
+            reply = {"problem": "the running platform failed to do this; its log has the reason"}
         writer.write(f"{json.dumps(reply)}\n".encode())
 
     # A stop cancels running requests. A repeated request continues where the cancelled one stopped.
@@ -54,7 +54,7 @@ async def _handle_request(
 
     knowledge = knowledge_by_agent.get(request.pop("agent"))
     if knowledge is None:
-        return {"problem": "the platform that runs does not run this agent; name one of its own, or stop it first"}
+        return {"problem": "the running platform does not run this agent; name one of its agents, or stop the platform first"}
     try:
         match request.pop("do"):
             case "add":
@@ -64,7 +64,7 @@ async def _handle_request(
             case "reindex":
                 return {"result": await knowledge.reindex(progress)}
             case action:
-                return {"problem": f"the platform that runs cannot {action}; it is of another version: start it anew"}
+                return {"problem": f"the running platform has another version and cannot {action}; restart it"}
     except CoReasonError as error:
         return {"problem": str(error), "is_of_document": isinstance(error, KnowledgeError)}
 
@@ -107,7 +107,7 @@ class RemoteKnowledge(Knowledge):
             try:
                 reader, writer = await asyncio.open_unix_connection(address)
             except OSError as error:
-                problem = "is in use, and nobody there takes it: the platform is just starting or stopping; try again"
+                problem = "is in use, but its platform does not answer: it is starting or stopping; try again"
                 raise CoReasonError(f"{self._data_dir} {problem}") from error
         try:
             writer.write(json.dumps({"agent": self.repository.agent, **request}).encode())

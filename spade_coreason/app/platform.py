@@ -209,7 +209,8 @@ class Platform:
         try:
             settings.storage.memory_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            problem = f"{settings.storage.memory_dir}: cannot be made: {error.strerror}; see to the directory, or name another"
+            remedy = "correct the permissions of the directory above, or name another directory"
+            problem = f"{settings.storage.memory_dir}: cannot be created: {error.strerror}; {remedy}"
             raise ConfigError(settings.place("storage.memory_dir"), problem) from error
         self._stack.push_async_callback(self._close_memories)
         self._embedder = build_embedder(settings)
@@ -241,7 +242,7 @@ class Platform:
         self.server_description = f"{local.kind}, {local.host}:{local.port}"
         if local.kind == "embedded":
             self.server_description += (
-                " (for demonstrations: senders can be forged; `apt install prosody` gives you a real one)"
+                " (for demonstrations: senders can be forged; `apt install prosody` installs a full server)"
             )
         # About one in fifty connections to the embedded server hangs while it is opened.
         timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
@@ -275,15 +276,15 @@ class Platform:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            raise ConfigError(str(path), f"is no JSON ({error}); remove it, and new passwords are made up") from error
+            raise ConfigError(str(path), f"is not JSON ({error}); delete it to generate new passwords") from error
         if not isinstance(passwords, dict):
-            raise ConfigError(str(path), "holds no accounts; remove it, and new passwords are made up")
+            raise ConfigError(str(path), "contains no accounts; delete it to generate new passwords")
         return passwords
 
     def _build_agent(self, place: str, settings: AgentSettings) -> None:
         jid = bare_jid(settings.jid)
         if self.database is None:
-            raise CoReasonError("the database is opened before the agents")
+            raise CoReasonError("open the database before the agents")
         configured = settings.password.get_secret_value() if settings.password is not None else None
         password = configured or self._passwords.get(jid, "")
         needs_registration = settings.register_account and self.server is None
@@ -407,12 +408,12 @@ class Platform:
         """Log why an agent is not online yet: a missing server once for all its agents, another problem once for each agent."""
         if isinstance(error, ConnectError):
             key, level = error.address, logging.WARNING
-            text = f"cannot connect to {error.address}, trying again until it answers: {error.problem}"
+            text = f"cannot connect to {error.address}, retrying until it answers: {error.problem}"
         else:
             key, level = f"{jid}: {describe_start_error(error)}", logging.ERROR
-            text = f"{key}; it stays away and is tried again"
+            text = f"{key}; the agent stays offline and its start is retried"
         log.log(logging.INFO if key in self._reported_problems else level, "%s", text)
-        log.debug("%s: the failed start", jid, exc_info=error)
+        log.debug("%s: the start failed", jid, exc_info=error)
         self._reported_problems.add(key)
 
     async def _stop_agents(self) -> None:
@@ -423,14 +424,17 @@ class Platform:
         stops = (host.stop(grace_s) for host in self.agents.values())
         for problem in await asyncio.gather(*stops, return_exceptions=True):
             if isinstance(problem, BaseException):  # the other agents are stopped nevertheless
-                log.error("an agent does not stop as it should", exc_info=problem)
+                log.error("an agent failed to stop cleanly", exc_info=problem)
 
     async def _index_passages(self, database: Database) -> None:
         """Index the passages of an older version anew, beside the agents."""
         try:
             await index_outdated_passages(database)
         except StoreError as error:
-            log.warning("passages of an older version are found by fewer forms of words; the next start goes on: %s", error)
+            log.warning(
+                "cannot add word forms to the search index of older passages; the next start continues with them: %s",
+                error,
+            )
 
     async def _check_uploads(self, host: HostedAgent, domain: str) -> None:
         """Log once for each server if answers that are too long for a chat cannot be uploaded there."""
@@ -450,7 +454,7 @@ class Platform:
     def _on_background_done(self, task: asyncio.Task[None]) -> None:
         self._background_tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task in the background has failed; the agents go on", exc_info=error)
+            log.error("a background task failed; the agents are not affected", exc_info=error)
 
     async def _stop_background_tasks(self) -> None:
         tasks = list(self._background_tasks)

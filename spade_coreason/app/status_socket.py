@@ -51,8 +51,10 @@ def read_status(data_dir: Path, timeout_s: float = 5.0) -> PlatformStatus | None
         return PlatformStatus.from_json(text)
     except TimeoutError as error:
         problem = f"does not answer within {timeout_s:g} s; something blocks its event loop"
-        raise ServerError(f"the platform on {data_dir} runs, and {problem}") from error
+        raise ServerError(f"the platform on {data_dir} is running, but {problem}") from error
     except TypeError as error:
-        raise ServerError(f"the platform on {data_dir} is of another version; ask it with that one") from error
+        raise ServerError(f"the platform on {data_dir} has another version; run the command with that version") from error
     except (OSError, ValueError) as error:
-        raise ServerError(f"{data_dir} is in use, but its platform does not answer: it is just starting or stopping") from error
+        raise ServerError(
+            f"{data_dir} is in use, but its platform does not answer: it is starting or stopping; try again"
+        ) from error

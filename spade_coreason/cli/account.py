@@ -32,7 +32,7 @@ def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Path(file_okay=False, path_type=Path),
         envvar="SPADE_COREASON_DATA_DIR",
         metavar="DIR",
-        help="The data directory of the platform.  [default: that of the configuration, else data]",
+        help="The data directory of the platform.  [default: data_dir of the configuration, else ./data]",
     )(function)
 
 
@@ -40,21 +40,28 @@ def account_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of commands that ask agents."""
     for option in reversed(
         (
-            click.option("--jid", "own_jid", metavar="JID", help="Your own account.  [default: the guest of the platform]"),
-            click.option("--host", help="The server, if it is not where your JID's domain leads."),
-            click.option("--port", type=click.IntRange(1, 65535), help="Its port.  [default: 5222]"),
-            click.option("--ca-file", type=_FILE, metavar="FILE", help="The authority that signed the server's certificate."),
+            click.option(
+                "--jid", "own_jid", metavar="JID", help="Your own account.  [default: the guest account of the platform]"
+            ),
+            click.option("--host", help="The host of your server.  [default: found through the domain of your JID]"),
+            click.option("--port", type=click.IntRange(1, 65535), help="The port of your server.  [default: 5222]"),
+            click.option(
+                "--ca-file",
+                type=_FILE,
+                metavar="FILE",
+                help="A PEM file with the authority that signed the server's certificate.",
+            ),
             click.option("--no-verify", is_flag=True, help="Do not verify the server's certificate."),
             click.option(
                 "--password-file",
                 type=_FILE,
                 metavar="FILE",
-                help=f"A file with your password.  [default: the variable {PASSWORD_VARIABLE}, else you are asked]",
+                help=f"A file with your password.  [default: the environment variable {PASSWORD_VARIABLE}, else a prompt]",
             ),
         )
     ):
         function = option(function)
-    return config_option("config/platform.yaml, if there is one")(data_option(function))
+    return config_option("config/platform.yaml, if it exists")(data_option(function))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +110,15 @@ class Account:
         except ValueError as error:
             raise ConfigError("JID", str(error)) from error
         if self.is_complete and jid_domain(jid) == jid_domain(self.jid) and bare_jid(jid) not in self.agents:
-            raise PeerUnavailableError(jid, f"is not there; {describe_agents(tuple(self.agents))}")
+            raise PeerUnavailableError(jid, f"does not exist on this platform; {describe_agents(tuple(self.agents))}")
         return jid
 
 
 def describe_agents(agents: Sequence[str]) -> str:
     """Return half a sentence that lists agents."""
     if len(agents) == 1:
-        return f"there is only {agents[0]}"
-    return f"there are {', '.join(agents) or 'no agents'}"
+        return f"the only agent is {agents[0]}"
+    return f"the agents are {', '.join(agents)}" if agents else "there are no agents"
 
 
 def resolve_account(
@@ -137,7 +144,7 @@ def resolve_account(
         }
         if ineffective := [option for option, value in values.items() if value]:
             raise ConfigError(
-                ineffective[0], "needs --jid JID, an account of your own; without it you are the guest of the platform here"
+                ineffective[0], "needs --jid JID, your own account; without it, the guest account of the local platform is used"
             )
         return _guest_account(running, directory)
     from ..domain.jid import parse_jid
@@ -164,13 +171,15 @@ def find_running_directory(file: Path | None, data: Path | None) -> Path:
 def _guest_account(running: RunFile | None, directory: Path) -> Account:
     shown = format_path(directory)
     if running is None and is_platform_running(directory):
-        raise ServerError(f"{shown} is in use, and no platform answers there: it is just starting or stopping; try again")
+        raise ServerError(f"{shown} is in use, but its platform does not answer: it may be starting or stopping; try again")
     if running is None:
-        remedy = "start one (`spade-coreason up`), or name your account with --jid, or another data directory"
+        remedy = "start one (`spade-coreason up`), or name your own account with --jid, or another data directory"
         remedy += " with -c, --project or --data"
         raise no_platform_error(directory, remedy)
     if running.guest is None:
-        raise ConfigError("--jid", f"is missing; the platform on {shown} uses {running.domain}, which has no guest account")
+        raise ConfigError(
+            "--jid", f"is missing: the platform on {shown} has no guest account on {running.domain}; name your own account"
+        )
     ca_file = Path(running.ca_file) if running.ca_file else None
     return Account(
         running.guest["jid"],
@@ -189,9 +198,9 @@ def no_platform_error(directory: Path, remedy: str) -> ServerError:
     """Build the error that no platform runs on a data directory, or that this user cannot know."""
     shown = format_path(directory)
     if not directory.is_dir():
-        return ServerError(f"no platform is running on {shown} (there is no directory {directory.absolute()}); {remedy}")
+        return ServerError(f"no platform is running on {shown} (the directory {directory.absolute()} does not exist); {remedy}")
     if not os.access(directory, os.R_OK | os.X_OK):
-        return ServerError(f"{shown} may not be read by this user, who cannot know whether a platform is running; {remedy}")
+        return ServerError(f"this user may not read {shown}, so it is unknown whether a platform is running; {remedy}")
     return ServerError(f"no platform is running on {shown}; {remedy}")
 
 
@@ -217,5 +226,5 @@ def read_password_file(file: Path, place: str) -> str:
     except UnicodeDecodeError as error:
         raise ConfigError(place, f"{file} is not UTF-8; save it as UTF-8") from error
     if not password or "\n" in password:
-        raise ConfigError(place, f"{file} must hold the password in one line, and nothing else")
+        raise ConfigError(place, f"{file} must contain the password on one line, and nothing else")
     return password

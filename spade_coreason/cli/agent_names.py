@@ -39,9 +39,9 @@ class AgentName(NamedTuple):
 def check_name(name: str) -> str:
     """Return a name that was chosen for a module. Raise ConfigError if it cannot be one, or is taken."""
     if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name) or name != name.lower():
-        raise ConfigError("--name", f'"{name}" is no name for a module; use lower-case letters, digits and _')
+        raise ConfigError("--name", f'"{name}" is not a valid module name; use lower-case letters, digits and _')
     if _is_taken(name):
-        raise ConfigError("--name", f'"{name}" is the name of something else; choose another')
+        raise ConfigError("--name", f'"{name}" is already the name of another module; choose a different one')
     return name
 
 

@@ -32,9 +32,9 @@ def storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--agent",
         metavar="JID",
         shell_complete=complete_agents,
-        help="The agent; a name alone is enough.  [default: all, or the only one where it must be one]",
+        help="The agent: its JID, or its name alone.  [default: all agents, or the only one if the command takes one]",
     )
-    return config_option("config/platform.yaml, if there is one")(data_option(agent(function)))
+    return config_option("config/platform.yaml, if it exists")(data_option(agent(function)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,9 @@ class AgentStorage:
         if len(self.agents) == 1:
             return self.agents[0]
         known = ", ".join(self.agents)
-        raise ConfigError("--agent", f"is missing; there are {known}" if known else "is missing, and no agent is known here")
+        raise ConfigError(
+            "--agent", f"is missing; the agents are {known}" if known else "is missing, and there are no agents here"
+        )
 
 
 @asynccontextmanager
@@ -79,7 +81,7 @@ async def open_storage(
     if creates_directory:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if _is_given_on_command_line("data") and not settings.data_dir.is_dir():
-        raise ConfigError("--data", f"there is no directory {settings.data_dir}; name the one that a platform ran on")
+        raise ConfigError("--data", f"the directory {settings.data_dir} does not exist; name the data directory of a platform")
     with ExitStack() as stack:
         if is_exclusive and settings.data_dir.is_dir():
             from ..storage import lock_database, lock_directory

@@ -20,24 +20,25 @@ from .logging import configure_logging
 
 # `--help` lists these sentences, so that it need not import the commands. A test compares them with the commands' own help.
 COMMANDS = {
-    "demo": "Talk to the ready-made agents on a server of their own.",
-    "up": "Run every agent of a configuration until it is stopped.",
+    "demo": "Chat with ready-made agents on a local server.",
+    "up": "Run the agents of a configuration until you stop them.",
     "run": "Run agents without a configuration file.",
     "chat": "Chat with an agent in the terminal.",
     "ask": "Ask an agent one question and print its answer.",
-    "status": "Show how the running platform and each of its agents are.",
+    "invite": "Print the address of an agent as a URI and a QR code, to add it from a phone.",
+    "status": "Show the state of the running platform and its agents.",
     "check": "Check a configuration without changing anything.",
-    "init": "Make a new project with an agent, its configuration and its test.",
+    "init": "Create a project with an agent, a configuration and a test.",
     "conversations": "List conversations and their states.",
-    "sessions": "See or delete what the agents said with whom.",
-    "requests": "See the requests that ended the platform, and run them again or delete them.",
-    "incident": "Show the exception behind an incident that a person was told of.",
-    "memory": "See, delete, import or compact what the agents remember.",
-    "storage": "Back up, restore, check or migrate what the agents keep.",
-    "knowledge": "Give documents to agents, and see what they know.",
-    "audit": "See what agents did, and whether the record of it is whole.",
-    "tools": "Show what the MCP servers of agents offer, with the hash of each tool.",
-    "completion": "Print the script that completes commands in your shell.",
+    "sessions": "List, show or delete the stored sessions of agents.",
+    "requests": "List requests that crashed the platform, and retry or delete them.",
+    "incident": "Show the exception behind an incident number.",
+    "memory": "List, show, delete, import or compact the interaction memories of agents.",
+    "storage": "Back up, restore, check or migrate the stored data.",
+    "knowledge": "Add, list, search or remove the documents that agents can search.",
+    "audit": "Show the audit trails of agents, and verify that they are unchanged.",
+    "tools": "List the tools of the agents' MCP servers, with their hashes.",
+    "completion": "Print the completion script for your shell.",
 }
 
 
@@ -90,18 +91,18 @@ class RootGroup(CLIGroup):
     PROGRAM,
     cls=RootGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Every command explains itself: spade-coreason ask --help",
+    epilog="Run `spade-coreason COMMAND --help` for details of a command.",
 )
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.option(
     "--project",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The directory from which modules and relative paths are found.  [default: the current one]",
+    help="The directory where modules and relative paths are looked up.  [default: the current directory]",
 )
-@click.option("-v", "--verbose", count=True, help="Say more on standard error: -v what happens, -vv also why.")
+@click.option("-v", "--verbose", count=True, help="Log more to standard error (-v: info, -vv: debug and tracebacks).")
 @click.pass_context
 def cli(ctx: click.Context, project: Path | None, verbose: int) -> None:
-    """Put Python agents on any XMPP server, and talk to them."""
+    """Run Python agents on any XMPP server, and talk to them."""
     ctx.obj = GlobalOptions(project=(project or Path.cwd()).absolute(), verbosity=verbose)
     configure_logging(verbose)
 

@@ -38,7 +38,7 @@ def print_guest(jid: str, agents: int) -> None:
     """Print the guest's JID and the keys of a chat with that many agents, in one line if it fits, else in two."""
     identity, key_hints = (
         f"{'You are':<{_COLUMN}}{jid}.",
-        f"{'Tab changes the agent, ' if agents > 1 else ''}/help shows more, Ctrl-D leaves.",
+        f"{'Tab switches agents, ' if agents > 1 else ''}/help shows more, Ctrl-D quits.",
     )
     width = terminal_width()
     fits = width is None or get_cwidth(f"{identity}  {key_hints}") < width

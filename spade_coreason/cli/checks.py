@@ -79,7 +79,7 @@ async def check_settings(settings: Settings) -> list[Finding]:
 def _describe_settings(settings: Settings) -> str:
     count = len(settings.agents)
     if not count:
-        return f"there are no agents; add one under {settings.place('agents')}"
+        return f"no agents are configured; add one under {settings.place('agents')}"
     return f"{count} agent{'' if count == 1 else 's'}, server mode {settings.server.mode}, data in {settings.data_dir}"
 
 
@@ -90,14 +90,14 @@ def _check_installation() -> Iterator[Finding]:
     """
     spade = installed_version("spade")
     yield Finding(
-        "spade", "good" if spade else "bad", spade or "is not installed; pip install spade-coreason", 0 if spade else 2
+        "spade", "good" if spade else "bad", spade or "is not installed; run: pip install spade-coreason", 0 if spade else 2
     )
     problem = slixmpp_problem(installed_version("slixmpp"), installed_version("slixmpp-multiplatform"))
     if problem:
         yield Finding("slixmpp", "bad", problem, 2)
     else:
         yield Finding(
-            "slixmpp", "good", f"slixmpp-multiplatform {installed_version('slixmpp-multiplatform')}, as SPADE wants it"
+            "slixmpp", "good", f"slixmpp-multiplatform {installed_version('slixmpp-multiplatform')}, as SPADE requires"
         )
 
 
@@ -116,9 +116,9 @@ def slixmpp_problem(plain_version: str | None, multiplatform_version: str | None
     wanted = f"slixmpp-multiplatform=={multiplatform_version}" if multiplatform_version else "slixmpp-multiplatform"
     remedy = f"pip uninstall -y slixmpp slixmpp-multiplatform && pip install --force-reinstall --no-deps {wanted}"
     if multiplatform_version is None:
-        return f"slixmpp-multiplatform, which SPADE needs, is not installed; mend it: {remedy}"
+        return f"slixmpp-multiplatform, which SPADE needs, is not installed; run: {remedy}"
     versions = f"slixmpp {plain_version} and slixmpp-multiplatform {multiplatform_version}"
-    return f"{versions} have overwritten each other's files; mend it: {remedy}"
+    return f"{versions} have overwritten each other's files; run: {remedy}"
 
 
 async def _check_storage(settings: Settings) -> AsyncIterator[Finding]:
@@ -128,16 +128,20 @@ async def _check_storage(settings: Settings) -> AsyncIterator[Finding]:
     running = read_run_file(directory)
     if running is not None:
         yield Finding(
-            "data directory", "note", f"in use: a platform is running (process {running.pid}); spade-coreason status shows it"
+            "data directory",
+            "note",
+            f"in use by a running platform (process {running.pid}); `spade-coreason status` shows its state",
         )
     elif not _is_writable(directory):
         yield Finding(
-            "data directory", "bad", f"{directory}: this user may not write there; give it to them, or name another", 2
+            "data directory", "bad", f"{directory}: this user has no write permission; grant it, or name another directory", 2
         )
         return
     memories = settings.storage.memory_dir
     if not _is_writable(memories):
-        yield Finding("memory_dir", "bad", f"{memories}: this user may not write there; give it to them, or name another", 2)
+        yield Finding(
+            "memory_dir", "bad", f"{memories}: this user has no write permission; grant it, or name another directory", 2
+        )
     file = sqlite_file(settings)
     if file is not None and not _file_exists(file):
         return
@@ -145,9 +149,9 @@ async def _check_storage(settings: Settings) -> AsyncIterator[Finding]:
     try:
         database = await open_database(settings.storage.url, is_read_only=True)
     except DatabaseEmptyError:
-        yield Finding("database", "good", "is reached, and empty: the first start makes its tables")
+        yield Finding("database", "good", "reachable and empty; the first start creates its tables")
     except StoreError as error:
-        yield Finding("database", "bad", str(error) if file else f"{error}; see to the server, or to storage.url", 2)
+        yield Finding("database", "bad", str(error) if file else f"{error}; check the database server and storage.url", 2)
     else:
         await database.close()
 
@@ -203,7 +207,9 @@ def _check_local_server(settings: Settings) -> Iterator[Finding]:
         error.place = settings.place(key)
         yield error_finding("server", error)
         return
-    yield Finding("server", "note" if choice.notice else "good", choice.notice or f"a private {choice.kind} would be started")
+    yield Finding(
+        "server", "note" if choice.notice else "good", choice.notice or f"a local {choice.kind} server would be started"
+    )
 
 
 async def _check_accounts(settings: Settings) -> AsyncIterator[Finding]:
@@ -221,7 +227,7 @@ async def _check_accounts(settings: Settings) -> AsyncIterator[Finding]:
                 error.place_at_password(settings.place(f"agents[{number}].password"), is_registering=False)
                 yield error_finding(bare_jid(agent.jid), error)
                 continue
-            text = "refuses the login; if there is no such account, it is made at the start (register: true)"
+            text = "refuses the login; if the account does not exist, the start creates it (register: true)"
             yield Finding(bare_jid(agent.jid), "note", f"{error.address} {text}")
         except CoReasonError as error:
             yield error_finding(bare_jid(agent.jid), error)

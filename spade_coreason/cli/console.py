@@ -159,7 +159,7 @@ def decode_input(raw: bytes, place: str = STANDARD_INPUT) -> str:
 
 
 def _encoding_error(place: str, encoding: str) -> ConfigError:
-    return ConfigError(place, f"is not {encoding.upper()}; convert it before (iconv -t {encoding.upper()})")
+    return ConfigError(place, f"is not {encoding.upper()}; convert it first (iconv -t {encoding.upper()})")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

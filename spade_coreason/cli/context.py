@@ -77,7 +77,7 @@ class CLIGroup(click.Group):
         if name in known or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         matches = difflib.get_close_matches(name, known, 1)
-        hint = f'did you mean "{matches[0]}"?' if matches else f"there are {', '.join(known)}."
+        hint = f'did you mean "{matches[0]}"?' if matches else f"the commands are {', '.join(known)}."
         raise click.UsageError(f'There is no command "{name}"; {hint}', ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -59,10 +59,10 @@ class _Unavailable:
         self._jid = jid
 
     def send(self, messages: Sequence[OutboundMessage]) -> None:
-        raise CoReasonError(f"{self._jid} is only checked: it is not online and cannot ask anybody")
+        raise CoReasonError(f"{self._jid} is only being checked: it is offline and cannot send requests")
 
     async def upload(self, name: str, *_: object) -> str:
-        raise CoReasonError(f"{self._jid} is only checked: it is not online and cannot upload {name!r}")
+        raise CoReasonError(f"{self._jid} is only being checked: it is offline and cannot upload {name!r}")
 
     def __getattr__(self, name: str) -> Any:
-        raise CoReasonError(f"{self._jid} is only checked: nothing is stored, and nothing known")
+        raise CoReasonError(f"{self._jid} is only being checked: it has no knowledge, and cannot store any")

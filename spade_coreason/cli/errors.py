@@ -1,6 +1,6 @@
 """Errors at the end of a command: one line on standard error and an exit code.
 
-0 all is well   1 an agent or the store reports an error   2 usage or configuration   3 no answer in time
+0 success   1 an agent or the store reports an error   2 usage or configuration   3 no answer in time
 4 cannot connect or log in   130 interrupted
 """
 
@@ -44,7 +44,7 @@ def format_error(error: BaseException) -> str:
     elif isinstance(error, CoReasonError):
         text = str(error)
     else:
-        text = f"{type(error).__name__}: {error} (this should not happen; -vv shows where it did)"
+        text = f"{type(error).__name__}: {error} (this is a bug; -vv shows the traceback)"
     return " ".join(text.split())
 
 

@@ -79,10 +79,10 @@ async def test_it_remembers_the_city() -> None:
 """)
 
 CONFIGURATION = Template("""\
-# What `spade-coreason up` runs. `spade-coreason check` says whether it is right.
+# The configuration that `spade-coreason up` runs. Check it with `spade-coreason check`.
 
 server:
-  # A server of its own on this machine: Prosody if it is installed, else a small one for demonstrations.
+  # A local server: Prosody if it is installed, else a small one for demonstrations.
   # For a real server write: {mode: external, domain: example.org}
   mode: auto
 
@@ -97,7 +97,7 @@ MODEL_OPTIONS = """\
     options:
       # Asked at OPENAI_BASE_URL with the key OPENAI_API_KEY, else at OpenAI.
       model: "${OPENAI_MODEL:-gpt-4o-mini}"
-      # Lines for each use of a tool: show_tools: false leaves them out.
+      # Show each use of a tool to the person.
       show_tools: true
 """
 
@@ -105,20 +105,20 @@ MODEL_PACKAGES = ("openai", "regex")
 """The packages of the extra `llm`."""
 
 MODEL_README = """
-It asks a language model: OpenAI's, or any server with the same API.
+It asks a language model: OpenAI's, or one on any server with the same API.
 
-    export OPENAI_API_KEY=…                               # or, for Ollama and others:
+    export OPENAI_API_KEY=…                               # OpenAI; for Ollama and others:
     export OPENAI_BASE_URL=http://127.0.0.1:11434/v1 OPENAI_MODEL=…
 
-Where there is none, a script plays one: it calls the tool whose words a question has, and remembers the rest.
+Without a model, a script can stand in: it calls the tool whose words a question contains, and remembers the rest.
 
     OPENAI_MODEL=script spade-coreason up
 
-The client of the model is the extra `llm` of spade_coreason. `make` in the checkout has installed it; into another environment:
+The packages for language models are the extra `llm` of spade_coreason. `make` in the checkout installs it there. Elsewhere:
 
     pip install '/path/to/the/checkout[llm]'
 
-Where no package index can be reached, fetch the packages where one can (the first line), and bring the directory `wheels`:
+Without access to a package index, download the packages elsewhere (first line), and copy the directory `wheels`:
 
     pip wheel --wheel-dir wheels '/path/to/the/checkout[llm]'
     pip install --no-index --find-links wheels 'spade-coreason[llm]'
@@ -126,8 +126,8 @@ Where no package index can be reached, fetch the packages where one can (the fir
 
 MODEL_SETUP = "export OPENAI_API_KEY=…"
 MODEL_HINTS = (
-    "For another model than OpenAI's export OPENAI_BASE_URL and OPENAI_MODEL too.",
-    "Where there is none, OPENAI_MODEL=script lets a script play one.",
+    "For a model other than OpenAI's, also export OPENAI_BASE_URL and OPENAI_MODEL.",
+    "Without a model, set OPENAI_MODEL=script: a script stands in for it.",
 )
 
 README = Template("""\
@@ -137,17 +137,17 @@ An agent on XMPP, made with spade_coreason.
 $model
     # run it
     spade-coreason up
-    # from another terminal here: ask it, or talk to it
+    # ask it or chat with it, from another terminal in this directory
     spade-coreason ask $jid $question
     spade-coreason chat $jid
 
-    # test it, without a server, with pytest and pytest-asyncio
+    # test it without a server (needs pytest and pytest-asyncio)
     python -m pytest
 
 - `$name.py` is the agent.
-- `config/platform.yaml` says which agents run, and on which server.
+- `config/platform.yaml` names the agents and their server.
 - `tests/test_$name.py` tests it.
-- `data/` comes with the first run: what was said and remembered.
+- `data/` is created at the first run. It holds conversations and memories.
 """)
 
 PYTEST_INI = """\

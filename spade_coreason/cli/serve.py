@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..app import Platform, Supervision
     from ..config import Settings
 
-STOPPING = "Stopping: answers in flight are finished. Ctrl-C again stops at once."
+STOPPING = "Stopping: answers in progress are finished first. Press Ctrl-C again to stop at once."
 _LEFTOVER_GRACE_S = 5.0
 
 
@@ -81,7 +81,7 @@ def _exit_after_grace() -> None:
     """End the process after a grace period: everything is closed, but a thread left by an agent could run on without end."""
 
     def end() -> None:
-        print("Stopped; something that an agent began still ran.", file=sys.stderr, flush=True)
+        print("Stopped. Threads of an agent were still running, and were ended.", file=sys.stderr, flush=True)
         os._exit(0)
 
     timer = threading.Timer(_LEFTOVER_GRACE_S, end)
@@ -91,5 +91,5 @@ def _exit_after_grace() -> None:
 
 def _exit_now() -> None:
     # Unfinished requests are on disk; a local server ends with this process.
-    print("Stopped at once; what is unanswered is taken up at the next start.", file=sys.stderr, flush=True)
+    print("Stopped at once. Unanswered requests are resumed at the next start.", file=sys.stderr, flush=True)
     os._exit(EXIT_INTERRUPTED)

@@ -43,7 +43,7 @@ def config_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., 
         "file",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help=f"The configuration, YAML or TOML.  [default: {default}]",
+        help=f"The configuration file (YAML or TOML).  [default: {default}]",
     )
 
 
@@ -51,8 +51,8 @@ def load_platform_settings(file: Path | None) -> Settings:
     """Load the settings of `-c FILE`, else of config/platform.yaml. Raise ConfigError if there is neither."""
     project = current_options().project
     if file is None and not (project / PLATFORM_FILE).is_file():
-        remedy = "name one with -c FILE, go to your project (--project DIR), or make one: spade-coreason init DIR"
-        raise ConfigError(str(PLATFORM_FILE), f"there is no such file in {project}; {remedy}")
+        remedy = "name one with -c FILE, name your project with --project DIR, or create one: spade-coreason init DIR"
+        raise ConfigError(str(PLATFORM_FILE), f"no such file in {project}; {remedy}")
     return _load(file or PLATFORM_FILE, os.environ)
 
 

@@ -55,7 +55,7 @@ def _format_places(error: ChainedError, shows_source: bool) -> Iterator[str]:
         else:
             yield f"  ({_describe_calls(places)})"
     if error.omitted:
-        yield f"  ({error.omitted} more calls in between are left out)"
+        yield f"  ({error.omitted} more calls in between are omitted)"
 
 
 def _describe_calls(places: Sequence[CodePlace]) -> str:

@@ -60,7 +60,7 @@ def read_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
         if rest and first not in known:
             near = difflib.get_close_matches(first, known, n=1)
             hint = f'did you mean "{variable_for((*near, *rest))}"?' if near else "unset it"
-            raise ConfigError(variable, f"there is no such setting; {hint}")
+            raise ConfigError(variable, f"no such setting; {hint}")
     return _EnvironmentSource(environ)()
 
 
@@ -117,7 +117,7 @@ def _resolve_reference(match: re.Match[str], environ: Mapping[str, str], place: 
         return match[0][1:]
     name, with_default, default = inside.partition(":-")
     if not closed:
-        raise ConfigError(place, '"${" is not closed; write ${VARIABLE}, or $${ for the characters themselves')
+        raise ConfigError(place, '"${" is not closed; write ${VARIABLE}, or $${ for a literal ${')
     if not NAME.fullmatch(name):
         raise ConfigError(place, f"${{{inside}}} names no variable; write ${{VARIABLE}} or ${{VARIABLE:-default}}")
     if with_default:

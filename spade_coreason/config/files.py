@@ -19,17 +19,19 @@ def read_file(path: Path, display_name: str) -> dict[str, Any]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError as error:
-        location = f"in {path.parent}" if path.parent.is_dir() else f"no directory {path.parent} either"
-        raise ConfigError(display_name, f"there is no such file ({location}); name one with -c FILE") from error
+        location = f"in {path.parent}" if path.parent.is_dir() else f"the directory {path.parent} does not exist either"
+        raise ConfigError(display_name, f"no such file ({location}); name one with -c FILE") from error
     except OSError as error:
-        raise ConfigError(display_name, f"cannot be read: {error.strerror}; name a file with -c FILE") from error
+        raise ConfigError(
+            display_name, f"cannot be read: {error.strerror}; correct its permissions, or name another file with -c FILE"
+        ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(display_name, f"is not UTF-8 (byte {error.start}); save it as UTF-8") from error
     values = _parse_toml(text, display_name) if path.suffix == ".toml" else _parse_yaml(text, display_name)
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise ConfigError(display_name, "must hold keys with values, like server: {mode: auto}")
+        raise ConfigError(display_name, "must contain keys with values, like server: {mode: auto}")
     return values
 
 
@@ -56,18 +58,18 @@ def _parse_yaml(text: str, display_name: str) -> Any:
         place = f"{display_name}:{mark.line + 1}:{mark.column + 1}" if mark else display_name
         if isinstance(error, _DuplicateKeyError):
             raise ConfigError(place, str(error.problem)) from error
-        problem = error.problem or error.context or "cannot be understood"
+        problem = error.problem or error.context or "cannot be parsed"
         raise ConfigError(place, f"is not valid YAML: {_lower_first(problem)}; correct it there or just before") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         column = error.position - text.rfind("\n", 0, error.position)
         code = f"U+{ord(text[error.position]):04X}"
         place = f"{display_name}:{line}:{column}"
-        raise ConfigError(place, f"is not valid YAML: the character {code} may not stand there; remove it") from error
+        raise ConfigError(place, f"is not valid YAML: the character {code} is not allowed here; remove it") from error
     except RecursionError as error:
-        raise ConfigError(display_name, "is nested too deeply; write it flatter") from error
+        raise ConfigError(display_name, "is nested too deeply; use fewer levels") from error
     except ValueError as error:  # such as the 31st of February
-        raise ConfigError(display_name, f"has a value that cannot be: {error}; put it into quotes") from error
+        raise ConfigError(display_name, f"has an invalid value: {error}; quote it") from error
 
 
 class _DuplicateKeyError(yaml.MarkedYAMLError):
@@ -83,7 +85,7 @@ class _Loader(yaml.SafeLoader):
                 continue
             name = (key.tag, key.value)
             if name in lines:
-                problem = f'the key "{key.value}" stands there twice, first in line {lines[name]}; remove one'
+                problem = f'the key "{key.value}" is defined twice, first in line {lines[name]}; remove one'
                 raise _DuplicateKeyError(problem=problem, problem_mark=key.start_mark)
             lines[name] = key.start_mark.line + 1
         return node

@@ -39,7 +39,7 @@ def import_module(name: str, project: Path, place: str) -> ModuleType:
             raise ConfigError(place, _describe_missing_module(name, error.name, project)) from error
         raise ConfigError(place, f"{name} cannot be imported: {describe_error(error, project)}; install it") from error
     except (Exception, SystemExit) as error:  # the code of a module may raise anything
-        raise ConfigError(place, f"{name} cannot be imported: {describe_error(error, project)}; correct it there") from error
+        raise ConfigError(place, f"{name} cannot be imported: {describe_error(error, project)}; correct the module") from error
 
 
 def load_attribute(spec: str, project: Path, place: str) -> Any:
@@ -52,7 +52,7 @@ def load_attribute(spec: str, project: Path, place: str) -> Any:
     for step in path.split("."):
         if not hasattr(target, step):
             near = find_closest_name(step, (other for other in dir(target) if not other.startswith("_")))
-            hint = f'did you mean "{near}"?' if near else "correct the name behind the colon"
+            hint = f'did you mean "{near}"?' if near else "correct the name after the colon"
             file = getattr(sys.modules.get(name), "__file__", None) or ""
             is_in_project = not file or Path(file).resolve().is_relative_to(project.resolve())
             location = "" if is_in_project else f" ({file})"  # perhaps not the intended module
@@ -75,7 +75,7 @@ def suggest_agent_name(spec: str, project: Path) -> str:
         if len(agents) == 1:
             return f'did you mean "{name}:{agents[0]}"?'
     if re.fullmatch(r"\w+(\.\w+)*", module):
-        return f'write it like "{module}:NAME", the name of its class or function behind a colon'
+        return f'write it like "{module}:NAME", with the name of its class or function after a colon'
     return 'write it like "spade_coreason.agents.echo:EchoAgent"'
 
 
@@ -192,7 +192,7 @@ def _describe_missing_module(name: str, missing: str, project: Path) -> str:
     return f"there is no module {name} in {project}; {hint}"
 
 
-PROJECT_HINT = "start where it is, or name that directory with --project DIR"
+PROJECT_HINT = "run the command in its directory, or name that with --project DIR"
 
 
 def find_closest_name(name: str, names: Iterable[str]) -> str | None:

@@ -80,11 +80,11 @@ def _with_password(agent: AgentSettings, place: str) -> AgentSettings:
         password = agent.password_file.read_text("utf-8").strip("\r\n")
     except OSError as error:
         problem = f"{agent.password_file} cannot be read: {error.strerror}"
-        raise ConfigError(f"{place}.password_file", f"{problem}; correct the name or its rights") from error
+        raise ConfigError(f"{place}.password_file", f"{problem}; correct the name or the permissions") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{place}.password_file", f"{agent.password_file} is not UTF-8; save it as UTF-8") from error
     if not password or "\n" in password:
-        problem = f"{agent.password_file} must hold the password in one line, and nothing else"
+        problem = f"{agent.password_file} must contain the password on one line, and nothing else"
         raise ConfigError(f"{place}.password_file", problem)
     return agent.model_copy(update={"password": SecretStr(password)})
 

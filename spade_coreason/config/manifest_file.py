@@ -19,12 +19,12 @@ from ..exceptions import ConfigError
 # Messages by pydantic's error types, for those whose own messages are about Python.
 _MESSAGES = {
     "missing": "is missing",
-    "string_type": "must be a text; put it into quotes",
+    "string_type": "must be a text; quote it",
     "string_too_short": "must not be empty",
     "list_type": "must be a list, like [one, two]",
     "tuple_type": "must be a list, like [one, two]",
-    "dict_type": "must hold keys with values, like {key: value}",
-    "model_type": "must hold keys with values, like {key: value}",
+    "dict_type": "must contain keys with values, like {key: value}",
+    "model_type": "must contain keys with values, like {key: value}",
     "too_short": "must not be empty",
 }
 
@@ -66,16 +66,16 @@ def _load_mapping(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(str(path), "is no text in UTF-8; save it as UTF-8") from error
+        raise ConfigError(str(path), "is not UTF-8; save it as UTF-8") from error
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}: line {error.lineno}", f"is no JSON: {error.msg}") from error
+        raise ConfigError(f"{path}: line {error.lineno}", f"is not JSON: {error.msg}") from error
     except yaml.MarkedYAMLError as error:
         place = f"{path}: line {error.problem_mark.line + 1}" if error.problem_mark else str(path)
-        raise ConfigError(place, f"is no YAML: {' '.join((error.problem or 'it cannot be read').split())}") from error
+        raise ConfigError(place, f"is not YAML: {' '.join((error.problem or 'it cannot be read').split())}") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(str(path), f"is no {'JSON' if is_json else 'YAML'}: {' '.join(str(error).split())}") from error
+        raise ConfigError(str(path), f"is not {'JSON' if is_json else 'YAML'}: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict):
-        raise ConfigError(str(path), "holds no manifest; give it a name, or metadata and capabilities")
+        raise ConfigError(str(path), "contains no manifest; add a name, or metadata and capabilities")
     return data
 
 
@@ -118,4 +118,4 @@ def _sections_in(annotation: Any) -> list[type[BaseModel]]:
 def _describe_unknown_key(key: str, section: type[BaseModel]) -> str:
     keys = list(_keys_of(section))
     near = difflib.get_close_matches(key.lower().replace("-", "_"), keys, n=1)
-    return f'unknown key; did you mean "{near[0]}"?' if near else f"unknown key; there are {', '.join(keys)}"
+    return f'unknown key; did you mean "{near[0]}"?' if near else f"unknown key; the keys are {', '.join(keys)}"

@@ -43,7 +43,9 @@ async def write_private_json(path: Path, content: object) -> None:
             await file.write(json.dumps(content, indent=2))
         part.replace(path)
     except OSError as error:  # if the disk is full, it names no file
-        raise StoreError(f"{path}: cannot be written: {error.strerror}; see to the directory, and try again") from error
+        raise StoreError(
+            f"{path}: cannot be written: {error.strerror}; correct the permissions of the directory, and try again"
+        ) from error
 
 
 def _open_private(path: str, flags: int) -> int:

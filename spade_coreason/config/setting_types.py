@@ -54,7 +54,7 @@ def _parse_room(jid: str) -> str:
 
 def _check_nick(nick: str) -> str:
     if not nick.strip() or nick != nick.strip() or not nick.isprintable() or len(nick) > _MAX_NICK_CHARACTERS:
-        raise ValueError(f"must be a name of 1 to {_MAX_NICK_CHARACTERS} characters, with no space before or behind it")
+        raise ValueError(f"must be a name of 1 to {_MAX_NICK_CHARACTERS} characters, without spaces at its ends")
     return nick
 
 
@@ -68,11 +68,11 @@ def _check_postgresql_url(url: str) -> str:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise ValueError(f"is not the address of a database; write {_POSTGRESQL_PREFIX}user:password@host/database") from error
+        raise ValueError(f"is not a database address; write {_POSTGRESQL_PREFIX}user:password@host/database") from error
     if not parts.path.strip("/"):
-        raise ValueError(f"names no database; write {_POSTGRESQL_PREFIX}user:password@host/database")
+        raise ValueError(f"lacks the name of the database; write {_POSTGRESQL_PREFIX}user:password@host/database")
     if any(key in ("password", "passfile") for key in parse_qs(parts.query)):
-        raise ValueError(f"the password stands before the host: {_POSTGRESQL_PREFIX}user:password@host/database")
+        raise ValueError(f"put the user and password before the host: {_POSTGRESQL_PREFIX}user:password@host/database")
     return url
 
 
@@ -85,7 +85,7 @@ def _parse_database_url(url: str, info: ValidationInfo) -> str:
         )
     file, question, query = url.removeprefix(SQLITE_PREFIX).partition("?")
     if file in ("", ":memory:"):
-        raise ValueError(f"would keep nothing; name a file: {SQLITE_PREFIX}data/platform.db")
+        raise ValueError(f"would store nothing; name a file: {SQLITE_PREFIX}data/platform.db")
     return f"{SQLITE_PREFIX}{_resolve_in_project(Path(file), info)}{question}{query}"
 
 
@@ -110,7 +110,7 @@ def _check_api_url(url: str) -> str:
 
 def _require_slash(prefixes: tuple[str, ...]) -> tuple[str, ...]:
     if "/" not in prefixes:
-        raise ValueError('must contain "/", which the texts of the platform use; for no commands write commands: false')
+        raise ValueError('must contain "/", which messages of the platform use; to disable commands, write commands: false')
     return prefixes
 
 

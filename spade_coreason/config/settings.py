@@ -63,7 +63,7 @@ class TlsSettings(Section):
     """The verification of the server's certificate. Local servers are verified by their own certificate."""
 
     verify: bool = True
-    """Verify the certificate of an external server. Leave this on; for a certificate of your own set `ca_file`."""
+    """Verify the certificate of an external server. Leave this on. For your own certificate, set `ca_file`."""
     ca_file: ProjectPath | None = None
     """A PEM file with the authority that signed the server's certificate. Default: the authorities of the system."""
 
@@ -134,7 +134,7 @@ class RetentionLimits(Section):
 class RetentionStates(Section):
     """Other limits for conversations in one state, such as `timeout: {days: 30, turns: 100}`.
 
-    null: the limits of all other conversations apply.
+    null: the limits above apply.
     """
 
     active: RetentionLimits | None = None
@@ -190,12 +190,12 @@ class ConversationSettings(Section):
     as texts.
     """
     command_prefixes: CommandPrefixes = ("/",)
-    """The characters with which a command begins: `/`, or `["/", "!"]` so that `!help` works too. Some clients take `/help` for
-    themselves. In all clients a space before the slash works.
+    """The characters with which a command begins: `/`, or `["/", "!"]` so that `!help` works too. Some clients run
+    `/help` themselves. A space before the slash works in every client.
     """
     thoughts: bool = False
-    """Show the thoughts of agents as lines of their own. By default people see that the agent is typing. Each person may
-    choose otherwise.
+    """Show the thoughts of agents as separate messages. If false, people see only that the agent is typing. Each person can
+    override this for themselves.
     """
     retention: RetentionSettings = RetentionSettings()
 
@@ -218,7 +218,7 @@ class SummariserSettings(Section):
     @model_validator(mode="after")
     def _require_url_and_model(self) -> SummariserSettings:
         if (self.url is None) != (self.model is None):
-            raise ValueError("url and model go together; add the other one")
+            raise ValueError("url and model must be set together; add the other one")
         return self
 
 
@@ -316,7 +316,7 @@ class AccessSettings(Section):
 
     allow: tuple[Address, ...] | None = None
     """The people and domains that are admitted: a list of JIDs and domains, or `["*"]` for everyone. Other senders
-    get no answer. Default: everyone on the agent's own domain.
+    are refused. Default: everyone on the agent's own domain.
     """
     roster: bool = False
     """Also admit everyone in the roster of the agent's account at the server. The administrator of that account adds and
@@ -328,8 +328,8 @@ class AccessSettings(Section):
     """
     operators: tuple[Person, ...] = ()
     """The people who may run operator commands, a list of JIDs. These commands show, end and reset all conversations, pause
-    agents, change the log level and admit people. Operators are always admitted. Their server has to vouch for them; the
-    embedded one does not.
+    agents, change the log level and admit people. Operators are always admitted. Their server must verify
+    who they are, which the embedded server does not do.
     """
     rooms: tuple[Address, ...] = ()
     """The chat rooms that may invite the agents: JIDs of rooms, domains of room services, or `["*"]`. An agent always joins the
@@ -344,8 +344,8 @@ class AccessSettings(Section):
     [alice@example.org, example.com]}`. A group does not admit its members.
     """
     trusted_domains: tuple[Domain, ...] = ()
-    """The domains whose agents are believed about the person whose request they pass on. The quota of that person counts then,
-    not the agent's. The agents of this platform are always believed.
+    """The domains whose agents may name the person behind a request that they pass on. The quota of that person then applies,
+    not that of the agent. The agents of this platform are always trusted.
     """
 
 
@@ -355,11 +355,11 @@ class QuotaLimits(Section):
     messages_per_minute: CountOrZero = 0
     """Messages within a minute."""
     messages_per_day: CountOrZero = 0
-    """Messages of a day, which begins at midnight UTC."""
+    """Messages within a day, from midnight UTC."""
     bytes_per_minute: CountOrZero = 0
     """Bytes within a minute: those of a text, or of the JSON of a program."""
     bytes_per_day: CountOrZero = 0
-    """Bytes of a day."""
+    """Bytes within a day."""
     turns: CountOrZero | None = 0
     """Turns of one agent that run at once. null means a quarter of `limits.concurrency`."""
 
@@ -388,7 +388,7 @@ class DomainQuota(QuotaLimits):
 
 
 class TotalQuota(QuotaLimits):
-    """The quota of everybody together."""
+    """The quota of all senders together."""
 
     messages_per_minute: CountOrZero = _QUOTAS.total.messages_per_minute
     messages_per_day: CountOrZero = _QUOTAS.total.messages_per_day
@@ -402,10 +402,10 @@ class PersonQuotas(Section):
     user: OwnerQuota = OwnerQuota()
     """The quota of each person who is neither an operator nor in a group below."""
     operator: QuotaLimits = QuotaLimits()
-    """The quota of each operator. The quotas of their domain and of everybody never refuse them."""
+    """The quota of each operator. The quotas of their domain and of all senders do not apply to them."""
     groups: Mapping[str, QuotaLimits] = Field({})
-    """The quotas of the groups in `access.groups`, such as `{staff: {messages_per_day: 5000}}`. A key that a group leaves out
-    is that of `user`.
+    """The quotas of the groups in `access.groups`, such as `{staff: {messages_per_day: 5000}}`. A key that a group
+    omits has the value of `user`.
     """
 
 
@@ -418,7 +418,7 @@ class QuotaSettings(Section):
     domain: DomainQuota = DomainQuota()
     """The quota of all people of one domain together."""
     total: TotalQuota = TotalQuota()
-    """The quota of everybody together."""
+    """The quota of all senders together."""
 
     def override(self, quotas: Quotas, members: Mapping[str, tuple[str, ...]]) -> Quotas:
         """Return `quotas` with the values that are given here. `members` are the people in each group."""
@@ -464,7 +464,7 @@ class AgentSettings(Section):
     """One agent: its account, its class and the arguments of its constructor."""
 
     jid: Jid
-    """The address of the agent. With a resource (`echo@localhost/desk`) it connects as that one."""
+    """The address of the agent. With a resource (`echo@localhost/desk`) the agent always uses that one."""
     agent: AgentName
     """The code of the agent, as `module:attribute`: a class, a function that makes the agent, or the agent itself."""
     password: SecretStr | None = None
@@ -472,9 +472,9 @@ class AgentSettings(Section):
     generates one.
     """
     password_file: ProjectPath | None = None
-    """A file that has only the password, instead of `password`."""
+    """A file that contains only the password. Use it instead of `password`."""
     register_account: bool = Field(False, alias="register")
-    """Make the account if it does not exist. The server has to permit this."""
+    """Register the account if it does not exist. The server must permit this."""
     options: Annotated[Mapping[str, Any], AfterValidator(MappingProxyType)] = Field({}, repr=False)
     """Further keyword arguments of the constructor. They may hold secrets and so are never shown."""
     manifest: ProjectPath | None = None
@@ -505,7 +505,7 @@ class AgentSettings(Section):
     @model_validator(mode="after")
     def _require_process_for_memory(self) -> AgentSettings:
         if self.memory_mb is not None and self.isolation != "process":
-            raise ValueError("memory_mb limits an agent's own process; add isolation: process")
+            raise ValueError("memory_mb requires isolation: process; add it")
         return self
 
     @field_serializer("options")

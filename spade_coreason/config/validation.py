@@ -33,15 +33,15 @@ MESSAGES = {
     "greater_than": "must be more than {gt:g}{given}",
     "greater_than_equal": "must be at least {ge}{given}",
     "less_than_equal": "must be at most {le}{given}",
-    "string_type": "must be a text; put it into quotes",
+    "string_type": "must be a text; quote it",
     "string_too_short": "must not be empty",
     "path_type": "must be the name of a file or directory{given}",
     "tuple_type": "must be a list, like [one, two]{given}",
-    "invalid_key": "keys must be texts; put it into quotes",
-    "dict_type": "must hold keys with values, like {{key: value}}{given}",
-    "mapping_type": "must hold keys with values, like {{key: value}}{given}",
-    "model_type": "must hold keys with values, like {{key: value}}{given}",
-    "model_attributes_type": "must hold keys with values, like {{key: value}}{given}",
+    "invalid_key": "keys must be texts; quote the key",
+    "dict_type": "must contain keys with values, like {{key: value}}{given}",
+    "mapping_type": "must contain keys with values, like {{key: value}}{given}",
+    "model_type": "must contain keys with values, like {{key: value}}{given}",
+    "model_attributes_type": "must contain keys with values, like {{key: value}}{given}",
 }
 SECRET = re.compile(r"\b(password|options|url)\b")
 
@@ -109,7 +109,7 @@ def _unknown_key(path: KeyPath) -> str:
         return f'unknown key here; did you mean "{".".join(elsewhere[0])}"?'
     if near:
         return f'unknown key; did you mean "{near[0]}"?'
-    return f"unknown key; there are {', '.join(keys)}"
+    return f"unknown key; the keys are {', '.join(keys)}"
 
 
 def _section_at(path: KeyPath) -> type[BaseModel]:
@@ -136,8 +136,8 @@ def _find_unknown_groups(
     for group in quotas.person.groups if quotas is not None else ():
         if group not in known:
             near = difflib.get_close_matches(group, known, n=1)
-            hint = f'did you mean "{near[0]}"?' if near else f"name its people: access: {{groups: {{{group}: [JID, domain]}}}}"
-            yield (*path, "person", "groups", group), f"there is no group of that name; {hint}"
+            hint = f'did you mean "{near[0]}"?' if near else f"define it: access: {{groups: {{{group}: [JID, domain]}}}}"
+            yield (*path, "person", "groups", group), f"the group is not defined; {hint}"
 
 
 def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPath, str]]:
@@ -153,20 +153,20 @@ def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPat
         place = ("agents", number)
         before = first.setdefault(bare_jid(agent.jid), number)
         if before != number:
-            yield (*place, "jid"), f"{bare_jid(agent.jid)} is agents[{before}] already; every agent needs a JID of its own"
+            yield (*place, "jid"), f"{bare_jid(agent.jid)} is already the JID of agents[{before}]; give each agent its own JID"
         if logs_in:
             yield from _find_account_problems(settings, agent, place)
         access = settings.access_of(agent)
         if access.ask and not access.operators:
             key = (*place, "access", "ask") if agent.access is not None else ("access", "ask")
-            yield key, "nobody is there to ask; name the operators: access: {ask: true, operators: [me@example.org]}"
+            yield key, "no operators are configured; name them: access: {ask: true, operators: [me@example.org]}"
         yield from _find_unknown_groups(agent.quotas, (*place, "quotas"), access)
         rooms = [room.jid for room in agent.rooms]
         for index, room in enumerate(rooms):
             if room in rooms[:index]:
-                yield (*place, "rooms", index, "jid"), f"{room} is rooms[{rooms.index(room)}] already; name it once"
+                yield (*place, "rooms", index, "jid"), f"{room} is already rooms[{rooms.index(room)}]; name it once"
         if agent.manifest is not None and not agent.manifest.is_file():
-            yield (*place, "manifest"), f"there is no file {agent.manifest}; correct the name, or leave it out"
+            yield (*place, "manifest"), f"no such file: {agent.manifest}; correct the name, or remove the key"
         if agent.avatar is not None:
             try:
                 read_avatar(agent.avatar)
@@ -177,15 +177,15 @@ def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPat
 def _find_server_problems(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     server = settings.server
     if server.tls.ca_file is not None and not server.tls.ca_file.is_file():
-        yield ("server", "tls", "ca_file"), f"there is no file {server.tls.ca_file}; correct the name, or leave it out"
+        yield ("server", "tls", "ca_file"), f"no such file: {server.tls.ca_file}; correct the name, or remove the key"
     if not server.is_local:
         return
     if server.domain != LOCAL_DOMAIN:
-        remedy = f"leave it out, or write mode: external if {server.domain} runs elsewhere"
-        yield ("server", "domain"), f'a local server (mode: {server.mode}) is "{LOCAL_DOMAIN}"; {remedy}'
+        remedy = f"remove the key, or write mode: external if {server.domain} is your own server"
+        yield ("server", "domain"), f'a local server (mode: {server.mode}) has the domain "{LOCAL_DOMAIN}"; {remedy}'
     if server.host is not None and not _is_loopback(server.host):
-        remedy = f"leave it out, or write mode: external if {server.host} is the server"
-        yield ("server", "host"), f"a local server (mode: {server.mode}) is on this machine only; {remedy}"
+        remedy = f"remove the key, or write mode: external if {server.host} is your own server"
+        yield ("server", "host"), f"a local server (mode: {server.mode}) runs on this machine only; {remedy}"
 
 
 def _is_loopback(host: str) -> bool:
@@ -198,16 +198,16 @@ def _is_loopback(host: str) -> bool:
 def _find_account_problems(settings: Settings, agent: AgentSettings, place: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     server, name = settings.server, local_part(agent.jid)
     if server.is_local and jid_domain(agent.jid) != server.domain:
-        remedy = f"write {name}@{server.domain}, or mode: external in server"
-        yield (*place, "jid"), f"{agent.jid} is not on the local server, which is {server.domain}; {remedy}"
+        remedy = f"write {name}@{server.domain}, or set server.mode: external"
+        yield (*place, "jid"), f"{agent.jid} is not on the domain of the local server, {server.domain}; {remedy}"
     if agent.password is not None and agent.password_file is not None:
-        yield (*place, "password_file"), "there is a password too; keep one of the two"
+        yield (*place, "password_file"), "conflicts with password; keep one of them"
     if agent.password is not None and not agent.password.get_secret_value():
-        yield (*place, "password"), "is empty; leave it out on a local server, or give the real one"
+        yield (*place, "password"), "is empty; set the password, or remove the key on a local server"
     if not server.is_local and agent.password is None and agent.password_file is None:
         variable = "".join(c if c.isascii() and c.isalnum() else "_" for c in name).upper()
         remedy = f'password: "${{{variable}_PASSWORD}}" with that variable set, or password_file: FILE'
-        yield (*place, "password"), f"is missing, and an external server asks for it; write {remedy}"
+        yield (*place, "password"), f"is missing, and an external server requires it; write {remedy}"
 
 
 def find_warnings(settings: Settings, literal_passwords: list[KeyPath]) -> Iterator[tuple[KeyPath, str]]:
@@ -217,8 +217,11 @@ def find_warnings(settings: Settings, literal_passwords: list[KeyPath]) -> Itera
     """
     if literal_passwords:
         also = f" (and {len(literal_passwords) - 1} more)" if len(literal_passwords) > 1 else ""
-        remedy = 'better in the environment ("${NAME}") or in a password_file'
-        yield literal_passwords[0], f"a password stands in the file{also}, where everybody sees it who sees the file; {remedy}"
+        remedy = 'put it in the environment ("${NAME}") or in a password_file'
+        yield (
+            literal_passwords[0],
+            f"the file contains a password in plain text{also}, which every reader of the file can see; {remedy}",
+        )
     if not settings.server.is_local and not settings.server.tls.verify:
-        remedy = "for a certificate of your own give tls.ca_file instead"
-        yield ("server", "tls", "verify"), f"is off: whoever is on the way can read and change everything; {remedy}"
+        remedy = "for your own certificate, set tls.ca_file instead"
+        yield ("server", "tls", "verify"), f"is off, so an attacker in the network can read and change all messages; {remedy}"

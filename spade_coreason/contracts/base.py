@@ -25,7 +25,7 @@ def _to_utc(moment: datetime) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError as error:
-        raise ValueError("this time is outside of the years 1 to 9999 in UTC") from error
+        raise ValueError("the time is outside the years 1 to 9999 in UTC") from error
 
 
 UtcDatetime = Annotated[datetime, AfterValidator(_to_utc)]

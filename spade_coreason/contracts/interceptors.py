@@ -91,10 +91,10 @@ class Refuse:
     def __post_init__(self) -> None:
         object.__setattr__(self, "code", ErrorCode(self.code))
         if not isinstance(self.text, str) or not self.text.strip():
-            raise ValueError(f"the text of a refusal is what its sender reads, not {self.text!r}")
+            raise ValueError(f"the text of a refusal must be a text for the sender, not {self.text!r}")
         wait_s = self.retry_after_s
         if wait_s is not None and not (isinstance(wait_s, int | float) and math.isfinite(wait_s) and wait_s >= 0):
-            raise ValueError(f"retry_after_s is a number of seconds, not {wait_s!r}")
+            raise ValueError(f"retry_after_s must be a number of seconds, not {wait_s!r}")
 
 
 Next: TypeAlias = Callable[[AgentRequest, Session, Response], Awaitable[None]]

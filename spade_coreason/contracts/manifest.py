@@ -24,7 +24,7 @@ _SEMVER = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-(?!0[0-9]+(\.|\+|$)){_L
 def _check_semantic_version(version: str) -> str:
     version = version.lstrip("vV")
     if not _SEMVER.fullmatch(version):
-        raise ValueError(f'"{version}" is no semantic version, such as 1.0.0')
+        raise ValueError(f'"{version}" is not a semantic version such as 1.0.0')
     return version
 
 
@@ -187,7 +187,7 @@ class AgentDefinition(StrictModel):
     def _check_consistency(self) -> Self:
         names = [capability.name for capability in self.capabilities]
         if duplicates := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f'capability names must be unique; "{duplicates[0]}" is there twice')
+            raise ValueError(f'capability names must be unique; "{duplicates[0]}" is listed twice')
         if self.status == "published" and self.integrity_hash is None:
             raise ValueError("a published manifest needs its integrity_hash (64 hex digits)")
         if self.metadata.requires_auth:

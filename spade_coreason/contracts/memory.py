@@ -37,7 +37,7 @@ class MemoryConfig(CoReasonBaseModel):
 def _reject_unknown_fields(value: object) -> object:
     if isinstance(value, dict) and (unknown := sorted(map(str, value.keys() - MemoryConfig.model_fields.keys()))):
         fields = ", ".join(MemoryConfig.model_fields)
-        raise ValueError(f"there is no {', '.join(unknown)}; there are {fields}")
+        raise ValueError(f"unknown: {', '.join(unknown)}; the fields are {fields}")
     return value
 
 

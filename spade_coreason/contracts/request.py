@@ -73,7 +73,7 @@ class AgentRequest(CoReasonBaseModel):
         `fields` are further fields of the child (`metadata`, …). Raise TypeError for fields of its lineage.
         """
         if given := sorted(_LINEAGE & fields.keys()):
-            raise TypeError(f"a child takes its {' and '.join(given)} from its parent; leave it out")
+            raise TypeError(f"a child takes its {' and '.join(given)} from its parent; do not pass it")
         return type(self)(
             session_id=self.session_id,
             root_request_id=self.root_request_id,

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .jid import bare_jid, jid_domain
+from .translation import N_
+
+NO_ACCESS = N_("You don't have access to me yet. Please ask my operator.")
+"""The answer to a sender without access."""
 
 
 class TrustedAgents:

@@ -23,6 +23,8 @@ class CommandCall(NamedTuple):
     session: str
     action: Action
     form: Mapping[str, str] | None = None
+    language: str | None = None
+    """The language tag of the call (`xml:lang`)."""
 
 
 class CommandProblem(NamedTuple):

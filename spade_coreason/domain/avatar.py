@@ -37,16 +37,16 @@ def read_avatar(path: Path) -> Avatar:
         with path.open("rb") as file:
             data = file.read(MAX_AVATAR_BYTES + 1)
     except FileNotFoundError as error:
-        raise ValueError(f"there is no file {path}; correct the name, or leave it out") from error
+        raise ValueError(f"no such file: {path}; correct the name, or remove the key") from error
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}; correct the name or its rights") from error
+        raise ValueError(f"{path} cannot be read: {error.strerror}; correct the name or the permissions") from error
     if len(data) > MAX_AVATAR_BYTES:
         raise ValueError(
             f"{path} is larger than {MAX_AVATAR_BYTES // 1024} KiB; make the picture smaller (128 x 128 is enough)"
         )
     media_type = _detect_media_type(data)
     if media_type is None:
-        raise ValueError(f"{path} is no PNG, JPEG or WebP picture; convert it to one")
+        raise ValueError(f"{path} is not a PNG, JPEG or WebP picture; convert it")
     return Avatar(data, media_type)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+from .translation import translate
+
 FieldKind: TypeAlias = Literal["text", "number", "yes or no", "choice"]
 FieldValue: TypeAlias = str | int | bool | None
 
@@ -44,18 +46,27 @@ class Field:
         text = (text or "").strip()
         if not text:
             if self.is_required:
-                raise FieldError(f"{self.name} is missing: {self.label}.")
+                raise FieldError(translate("{name} is missing: {label}.", name=self.name, label=translate(self.label)))
             return self.default
         if self.kind == "number":
             return self._parse_number(text)
         if self.kind == "yes or no":
-            if text.lower() not in _YES | _NO:
-                raise FieldError(f'{self.name} is yes or no, not "{_shorten(text)}".')
-            return text.lower() in _YES
+            answer = text.casefold()
+            is_yes = answer in _YES or answer == translate("Yes").casefold()
+            if not (is_yes or answer in _NO or answer == translate("No").casefold()):
+                raise FieldError(translate('{name} must be yes or no, not "{text}".', name=self.name, text=_shorten(text)))
+            return is_yes
         if self.kind == "choice":
             return self._parse_choice(text)
         if len(text) > MAX_TEXT_CHARACTERS:
-            raise FieldError(f"{self.name} has {len(text):,} characters; {MAX_TEXT_CHARACTERS:,} are the most.")
+            raise FieldError(
+                translate(
+                    "{name} has {number} characters. At most {limit} are accepted.",
+                    name=self.name,
+                    number=len(text),
+                    limit=MAX_TEXT_CHARACTERS,
+                )
+            )
         return text
 
     def format_value(self, value: FieldValue) -> str:
@@ -65,10 +76,14 @@ class Field:
     def _parse_number(self, text: str) -> int:
         digits = text.removeprefix("-")
         if not digits.isascii() or not digits.isdecimal() or len(digits) > 18:
-            raise FieldError(f'{self.name} is a number, not "{_shorten(text)}".')
+            raise FieldError(translate('{name} must be a number, not "{text}".', name=self.name, text=_shorten(text)))
         number = int(text)
         if self.minimum is not None and number < self.minimum:
-            raise FieldError(f"{self.name} is {self.minimum} or more, not {number}.")
+            raise FieldError(
+                translate(
+                    "{name} must be {minimum} or more, not {number}.", name=self.name, minimum=self.minimum, number=number
+                )
+            )
         return number if self.maximum is None else min(number, self.maximum)
 
     def _parse_choice(self, text: str) -> str:
@@ -83,7 +98,9 @@ class Field:
         listed = ", ".join(choice.value for choice in self.choices[:_MAX_LISTED_CHOICES]) + (
             ", …" if len(self.choices) > _MAX_LISTED_CHOICES else ""
         )
-        raise FieldError(f'{self.name} is one of {listed}; not "{_shorten(text)}".')
+        raise FieldError(
+            translate('{name} must be one of {values}, not "{text}".', name=self.name, values=listed, text=_shorten(text))
+        )
 
 
 _MAX_LISTED_CHOICES = 10

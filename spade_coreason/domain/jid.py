@@ -48,13 +48,13 @@ def parse_domain(text: str) -> str:
         try:
             return f"[{ipaddress.IPv6Address(domain[1:-1])}]"
         except ValueError as error:
-            raise ValueError(f"{text!r} is no IPv6 address") from error
+            raise ValueError(f"{text!r} is not an IPv6 address") from error
     if not domain:
         raise ValueError("the domain is missing")
     if len(domain.encode()) > MAX_PART_BYTES:
         raise ValueError(f"the domain is longer than {MAX_PART_BYTES} bytes")
     if not all(_is_label(label) for label in domain.split(".")):
-        raise ValueError(f"{text!r} is no domain")
+        raise ValueError(f"{text!r} is not a domain")
     return domain
 
 
@@ -71,18 +71,18 @@ def _is_label(label: str) -> bool:
 
 def _find_local_part_problem(local: str) -> str | None:
     if not local:
-        return "nothing stands before the @"
+        return "the part before the @ is empty"
     if len(local.encode()) > MAX_PART_BYTES:
-        return f"what stands before the @ is longer than {MAX_PART_BYTES} bytes"
+        return f"the part before the @ is longer than {MAX_PART_BYTES} bytes"
     for letter in local:
         if letter in FORBIDDEN_IN_LOCAL or not ("!" <= letter <= "~" or _is_letter_or_digit(letter)):
-            return f"{letter!r} may not stand before the @"
+            return f"{letter!r} is not allowed before the @"
     return None
 
 
 def _find_resource_problem(resource: str) -> str | None:
     if not resource:
-        return "nothing stands behind the /"
+        return "the part after the / is empty"
     if len(resource.encode()) > MAX_PART_BYTES:
         return f"the resource is longer than {MAX_PART_BYTES} bytes"
     if any(unicodedata.category(letter) in {"Cc", "Cs", "Cn"} for letter in resource):

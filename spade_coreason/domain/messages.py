@@ -215,9 +215,9 @@ class InboundRequest:
 
     @property
     def may_be_command(self) -> bool:
-        """True if the text may be a command. A program has to mark it as one.
+        """True if the text may be any command. A program has to mark it as one.
 
-        In a room it never is: any occupant could stop another's request.
+        In a room it never is: any occupant could stop another's request. The agent's own commands work there.
         """
         return self.channel == "person" or (self.channel == "program" and self.metadata.get(COMMAND_METADATA) is True)
 
@@ -326,6 +326,8 @@ class EncryptedMessage(NamedTuple):
 
     sender: str
     method: str
+    language: str | None = None
+    """The language tag of the message (`xml:lang`)."""
 
 
 InboundMessage: TypeAlias = (

@@ -52,7 +52,7 @@ class Preferences:
         try:
             return cls(**json.loads(text))
         except (TypeError, ValueError) as error:  # stored by a newer version, which has more preferences
-            log.error("preferences that cannot be read are left aside: %s", error)
+            log.error("stored preferences cannot be read and are ignored: %s", error)
             return DEFAULT_PREFERENCES
 
 

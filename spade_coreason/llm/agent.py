@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from ..concurrency import DaemonThreads
 from ..contracts import AgentDefinition, AgentRequest, InlineToolDefinition, ResponseHandler, SessionHandle
 from ..domain.history import turn_text
+from ..domain.translation import translate
 from ..exceptions import ConfigError, CoReasonError, ModelError
 from ..memory import AgentInteractionMemory, TokenCounter, Usage, counter_for
 from ..runtime import Peers
@@ -40,9 +41,9 @@ log = logging.getLogger(__name__)
 
 _MIN_SCORE = 0.7
 _REMEDIES = {
-    "budget_caps": "its budgets are the option budgets",
-    "allowed_domains": "whom it may ask are the options agents and mcp",
-    "human_in_the_loop": "nobody is asked before a tool is called",
+    "budget_caps": "use the option `budgets`",
+    "allowed_domains": "use the options `agents` and `mcp`",
+    "human_in_the_loop": "tools are called without confirmation by a person",
 }
 
 
@@ -53,10 +54,10 @@ def unsupported_manifest_parts(manifest: AgentDefinition, tool_names: Collection
     """
     for name, remedy in _REMEDIES.items():
         if manifest.policy is not None and getattr(manifest.policy, name):
-            yield f"policy.{name} of the manifest is not kept to; {remedy}"
+            yield f"policy.{name} of the manifest is not enforced; {remedy}"
     for number, tool in enumerate(manifest.dependencies.tools):
         if isinstance(tool, InlineToolDefinition) and tool.name not in tool_names:
-            yield f"dependencies.tools[{number}] of the manifest: no tool is called {tool.name}; give a function of this name"
+            yield f"dependencies.tools[{number}] of the manifest is ignored: there is no function {tool.name}; add one"
 
 
 class LLMAgent:
@@ -163,9 +164,9 @@ class LLMAgent:
         return self._manifest
 
     async def startup(self) -> None:
-        """Open the client and start the MCP servers. A server that is away is tried again when it is needed."""
+        """Open the client and start the MCP servers. A server that is unavailable is retried when it is needed."""
         if isinstance(self._client.stand_in, ScriptStandIn):
-            log.warning("%s: a script plays the language model. %s", self._manifest.metadata.name, REMEDY)
+            log.warning("%s: a script stands in for the language model. %s", self._manifest.metadata.name, REMEDY)
         await asyncio.to_thread(self._client.open)
         await self.mcp_servers.open()
 
@@ -190,7 +191,7 @@ class LLMAgent:
         unknown = [name for name in self._model.models if listed and name not in listed]
         examples = ", ".join(sorted(listed or ())[:5])
         return [
-            ModelError(f"the server {client.url}", f"lists no model {name!r}; it has {examples}", is_transient=True)
+            ModelError(f"the server {client.url}", f"has no model {name!r}; it lists {examples}", is_transient=True)
             for name in unknown
         ]
 
@@ -204,14 +205,16 @@ class LLMAgent:
             await self._answer(request, session, response, guard, meter)
         except ModelError as error:
             log.warning("%s: %s (%s)", name, error, self._client.url)
-            after = f"; ask again in {error.retry_after_s:.0f} s" if error.retry_after_s else ""
-            await response.error(f"My language model {error.problem}{after}.", {"model": error.where}, error.is_transient)
+            text = translate("My language model {problem}.", problem=translate(error.problem))
+            if error.retry_after_s:
+                text += " " + translate("Ask again in {seconds} s.", seconds=round(error.retry_after_s))
+            await response.error(text, {"model": error.where}, error.is_transient)
         except BudgetExceededError as error:
             log.warning("%s: a budget is used up", name)
             await response.error(str(error), recoverable=True)
         except ContextTooLongError as error:
             log.warning("%s: %s", name, error)
-            await response.error(f"{str(error)[0].upper()}{str(error)[1:]}.")
+            await response.error(translate(error.args[0]))
         finally:
             await turn_usage.report(response)
 
@@ -244,8 +247,12 @@ class LLMAgent:
         self, request: AgentRequest, session: SessionHandle, guard: TurnGuard, schema_instruction: str
     ) -> Context:
         instructions = [schema_instruction]
+        if (language := request.metadata.get("preferred_language")) is not None:
+            instructions.append(
+                f"The person has chosen this language (BCP 47): {language}. Answer in it, unless they ask for another one."
+            )
         if unlisted := self.mcp_servers.unlisted_names:
-            instructions.insert(0, f"The tools of {', '.join(unlisted)} are not there now; say so where they would be needed.")
+            instructions.insert(0, f"The tools of {', '.join(unlisted)} are unavailable; say so if you need them.")
         system_messages = build_system_messages(self._manifest, self.default_prompt, instructions)
         remembered: Sequence[Mapping[str, Any]] = ()
         if self._memory is not None:
@@ -274,8 +281,8 @@ def _model_name(manifest: AgentDefinition, stand_in: StandIn | None) -> str:
     name = config.model if config is not None else os.environ.get("OPENAI_MODEL") if stand_in is None else stand_in.model
     if not name:
         problem = (
-            "no model is named; give its name here, in the manifest as config.model_config.model, or as OPENAI_MODEL; "
-            f"{MODEL_NAME} is a script that plays one"
+            "no model is named; name it here, as config.model_config.model in the manifest, or as OPENAI_MODEL; "
+            f"the name {MODEL_NAME} stands for a script"
         )
         raise ConfigError("options.model", problem)
     return name
@@ -297,8 +304,8 @@ def _check_tool_names(tools: Sequence[Tool], servers: MCPServers) -> None:
     names = [tool.name for tool in tools]
     for name in names:
         if name in RESERVED_TOOL_NAMES:
-            raise ConfigError("options.tools", f'"{name}" is the name of a tool of the platform; rename yours')
+            raise ConfigError("options.tools", f'"{name}" is the name of a built-in tool; rename yours')
         if servers.may_own_tool(name):
-            raise ConfigError("options.tools", f'"{name}" is a name for a tool of an MCP server; rename yours')
+            raise ConfigError("options.tools", f'"{name}" may be the name of a tool of an MCP server; rename yours')
         if names.count(name) > 1:
             raise ConfigError("options.tools", f'two tools are called "{name}"; rename one')

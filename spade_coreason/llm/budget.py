@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from pydantic import Field
 
 from ..contracts import CloudEvent, ResponseHandler
+from ..domain.translation import translate
 from ..exceptions import CoReasonError, ModelError
 from ..memory import USAGE_EVENT, Usage
 from .model.client import CompletionRequest
@@ -124,24 +125,36 @@ class BudgetMeter:
         """Raise BudgetExceededError if a budget is used up."""
         budgets, turn_tokens = self._budgets, self.turn_usage.tokens
         if budgets.turn is not None and turn_tokens >= budgets.turn:
-            raise BudgetExceededError(f"This answer has used its budget of {budgets.turn:,} tokens; ask for less at once.")
+            raise BudgetExceededError(
+                translate("This answer has used its budget of {number} tokens. Ask for less at once.", number=budgets.turn)
+            )
         if (usage := self._usage) is None:
             return
         limit = budgets.conversation
         if limit is not None and turn_tokens + await usage.of_conversation(self._conversation_id) >= limit:
-            raise BudgetExceededError(f"This conversation has used its budget of {limit:,} tokens; begin a new one with /new.")
+            raise BudgetExceededError(
+                translate("This conversation has used its budget of {number} tokens. Start a new one with /new.", number=limit)
+            )
         limit = budgets.person_day
         if limit is not None and turn_tokens + await usage.of_person(self._person) >= limit:
             raise BudgetExceededError(
-                f"You have used your budget of {limit:,} tokens for today; {_reset_text(usage.until_next_day)}."
+                translate(
+                    "You have used your budget of {number} tokens for today. It starts again at 00:00 UTC, in {time}.",
+                    number=limit,
+                    time=_format_remaining(usage.until_next_day),
+                )
             )
         limit = budgets.agent_day
         if limit is not None and turn_tokens + await usage.of_agent() >= limit:
             raise BudgetExceededError(
-                f"My budget of {limit:,} tokens for today is used up; {_reset_text(usage.until_next_day)}."
+                translate(
+                    "My budget of {number} tokens for today is used up. It starts again at 00:00 UTC, in {time}.",
+                    number=limit,
+                    time=_format_remaining(usage.until_next_day),
+                )
             )
 
 
-def _reset_text(remaining: timedelta) -> str:
+def _format_remaining(remaining: timedelta) -> str:
     minutes = max(1, round(remaining.total_seconds() / 60))
-    return f"it begins again at 00:00 UTC, in {minutes // 60} h {minutes % 60:02} min"
+    return f"{minutes // 60} h {minutes % 60:02} min"

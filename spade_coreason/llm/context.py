@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..contracts import Interaction
+from ..domain.translation import N_
 from ..exceptions import CoReasonError
 from .prompts import Message, render_passages, render_summary, render_turns
 
@@ -20,7 +21,12 @@ class ContextTooLongError(CoReasonError):
 
     def __init__(self, tokens: int, limit: int) -> None:
         super().__init__(
-            f"this is too long for my language model: {tokens:,} tokens, and {limit:,} are the most; ask with less"
+            N_(
+                "This is too long for my language model: it has {number} tokens, and at most {limit} are accepted."
+                " Please send less.",
+                number=tokens,
+                limit=limit,
+            )
         )
         self.tokens = tokens
         self.limit = limit

@@ -105,8 +105,8 @@ def error(
     """Fail.
 
     Parameters:
-        problem: An HTTP status from 400 to 599, such as 429 for a limit of requests or 401 for a refused key; "timeout" for a
-            server that sends nothing more; "unreachable" for a server that is away; "broken" for an answer that breaks off.
+        problem: An HTTP status from 400 to 599, such as 429 for a limit of requests or 401 for a refused key. Or "timeout":
+            the server sends nothing more. "unreachable": it refuses the connection. "broken": the answer breaks off.
         after: The pieces of text before a "timeout", or before an answer is "broken".
         retry_after_s: The seconds of the header Retry-After, with a status.
         code: The code of the error, with a status, such as "insufficient_quota" or "context_length_exceeded".
@@ -121,7 +121,7 @@ def error(
     elif retry_after_s is not None or code:
         raise ValueError(f"error({problem!r}): retry_after_s and code belong to a status")
     elif after and problem == "unreachable":
-        raise ValueError('error("unreachable"): no text comes from a server that is away; write error("broken", after=[…])')
+        raise ValueError('error("unreachable"): an unreachable server sends no text; write error("broken", after=[…])')
     return FakeFailure(problem, tuple(after), retry_after_s, code)
 
 
@@ -238,8 +238,8 @@ class FakeModel:
             first = self._replies[0]
             count = f"{len(self._replies)} of {self._reply_count} replies"
             number = len(self.requests)
-            asked = f"the last was {_describe(self.requests[-1], number)}" if self.requests else "it was never asked"
-            raise AssertionError(f"FakeModel: {count} left over, first {_describe_reply(first)}; {asked}")
+            asked = f"the last was {_describe(self.requests[-1], number)}" if self.requests else "the model received no request"
+            raise AssertionError(f"FakeModel: {count} not used, first {_describe_reply(first)}; {asked}")
 
     async def reply(self, request: ModelRequest) -> FakeReply | FakeFailure:
         """Return the reply to a request. What goes wrong is a problem, and an error 400."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..contracts import AgentCapability, ResponseHandler
+from ..domain.translation import N_, translate
 from ..exceptions import ModelError
 from .budget import BudgetExceededError, BudgetMeter
 from .context import Context
@@ -20,7 +21,7 @@ from .prompts import render_problem
 from .structured import parse_data
 from .tools.execution import ToolRunner
 
-_CONVERSATION_ENDED = "(Our conversation ends here.)"
+_CONVERSATION_ENDED = N_("(Our conversation ends here.)")
 """The reply where the model wrote a termination marker alone."""
 
 
@@ -64,7 +65,7 @@ class ModelCaller:
             await self._streamer.abort(error.problem)
             raise
         except BudgetExceededError:
-            await self._streamer.abort("a budget is used up")
+            await self._streamer.abort(N_("a budget is used up"))
             raise
         return completion
 
@@ -105,10 +106,14 @@ class AgentLoop:
                     return
                 if not (self._streamer.has_termination_marker or self._streamer.is_emptied):
                     problem = (
-                        "used up all it may say before its answer" if completion.finish_reason == "length" else "gave no answer"
+                        N_("used all its tokens before its answer")
+                        if completion.finish_reason == "length"
+                        else N_("gave no answer")
                     )
                     raise ModelError(completion.model, problem, is_transient=True)
-                await self._response.markdown(_CONVERSATION_ENDED if self._streamer.has_termination_marker else NO_ANSWER)
+                await self._response.markdown(
+                    translate(_CONVERSATION_ENDED if self._streamer.has_termination_marker else NO_ANSWER)
+                )
                 return
             data, problem = parse_data(completion.text, capability.outputs)
             if data is not None:
@@ -116,7 +121,7 @@ class AgentLoop:
                 return
             if not repairs:
                 # The problem quotes the answer, which must not be logged.
-                raise ModelError(completion.model, "gave no data that are valid", is_transient=True)
+                raise ModelError(completion.model, N_("gave no valid data"), is_transient=True)
             repairs -= 1
             self._context.tail += [
                 {"role": "assistant", "content": completion.text[: self._limits.result_characters]},
@@ -135,4 +140,6 @@ class AgentLoop:
                 return completion
             if rounds_left:
                 self._context.tail += await self._tool_runner.run(completion)
-        raise ModelError(completion.model, f"came to no answer within {self._limits.rounds} rounds of tool calls")
+        raise ModelError(
+            completion.model, N_("found no answer within {rounds} rounds of tool calls", rounds=self._limits.rounds)
+        )

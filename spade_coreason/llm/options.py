@@ -62,13 +62,13 @@ class Endpoint(StrictOptions):
         key = self._read_key()
         if key is not None and not re.fullmatch(r"[!-~]+", key):
             place = "api_key" if self.api_key is not None else "api_key_file"
-            raise ConfigError(f"options.endpoint.{place}", "is no key: it is empty, or has spaces or line breaks within it")
+            raise ConfigError(f"options.endpoint.{place}", "is not a valid key: it is empty or contains spaces or line breaks")
         if key is None and self.url is None:
             key = environment.get("OPENAI_API_KEY")
         if not url and not key:
             problem = (
-                "no language model is named; set OPENAI_BASE_URL or OPENAI_API_KEY, or give its url here; "
-                "with the model named script a script plays one"
+                "no server of a language model is named; set OPENAI_BASE_URL or OPENAI_API_KEY, or name its url here; "
+                "the model name `script` uses a local script instead"
             )
             raise ConfigError("options.endpoint", problem)
         if url and not re.fullmatch(r"https?://[^\s/?#@]+[^\s?#@]*", url):
@@ -122,14 +122,14 @@ def parse_options(kind: type[OptionsT], options: OptionsT | Mapping[str, Any] | 
         first = error.errors()[0]
         where = ".".join([place, *map(str, first["loc"])])
         known = ", ".join(kind.model_fields)
-        problem = f"unknown key; there is {known}" if first["type"] == "extra_forbidden" else first["msg"]
+        problem = f"unknown key; the keys are {known}" if first["type"] == "extra_forbidden" else first["msg"]
         raise ConfigError(where, problem) from error
 
 
 def require_list(value: Any, place: str) -> list[Any]:
     """Return a list as given. ConfigError for anything else."""
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
-        raise ConfigError(place, "is a list")
+        raise ConfigError(place, "must be a list")
     return list(value)
 
 
@@ -137,5 +137,5 @@ def require_texts(value: Any, place: str) -> tuple[str, ...]:
     """Return a list of texts that are not empty. ConfigError for anything else."""
     texts = require_list(value, place)
     if not all(isinstance(text, str) and text for text in texts):
-        raise ConfigError(place, "is a list of texts")
+        raise ConfigError(place, "must be a list of texts")
     return tuple(texts)

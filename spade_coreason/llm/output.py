@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ..contracts import ResponseHandler, StreamHandle
+from ..domain.translation import N_, translate
 from .guardrails.decisions import WITHHELD, WithheldError
 from .guardrails.filters import FilterChain
 from .guardrails.guard import TurnGuard
@@ -13,7 +14,7 @@ from .handlers import replace_stream
 from .structured import unescape_json
 
 _MAX_THOUGHT_CHARACTERS = 400
-_TRUNCATION_NOTE = "\n\n(My answer is cut off here: it reached the limit for one answer.)"
+_TRUNCATION_NOTE = N_("(My answer is cut off here: it reached the limit for one answer.)")
 
 
 class MarkerFilter:
@@ -134,7 +135,7 @@ class ReplyStreamer:
         self.has_termination_marker = self.has_termination_marker or self._markers.has_found
         if self._stream is not None:
             if is_truncated:
-                await self._stream.write(_TRUNCATION_NOTE)
+                await self._stream.write("\n\n" + translate(_TRUNCATION_NOTE))
             await self._stream.close()
         self._stream, self.has_emitted = None, False
         text = "".join(self._released)
@@ -144,18 +145,18 @@ class ReplyStreamer:
     async def abort(self, reason: str) -> None:
         """Abort a completion that stays incomplete."""
         if self._stream is not None:
-            await self._stream.abort(reason)
+            await self._stream.abort(translate(reason))
 
     async def withhold(self, error: WithheldError) -> None:
         """Withhold the completion, with the part that was already shown."""
         self.has_termination_marker = self.has_termination_marker or self._markers.has_found
         stream, self._stream = self._stream, None
         if self._is_silent:
-            await self._response.error(error.text)
+            await self._response.error(translate(error.text))
         elif stream is None:
-            await self._response.markdown(error.text)
+            await self._response.markdown(translate(error.text))
         else:
-            await replace_stream(self._response, stream, error.text, WITHHELD)
+            await replace_stream(self._response, stream, translate(error.text), translate(WITHHELD))
 
     def _join_data(self, rest: str) -> str:
         """Join all pieces of data: JSON may write a character in several ways, and guardrails look for one."""

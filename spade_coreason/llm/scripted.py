@@ -57,7 +57,7 @@ class ScriptedModel:
 
 async def _serve(port: int) -> None:
     async with ScriptedModel(port=port) as model:
-        print("A script plays a language model until Ctrl-C. For an agent in another terminal:", file=sys.stderr)
+        print("A script stands in for a language model until Ctrl-C. For an agent in another terminal:", file=sys.stderr)
         print(f"export OPENAI_BASE_URL={model.url} OPENAI_MODEL={MODEL_NAME}", flush=True)
         await asyncio.Event().wait()
 
@@ -71,9 +71,9 @@ def _parse_port(text: str) -> int:
 def _main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m spade_coreason.llm.scripted",
-        description="Plays a language model with OpenAI's API on 127.0.0.1 until Ctrl-C; prints the variables for an agent.",
+        description="Run a scripted language model with OpenAI's API on 127.0.0.1, and print the variables for an agent.",
     )
-    parser.add_argument("port", metavar="PORT", nargs="?", type=_parse_port, help="default: one that is free")
+    parser.add_argument("port", metavar="PORT", nargs="?", type=_parse_port, help="default: any free port")
     port = parser.parse_args().port or 0
     try:
         asyncio.run(_serve(port))

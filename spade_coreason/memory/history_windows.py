@@ -120,7 +120,7 @@ class HistoryWindows:
             return
         self._has_warned = True
         log.warning(
-            "%s: the memory strategy is ALL: a model is handed every turn of a conversation, until they are more than it takes;"
+            "%s: the memory strategy is ALL, so a model gets every turn of a conversation until its limit is exceeded;"
             " choose sliding_window, token_buffer, summary or vector_store",
             self._repository.agent,
         )
@@ -179,13 +179,13 @@ class HistoryWindows:
                     await self._compact_batch(active, numbers[:_TURN_BATCH])
         except Exception as error:  # whatever failed, the turns stay in the window
             if not self._is_failing:
-                message = "%s: turns stay in their windows until they can be taken in: %s"
+                message = "%s: compaction fails, so turns stay in their windows; it is retried with later turns: %s"
                 unexpected = None if isinstance(error, CoReasonError) else error
                 log.error(message, self._repository.agent, describe_for_log(error), exc_info=unexpected)
             self._is_failing = True
         else:
             if self._is_failing:
-                log.info("%s: turns are taken in again", self._repository.agent)
+                log.info("%s: compaction works again", self._repository.agent)
             self._is_failing = False
 
     async def _compact_batch(self, active: ActiveConversation, numbers: range) -> None:

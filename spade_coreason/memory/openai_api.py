@@ -70,11 +70,11 @@ class OpenAIApi:
                 body = await _read_body(response)
                 status, retry_after_header = response.status, response.headers.get("Retry-After", "")
         except TimeoutError as error:
-            raise ModelError(address, f"did not answer in {self.timeout_s:g} s", is_transient=True) from error
+            raise ModelError(address, f"did not answer within {self.timeout_s:g} s", is_transient=True) from error
         except (aiohttp.ClientError, OSError) as error:
             raise ModelError(address, f"cannot be reached: {' '.join(str(error).split())}", is_transient=True) from error
         if status != 200:
-            problem = f"says {status}{_REMEDIES.get(status, '')}"
+            problem = f"answered HTTP {status}{_REMEDIES.get(status, '')}"
             retry_after_s = float(retry_after_header) if retry_after_header.isdecimal() else None
             raise ModelError(
                 address,
@@ -86,16 +86,16 @@ class OpenAIApi:
         try:
             parsed = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise ModelError(address, f"answers with something that is no JSON; {_URL_HINT}") from error
+            raise ModelError(address, f"returned no JSON; {_URL_HINT}") from error
         if not isinstance(parsed, dict):
-            raise ModelError(address, f"answers with JSON that is no object; {_URL_HINT}")
+            raise ModelError(address, f"returned JSON that is not an object; {_URL_HINT}")
         return parsed
 
 
 _REMEDIES = {
-    401: "; see to api_key",
-    403: "; see to api_key",
-    404: "; see to url and model",
+    401: "; check api_key",
+    403: "; check api_key",
+    404: "; check url and model",
 }
 
 
@@ -104,7 +104,7 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > _MAX_RESPONSE_BYTES:
-            raise ModelError(str(response.url), f"answers with more than {_MAX_RESPONSE_BYTES:,} bytes; see to its batch")
+            raise ModelError(str(response.url), f"returned more than {_MAX_RESPONSE_BYTES:,} bytes; lower knowledge.batch")
     return bytes(body)
 
 

@@ -51,17 +51,17 @@ class SessionChanges:
         """Set a variable to a JSON value, in the scope or in all. Errors as `Session.store`."""
         self.require_open()
         if not isinstance(key, str) or not key:
-            raise ValueError(f"the key of a variable is a text, not {key!r}")
+            raise ValueError(f"the key of a variable must be a text, not {key!r}")
         if "\0" in key:
-            raise ValueError(f"the key of a variable has no NUL character, as {key!r} does")
+            raise ValueError(f"the key of a variable must not contain a NUL character: {key!r}")
         if key in (COMPACTION_VARIABLE, TOKENS_VARIABLE):
-            raise ValueError(f'variable "{key}" is kept by the platform; choose another name')
+            raise ValueError(f'variable "{key}" is reserved for the platform; choose another name')
         try:
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)
             _require_text_keys(value)
             (key + text).encode()  # a lone surrogate cannot be stored
         except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f'variable "{key}": {error}; only JSON values can be kept') from error
+            raise ValueError(f'variable "{key}": {error}; only JSON values can be stored') from error
         for name in _resolve_scopes(scope):
             self.set(name, key, text)
 
@@ -227,7 +227,7 @@ def _require_text_keys(value: object) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise TypeError(f"the keys of an object are texts, and {key!r} is none")
+                raise TypeError(f"the keys of an object must be texts, not {key!r}")
             _require_text_keys(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
@@ -238,5 +238,5 @@ def _resolve_scopes(scope: VariableScope | None) -> tuple[VariableScope, ...]:
     if scope is None:
         return ("conversation", "person")
     if scope not in ("conversation", "person"):
-        raise ValueError(f'scope is "conversation" or "person", not {scope!r}')
+        raise ValueError(f'scope must be "conversation" or "person", not {scope!r}')
     return (scope,)

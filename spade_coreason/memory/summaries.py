@@ -112,9 +112,9 @@ class ModelSummariser:
         try:
             text = response["choices"][0]["message"]["content"].strip()
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise ModelError(self._api.url, "answers, but not with a message; see to memory.summariser") from error
+            raise ModelError(self._api.url, "returned no message; check memory.summariser") from error
         if not text:
-            raise ModelError(self._api.url, "answers with an empty summary; see to memory.summariser")
+            raise ModelError(self._api.url, "returned an empty summary; check memory.summariser")
         return str(text)[:MAX_CHARACTERS]
 
     async def close(self) -> None:

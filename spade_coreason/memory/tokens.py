@@ -46,7 +46,7 @@ def guard_counter(count: TokenCounter, name: str) -> TokenCounter:
             return operator.index(count(text))
         except Exception:  # user code may raise anything
             if not has_failed:
-                log.exception("%s does not count the tokens of a text of %d characters; they are estimated", name, len(text))
+                log.exception("%s cannot count the tokens of a text of %d characters; the number is estimated", name, len(text))
             has_failed = True
             return estimate_tokens(text)
 

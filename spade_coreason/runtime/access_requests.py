@@ -6,10 +6,12 @@ import logging
 
 from ..domain.access import AccessPolicy
 from ..domain.jid import bare_jid, parse_jid
+from ..domain.translation import translate, use_language
 from ..exceptions import StoreError
 from ..storage import AgentRepository
+from .languages import PersonLanguages
 from .signal import Signal
-from .transport import Transport
+from .transport import OutboundMessage, Transport
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +27,17 @@ class AccessRequests:
     Operators are asked only if `access.asks_operators` is True.
     """
 
-    def __init__(self, access: AccessPolicy, repository: AgentRepository, agent_name: str, transport: Transport) -> None:
+    def __init__(
+        self,
+        access: AccessPolicy,
+        repository: AgentRepository,
+        agent_name: str,
+        transport: Transport,
+        languages: PersonLanguages | None = None,
+    ) -> None:
         self.access = access
+        self.languages = languages or PersonLanguages(repository)
+        """The languages in which operators and strangers are told."""
         self._repository = repository
         self._agent_name = agent_name
         self._transport = transport
@@ -66,22 +77,29 @@ class AccessRequests:
         if person in self._pending:
             return True
         if len(self._pending) >= _MAX_PENDING:
-            log.warning("%s: asks no more: %d people wait for an operator", self._repository.agent, _MAX_PENDING)
+            log.warning("%s: sends no more access requests to operators: %d are waiting", self._repository.agent, _MAX_PENDING)
             return False
         self._pending.add(person)
-        log.info("%s: asks its operators about %s", self._repository.agent, person)
-        text = f"{person} wants to talk to {self._agent_name}.\nWrite /admit {person} or /reject {person}."
-        choices = ((f"/admit {person}", "Admit"), (f"/reject {person}", "Reject"))
-        notices = [self._transport.encode_notice(operator, text, choices) for operator in sorted(self.access.operators)]
-        self._transport.send(notices)
+        log.info("%s: sent an access request of %s to the operators", self._repository.agent, person)
+        self._transport.send([self._encode_question(operator, person) for operator in sorted(self.access.operators)])
         return True
+
+    def _encode_question(self, operator: str, person: str) -> OutboundMessage:
+        with use_language(self.languages.of_person(operator)):
+            text = translate(
+                "{person} wants to talk to {agent}.\nWrite /admit {person} or /reject {person}.",
+                person=person,
+                agent=self._agent_name,
+            )
+            choices = ((f"/admit {person}", translate("Admit")), (f"/reject {person}", translate("Reject")))
+        return self._transport.encode_notice(operator, text, choices)
 
     def _forget_refusal(self, person: str) -> None:
         del self._refused[person]
         self._repository.delete_refusal(person).on_failed(self._log_failed_write)
 
     def _log_failed_write(self, error: BaseException) -> None:
-        log.warning("%s: who was refused is not kept, and may be told so again: %s", self._repository.agent, error)
+        log.warning("%s: cannot store that a stranger was refused, who may be told again: %s", self._repository.agent, error)
 
     async def admit(self, operator: str, person: str) -> str:
         """Admit a person and tell them. Return the reply to the operator."""
@@ -99,8 +117,8 @@ class AccessRequests:
         try:
             await self._repository.save_variable(_SCOPE, person, _NAME, "true" if is_admitted else "false")
         except StoreError as error:
-            log.error("%s: what was decided about %s is not stored: %s", self._repository.agent, person, error)
-            return "I could not store that. Please try again."
+            log.error("%s: cannot store the decision about %s: %s", self._repository.agent, person, error)
+            return translate("I could not store that. Please try again.")
         self._pending.discard(person)
         (self._rejected.discard if is_admitted else self._rejected.add)(person)
         (self.access.approved.add if is_admitted else self.access.approved.discard)(person)
@@ -109,8 +127,10 @@ class AccessRequests:
         if is_admitted and person in self._refused:
             self._forget_refusal(person)  # a later rejection is told again
         if is_admitted:
-            self._transport.send([self._transport.encode_notice(person, f"You may talk to {self._agent_name} now.")])
-            return f"{person} may talk to me."
+            with use_language(self.languages.of_person(person)):
+                text = translate("You may talk to {agent} now.", agent=self._agent_name)
+            self._transport.send([self._transport.encode_notice(person, text)])
+            return translate("{person} may talk to me now.", person=person)
         if self.access.is_allowed(person):
-            return f"{person} may talk to me all the same: the configuration says so (access)."
-        return f"{person} may not talk to me."
+            return translate("{person} may still talk to me: the configuration allows it (access).", person=person)
+        return translate("{person} may not talk to me any more.", person=person)

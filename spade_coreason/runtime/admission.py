@@ -15,6 +15,7 @@ from ..contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
 from ..domain import conversation
 from ..domain.conversation import RUN, Decision, Rules
 from ..domain.messages import Failed, InboundRequest, Refused
+from ..domain.translation import translate, translate_plural
 from ..memory import ActiveConversation
 from ..storage import Commit
 from .incidents import IncidentRecorder
@@ -50,12 +51,23 @@ class CapacityLimit(Interceptor):
         if not mailboxes.is_full(request.owner, request.thread):
             if len(request.content) <= LARGE_CHARACTERS or not mailboxes.is_full_for_large(request.owner):
                 return _ACCEPT
-            text = f"{MAX_LARGE_REQUESTS} long messages of yours wait already; until one is answered no more are kept."
+            text = translate(
+                "You already have {number} long messages waiting. New ones are not accepted until one is answered.",
+                number=MAX_LARGE_REQUESTS,
+            )
             return Refuse(ErrorCode.TOO_MANY_REQUESTS, text, RATE_INTERVAL_S)
-        subject = f"{mailboxes.max_queued} messages of this conversation"
         if mailboxes.count_queued(request.owner) >= mailboxes.max_queued_per_sender:
-            subject = f"{mailboxes.max_queued_per_sender} messages of yours"
-        text = f"{subject} wait already; until some are answered no more are kept."
+            text = translate_plural(
+                "You already have {number} message waiting. New ones are not accepted until it is answered.",
+                "You already have {number} messages waiting. New ones are not accepted until some are answered.",
+                mailboxes.max_queued_per_sender,
+            )
+        else:
+            text = translate_plural(
+                "This conversation already has {number} message waiting. New ones are not accepted until it is answered.",
+                "This conversation already has {number} messages waiting. New ones are not accepted until some are answered.",
+                mailboxes.max_queued,
+            )
         return Refuse(ErrorCode.TOO_MANY_REQUESTS, text, RATE_INTERVAL_S)
 
 
@@ -66,7 +78,11 @@ class HopLimit(Interceptor):
         """Refuse a request of more than `MAX_HOPS` hops."""
         if request.hops <= MAX_HOPS:
             return _ACCEPT
-        text = f"This was asked through {request.hops} agents one after the other: they seem to ask in a circle."
+        text = translate_plural(
+            "This request came through {number} agent. They seem to ask each other in a circle.",
+            "This request came through {number} agents. They seem to ask each other in a circle.",
+            request.hops,
+        )
         return Refuse(ErrorCode.TOO_MANY_REQUESTS, text)
 
 
@@ -80,7 +96,10 @@ class CommandLimit(Interceptor):
         """Refuse a command of a sender who has sent `MAX_COMMANDS_PER_MINUTE` of them."""
         if self._rate_limiter.allow(request.owner):
             return _ACCEPT
-        text = f"{MAX_COMMANDS_PER_MINUTE} commands a minute are the limit. Try again in a minute."
+        text = translate(
+            "You have sent too many commands: the limit is {number} a minute. Try again in a minute.",
+            number=MAX_COMMANDS_PER_MINUTE,
+        )
         return Refuse(ErrorCode.TOO_MANY_REQUESTS, text, RATE_INTERVAL_S)
 
 
@@ -91,12 +110,11 @@ class FloodLimit:
     as one for each 4,096 characters. The flood is over when that minute is.
     """
 
-    notice = Refused(
-        "I had to refuse too many messages of yours. I do not read what you send until a minute has passed.",
-        ErrorCode.TOO_MANY_REQUESTS,
-        RATE_INTERVAL_S,
-    )
-    """The notice to the sender when a flood begins."""
+    @staticmethod
+    def make_notice() -> Refused:
+        """Return the notice to the sender when a flood begins."""
+        text = translate("I had to refuse too many of your messages. I ignore what you send for a minute.")
+        return Refused(text, ErrorCode.TOO_MANY_REQUESTS, RATE_INTERVAL_S)
 
     def __init__(self) -> None:
         self.has_refusals = False
@@ -184,7 +202,7 @@ class Admission:
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # code of the user
             incident = self._incidents.make_number()
             log.exception("%s: incident %s: a request of %s is refused", self._jid, incident, incoming.sender)
-            text = f"Something went wrong on my side (incident {incident})."
+            text = translate("Something went wrong on my side (incident {incident}).", incident=incident)
             failure = Failed(text, ErrorCode.INTERNAL, True, incident)
             return Refusal(failure, self._incidents.record(incident, error, incoming.owner))
         return None
@@ -221,14 +239,22 @@ def refusal_notice(
     status, limit = active.record.status, rules.max_interactions
     quiet_until = status.quiet_until
     retry_after_s = rules.cooldown.total_seconds() if quiet_until is None else (quiet_until - now).total_seconds()
-    text = (
-        f"That is all for now: {'1 message is' if limit == 1 else f'{limit} messages are'} the limit of a conversation."
+    reason = (
+        translate_plural(
+            "That is all for now: a conversation is limited to {number} message.",
+            "That is all for now: a conversation is limited to {number} messages.",
+            limit,
+        )
         if limit and status.interaction_count >= limit
-        else "I pause here: this conversation goes round in circles."
+        else translate("I pause here: this conversation goes round in circles.")
     )
-    text += f" Write again in {_format_duration(retry_after_s)}, or begin another thread"
-    text += " (or say /new)." if has_commands and incoming.may_be_command else "."
-    return Refused(text, ErrorCode.TOO_MANY_REQUESTS, retry_after_s)
+    duration = _format_duration(retry_after_s)
+    way_on = (
+        translate("Write again in {duration}, or start a new conversation with /new.", duration=duration)
+        if has_commands and incoming.may_be_command
+        else translate("Write again in {duration}, or start another thread.", duration=duration)
+    )
+    return Refused(f"{reason} {way_on}", ErrorCode.TOO_MANY_REQUESTS, retry_after_s)
 
 
 def _format_duration(seconds: float) -> str:

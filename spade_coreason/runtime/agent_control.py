@@ -10,6 +10,7 @@ from datetime import datetime
 from ..concurrency import RateLimiter
 from ..domain import conversation
 from ..domain.conversation import ConversationStatus
+from ..domain.translation import N_
 from ..storage import AgentRepository, StoredConversation
 from .expiry import ConversationExpiry
 from .mailboxes import Mailboxes
@@ -17,7 +18,7 @@ from .signal import Signal
 
 log = logging.getLogger(__name__)
 
-PAUSED_NOTICE = "I am paused at the moment; your message is kept."
+PAUSED_NOTICE = N_("I am paused at the moment. Your message is stored, and I answer it later.")
 
 _SCOPE, _NAME = "platform", "paused"  # of the variable in which a pause is stored; the agent holds it
 
@@ -134,7 +135,7 @@ class AgentControl:
             active.echo_count = 0
 
     def _log_failed_write(self, error: BaseException) -> None:
-        log.error("%s: whether it is paused is not stored, and a restart undoes it: %s", self._repository.agent, error)
+        log.error("%s: cannot store the pause or resume, which a restart will undo: %s", self._repository.agent, error)
 
 
 def _end_if_active(status: ConversationStatus) -> ConversationStatus:

@@ -127,14 +127,14 @@ class _AgentSpec:
             raise
         except Exception as error:  # a constructor is code of the user
             raise self.make_error(
-                f"{self.spec} cannot be made: {describe_error(error, self.project)}; correct it there"
+                f"{self.spec} cannot be created: {describe_error(error, self.project)}; correct its code"
             ) from error
 
     def collect_arguments(self, target: Any) -> dict[str, object]:
         try:
             parameters = list(inspect.signature(target).parameters.values())
         except (TypeError, ValueError) as error:
-            raise self.make_error(f"{self.spec} does not say what it is called with; write a class or a function") from error
+            raise self.make_error(f"the parameters of {self.spec} are unknown; use a class or a function") from error
         named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
         accepts_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self.check_options(named, accepts_any)
@@ -156,15 +156,15 @@ class _AgentSpec:
     def check_options(self, parameters: Mapping[str, inspect.Parameter], accepts_any: bool) -> None:
         for name in self.options:
             if name in INJECTABLE_NAMES:
-                other = "; name its file with manifest:" if name == "manifest" else ""
-                raise self.make_error(f"the platform gives {name} itself; leave it out{other}", f"options.{name}")
+                other = "; name the file with manifest:" if name == "manifest" else ""
+                raise self.make_error(f"the platform sets {name} itself; remove it{other}", f"options.{name}")
             if name not in parameters and not accepts_any:
                 known = [other for other in parameters if other not in INJECTABLE_NAMES]
                 closest = find_closest_name(name, known)
                 hint = f'did you mean "{closest}"?' if closest else f"it takes {', '.join(known) or 'none'}"
                 raise self.make_error(f"unknown option of {self.spec}; {hint}", f"options.{name}")
         if self.injectables.manifest_file is not None and "manifest" not in parameters:
-            problem = f'{self.spec} has a manifest of its own; leave this out, or give it a parameter "manifest"'
+            problem = f'{self.spec} has its own manifest; remove this key, or add a parameter "manifest"'
             raise self.make_error(problem, "manifest")
 
     def get_injectable(self, parameter: inspect.Parameter, target: Any) -> object | None:
@@ -185,19 +185,19 @@ class _AgentSpec:
 
     def missing_error(self, parameter: inspect.Parameter) -> ConfigError:
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            return self.make_error(f'{self.spec} takes "{parameter.name}" by position only; remove the "/" behind it')
+            return self.make_error(f'{self.spec} takes "{parameter.name}" by position only; remove the "/" after it')
         if parameter.name in INJECTABLE_NAMES:
-            return self.make_error(f"{self.spec} asks for {parameter.name}, which there is none of here; give it a default")
-        return self.make_error(f"is missing, and {self.spec} needs it; give it a value", f"options.{parameter.name}")
+            return self.make_error(f"{self.spec} needs {parameter.name}, which is not available here; give it a default")
+        return self.make_error(f"is missing, and {self.spec} needs it; set a value", f"options.{parameter.name}")
 
     # Check
 
     def refuse_options_for_instance(self) -> None:
         for name in self.options:
-            problem = f"{self.spec} is an agent already and takes no options; name its class instead, or leave it out"
+            problem = f"{self.spec} is already an agent and takes no options; name its class instead, or remove the options"
             raise self.make_error(problem, f"options.{name}")
         if self.injectables.manifest_file is not None:
-            problem = f"{self.spec} is an agent already, with a manifest of its own; leave it out"
+            problem = f"{self.spec} is already an agent with its own manifest; remove the key"
             raise self.make_error(problem, "manifest")
 
     def check(self, agent: Any) -> Agent:
@@ -205,17 +205,21 @@ class _AgentSpec:
             missing = [name for name in ("manifest", "assist") if getattr(agent, name, None) is None]
         except Exception as error:  # a property is code of the user
             raise self.make_error(
-                f"{self.spec} has no manifest: {describe_error(error, self.project)}; correct it there"
+                f"{self.spec} has no manifest: {describe_error(error, self.project)}; correct its code"
             ) from error
         if missing:
             raise self.no_agent_error(f'it is {_describe_type(agent)} without "{missing[0]}"; {AGENT_REQUIREMENTS}')
         if not isinstance(agent, Agent):
-            raise self.no_agent_error(f"it is {_describe_type(agent)} whose __getattr__ has them only; {AGENT_REQUIREMENTS}")
+            raise self.no_agent_error(
+                f"it is {_describe_type(agent)} that has them only through __getattr__; {AGENT_REQUIREMENTS}"
+            )
         assist: Any = agent.assist
         if inspect.isasyncgenfunction(assist):
             raise self.no_agent_error("its assist is a generator; answer with await response.markdown(...), not with yield")
         if not callable(assist) or not (inspect.iscoroutinefunction(assist) or _has_async_call(type(assist))):
-            raise self.no_agent_error('its assist is no coroutine; write "async def assist(self, request, session, response)"')
+            raise self.no_agent_error(
+                'its assist is not a coroutine; write "async def assist(self, request, session, response)"'
+            )
         try:
             inspect.signature(assist).bind(None, None, None)
         except TypeError as error:
@@ -224,7 +228,7 @@ class _AgentSpec:
         return agent
 
     def no_agent_error(self, problem: str) -> ConfigError:
-        return self.make_error(f"{self.spec} is no agent: {problem}")
+        return self.make_error(f"{self.spec} is not an agent: {problem}")
 
 
 def _has_async_call(kind: Any) -> bool:

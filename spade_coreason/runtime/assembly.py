@@ -20,6 +20,7 @@ from .expiry import OnConversationEnd
 from .files import FetchFile, Files, UploadFile, UploadWarnings, fetch, refuse_upload
 from .gateway import InboundGateway
 from .known_people import KnownPeople
+from .languages import PersonLanguages
 from .peers import OpenRequests, Peers
 from .policy import Policy
 from .runner import Runner
@@ -86,7 +87,8 @@ class AgentParts:
     ) -> AgentRuntime:
         """Build the runner and the gateway of an agent. `access` decides who may talk to it; for the rest see `Runner`."""
         self.people.add_operators(access.operators)
-        access_requests = AccessRequests(access, self.repository, agent.manifest.metadata.name, self.transport)
+        languages = PersonLanguages(self.repository)
+        access_requests = AccessRequests(access, self.repository, agent.manifest.metadata.name, self.transport, languages)
         runner = Runner(
             agent,
             self.jid,
@@ -104,6 +106,7 @@ class AgentParts:
             access_requests=access_requests,
             interceptors=interceptors,
             crash_guard=crash_guard,
+            languages=languages,
         )
         gateway = InboundGateway(runner, self.open_requests, access_requests, self.transport, self.trusted_agents, self.people)
         return AgentRuntime(agent, self, runner, gateway)

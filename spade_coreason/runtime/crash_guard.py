@@ -38,14 +38,14 @@ class CrashGuard:
             if request.failed_at is not None:
                 self._failed.add(request.id)
                 log.error(
-                    "%s: a request of %s has ended the process and is not run again; see `spade-coreason requests list`",
+                    "%s: a request of %s crashed the process again and has failed; see `spade-coreason requests list`",
                     request.agent,
                     request.sender,
                 )
             elif request.is_suspect:
                 self.suspects[request.id] = min(_MAX_ALONE_S, alone_s * 2 ** (request.crashes - 2))
                 log.warning(
-                    "%s: a request of %s ran at %d crashes of this process; it runs alone",
+                    "%s: a request of %s was running during %d crashes of the process; it now runs alone",
                     request.agent,
                     request.sender,
                     request.crashes,

@@ -187,7 +187,7 @@ class ConversationExpiry:
                     purged_at = self._clock()
                     await self._repository.inbox.purge(purged_at)
             except StoreError as error:
-                log.error("%s: idle conversations cannot be ended at the moment: %s", self._repository.agent, error)
+                log.error("%s: cannot end idle conversations at the moment: %s", self._repository.agent, error)
                 await self._wait(self._timings.retry_s)
 
     async def _wait(self, delay_s: float | None) -> bool:

@@ -109,7 +109,7 @@ class UploadWarnings:
 
 def describe_upload_problem(error: UploadError) -> str:
     """Return the line for the operator. It names no file, because a name may be a person's."""
-    return f"files cannot be uploaded, so long answers go in several messages: {error.problem}; {error.remedy}"
+    return f"files cannot be uploaded, so long answers are sent in several messages: {error.problem}; {error.remedy}"
 
 
 class Files:

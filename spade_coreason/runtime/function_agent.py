@@ -125,9 +125,9 @@ def _check_function(function: Any) -> str:
     """Return the name of a function that can become an agent. `TypeError` for anything else."""
     name = str(getattr(function, "__name__", None) or repr(function))  # a partial has no name
     if isinstance(function, FunctionAgent):
-        raise TypeError(f"@agent: {name} is an agent already; write @agent once")
+        raise TypeError(f"@agent: {name} is already an agent; use @agent once")
     if inspect.isclass(function):
-        raise TypeError(f"@agent: {name} is a class; one with `manifest` and `assist` is an agent without it")
+        raise TypeError(f"@agent: {name} is a class; a class with `manifest` and `assist` needs no decorator")
     if inspect.isasyncgenfunction(function):
         raise TypeError(f"@agent: {name} is a generator; answer with `await response.markdown(...)`, not with `yield`")
     if not inspect.iscoroutinefunction(function):
@@ -141,5 +141,7 @@ def _check_function(function: Any) -> str:
         if parameter.kind is Parameter.POSITIONAL_ONLY:
             raise TypeError(f"@agent: {name} takes {parameter.name} by position only; it is filled by name: remove the `/`")
         if parameter.name == "manifest":
-            raise TypeError(f"@agent: {name} takes a manifest, and has one of its own; say it with name, version, description")
+            raise TypeError(
+                f"@agent: {name} has a parameter `manifest`; use the arguments name, version and description of @agent instead"
+            )
     return name

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from ..concurrency import RateLimiter
 from ..contracts import ErrorCode
-from ..domain.access import TrustedAgents
+from ..domain.access import NO_ACCESS, TrustedAgents
 from ..domain.jid import bare_jid, parse_jid
 from ..domain.messages import (
     Bounce,
@@ -33,6 +33,7 @@ from ..domain.messages import (
     ReplyEvent,
     Retraction,
 )
+from ..domain.translation import N_, translate, use_language
 from ..storage import Commit
 from .access_requests import AccessRequests
 from .known_people import KnownPeople
@@ -44,6 +45,9 @@ log = logging.getLogger(__name__)
 
 _MAX_TOLD = 10_000
 _MAX_REPLIES_PER_MINUTE = 30  # replies to one sender whose JSON is no event
+
+
+ASKED_FOR_ACCESS = N_("You don't have access to me yet. I have asked my operator, and tell you when you may write to me.")
 
 
 class InboundGateway:
@@ -155,10 +159,9 @@ class InboundGateway:
         is_asked = self.access_requests.ask_operators(stranger)
         if self.access_requests.record_refusal(stranger):
             return
-        log.info("%s: refuses %s (access.allow)", self._runner.jid, stranger)
-        text = "I may not talk with you. Ask whoever runs me for access."
-        if is_asked:
-            text = "I may not talk with you yet. I have asked whoever runs me, and tell you when I may."
+        log.info("%s: refused %s (access.allow)", self._runner.jid, stranger)
+        with use_language(self.access_requests.languages.of_request(incoming)):
+            text = translate(ASKED_FOR_ACCESS if is_asked else NO_ACCESS)
         refusal = Refused(text, ErrorCode.FORBIDDEN)
         self._transport.send(encode_reply(self._transport.open_reply(incoming, uuid4()), refusal))
 
@@ -171,11 +174,17 @@ class InboundGateway:
         self._told_of_encryption[person] = None
         if len(self._told_of_encryption) > _MAX_TOLD:
             self._told_of_encryption.popitem(last=False)
-        encrypted = f"encrypted with {message.method}" if message.method else "encrypted"
-        text = (
-            f"Your message is {encrypted}, and I cannot read it. Switch the encryption of this chat off, and send it again."
-            " In most clients that is the lock beside the text field; in profanity it is /omemo end."
-        )
+        with use_language(self.access_requests.languages.of_person(person, message.language)):
+            problem = (
+                translate("Your message is encrypted with {method}, and I cannot read it.", method=message.method)
+                if message.method
+                else translate("Your message is encrypted, and I cannot read it.")
+            )
+            remedy = translate(
+                "Switch off the encryption of this chat, and send it again."
+                " In most clients that is the lock beside the text field; in profanity it is /omemo end."
+            )
+        text = f"{problem} {remedy}"
         self._transport.send([self._transport.encode_notice(message.sender, text)])
 
     def _reply_to_malformed(self, message: MalformedRequest) -> None:

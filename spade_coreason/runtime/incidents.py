@@ -33,4 +33,4 @@ class IncidentRecorder:
         return stored
 
     def _warn(self, number: str, problem: BaseException) -> None:
-        log.warning("%s: incident %s is in the log only, it cannot be stored: %s", self._repository.agent, number, problem)
+        log.warning("%s: incident %s cannot be stored and is in the log only: %s", self._repository.agent, number, problem)

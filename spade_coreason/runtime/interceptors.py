@@ -31,14 +31,14 @@ def make_interceptor(source: InterceptorSource, place: str, agent_jid: str, proj
     interceptor = source if isinstance(source, Interceptor) else _call(source, place, agent_jid, project)
     name = type(interceptor).__name__
     if not isinstance(interceptor, Interceptor):
-        made = f"{getattr(source, '__name__', 'it')} gives a value of type {name}"
-        raise ConfigError(place, f"{made}, no interceptor; derive its class from spade_coreason.contracts.Interceptor")
+        made = f"{getattr(source, '__name__', 'it')} returned a value of type {name}"
+        raise ConfigError(place, f"{made}, not an interceptor; derive its class from spade_coreason.contracts.Interceptor")
     if not overrides(interceptor.receive, Interceptor.receive) and not overrides(interceptor.assist, Interceptor.assist):
         raise ConfigError(place, f"{name} overrides neither receive nor assist; define a method of exactly that name")
     if inspect.iscoroutinefunction(interceptor.receive):
-        raise ConfigError(place, f"{name}.receive must not wait; write def receive, without async")
+        raise ConfigError(place, f"{name}.receive must not be a coroutine; write def receive, without async")
     if not inspect.iscoroutinefunction(inspect.unwrap(interceptor.assist)):
-        raise ConfigError(place, f"{name}.assist is no coroutine function; write async def assist")
+        raise ConfigError(place, f"{name}.assist is not a coroutine function; write async def assist")
     return interceptor
 
 
@@ -59,8 +59,8 @@ def _call(source: object, place: str, agent_jid: str, project: Path) -> object:
         if not required:
             return source(**arguments)
     except (Exception, SystemExit) as error:  # code of the user
-        raise ConfigError(place, f"{name} cannot be made: {describe_error(error, project)}; correct it there") from error
-    raise ConfigError(place, f"{name} needs {', '.join(required)}; give a default, or name an instance of it")
+        raise ConfigError(place, f"{name} cannot be created: {describe_error(error, project)}; correct its code") from error
+    raise ConfigError(place, f"{name} needs {', '.join(required)}; add defaults, or name an instance")
 
 
 def chain_around(

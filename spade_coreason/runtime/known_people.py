@@ -59,5 +59,5 @@ class KnownPeople:
                     channel = from_json(body).get("meta", {}).get("channel")
                     return channel if isinstance(channel, str) else None
         except StoreError as error:
-            log.debug("%s: the last turn of %s is not found: %s", self._repository.agent, sender, error)
+            log.debug("%s: cannot read the last turn of %s: %s", self._repository.agent, sender, error)
         return None

@@ -12,6 +12,7 @@ from ..domain.preferences import PREFERENCES_SCOPE, Preferences
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, ActivePerson, Variables
 from ..storage import StoredConversation
+from .languages import PersonLanguages
 from .mailboxes import Mailbox
 from .turn_services import TurnServices
 
@@ -19,8 +20,9 @@ from .turn_services import TurnServices
 class ConversationLoader:
     """The loader of one agent's conversations and preferences. Methods that read or write raise `StoreError`."""
 
-    def __init__(self, services: TurnServices) -> None:
+    def __init__(self, services: TurnServices, languages: PersonLanguages) -> None:
         self._services = services
+        self.languages = languages
         self._persons: weakref.WeakValueDictionary[str, ActivePerson] = weakref.WeakValueDictionary()
 
     async def load(self, mailbox: Mailbox) -> ActiveConversation:
@@ -32,7 +34,7 @@ class ConversationLoader:
         owners = {conversation_id: record.owner for conversation_id, record in stored.conversations.items()}
         conversation_id = choose_conversation_id(candidates, sender, owners | services.mailboxes.find_owners(candidates))
         if conversation_id is None:
-            raise StoreError(f"every id for the thread {thread!r} of {sender} belongs to others")
+            raise StoreError(f"no free conversation id for the thread {thread!r} of {sender}")
         services.mailboxes.assign_conversation(mailbox, conversation_id)
         # Without an await after the query, so that each later write of preferences finds the person here.
         person = self._persons.get(sender)
@@ -84,3 +86,4 @@ class ConversationLoader:
         await self._services.repository.save_variable(PREFERENCES_SCOPE, owner, PREFERENCES_SCOPE, preferences.to_json())
         if (person := self._persons.get(owner)) is not None:
             person.preferences = preferences
+        self.languages.set(owner, preferences.language)

@@ -8,6 +8,7 @@ import time
 from typing import Any, NamedTuple
 
 from ..contracts import DataBlock
+from ..domain.translation import translate
 from ..exceptions import UploadError
 from .files import Files
 from .transport import Transport
@@ -72,13 +73,14 @@ class LongAnswers:
             if isinstance(error, TimeoutError):
                 problem = f"an upload took longer than {_UPLOAD_TIMEOUT_S:g} s"
                 self.files.report_failure(
-                    UploadError(name, problem, "see whether the upload service of the server is overloaded")
+                    UploadError(name, problem, "check whether the upload service of the server is overloaded")
                 )
             self._next_attempt_s = time.monotonic() + _RETRY_AFTER_S
-            log.info("%s: an answer of %d bytes goes in several messages: %s", self._agent, len(data), error)
+            log.info("%s: sending an answer of %d bytes in several messages: %s", self._agent, len(data), error)
             return UNCHANGED
         preview = self._transport.preview(text, is_markdown=is_markdown)
-        return RenderedAnswer(f"{preview}\n\nThe whole answer ({len(data) / 1000:,.0f} kB) is in this file:", (link,))
+        note = translate("The whole answer ({size} kB) is in this file:", size=round(len(data) / 1000))
+        return RenderedAnswer(f"{preview}\n\n{note}", (link,))
 
 
 def _texts_in(value: Any) -> list[str]:

@@ -100,14 +100,14 @@ class OpenRequests:
         if request is None:
             self.dropped += 1
             return
-        problem = f"is not there: {bounce.text or bounce.condition.replace('-', ' ')}"
+        problem = f"is not available: {bounce.text or bounce.condition.replace('-', ' ')}"
         request.arrivals.put_nowait(PeerUnavailableError(request.jid, problem))
 
     @contextmanager
     def _register(self, request_id: str, jid: str) -> Iterator[_OpenRequest]:
         key = request_id, _normalise_jid(jid)
         if key in self._open:
-            raise ValueError(f"the request {request_id} to {key[1]} has no answer yet; ask it twice with create_child")
+            raise ValueError(f"the request {request_id} to {key[1]} is still open; for a second one use request.create_child()")
         request = self._open[key] = _OpenRequest(key[1])
         try:
             yield request
@@ -274,7 +274,7 @@ class Peers:
         """
         child = to_request(request)
         if self._people is not None and (noun := await self._people.describe(jid)) is not None:
-            problem = f"was not told: this is the address of {noun}, not of an agent, and agents cannot write to {noun} first"
+            problem = f"was not notified: this is the address of {noun}, and agents cannot write to {noun} first"
             raise PeerError(bare_jid(jid), f"{problem}; answer with `response` in a turn")
         self._transport.send([self._encode(jid, child)])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 from ..contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
 from ..domain.jid import bare_jid, jid_domain
 from ..domain.quotas import Quota, Quotas
+from ..domain.translation import N_, translate, translate_plural
 from ..storage import AgentRepository, MessageCount
 
 Scope: TypeAlias = Literal["person", "room", "domain", "total"]
@@ -27,7 +28,12 @@ _MAX_COUNTERS = 100_000
 _MAX_IN_ADVANCE, _MAX_BYTES_IN_ADVANCE = 255, 262_144
 _SHARE_IN_ADVANCE = 0.01
 _IN_ADVANCE_S = 1.0
-_SUBJECTS = {"domain": "Your domain has", "room": "This room has", "total": "All of you together have"}
+_REFUSALS: Mapping[str, str] = {
+    "person": N_("You have reached the limit of {limit}. Write again in {wait}."),
+    "room": N_("This room has reached the limit of {limit}. Write again in {wait}."),
+    "domain": N_("Your domain has reached the limit of {limit}. Write again in {wait}."),
+    "total": N_("All people together have reached the limit of {limit}. Write again in {wait}."),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +55,13 @@ class QuotaUsage:
     """The number of messages refused since the platform started or the day began."""
 
     def __str__(self) -> str:
-        limit = self.messages_per_day
-        counted = f"{self.messages:,} of {_count(limit, 'message')}" if limit else _count(self.messages, "message")
-        return f"{counted} ({self.refused:,} refused)" if self.refused else counted
+        number, limit = self.messages, self.messages_per_day
+        counted = (
+            translate_plural("{used} of {number} message", "{used} of {number} messages", limit, used=number)
+            if limit
+            else translate_plural("{number} message", "{number} messages", number)
+        )
+        return translate("{messages} ({refused} refused)", messages=counted, refused=self.refused) if self.refused else counted
 
 
 class _Counter:
@@ -305,17 +315,19 @@ class QuotaLimit(Interceptor):
         for counter in sender.counters:
             counter.refused += 1
         if full.messages >= full.max_messages:
-            limit, wait_s = f"{_count(quota.messages_per_day, 'message')} a day", self._until_next_day_s()
+            limit = translate_plural("{number} message a day", "{number} messages a day", quota.messages_per_day)
+            wait_s = self._until_next_day_s()
         elif full.exceeds_day(size):
-            limit, wait_s = f"{_count(quota.bytes_per_day, 'byte')} a day", self._until_next_day_s()
+            limit = translate_plural("{number} byte a day", "{number} bytes a day", quota.bytes_per_day)
+            wait_s = self._until_next_day_s()
         elif full.messages_due_s + full.message_s > latest_s:
-            limit = f"{_count(quota.messages_per_minute, 'message')} a minute"
+            limit = translate_plural("{number} message a minute", "{number} messages a minute", quota.messages_per_minute)
             wait_s = full.messages_due_s + full.message_s - latest_s
         else:
-            limit = f"{_count(quota.bytes_per_minute, 'byte')} a minute"
+            limit = translate_plural("{number} byte a minute", "{number} bytes a minute", quota.bytes_per_minute)
             wait_s = full.bytes_due_s + min(size * full.byte_s, _MINUTE_S) - latest_s
         wait_s = max(1, math.ceil(wait_s))
-        text = f"{_SUBJECTS.get(full.scope, 'You have')} used up the limit of {limit}. Write again in {_format_wait(wait_s)}."
+        text = translate(_REFUSALS[full.scope], limit=limit, wait=_format_wait(wait_s))
         tells_people, sender.is_told = not sender.is_told, True
         return Refuse(ErrorCode.TOO_MANY_REQUESTS, text, wait_s, tells_people=tells_people)
 
@@ -405,11 +417,7 @@ def _find_full(counters: Sequence[_Counter], size: int, now_s: float) -> _Counte
     return next((counter for counter in counters if not counter.has_room_for(size, now_s)), None)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _format_wait(seconds: int) -> str:
     if seconds >= 7200:
-        return f"{math.ceil(seconds / 3600)} hours"
+        return translate_plural("{number} hour", "{number} hours", math.ceil(seconds / 3600))
     return f"{math.ceil(seconds / 60)} min" if seconds >= 120 else f"{seconds} s"

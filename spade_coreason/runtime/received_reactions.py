@@ -78,7 +78,7 @@ class ReceivedReactions:
         try:
             stored = await self._repository.save_feedback(str(turn_id), sender, emojis, nickname)
         except StoreError as error:
-            log.error("%s: a reaction of %s is not stored: %s", self._repository.agent, sender, error)
+            log.error("%s: cannot store a reaction of %s: %s", self._repository.agent, sender, error)
             return
         if stored is None:
             return

@@ -70,10 +70,10 @@ class RetentionJob:
             try:
                 purged = await self.run()
             except StoreError as error:
-                log.error("%s: what is too old is not deleted today: %s", self._repository.agent, error)
+                log.error("%s: cannot delete expired data; the next attempt is in a day: %s", self._repository.agent, error)
             else:
                 if purged != Purged():
-                    log.info("%s: deleted for good: %d conversations, %d turns", self._repository.agent, *purged)
+                    log.info("%s: retention deleted %d conversations and %d turns", self._repository.agent, *purged)
             try:
                 async with asyncio.timeout(self._retention.interval.total_seconds()):
                     await self._is_closing.wait()

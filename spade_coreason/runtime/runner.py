@@ -21,6 +21,7 @@ from ..domain.conversation import RUN, Outcome
 from ..domain.identifiers import derive_inbox_key
 from ..domain.jid import bare_jid
 from ..domain.messages import Failed, InboundRequest, TextEmitted
+from ..domain.translation import LANGUAGE, translate, use_language
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
 from ..storage import AgentRepository, Commit
@@ -37,6 +38,7 @@ from .crash_guard import CrashGuard
 from .expiry import ConversationExpiry, OnConversationEnd
 from .files import Files, refuse_upload
 from .incidents import IncidentRecorder
+from .languages import PersonLanguages
 from .loader import ConversationLoader
 from .long_answers import LongAnswers
 from .mailboxes import LARGE_CHARACTERS, Mailbox, Mailboxes, QueuedRequest
@@ -69,6 +71,7 @@ class Runner:
     uploads, for replies too long for a chat. `knowledge`, `summariser`, `count_tokens`: parts of the memory strategy.
     `usage`: the counter of tokens. `access_requests`: what operators decide about strangers. `interceptors`: decide on new
     requests, and run around `assist`, in their order. `crash_guard`: the one of the process.
+    `languages`: those that people have set, if others use them too.
 
     Call `open` before the agent goes online. To stop, call `drain`, then `close`. Use all methods from one event loop.
     """
@@ -92,6 +95,7 @@ class Runner:
         access_requests: AccessRequests | None = None,
         interceptors: Sequence[Interceptor] = (),
         crash_guard: CrashGuard | None = None,
+        languages: PersonLanguages | None = None,
     ) -> None:
         self.agent = agent
         self.jid = bare_jid(jid)
@@ -163,7 +167,9 @@ class Runner:
             metrics=self.metrics,
             incidents=incidents,
         )
-        self.loader = ConversationLoader(self._services)
+        self.languages = languages or PersonLanguages(repository)
+        """The languages that people have set."""
+        self.loader = ConversationLoader(self._services, self.languages)
         self.control = AgentControl(repository, self._mailboxes, self._expiry, clock)
         """The operations on the running agent."""
         self.command_context = CommandContext(
@@ -206,6 +212,7 @@ class Runner:
         """
         await self.control.load()
         await self.quota_limit.load()
+        await self.languages.load()
         await self._expiry.open()
         self._retention_job.open()
         await self._services.lifecycle.open()
@@ -232,7 +239,8 @@ class Runner:
     def _recover_request(self, incoming: InboundRequest, key: UUID, inbox_row: int) -> None:
         """Queue or refuse a request that was received and not finished before the restart (`Policy.on_restart`)."""
         if self._crash_guard.has_failed(inbox_row):
-            text = "This has ended me in the middle more than once, so I do not try it again. Please ask in another way."
+            with use_language(self.languages.of_request(incoming)):
+                text = translate("This request has crashed me more than once, so I do not retry it. Please ask in another way.")
             failure = Failed(text, ErrorCode.INTERNAL, False)
             self._outbox.add_unsent(inbox_row, dump_reply(self._outbox.encode(incoming, key, failure)))
             return
@@ -245,7 +253,8 @@ class Runner:
             )
             self._mailboxes.put(queued, incoming.owner)
             return
-        text = "I was interrupted before I could answer this. Please ask again."
+        with use_language(self.languages.of_request(incoming)):
+            text = translate("I was interrupted before I could answer this. Please ask again.")
         self._outbox.add_unsent(
             inbox_row, dump_reply(self._outbox.encode(incoming, key, Failed(text, ErrorCode.UNAVAILABLE, True)))
         )
@@ -281,6 +290,15 @@ class Runner:
 
         Returns None if the request is refused and not stored (`admission`). The sender is told.
         """
+        if not (incoming.metadata or self.languages.by_person):
+            return self._receive(incoming)  # nearly always: no language is known
+        token = LANGUAGE.set(self.languages.of_request(incoming))
+        try:
+            return self._receive(incoming)
+        finally:
+            LANGUAGE.reset(token)  # the caller may be the turn of another agent, which asks this one
+
+    def _receive(self, incoming: InboundRequest) -> Commit[bool] | None:
         sender, inbox = incoming.owner, self.repository.inbox
         if incoming.thread is None:
             incoming = self._mailboxes.resolve_thread(incoming, sender)
@@ -293,7 +311,7 @@ class Runner:
         if refusal is not None:
             refusal.when_recorded(partial(self._outbox.send_problem, incoming, refusal.problem))
             if self.flood_limit.record_refusal(incoming):
-                self._outbox.send(self._outbox.encode(incoming, uuid4(), FloodLimit.notice))
+                self._outbox.send(self._outbox.encode(incoming, uuid4(), FloodLimit.make_notice()))
             return None
         if incoming.replaces is not None:
             self._mailboxes.withdraw(sender, incoming.replaces)
@@ -321,10 +339,11 @@ class Runner:
         Return the request as the agent gets it, the command or None, and True if the agent handles the request.
         """
         text = str(incoming.payload.get("query", ""))
-        if incoming.channel == "person" and not text.lstrip().startswith(self.commands.prefixes):
+        is_in_room = incoming.channel == "room"
+        if (incoming.channel == "person" or is_in_room) and not text.lstrip().startswith(self.commands.prefixes):
             return incoming, None, True  # nearly every message
-        if incoming.may_be_command:
-            parsed = self.commands.parse(text)
+        if incoming.may_be_command or is_in_room:
+            parsed = self.commands.parse(text, is_in_room=is_in_room)
             if isinstance(parsed, ParsedCommand):
                 return incoming, parsed, parsed.command.name in self.commands.agent_commands
             if incoming.channel == "program":
@@ -335,18 +354,22 @@ class Runner:
 
     async def handle(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
         """Answer one request in the worker of its mailbox. A failure is logged, and the sender is told."""
+        is_known = queued.incoming.metadata or self.languages.by_person
+        language = self.languages.of_request(queued.incoming) if is_known else None
+        if language is not LANGUAGE.get():
+            LANGUAGE.set(language)
         try:
             if queued.may_start_early or await queued.stored:
                 await self._answer(mailbox, queued)
         except StoreError as error:
-            log.error("%s: a request of %s is not stored: %s", self.jid, mailbox.sender, error)
+            log.error("%s: cannot store a request of %s: %s", self.jid, mailbox.sender, error)
             self.metrics.record_failure(str(error))
             await self._report_storage_failure(mailbox, queued)
         except Exception:
             # `Turn.run` catches what `assist` raises, so this is a fault of the platform. One request must not hold up the
             # others of its conversation.
             log.exception("%s: a request of %s failed", self.jid, mailbox.sender)
-            self.metrics.record_failure("a fault of the platform; the log has it")
+            self.metrics.record_failure("an internal error of the platform; see the log")
             await self._fail_request(mailbox, queued)
 
     async def _answer(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
@@ -444,9 +467,9 @@ class Runner:
         acknowledged, so the server delivers it again.
         """
         mailbox.active = None
-        text = (
-            "I cannot store anything at the moment, so what you just said is not remembered yet."
-            " I answer as soon as I can; if you hear nothing, please ask again."
+        text = translate(
+            "I cannot store anything at the moment, so your message is not stored yet."
+            " I answer as soon as I can. If you get no answer, please ask again."
         )
         if await queued.stored.wait():
             self._mailboxes.put_later(replace(queued, is_redelivered=True), mailbox.sender, self.policy.timings.retry_s)
@@ -459,7 +482,7 @@ class Runner:
             await self._report_storage_failure(mailbox, queued)
             return
         mailbox.active = None
-        problem = Failed("Something went wrong on my side. Please try again later.", ErrorCode.INTERNAL, False)
+        problem = Failed(translate("Something went wrong on my side. Please try again later."), ErrorCode.INTERNAL, False)
         messages = self._outbox.encode(queued.incoming, queued.key, problem)
         try:
             await self.repository.inbox.finish(queued.inbox_row, active.record, None, dump_reply(messages))
@@ -474,7 +497,9 @@ class Runner:
         if not is_new or not self._mailboxes.is_paused or incoming.channel not in ("person", "room"):
             return
         if queued.is_for_agent and self.control.allow_notice(incoming.owner):
-            self._outbox.send(self._outbox.encode(incoming, uuid4(), TextEmitted(PAUSED_NOTICE, 1)))
+            with use_language(self.languages.of_request(incoming)):
+                notice = TextEmitted(translate(PAUSED_NOTICE), 1)
+            self._outbox.send(self._outbox.encode(incoming, uuid4(), notice))
 
     # Beside the requests
 
@@ -535,7 +560,7 @@ class Runner:
         value that the command does not accept; `CancelledError` if the conversation is deleted while the command waits.
         """
         if not self._is_accepting:
-            return CommandResult("I am about to stop; please try again later.", is_error=True)
+            return CommandResult(translate("I am about to stop. Please try again later."), is_error=True)
         return await self._command_executor.run_command(owner, command, values, conversation_id)
 
     def send_command_result(self, owner: str, result: CommandResult) -> None:

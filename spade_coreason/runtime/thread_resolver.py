@@ -43,7 +43,7 @@ class ThreadResolver:
         try:
             conversation_id = await self._repository.find_conversation_id(str(_replied_turn(incoming)), sender)
         except StoreError as error:
-            log.error("%s: what %s replies to is not found: %s", self._repository.agent, sender, error)
+            log.error("%s: cannot find the message that %s replies to: %s", self._repository.agent, sender, error)
             return None
         return recover_thread(conversation_id, sender, self._repository.agent) if conversation_id is not None else None
 

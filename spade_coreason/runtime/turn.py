@@ -19,6 +19,7 @@ from ..contracts import AgentRequest, ErrorCode, UserErrorBlock
 from ..domain import conversation
 from ..domain.messages import ROOT_SENDER, Completed, Failed, TurnEvent
 from ..domain.text import replace_lone_surrogates
+from ..domain.translation import N_, translate
 from ..exceptions import StoreError, describe_for_log
 from ..memory import CURRENT_DEFERRED_SYNCS, ActiveConversation, DeferredSyncs, SessionChanges, TurnSession, sum_usage
 from ..storage import NO_COMPACTION, SPARE_SLOT, Commit, TurnRecord, Variable
@@ -155,19 +156,24 @@ class Turn:
             limit_s = self.services.policy.assist_timeout_s
             problem = f"assist took longer than {limit_s:g} s"
             log.error("%s: incident %s: %s", agent, incident, problem)
-            text = f"I could not finish this within {limit_s:g} s (incident {incident})."
+            text = translate(
+                "I could not finish this within {limit} s (incident {incident}).", limit=f"{limit_s:g}", incident=incident
+            )
         elif isinstance(error, StoreError):
             code = ErrorCode.UNAVAILABLE
             log.error("%s: incident %s: %s", agent, incident, error)
-            text = f"My memory cannot be read or written, so this is not remembered (incident {incident})."
+            text = translate(
+                "I cannot read or write my memory, so this is not stored. Please try again later (incident {incident}).",
+                incident=incident,
+            )
         else:
             log.error("%s: incident %s", agent, incident, exc_info=error)
-            text = f"Something went wrong on my side (incident {incident})."
+            text = translate("Something went wrong on my side (incident {incident}).", incident=incident)
         self.services.metrics.record_failure(f"{problem} (incident {incident})")
         if not self.is_deleted:
             record = self.conversation.record
             await self.services.incidents.record(incident, error, record.owner, record.conversation_id).wait()
-        self.output.abort_streams("the turn failed")
+        self.output.abort_streams(N_("the turn failed"))
         self.output.emit_error(UserErrorBlock(user_message=text, recoverable=True, code=code))
         self.has_failed = True
         return Failed(text, code, True, incident, is_reported=True)
@@ -177,7 +183,7 @@ class Turn:
         try:
             await syncs.run()
         except StoreError as error:
-            log.error("%s: what a turn that failed has remembered may be gone after a power cut: %s", self.services.jid, error)
+            log.error("%s: memories of a failed turn may be lost in a power cut: %s", self.services.jid, error)
 
     async def _clear_cancellation(self) -> None:
         """Clear a cancellation by the agent itself: it ends the turn, and not the work after the turn."""
@@ -228,7 +234,7 @@ class Turn:
         services.metrics.record_reply(self.queued.received_at_s)
         if log.isEnabledFor(logging.INFO):
             waited_ms = (services.metrics.now() - self.queued.received_at_s) * 1000
-            log.info("%s: has answered %s in %.0f ms", services.jid, self.queued.incoming.sender, waited_ms)
+            log.info("%s: answered %s in %.0f ms", services.jid, self.queued.incoming.sender, waited_ms)
         if is_active and not status.is_active:
             await services.expiry.on_ended(record.conversation_id, status.state)
 
@@ -267,8 +273,8 @@ class Turn:
                 outbox.close_when_acknowledged(self.queued.inbox_row, self.output.last_sent)
         except Exception:
             # A fault of the platform. The reply is stored, and is sent after the next start.
-            log.exception("%s: the answer to %s cannot be sent", self.services.jid, self.queued.incoming.sender)
-            self.services.metrics.record_failure("an answer cannot be sent; the log has it")
+            log.exception("%s: cannot send the answer to %s", self.services.jid, self.queued.incoming.sender)
+            self.services.metrics.record_failure("an answer cannot be sent; see the log")
 
     def _interaction_fields(self, usage: dict[str, Any]) -> dict[str, Any]:
         """Build the fields of the `Interaction`. `usage` is the turn's use of language models."""

@@ -63,4 +63,9 @@ class TurnServices:
         if name not in self._warned_of_return:
             self._warned_of_return.add(name)
             kind = type(returned).__name__
-            log.warning("%s: %s returned a %s, which is not sent; send it: await response.markdown(…)", self.jid, name, kind)
+            log.warning(
+                "%s: %s returned a %s; return values are ignored. Send it with `await response.markdown(…)`",
+                self.jid,
+                name,
+                kind,
+            )

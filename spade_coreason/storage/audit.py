@@ -124,7 +124,7 @@ def verify(connection: Connection, agent: str, through: str | None = None) -> Au
     if number > last:
         problems.append(f"{_format_span(last + 1, number)} missing")
     elif (number, head) != (last, previous):
-        problems.append(f"the trail ends with entry {last}, and its head says {number}, or another hash")
+        problems.append(f"the trail ends with entry {last}, which does not match its recorded end (entry {number})")
     if not is_through:
         problems.append(f"no entry has the hash {through}")
     return AuditVerification(last, forgotten, previous, tuple(problems[:_MAX_PROBLEMS]))

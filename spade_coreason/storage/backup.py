@@ -59,7 +59,7 @@ async def back_up(database: Database, memory_dir: Path, target: Path, program: s
         with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name:
             return await _back_up(database, memory_dir, target, Path(name), program, progress)
     except FileExistsError as error:
-        raise StoreError(f"{target}: another program has just made it; name another file") from error
+        raise StoreError(f"{target}: another program has just created it; name another file") from error
     except OSError as error:
         raise StoreError(f"{target}: cannot be written: {error.strerror or error}") from error
 
@@ -92,7 +92,7 @@ async def restore(database: Database, memory_dir: Path, source: Path, progress: 
     """
     _require_empty(memory_dir)
     if occupied := await database.read(_first_table_with_rows):
-        raise StoreError(f"{database.name}: is not empty ({occupied}); restore into a new database, or move it aside")
+        raise StoreError(f"{database.name}: is not empty ({occupied}); restore to a new database, or move this one away")
     memory_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".restore.", dir=memory_dir.parent) as name:
         directory = Path(name)
@@ -165,16 +165,16 @@ def _pages(source: Connection, table: Table) -> Iterator[list[dict[str, object]]
 
 def _require_free(target: Path) -> None:
     if target.exists():
-        raise StoreError(f"{target}: is there already; name another file, or remove it")
+        raise StoreError(f"{target}: already exists; name another file, or delete it")
 
 
 def _require_empty(directory: Path) -> None:
     if directory.is_dir() and any(directory.iterdir()):
-        raise StoreError(f"{directory}: is not empty; restore into a new data directory, or move it aside")
+        raise StoreError(f"{directory}: is not empty; restore to a new data directory, or move this one away")
 
 
 def _damaged_error(source: Path, part: object) -> StoreError:
-    return StoreError(f"{source}: is damaged: it does not hold all of what it says it does ({part}); take another backup")
+    return StoreError(f"{source}: is damaged: its contents do not match its index ({part}); use another backup")
 
 
 def _find_memory_files(directory: Path) -> list[Path]:
@@ -213,7 +213,7 @@ def _pack(directory: Path, target: Path) -> None:
 
 
 def _unpack(source: Path, directory: Path) -> BackupInfo:
-    problem = f"{source}: is no backup of ours"
+    problem = f"{source}: is not a backup of spade-coreason"
     try:
         with tarfile.open(source, "r:") as archive:
             archive.extractall(directory, filter=_filter_member)
@@ -223,9 +223,9 @@ def _unpack(source: Path, directory: Path) -> BackupInfo:
         if info.format != FORMAT:
             raise StoreError(f"{source}: was written by a newer version (format {info.format}); update spade-coreason")
         if not (directory / _DATABASE_FILE).is_file():
-            raise StoreError(f"{problem}: it holds no {_DATABASE_FILE}")
+            raise StoreError(f"{problem}: {_DATABASE_FILE} is missing")
     except FileNotFoundError as error:
-        raise StoreError(f"{source}: there is no such file" if not source.exists() else problem) from error
+        raise StoreError(f"{source}: no such file" if not source.exists() else problem) from error
     except (OSError, ValueError, TypeError, EOFError, RecursionError, tarfile.TarError) as error:
         raise StoreError(f"{problem}: {' '.join(str(error).split())}") from error
     return info
@@ -237,5 +237,5 @@ def _filter_member(member: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:
     name, *rest = member.name.split("/")
     is_known = is_file and (member.name in (_INFO_FILE, _DATABASE_FILE) or (name == _MEMORY_DIR and len(rest) == 1))
     if not is_known and not (member.isdir() and member.name == _MEMORY_DIR):
-        raise ValueError(f"{member.name!r} is nothing that a backup has")
+        raise ValueError(f"{member.name!r} is not part of a backup")
     return tarfile.data_filter(member, directory)

@@ -120,7 +120,7 @@ class Commit(Generic[T]):
             try:
                 callback(outcome)
             except (Exception, asyncio.CancelledError):  # a fault in a callback must not block the other commits
-                log.exception("a waiting caller cannot be told that its write has ended")
+                log.exception("a caller cannot be notified that its write has ended")
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -269,7 +269,7 @@ class Database(ABC):
         await slots.acquire()
         waited_s = self._loop.time() - began_at
         if waited_s > _LONG_WAIT_S and self._wait_warnings.allow(""):
-            log.warning("%s: a read has waited %.0f s for a connection; too much is read at once", self.name, waited_s)
+            log.warning("%s: a read waited %.0f s for a connection; too many reads run at once", self.name, waited_s)
 
     @abstractmethod
     def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:
@@ -338,9 +338,9 @@ class Database(ABC):
     def _resolve(self, outcomes: Outcomes, failure: StoreError | None) -> None:
         """Resolve the commits of a batch. `failure` is the reason why the database accepts no writes at all, if it is so."""
         if failure is not None and not self.is_failing:
-            log.error("%s; it is tried again every %g s", failure, self._timings.retry_s)
+            log.error("%s; retrying every %g s", failure, self._timings.retry_s)
         elif failure is None and self.is_failing:
-            log.warning("%s: can be written again", self.name)
+            log.warning("%s: writing works again", self.name)
         self.failure = failure
         if self.is_failing and self._retry_timer is None and not self._is_closed:
             self._retry_timer = self._loop.call_later(self._timings.retry_s, self._retry_write)
@@ -413,7 +413,7 @@ class Database(ABC):
         if not tables:
             raise DatabaseEmptyError(self.name)
         if "alembic_version" not in tables:
-            raise StoreError(f"{self.name}: is a database of another program; name another one in storage.url")
+            raise StoreError(f"{self.name}: is the database of another program; name another one in storage.url")
         return connection.execute(text("SELECT version_num FROM alembic_version")).scalar() or "none"
 
     def _require_current_revision(self, connection: Connection) -> None:
@@ -423,7 +423,7 @@ class Database(ABC):
 
             require_known(self.name, stored)
             raise StoreError(
-                f"{self.name}: is of an older version ({stored}); the next start of the platform migrates it, or now:"
+                f"{self.name}: has an older schema ({stored}); start the platform to migrate it, or run:"
                 " spade-coreason storage migrate"
             )
 

@@ -78,7 +78,7 @@ def _find_contradictions(connection: Connection) -> list[str]:
     )
     for row in connection.execute(inconsistent):
         numbers = f"{row.turns} turns are stored, numbered {row.oldest} to {row.newest}"
-        problems.append(f"{row.conversation_id}: {numbers}, and the newest should be {row.expected}")
+        problems.append(f"{row.conversation_id}: {numbers}; the newest should have the number {row.expected}")
     return problems
 
 

@@ -303,7 +303,7 @@ async def index_outdated_passages(database: Database) -> int:
     count = 0
     while (rules := await database.read(_find_outdated_rules, is_extra=True)) is not None:
         if not count:
-            log.info("%s: forms of words are added to the search index of passages from an older version", database.name)
+            log.info("%s: adding word forms to the search index of passages from an older version", database.name)
         texts = await database.read(partial(_load_outdated, rules=rules), is_extra=True)
         words = await asyncio.to_thread(_index_all, texts)
         rows = [
@@ -316,7 +316,7 @@ async def index_outdated_passages(database: Database) -> int:
             await database.write(partial(_update_words, batch=batch))
         count += len(rows)
     if count:
-        log.info("%s: forms of words are in the search index of all passages: %d were added", database.name, count)
+        log.info("%s: the search index has the word forms of all passages (%d added)", database.name, count)
     return count
 
 

@@ -72,7 +72,9 @@ def _lock_descriptor(descriptor: int, owned: Path, key: str) -> None:
 
 
 def _unusable_error(owned: Path, key: str, error: OSError) -> StoreError:
-    return StoreError(f"{owned}: cannot be written: {error.strerror}; see to the directory, or name another one ({key})")
+    return StoreError(
+        f"{owned}: cannot be written: {error.strerror}; correct its permissions, or name another directory ({key})"
+    )
 
 
 def _read_holder_pid(descriptor: int) -> int | None:

@@ -242,7 +242,7 @@ class PostgresDatabase(Database):
         try:
             await driver.execute(_ACQUIRE_LOCK_SQL)
         except asyncpg.LockNotAvailableError:
-            remedy = "stop that one, or name another database in storage.url"
+            remedy = "stop it, or name another database in storage.url"
             raise StoreError(f"{self.name}: another platform uses this database; {remedy}") from None
         await driver.execute("RESET lock_timeout")
 

@@ -45,12 +45,12 @@ _READER_WAIT_S = 0.2
 
 # Result codes that concern the whole file, not one write, and the remedy for each.
 _REMEDIES = {
-    sqlite3.SQLITE_BUSY: "end the other program that has it open",
-    sqlite3.SQLITE_READONLY: "see to the rights of the file and its directory",
-    sqlite3.SQLITE_IOERR: "see to the disk, which may be full",
-    sqlite3.SQLITE_CORRUPT: "stop the platform, and restore a backup",
-    sqlite3.SQLITE_FULL: "make room on the disk",
-    sqlite3.SQLITE_CANTOPEN: "see to the directory",
+    sqlite3.SQLITE_BUSY: "stop the other program that uses it",
+    sqlite3.SQLITE_READONLY: "correct the permissions of the file and its directory",
+    sqlite3.SQLITE_IOERR: "check the disk, which may be full",
+    sqlite3.SQLITE_CORRUPT: "stop the platform and restore a backup",
+    sqlite3.SQLITE_FULL: "free space on the disk",
+    sqlite3.SQLITE_CANTOPEN: "check that the directory exists and can be written",
     sqlite3.SQLITE_NOTADB: "name another file in storage.url, or restore a backup",
 }
 
@@ -96,7 +96,9 @@ class SqliteDatabase(Database):
         try:
             await asyncio.to_thread(_create_private_file, Path(self.name))
         except OSError as error:
-            raise StoreError(f"{self.name}: cannot be opened: {error.strerror}; see to the directory") from error
+            raise StoreError(
+                f"{self.name}: cannot be opened: {error.strerror}; check that the directory exists and can be written"
+            ) from error
         await asyncio.to_thread(self._open_file)
         self._thread.start()
 
@@ -169,7 +171,9 @@ class SqliteDatabase(Database):
             except sqlite3.Error as error:
                 is_empty = False
                 if not has_warned:
-                    log.warning("%s: what was deleted is still in its log: %s", self.name, error)
+                    log.warning(
+                        "%s: deleted data is still in the write-ahead log, which cannot be truncated yet: %s", self.name, error
+                    )
                 has_warned = True
             if not is_empty:
                 self._has_erased, wait_s = True, self._timings.truncate_log_again_s
@@ -249,10 +253,10 @@ class SqliteDatabase(Database):
         try:
             if os.stat(self.name).st_ino == self._inode:
                 return
-            problem = "is another file now"
+            problem = "the file was replaced while in use"
         except OSError as error:
-            problem = f"is gone ({error.strerror})"
-        raise StoreError(f"{self.name}: {problem}; put it back, or stop the platform and restore a backup")
+            problem = f"the file is missing ({error.strerror})"
+        raise StoreError(f"{self.name}: {problem}; put the original back, or stop the platform and restore a backup")
 
     def _run_prepared(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[Commit[Any]]) -> Outcomes:
         cursor.execute("BEGIN IMMEDIATE")

@@ -144,7 +144,9 @@ class Archive:
             stored.on_failed(self._log_failed_write)
 
     def _log_failed_write(self, error: BaseException) -> None:
-        log.warning("%s: its place in the archive is not stored, and it will read some of it again: %s", self._own_jid, error)
+        log.warning(
+            "%s: cannot store the position in the archive, so some messages will be read again: %s", self._own_jid, error
+        )
 
     def _stop(self) -> None:
         self._is_caught_up = False
@@ -180,7 +182,7 @@ class Archive:
             else:
                 self._is_caught_up = True
                 return
-            log.warning("%s: cannot read its archive (%s); trying again in %g s", self._own_jid, problem, wait_s)
+            log.warning("%s: cannot read the archive of the account (%s); retrying in %g s", self._own_jid, problem, wait_s)
             await asyncio.sleep(wait_s)
 
     async def _start_at_newest(self) -> None:
@@ -211,7 +213,7 @@ class Archive:
             if page.is_complete or not page.last:
                 break
         if (count := self.received_count - count_before) > 0:
-            log.info("%s: %d messages of its archive are taken in, or known", self._own_jid, count)
+            log.info("%s: read %d messages of the archive (new or already known)", self._own_jid, count)
 
     async def _receive_page(self, page: list[ArchivedMessage]) -> None:
         """Receive the messages of a page, and wait until all of them are durable."""

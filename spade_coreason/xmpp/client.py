@@ -84,7 +84,9 @@ class AgentClient:
         if platform is None:
             raise ServerError(f"no platform is running on {data_dir}; start one (`spade-coreason up`)")
         if platform.guest is None:
-            raise ServerError(f"the platform on {data_dir} uses {platform.domain}, which has no guest account; use your own")
+            raise ServerError(
+                f"the platform on {data_dir} uses {platform.domain}, which has no guest account; use your own account"
+            )
         return cls(
             platform.guest["jid"],
             platform.guest["password"],
@@ -154,7 +156,7 @@ class AgentClient:
         """Send a request and yield the events of the reply as they come. Parameters and errors are those of `ask`."""
         connection = self._connection
         if connection is None:
-            raise RuntimeError("use the client in `async with`")
+            raise RuntimeError("the client is not connected; use it in `async with`")
         agent_request = to_request(request)
         transport = XmppTransport(self.jid, connection.send, self._stanza_bytes)
         message, request_id = transport.encode_request(jid, agent_request, thread), str(agent_request.request_id)
@@ -164,7 +166,7 @@ class AgentClient:
     def cancel(self, jid: str, request: AgentRequest) -> None:
         """Retract a request (XEP-0424). The agent drops it if it still waits or runs, and stores nothing of it."""
         if self._connection is None:
-            raise RuntimeError("use the client in `async with`")
+            raise RuntimeError("the client is not connected; use it in `async with`")
         transport = XmppTransport(self.jid, self._connection.send)
         transport.send([transport.encode_retraction(jid, str(request.request_id))])
 

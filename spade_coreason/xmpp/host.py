@@ -260,7 +260,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
 
     async def _restore_invited_rooms(self, repository: AgentRepository) -> None:
         def log_failed_write(error: BaseException) -> None:
-            log.warning("%s: the rooms it was invited to are not stored: %s", self.jid, error)
+            log.warning("%s: cannot store the rooms it was invited to: %s", self.jid, error)
 
         self.rooms.restore_invited(
             await repository.load_agent_value(INVITED_ROOMS_KEY) or [],
@@ -423,7 +423,9 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
                 is_claimed = is_claimed or behaviour.template is not None
                 self.submit(behaviour.enqueue(message))
         except Exception:  # SPADE's reader fails at a form field without a name; a template may fail at anything
-            log.warning("%s: the behaviours cannot read a message from %s", self.jid, stanza.get("from"), exc_info=True)
+            log.warning(
+                "%s: cannot pass a message from %s to the SPADE behaviours", self.jid, stanza.get("from"), exc_info=True
+            )
         if is_claimed:
             self._gateway.dropped["claimed by a behaviour"] += 1
         return is_claimed

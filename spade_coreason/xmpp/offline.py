@@ -97,9 +97,9 @@ class OfflineMessages:
             waited_s = after_s
             try:
                 if count := await self.fetch():
-                    log.info("%s: its server still kept %d messages for it", self._own_jid, count)
+                    log.info("%s: received %d messages that its server had stored while it was offline", self._own_jid, count)
             except IqTimeout:
-                log.debug("%s: its server does not say what it keeps", self._own_jid)
+                log.debug("%s: the server did not answer the query for offline messages", self._own_jid)
             except IqError as error:  # most servers do not support XEP-0013, and have no messages left
-                log.debug("%s: its server does not say what it keeps: %s", self._own_jid, error.condition)
+                log.debug("%s: the server does not list offline messages: %s", self._own_jid, error.condition)
                 return

@@ -121,7 +121,7 @@ class PeerFeatures:
             info = await self._client.plugin["xep_0030"].get_info(f"{person}/{resource}", timeout=_RESPONSE_TIMEOUT_S)
             device = _parse_device(info["disco_info"])
         except (IqError, IqTimeout, XMPPError) as error:
-            log.debug("%s/%s does not say what it can do: %s", person, resource, type(error).__name__)
+            log.debug("cannot query the features of %s/%s: %s", person, resource, type(error).__name__)
             return
         devices = self._devices.get(bare_jid(person), {})
         if resource in devices:

@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element
 
 from slixmpp.exceptions import IqError, IqTimeout
 
+from ..domain.translation import N_
 from ..exceptions import UploadError
 from ..runtime import Progress, describe_connection_error, format_status
 from .codec import FORM_FIELD, FORM_VALUE, is_link
@@ -76,7 +77,7 @@ class Uploads:
         """Find the upload service among the server's items (XEP-0030)."""
         disco, domain = self._client.plugin["xep_0030"], str(self._client.boundjid.domain)
         if not self._client.is_full_server:
-            problem = f"{domain} has no service for files; the embedded server has none"
+            problem = N_("{domain} has no service for files; the embedded server has none", domain=domain)
             raise UploadError(name, problem, "use another server, or set limits.file_over_bytes to 0")
 
         def get_info(jid: str) -> Any:
@@ -86,27 +87,28 @@ class Uploads:
         replies: Any = await asyncio.gather(*queries, return_exceptions=True)
         items_reply, domain_info = replies
         if isinstance(domain_info, IqTimeout):
-            problem = f"{domain} does not say whether it has a service for files"
-            raise UploadError(name, problem, "see to the log of the server") from domain_info
+            problem = f"{domain} does not answer the query for its upload service"
+            raise UploadError(name, problem, "check the log of the server") from domain_info
         items = [] if isinstance(items_reply, BaseException) else items_reply["disco_items"]["items"]
         services = sorted(str(jid) for jid, node, _ in items if not node)[:_MAX_SERVICES]
         for info in (domain_info, *await asyncio.gather(*map(get_info, services), return_exceptions=True)):
             if not isinstance(info, BaseException) and _NAMESPACE in info["disco_info"]["features"]:
                 return _UploadService(str(info["from"]), _parse_max_bytes(info.xml))
-        problem = (
-            f"{domain} has no service for files (XEP-0363); Prosody has it as http_file_share, ejabberd as mod_http_upload"
+        problem = N_(
+            "{domain} has no service for files (XEP-0363); Prosody has it as http_file_share, ejabberd as mod_http_upload",
+            domain=domain,
         )
         raise UploadError(name, problem, _ENABLE)
 
     async def _request_slot(self, name: str, size: int, type: str, service: _UploadService) -> _UploadSlot:
         """Request the URLs for one file: one to upload it to, and one to fetch it from."""
         iq = self._client.make_iq_get(ito=service.jid)
-        remedy = f"see to the limits and the log of {service.jid}"
+        remedy = f"check the limits and the log of {service.jid}"
         iq.append(Element(f"{_TAG}request", {"filename": name, "size": str(size), "content-type": type}))
         try:
             reply = await iq.send(timeout=_RESPONSE_TIMEOUT_S)
         except IqTimeout as error:
-            raise UploadError(name, f"{service.jid} does not answer within {_RESPONSE_TIMEOUT_S:g} s", remedy) from error
+            raise UploadError(name, f"{service.jid} did not answer within {_RESPONSE_TIMEOUT_S:g} s", remedy) from error
         except IqError as error:
             if (too_large := error.iq.xml.find(f".//{_TAG}file-too-large")) is not None:
                 raise _too_large_error(name, size, _parse_number(too_large.findtext(f"{_TAG}max-file-size"))) from error
@@ -115,7 +117,7 @@ class Uploads:
             raise UploadError(name, f"{service.jid} refuses: {refusal['condition']}{text}", remedy) from error
         slot = _parse_slot(reply.xml)
         if slot is None:
-            raise UploadError(name, f"{service.jid} gives no usable link", remedy)
+            raise UploadError(name, f"{service.jid} returned no usable link", remedy)
         return slot
 
     async def _send_file(self, name: str, data: bytes, type: str, slot: _UploadSlot, progress: Progress | None) -> None:
@@ -135,16 +137,16 @@ class Uploads:
             status = await self._request("PUT", name, slot, _UPLOAD_TIMEOUT_S, data=chunks(), headers=headers)
         except UploadError:
             if stops:
-                raise UploadError(name, "the caller stopped it") from stops[0]
+                raise UploadError(name, "the caller cancelled it") from stops[0]
             raise
         if not 200 <= status < 300:
-            raise UploadError(name, f"{_host_of(slot)} answers {format_status(status)}", _remedy_of(slot))
+            raise UploadError(name, f"{_host_of(slot)} answered {format_status(status)}", _remedy_of(slot))
 
     async def _probe(self, slot: _UploadSlot) -> None:
         """Raise UploadError unless the address of the upload answers. Any answer will do, unless a proxy has no server."""
         status = await self._request("HEAD", _PROBE_NAME, slot, _PROBE_TIMEOUT_S, headers={"User-Agent": "spade-coreason"})
         if status in _NO_SERVER_BEHIND:
-            raise UploadError(_PROBE_NAME, f"{_host_of(slot)} answers {format_status(status)}", _remedy_of(slot))
+            raise UploadError(_PROBE_NAME, f"{_host_of(slot)} answered {format_status(status)}", _remedy_of(slot))
 
     async def _request(self, method: str, name: str, slot: _UploadSlot, timeout_s: float, **arguments: Any) -> int:
         """Send a request to the address of the upload, and return the status of the answer."""
@@ -171,7 +173,7 @@ def _host_of(slot: _UploadSlot) -> str:
 
 def _remedy_of(slot: _UploadSlot) -> str:
     names = "Prosody: http_external_url, ejabberd: put_url"
-    return f"see whether this machine reaches {_host_of(slot)} and trusts its certificate ({names})"
+    return f"check that this machine can reach {_host_of(slot)} and trusts its certificate ({names})"
 
 
 def _parse_slot(reply: Element) -> _UploadSlot | None:
@@ -196,5 +198,5 @@ def _parse_number(text: str | None) -> int | None:
 
 
 def _too_large_error(name: str, size: int, max_bytes: int | None) -> UploadError:
-    limit = f", and the server takes {max_bytes:,}" if max_bytes is not None else ", and the server takes less"
+    limit = f", and the server accepts {max_bytes:,}" if max_bytes is not None else ", which is more than the server accepts"
     return UploadError(name, f"it has {size:,} bytes{limit}")

@@ -83,7 +83,7 @@ async def test_echo_waits_between_words_only_where_it_is_told_to(delay_s: float)
 
 @pytest.mark.parametrize("delay_s", ["abc", -1, None])
 async def test_echo_says_what_is_wrong_with_its_option(delay_s: Any) -> None:
-    with pytest.raises(ConfigError, match="delay_s is a number of seconds"):
+    with pytest.raises(ConfigError, match="delay_s must be a number of seconds"):
         async with AgentTester(EchoAgent, options={"delay_s": delay_s}):
             pass
 
@@ -108,8 +108,8 @@ async def test_a_payload_without_a_question_is_answered(agent_class: Any, payloa
 async def test_notes_say_what_they_cannot_remember() -> None:
     async with notes_tester() as t:
         [said] = await t.say("x" * 65_537)
-        assert said.startswith("I cannot remember this: information has 65,537 bytes, and 65,536 are the most; keep the text")
-        assert await t.say("list") == ["I know nothing from you yet."]
+        assert said.startswith("I cannot remember this: information has 65,537 bytes (limit: 65,536); store the text")
+        assert await t.say("list") == ["You have not told me anything yet."]
 
 
 async def test_notes_confirm_what_they_remember_and_answer_after_a_restart() -> None:
@@ -139,15 +139,15 @@ async def test_notes_store_statements_that_resemble_questions(statement: str) ->
 
 async def test_notes_say_that_they_do_not_know() -> None:
     async with notes_tester() as t:
-        assert await t.say("when does my plane leave?") == ["I don't know; you did not tell me."]
+        assert await t.say("when does my plane leave?") == ["I don't know. You did not tell me."]
         await t.say("the milk is in the fridge")
-        assert await t.say("when does my plane leave?") == ["I don't know; you did not tell me."]
+        assert await t.say("when does my plane leave?") == ["I don't know. You did not tell me."]
 
 
 @pytest.mark.parametrize("command", ["list", "What do you know?", "show"])
 async def test_notes_list_what_they_know(command: str) -> None:
     async with notes_tester() as t:
-        assert await t.say(command) == ["I know nothing from you yet."]
+        assert await t.say(command) == ["You have not told me anything yet."]
         await t.say("one thing")
         await t.say("another")
         assert await t.say(command) == ["- one thing\n- another"]
@@ -163,12 +163,12 @@ async def test_notes_forget_one_thing_or_everything() -> None:
     async with notes_tester() as t:
         for text in (PLANE, "my train leaves at noon", "milk"):
             await t.say(text)
-        assert await t.say("forget plane") == [f"Forgotten:\n- {PLANE}"]
+        assert await t.say("forget plane") == [f"Deleted:\n- {PLANE}"]
         assert await t.say("list") == ["- my train leaves at noon\n- milk"]
         assert await t.say("forget plane") == ['I know nothing about "plane".']
-        assert await t.say("forget everything") == ["Forgotten:\n- my train leaves at noon\n- milk"]
+        assert await t.say("forget everything") == ["Deleted:\n- my train leaves at noon\n- milk"]
         await t.restart()
-        assert await t.say("list") == ["I know nothing from you yet."]
+        assert await t.say("list") == ["You have not told me anything yet."]
 
 
 @pytest.mark.parametrize("command", ["help", "HELP"])
@@ -180,14 +180,16 @@ async def test_notes_help(command: str) -> None:
 async def test_notes_do_not_confuse_similar_facts() -> None:
     async with notes_tester() as t:
         await t.say("my cat is called Miez")
-        assert await t.say("what is my dog called?") == ["I don't know; you did not tell me."]
+        assert await t.say("what is my dog called?") == ["I don't know. You did not tell me."]
         assert '"my cat is called Miez"' in (await t.say("what is my cat called?"))[0]
 
 
 async def test_notes_keep_nothing_of_a_forgotten_conversation() -> None:
     async with notes_tester(clock=Clock()) as t:
         await t.say(PLANE)
-        assert re.fullmatch(rf"- {PLANE} \(dates: [\d:T+-]+, here and for all our conversations\)", (await t.say("/memory"))[0])
+        assert re.fullmatch(
+            rf"- {PLANE} \(dates: [\d:T+-]+, here and for all your conversations\)", (await t.say("/memory"))[0]
+        )
         await t.say("elsewhere", thread="t")
         assert "elsewhere" not in (await t.say("/memory"))[0]
         await t.say("/forget yes")
@@ -199,9 +201,9 @@ async def test_notes_keep_nothing_of_a_forgotten_conversation() -> None:
 async def test_notes_of_people_and_threads_are_separate() -> None:
     async with notes_tester() as t:
         await t.say(PLANE)
-        assert await t.say("when does my plane leave?", user=BOB) == ["I don't know; you did not tell me."]
-        assert await t.say("when does my plane leave?", thread="work") == ["I don't know; you did not tell me."]
-        assert await t.say("list", user=BOB) == ["I know nothing from you yet."]
+        assert await t.say("when does my plane leave?", user=BOB) == ["I don't know. You did not tell me."]
+        assert await t.say("when does my plane leave?", thread="work") == ["I don't know. You did not tell me."]
+        assert await t.say("list", user=BOB) == ["You have not told me anything yet."]
 
 
 async def test_relay_asks_all_and_names_each() -> None:
@@ -212,11 +214,11 @@ async def test_relay_asks_all_and_names_each() -> None:
 async def test_two_people_behind_relay_never_see_each_others_notes() -> None:
     async with relay_tester({"echo@localhost": EchoAgent, "notes@localhost": NotesAgent}) as t:
         await t.say(PLANE, user=ALICE)
-        assert (await t.say("when does my plane leave?", user=BOB))[0].endswith("notes: I don't know; you did not tell me.")
+        assert (await t.say("when does my plane leave?", user=BOB))[0].endswith("notes: I don't know. You did not tell me.")
         assert PLANE in (await t.say("when does my plane leave?", user=ALICE))[0]
-        assert "nothing" in (await t.ask("list", user=BOB, thread="t")).text
+        assert "not told me anything" in (await t.ask("list", user=BOB, thread="t")).text
         # The same thread id does not help, nor does asking notes directly.
-        assert "nothing" in (await t.ask("list", user=BOB, to="notes@localhost")).text
+        assert "not told me anything" in (await t.ask("list", user=BOB, to="notes@localhost")).text
 
 
 async def test_relay_reports_a_peer_that_is_away_refuses_or_fails_in_one_line() -> None:
@@ -243,8 +245,8 @@ async def test_relay_reports_a_peer_that_is_away_refuses_or_fails_in_one_line() 
         "echo: hi",
         "broken: no answer (broken@localhost reports: out of order)",
         "hanging: no answer (hanging@localhost did not answer in 2 s)",
-        "strict: no answer (strict@elsewhere refuses: I may not talk with you. Ask whoever runs me for access.)",
-        "away: no answer (away@localhost is not there: service unavailable)",
+        "strict: no answer (strict@elsewhere refuses: You don't have access to me yet. Please ask my operator.)",
+        "away: no answer (away@localhost is not available: service unavailable)",
     ]
 
 
@@ -255,7 +257,7 @@ async def test_two_peers_of_relay_with_one_name_are_told_apart() -> None:
 
 @pytest.mark.parametrize("ask", ["echo@localhost", []])
 async def test_relay_without_a_list_of_agents_is_a_configuration_error(ask: Any) -> None:
-    with pytest.raises(ConfigError, match='the option "ask" is a list of agents'):
+    with pytest.raises(ConfigError, match='the option "ask" must be a list of agents'):
         await relay_tester({}, ask=ask).__aenter__()
 
 

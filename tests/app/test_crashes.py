@@ -54,7 +54,7 @@ async def _start_until_death(platform: PlatformProcess) -> None:
 async def test_a_request_that_ends_the_process_fails_alone(prosody: XmppServer, tmp_path: Path) -> None:
     options = {"directory": str(tmp_path)}
     agent = "tests.app.test_crashes:FragileAgent"
-    error = "has ended the process and is not run again"
+    error = "crashed the process again and has failed"
     async with (
         StockClient(*await prosody.account(), prosody) as alice,
         StockClient(*await prosody.account(), prosody) as bob,
@@ -78,7 +78,7 @@ async def test_a_request_that_ends_the_process_fails_alone(prosody: XmppServer, 
         for other in platform.other_agents:
             assert await bob.ask("hello", other) == "done: hello"
         refusal = str((await mallory.answer())["body"])
-        assert refusal.startswith("This has ended me in the middle more than once")
+        assert refusal.startswith("This request has crashed me more than once")
         assert str((await mallory.answer())["body"]) == "done: hello"
         # An answer that the server had not acknowledged at a crash comes twice, under the same id.
         answers: dict[str, str] = {}
@@ -107,7 +107,7 @@ def _check_requests_command(platform: PlatformProcess, sender: str) -> None:
     assert "die" not in listed[1]
     assert invoke("show", number).splitlines()[1] == "die"
     assert invoke("retry", number, "--yes") == f"The request {number} runs again at the next start.\n"
-    assert invoke("list") == "There are none.\n"
+    assert invoke("list") == "No failed requests.\n"
     audited = CliRunner().invoke(cli, ["audit", "list", "-c", str(platform.configuration)]).stdout
     assert "requests.retry" in audited
     assert f"request {number}" in audited

@@ -80,7 +80,7 @@ async def test_an_agent_whose_process_ends_is_back_and_others_notice_nothing(rea
         shown, [agent, _] = await asyncio.to_thread(read_status, platform)
         assert agent["process"] == {"pid": agent["process"]["pid"], "restarts": 1, "last_end": "ended with exit status 7"}  # type: ignore[index]
         assert agent["process"]["pid"] != first_pid
-        ended = "restarted 1 time; the last one ended with exit status 7"
+        ended = "restarted 1 time; the last process ended with exit status 7"
         assert f"{jid} in its own process: {agent['process']['pid']}, {ended}\n" in shown
         alice.send("block", jid)
         alice.send("and then?", jid)

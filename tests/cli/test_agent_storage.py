@@ -85,7 +85,7 @@ def test_conversations_have_exactly_the_keys_of_the_seed(data_dir: Path, invoke:
         "last_interaction": "2025-01-09T10:30:00Z",
     }
     assert json.loads(invoke("conversations", "--json", "--state", "completed").stdout) == []
-    assert invoke("conversations", "--state", "completed").stdout == "There are none.\n"
+    assert invoke("conversations", "--state", "completed").stdout == "No conversations.\n"
 
 
 def test_lists_are_tables_with_whole_lines(data_dir: Path, invoke: Invoke) -> None:
@@ -148,7 +148,7 @@ def test_a_person_is_forgotten_in_all_stores_and_nobody_else(data_dir: Path, inv
     assert [record["conversation_id"] for record in json.loads(invoke("memory", "list", "--json").stdout)] == [f"holiday_{BOB}"]
     for path in (data_dir / "memory").iterdir():
         assert ALICE.encode() not in path.read_bytes()
-    assert invoke("sessions", "clear", "--person", ALICE, "--yes").stdout == f"{AGENT}: there was nothing.\n"
+    assert invoke("sessions", "clear", "--person", ALICE, "--yes").stdout == f"{AGENT}: nothing to delete.\n"
 
 
 def test_a_conversation_is_deleted_with_its_memory(data_dir: Path, invoke: Invoke) -> None:
@@ -159,8 +159,8 @@ def test_a_conversation_is_deleted_with_its_memory(data_dir: Path, invoke: Invok
 
 def test_everything_is_deleted(data_dir: Path, invoke: Invoke) -> None:
     assert "deleted 3 conversations, 3 turns, 5 variables" in invoke("sessions", "clear", "--all", "--yes").stdout
-    assert invoke("conversations").stdout == "There are none.\n"
-    assert invoke("memory", "list").stdout == "There is nothing.\n"
+    assert invoke("conversations").stdout == "No conversations.\n"
+    assert invoke("memory", "list").stdout == "No interaction memories.\n"
 
 
 def test_memories_alone_are_deleted_and_sessions_stay(data_dir: Path, invoke: Invoke) -> None:
@@ -176,7 +176,7 @@ def test_memories_are_compacted_beside_a_running_platform(data_dir: Path, invoke
         assert (done.exit_code, done.stdout.splitlines()) == (0, [f"{AGENT}: {path} is complete."])
         assert len(json.loads(path.read_text())["interactions"]) == 3
         assert not list(data_dir.glob("memory/*.journal"))
-        assert invoke("memory", "compact", "--agent", "new@localhost").stdout == "new@localhost: there is nothing.\n"
+        assert invoke("memory", "compact", "--agent", "new@localhost").stdout == "new@localhost: no memories.\n"
 
 
 def test_a_memory_of_spade_llm_is_imported_beside_a_running_platform(data_dir: Path, invoke: Invoke) -> None:
@@ -186,7 +186,7 @@ def test_a_memory_of_spade_llm_is_imported_beside_a_running_platform(data_dir: P
     arguments = ("memory", "import", str(spade_llm_file), "--agent", "support_agent@example.com")
     with lock_directory(data_dir):
         for count in ("3 entries", "0 entries"):
-            expected = f"support_agent@example.com: imported {count}; {spade_llm_file} is kept and no longer needed.\n"
+            expected = f"support_agent@example.com: imported {count}; {spade_llm_file} is unchanged and no longer needed.\n"
             assert invoke(*arguments).stdout == expected
     known = json.loads(invoke("memory", "show", "customer_123", "--agent", "support_agent@example.com", "--json").stdout)
     assert known == ["Customer prefers email notifications", "Línea uno\nlínea dos 🙂 \x1b"]
@@ -283,14 +283,14 @@ def test_a_data_directory_that_is_named_must_be_there(invoke: Invoke, arguments:
     refused = invoke(*arguments, "--data", "elsewhere")
     assert (refused.exit_code, refused.stdout) == (2, "")
     where = Path("elsewhere").absolute()
-    assert refused.stderr == f"error: --data: there is no directory {where}; name the one that a platform ran on\n"
+    assert refused.stderr == f"error: --data: the directory {where} does not exist; name the data directory of a platform\n"
     assert not where.exists()
 
 
 def test_an_agent_that_is_unknown_is_named_with_those_that_are_there(data_dir: Path, invoke: Invoke) -> None:
     refused = invoke("sessions", "list", "--agent", "note")
     assert refused.exit_code == 2
-    assert refused.stderr == f'error: --agent: there is no agent "note"; there is only {AGENT}\n'
+    assert refused.stderr == f'error: --agent: there is no agent "note"; the only agent is {AGENT}\n'
 
 
 async def test_erasure_reports_what_it_deleted(tmp_path: Path) -> None:

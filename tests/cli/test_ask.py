@@ -38,11 +38,11 @@ def test_an_empty_question_is_asked_only_if_it_is_quoted(invoke_beside_platform:
     assert done.stdout.startswith("You said  (")  # and what anybody asked before as this guest
     done = invoke_beside_platform("ask", "moody", "-", stdin="\n")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == 'error: TEXT: standard input is empty; write a question, or "" to ask nothing\n'
+    assert done.stderr == 'error: TEXT: standard input is empty; write a question there, or pass "" to send an empty one\n'
 
 
 def test_a_question_that_is_not_utf_8_is_one_line_and_exit_code_2(invoke: Invoke, tmp_path: Path) -> None:
-    line = "error: TEXT: is not UTF-8; convert it before (iconv -t UTF-8)\n"
+    line = "error: TEXT: is not UTF-8; convert it first (iconv -t UTF-8)\n"
     piped = invoke("ask", "echo", "-", stdin="grün".encode("latin-1"))
     assert (piped.exit_code, piped.stderr) == (2, line)
     typed = run_command("ask", "echo", os.fsdecode("grün".encode("latin-1")), cwd=tmp_path, env={"PYTHONUTF8": "1"})
@@ -52,7 +52,7 @@ def test_a_question_that_is_not_utf_8_is_one_line_and_exit_code_2(invoke: Invoke
 def test_chat_leaves_out_a_line_that_is_not_utf_8(invoke_beside_platform: Invoke) -> None:
     done = invoke_beside_platform("chat", "echo", stdin=b"before\n\xff\nafter\n")
     assert (done.exit_code, done.stdout) == (2, "before\nafter\n")
-    assert done.stderr == "error: standard input: is not UTF-8; convert it before (iconv -t UTF-8)\n"
+    assert done.stderr == "error: standard input: is not UTF-8; convert it first (iconv -t UTF-8)\n"
 
 
 @pytest.mark.parametrize("platform", ["prosody"], indirect=True)
@@ -98,7 +98,7 @@ def test_questions_without_a_thread_share_a_conversation_and_a_thread_is_another
 
 def test_an_agent_that_answers_nothing_is_said_to_be_silent(invoke_beside_platform: Invoke) -> None:
     done = invoke_beside_platform("ask", "moody", "hush")
-    line = "moody@localhost has nothing to say: it has ended its turn without an answer\n"
+    line = "moody@localhost ended its turn without an answer\n"
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", line)
     as_json = invoke_beside_platform("ask", "moody", "hush", "--json")
     assert (as_json.exit_code, as_json.stderr) == (0, "")
@@ -123,7 +123,7 @@ def test_no_answer_in_time_is_exit_code_3(invoke_beside_platform: Invoke) -> Non
 def test_an_unknown_agent_is_exit_code_4_at_once(invoke_beside_platform: Invoke) -> None:
     done = invoke_beside_platform("ask", "nobody", "hi")
     assert done.exit_code == 4
-    assert done.stderr.startswith("error: nobody@localhost is not there; there are echo@localhost")
+    assert done.stderr.startswith("error: nobody@localhost does not exist on this platform; the agents are echo@localhost")
 
 
 def test_chat_without_a_terminal_asks_line_by_line(invoke_beside_platform: Invoke) -> None:
@@ -186,33 +186,33 @@ def test_the_options_of_an_account_need_one(invoke: Invoke, command: tuple[str, 
     Path("secret").write_text("x")
     done = invoke(*command, option)
     assert done.exit_code == 2
-    assert done.stderr.startswith(f"error: {option.partition('=')[0]}: needs --jid JID, an account of your own; ")
+    assert done.stderr.startswith(f"error: {option.partition('=')[0]}: needs --jid JID, your own account; ")
 
 
 @pytest.mark.parametrize(
     ("agents", "listing"),
     [
         ((), "there are no agents"),
-        (("weather@localhost",), "there is only weather@localhost"),
-        (("a@localhost", "b@localhost"), "there are a@localhost, b@localhost"),
+        (("weather@localhost",), "the only agent is weather@localhost"),
+        (("a@localhost", "b@localhost"), "the agents are a@localhost, b@localhost"),
     ],
 )
 def test_an_agent_that_is_not_there_is_told_from_those_that_are(agents: tuple[str, ...], listing: str) -> None:
-    with pytest.raises(PeerUnavailableError, match=f"nobody@localhost is not there; {listing}$"):
+    with pytest.raises(PeerUnavailableError, match=f"nobody@localhost does not exist on this platform; {listing}$"):
         Account("guest@localhost", "x", agents=dict.fromkeys(agents, ""), is_complete=True).resolve_jid("nobody")
 
 
 def test_without_a_platform_it_says_how_to_start_one(invoke_beside_platform: Invoke) -> None:
     done = invoke_beside_platform("ask", "echo", "hi", "--data", "elsewhere")
     assert done.exit_code == 4
-    assert "elsewhere); start one (`spade-coreason up`)" in done.stderr
-    assert done.stderr.startswith("error: no platform is running on elsewhere (there is no directory ")
+    assert "start one (`spade-coreason up`)" in done.stderr
+    assert done.stderr.startswith("error: no platform is running on elsewhere (the directory ")
 
 
 def test_ask_says_that_a_platform_is_starting(invoke: Invoke, tmp_path: Path) -> None:
     with lock_directory(tmp_path / "data"):
         done = invoke("ask", "echo", "hi")
-    error = "error: data is in use, and no platform answers there: it is just starting or stopping; try again\n"
+    error = "error: data is in use, but its platform does not answer: it may be starting or stopping; try again\n"
     assert (done.exit_code, done.stderr) == (4, error)
 
 
@@ -255,7 +255,7 @@ def test_the_data_directory_of_the_configuration_is_found_and_that_of_run(tmp_pa
         assert "moody@localhost" in run.run_command("status").stdout
     both = run_command("ask", "-c", "config/nothing.yaml", "--data", "data", "moody", "hello", cwd=tmp_path)
     assert (both.returncode, both.stderr.count("\n")) == (2, 1)
-    assert both.stderr.startswith("error: config/nothing.yaml: there is no such file")
+    assert both.stderr.startswith("error: config/nothing.yaml: no such file")
 
 
 def test_clients_need_only_the_data_directory_of_a_configuration(invoke: Invoke, tmp_path: Path) -> None:

@@ -181,8 +181,8 @@ def test_without_a_command_the_help_is_shown_with_exit_code_2(invoke: Invoke, gr
         (["asks", "weather", "Rome"], 'did you mean "ask"?'),
         (["sesions"], 'did you mean "sessions"?'),
         (["memory", "lits"], 'did you mean "list"?'),
-        (["memory", "frobnicate"], "there are clear, compact, import, list, show."),
-        (["ask", "weather", "New", "York"], "TEXT is one argument; put it into quotes: weather 'New York'."),
+        (["memory", "frobnicate"], "the commands are clear, compact, import, list, show."),
+        (["ask", "weather", "New", "York"], "TEXT is one argument; quote it: weather 'New York'."),
     ],
 )
 def test_wrong_usage_says_what_may_be_meant(invoke: Invoke, arguments: list[str], hint: str) -> None:

@@ -103,7 +103,7 @@ def test_an_incident_is_shown_beside_the_platform_and_after_it(
     assert ", 2 audited steps, 2 incidents" in cleared.stdout
     gone = invoke("incident", number)
     assert (gone.exit_code, gone.stdout) == (2, "")
-    assert show() == "There are none.\n"
+    assert show() == "No incidents.\n"
 
 
 def test_an_unknown_number_is_one_line(tmp_path: Path, invoke: Invoke) -> None:
@@ -115,14 +115,14 @@ def test_an_unknown_number_is_one_line(tmp_path: Path, invoke: Invoke) -> None:
         assert refused.stderr == said
 
     check("1f2e3d4c")
-    assert invoke("incident").stdout == "There are none.\n"
+    assert invoke("incident").stdout == "No incidents.\n"
     run(tmp_path, lambda repository: None)
     check("1f2e3d4c")
     check("incident", "number", "one")
-    assert invoke("incident").stdout == "There are none.\n"
+    assert invoke("incident").stdout == "No incidents.\n"
     refused = invoke("incident", "--message")
     assert refused.exit_code == 2
-    assert refused.stderr == "error: --message: is for one incident; name it: spade-coreason incident ID --message\n"
+    assert refused.stderr == "error: --message: needs the number of an incident: spade-coreason incident ID --message\n"
 
 
 def run(directory: Path, work: Callable[[AgentRepository], object]) -> None:

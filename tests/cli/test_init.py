@@ -81,7 +81,10 @@ def test_with_llm_its_agent_has_a_language_model_and_its_test_needs_none(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     refused = invoke("--project", "town", "check")
     assert refused.exit_code == 2
-    assert "agents[0].options.endpoint: no language model is named; set OPENAI_BASE_URL or OPENAI_API_KEY" in refused.stdout
+    assert (
+        "agents[0].options.endpoint: no server of a language model is named; set OPENAI_BASE_URL or OPENAI_API_KEY"
+        in refused.stdout
+    )
     monkeypatch.setenv("OPENAI_API_KEY", "sk")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     checked = invoke("--project", "town", "check")
@@ -116,7 +119,7 @@ def test_the_agent_is_named_after_its_directory(
     monkeypatch.chdir("here I am")
     made = invoke("init", directory, *option)
     assert made.exit_code == 0, made.output
-    assert f"has the agent {account}@localhost in {module}.py." in made.stdout
+    assert f"is ready: the agent {account}@localhost is in {module}.py." in made.stdout
     for file in (f"{module}.py", f"tests/test_{module}.py"):
         compile((Path(directory) / file).read_text(), file, "exec")
     monkeypatch.setenv("OPENAI_API_KEY", "sk")
@@ -156,7 +159,7 @@ def test_a_directory_that_is_not_empty_is_left_alone(invoke: Invoke) -> None:
     Path("full/thing").touch()
     refused = invoke("init", "full")
     assert refused.exit_code == 2
-    assert refused.stderr == "error: full: is not empty; name a new directory\n"
+    assert refused.stderr == "error: full: is not empty; name a directory that is empty or does not exist\n"
     assert [path.name for path in Path("full").iterdir()] == ["thing"]
 
 

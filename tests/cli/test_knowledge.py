@@ -92,7 +92,7 @@ def test_documents_are_added_once_updated_searched_and_removed(invoke: Invoke, d
         {"score": 1.0, "document": str(docs / "refunds.md"), "passage": 1, "text": "Refunds\nThere are none."}
     ]
     assert invoke("knowledge", "search", AGENT, "elephants").stdout == (
-        "Nothing has a score of 0.7 or more; a lower --threshold may find some.\n"
+        "No passage has a score of 0.7 or more; try a lower --threshold.\n"
     )
     assert f"{AGENT}: removed 1 document.\n" in invoke("knowledge", "remove", AGENT, "docs/inner").stdout
     refused = invoke("knowledge", "remove", AGENT, "docs/inner")
@@ -100,18 +100,18 @@ def test_documents_are_added_once_updated_searched_and_removed(invoke: Invoke, d
     assert "--yes: is missing" in invoke("knowledge", "remove", AGENT, "--all").stderr
     assert "removed 2 documents" in invoke("knowledge", "remove", AGENT, "--all", "--yes").stdout
     assert document_names(invoke) == []
-    assert invoke("knowledge", "list", AGENT).stdout == "There is nothing.\n"
+    assert invoke("knowledge", "list", AGENT).stdout == "No documents.\n"
 
 
 def test_documents_of_a_person_are_listed_and_found_only_for_them(invoke: Invoke, docs: Path) -> None:
     assert invoke("knowledge", "add", AGENT, "docs/refunds.md", "--person", "alice@localhost").exit_code == 0
     assert document_names(invoke) == []
-    assert "Nothing" in invoke("knowledge", "search", AGENT, "refunds").stdout
-    assert "Nothing" in invoke("knowledge", "search", AGENT, "refunds", "--person", "bob@localhost").stdout
+    assert "No passage" in invoke("knowledge", "search", AGENT, "refunds").stdout
+    assert "No passage" in invoke("knowledge", "search", AGENT, "refunds", "--person", "bob@localhost").stdout
     assert "refunds.md" in invoke("knowledge", "search", AGENT, "refunds", "--person", "alice@localhost").stdout
     cleared = invoke("sessions", "clear", "--person", "alice@localhost", "--agent", AGENT, "--yes")
     assert "1 document" in cleared.stdout
-    assert "Nothing" in invoke("knowledge", "search", AGENT, "refunds", "--person", "alice@localhost").stdout
+    assert "No passage" in invoke("knowledge", "search", AGENT, "refunds", "--person", "alice@localhost").stdout
 
 
 def test_the_platforms_own_data_in_a_directory_are_no_documents(invoke: Invoke, docs: Path) -> None:
@@ -150,10 +150,10 @@ def test_another_model_is_noticed_and_reindexing_repairs_the_index(
     configure("second")
     shown = invoke("knowledge", "list", "notes")
     assert shown.stdout.splitlines()[0].split() == ["DOCUMENT", "PASSAGES", "INDEXED", "CHARACTERS", "ADDED"]
-    assert "3 passages have no vector by the configured model: spade-coreason knowledge reindex notes\n" in shown.stdout
-    assert "Nothing" in invoke("knowledge", "search", "notes", "reimbursed", "--threshold", "0.6").stdout
-    assert invoke("knowledge", "reindex", "notes").stdout == f"{AGENT}: made 3 vectors.\n"
-    assert invoke("knowledge", "reindex", "notes").stdout == f"{AGENT}: made 0 vectors.\n"
+    assert "3 passages have no vector of the configured model; run: spade-coreason knowledge reindex notes\n" in shown.stdout
+    assert "No passage" in invoke("knowledge", "search", "notes", "reimbursed", "--threshold", "0.6").stdout
+    assert invoke("knowledge", "reindex", "notes").stdout == f"{AGENT}: computed 3 vectors.\n"
+    assert invoke("knowledge", "reindex", "notes").stdout == f"{AGENT}: computed 0 vectors.\n"
     assert "refunds.md" in invoke("knowledge", "search", "notes", "reimbursed", "--threshold", "0.6").stdout
 
 
@@ -182,7 +182,7 @@ def test_a_platform_that_is_starting_or_stopping_is_reported(invoke: Invoke, doc
         stale_socket.bind("data/knowledge.sock")
         refused = invoke("knowledge", "remove", AGENT, "docs")
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
-    assert "just starting or stopping; try again" in refused.stderr
+    assert "starting or stopping; try again" in refused.stderr
 
 
 def test_an_agent_that_asks_for_its_knowledge_is_checked_and_runs(invoke: Invoke) -> None:
@@ -222,7 +222,7 @@ def test_a_running_platform_adds_and_removes_documents(invoke: Invoke, docs: Pat
     def ask_reader() -> str:
         return invoke("ask", "a@localhost", "When is money reimbursed?", "--thread", str(next(threads))).stdout
 
-    errors = ["what was asked of what agents know could not be done: TypeError"]  # by the command of another version
+    errors = ["a change of the knowledge of an agent failed: TypeError"]  # by the command of another version
     with run_in_background("up", cwd=Path.cwd(), until=r"^Ready", errors=errors) as platform:
         assert "Subscriptions" not in ask_reader()
         done = invoke("knowledge", "add", "a", "docs")
@@ -236,8 +236,8 @@ def test_a_running_platform_adds_and_removes_documents(invoke: Invoke, docs: Pat
         model_server.failures = [400]
         refused = invoke("knowledge", "add", "a", "reader.py")
         assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
-        assert "/v1/embeddings: says 400" in refused.stderr
-        assert invoke("knowledge", "reindex", "a").stdout == "a@localhost: made 1 vector.\n"
+        assert "/v1/embeddings: answered HTTP 400" in refused.stderr
+        assert invoke("knowledge", "reindex", "a").stdout == "a@localhost: computed 1 vector.\n"
         assert "removed 1 document" in invoke("knowledge", "remove", "a", "docs/refunds.md").stdout
         assert "slow" not in ask_reader()
         unknown = invoke("knowledge", "add", "b@localhost", "reader.py")
@@ -247,7 +247,7 @@ def test_a_running_platform_adds_and_removes_documents(invoke: Invoke, docs: Pat
             other.connect("data/knowledge.sock")
             other.sendall(b'{"agent": "a@localhost", "do": "add", "page": 1}')
             other.shutdown(socket.SHUT_WR)
-            assert "could not do this; its log says why" in other.makefile().read()
+            assert "failed to do this; its log has the reason" in other.makefile().read()
         assert platform.stop(signal.SIGTERM)[0] == 0
     assert not Path("data/knowledge.sock").exists()
 

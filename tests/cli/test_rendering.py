@@ -71,7 +71,7 @@ def test_a_hostile_agent_sends_no_sequence_and_no_hidden_link(platform: RunningC
 
 
 def test_ask_says_that_an_agent_is_silent(platform: RunningCommand) -> None:
-    assert ask(platform, "moody", "hush") == ("moody@localhost has nothing to say: it has ended its turn without an answer\r\n")
+    assert ask(platform, "moody", "hush") == ("moody@localhost ended its turn without an answer\r\n")
 
 
 def test_a_chat_lays_out_the_answer_and_keeps_data_as_they_are(chat: Terminal) -> None:
@@ -92,8 +92,8 @@ def test_a_chat_writes_an_export_to_a_file_that_only_its_owner_reads(chat: Termi
     names = []
     for command in ("/export", "/EXPORT"):
         chat.type(f"{command}\r")
-        chat.wait_for(r"Everything that I keep about you \([\d,]+ bytes\):.*Written to \S+\.json\..*moody.*▸")
-        names.append(re.findall(r"Written to (\S+\.json)\. Only you", chat.screen)[-1])
+        chat.wait_for(r"Everything that I store about you \([\d,]+ bytes\):.*Saved to \S+\.json\..*moody.*▸")
+        names.append(re.findall(r"Saved to (\S+\.json)\. Only you", chat.screen)[-1])
     first, second = (platform.cwd / name for name in names)
     assert re.fullmatch(r"export-moody-\d{4}-\d\d-\d\d\.json", first.name)
     assert second.name == f"{first.stem}-2.json"
@@ -113,4 +113,4 @@ def test_a_chat_that_cannot_write_the_export_says_so(platform: RunningCommand, t
         terminal.wait_for("moody.*▸")
         gone.rmdir()
         terminal.type("/export\r")
-        terminal.wait_for("No such file or directory;.*nothing is written.*moody.*▸")
+        terminal.wait_for("No such file or directory;.*nothing was saved.*moody.*▸")

@@ -17,7 +17,7 @@ from tests.support.servers.requirements import require
 from tests.support.terminal import Terminal
 from tests.support.wait import TIMEOUT_S
 
-STOPPED = "Stopping: answers in flight are finished. Ctrl-C again stops at once.\nStopped.\n"
+STOPPED = "Stopping: answers in progress are finished first. Press Ctrl-C again to stop at once.\nStopped.\n"
 ECHO = "spade_coreason.agents.echo:EchoAgent"
 WEATHER = """
 from spade_coreason import agent
@@ -70,7 +70,7 @@ def test_run_names_the_configuration_of_the_platform_that_uses_the_data(tmp_path
     with run_in_background("up", cwd=tmp_path, until="Ready") as run:
         refused = run.run_command("run", "weather:weather")
         assert refused.returncode == 2
-        assert "; add weather:weather to `agents` in config/platform.yaml, and start it again; or name" in refused.stderr
+        assert "; add weather:weather to `agents` in config/platform.yaml, and restart the platform; or name" in refused.stderr
 
 
 @pytest.mark.parametrize("options", [[], ["--reload"]])
@@ -129,7 +129,7 @@ class Clingy:
         code, _, err = run.stop(signal.SIGTERM)
     assert code == 0
     assert "shutdown() of Clingy failed" in err
-    assert "something that an agent began still ran" in err
+    assert "Threads of an agent were still running" in err
 
 
 def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
         run.wait_for("Stopping")
         code, _, err = run.stop()
         assert code == 130
-        assert "taken up at the next start" in err
+        assert "resumed at the next start" in err
 
 
 def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path, server_env: dict[str, str]) -> None:
@@ -150,7 +150,7 @@ def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path
     assert done.stdout.count("✓ right") == 8
     assert "in 8 pieces" in done.stdout
     assert done.stdout.index("A restart") < done.stdout.rindex("You told me")
-    assert "Model         none: a script plays it for assistant. For a real one set OPENAI_API_KEY" in done.stdout
+    assert "Model         none: a script stands in for it. For a real one set OPENAI_API_KEY" in done.stdout
     assert "(Using remember_interaction_info…) I will remember" in done.stdout
     assert done.stdout.count("I am a script that plays a language model") == 1
     assert done.stdout.endswith("All 8 answers were right.\n")
@@ -170,7 +170,7 @@ def test_the_demo_leaves_the_assistant_out_where_openai_is_not_installed(tmp_pat
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "assistant is left out, it needs the package openai (pip install 'spade-coreason[llm]')" in done.stdout
+    assert "assistant is not started, because the package openai is missing (pip install 'spade-coreason[llm]')" in done.stdout
     assert done.stdout.endswith("All 6 answers were right.\n")
     assert ("senders can be forged" in done.stdout) == ("embedded" in done.stdout)
 
@@ -216,7 +216,7 @@ def test_the_demo_ends_with_1_if_an_answer_is_wrong(tmp_path: Path) -> None:
 def test_the_demo_in_a_terminal_is_a_chat(tmp_path: Path) -> None:
     terminal = Terminal("demo", cwd=tmp_path, env={"SPADE_COREASON_SERVER__MODE": "embedded"})
     try:
-        terminal.wait_for("You are       guest@localhost.  Tab changes the agent, /help shows more, Ctrl-D leaves.*notes ▸")
+        terminal.wait_for("You are       guest@localhost.  Tab switches agents, /help shows more, Ctrl-D quits.*notes ▸")
         terminal.type("my plane leaves on Friday at 7\r")
         terminal.wait_for('I\'ll remember: "my plane leaves on Friday at 7".*notes ▸')
         terminal.type("\t")
@@ -236,7 +236,7 @@ def test_the_demo_in_a_terminal_is_a_chat(tmp_path: Path) -> None:
         terminal.type("/help\r")
         terminal.wait_for("Tab changes the agent.*relay ▸")
         terminal.type("\x04")
-        terminal.wait_for("Stopped. Your notes are kept in data/; run it again and ask.")
+        terminal.wait_for("Stopped. Your notes are stored in data/; run the demo again and ask for them.")
         assert terminal.process.wait(TIMEOUT_S) == 0
     finally:
         terminal.close()

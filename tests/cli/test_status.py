@@ -90,9 +90,9 @@ def test_the_status_of_a_process_is_carried_over() -> None:
 
 
 def test_without_a_platform_status_is_one_line_and_exit_code_4(invoke: Invoke, tmp_path: Path) -> None:
-    remedy = "start one (`spade-coreason up`), or name another with --data\n"
+    remedy = "start one (`spade-coreason up`), or name another data directory with --data\n"
     nothing = invoke("status", "--json")
-    wanted = f"error: no platform is running on data (there is no directory {tmp_path / 'data'}); {remedy}"
+    wanted = f"error: no platform is running on data (the directory {tmp_path / 'data'} does not exist); {remedy}"
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (4, "", wanted)
     elsewhere = invoke("status", "--data", "/no/such")
     assert elsewhere.stderr.startswith("error: no platform is running on /no/such (")
@@ -213,7 +213,7 @@ async def test_status_is_true_while_the_platform_starts_reconnects_and_stops(
 async def test_status_shows_agents_that_cannot_store_anything(
     prosody: XmppServer, tmp_path: Path, invoke: Invoke, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("platform.db: database or disk is full", "platform.db: is gone (No such file or directory)")
+    expected_errors("platform.db: database or disk is full", "platform.db: the file is missing (No such file or directory)")
     async with platform_behind_tunnel(prosody, tmp_path) as (platform, _, data):
         starting = asyncio.create_task(platform.__aenter__())
         await eventually((data / "status.sock").exists)
@@ -240,7 +240,7 @@ async def test_status_shows_agents_that_cannot_store_anything(
         await database.write(lambda connection: connection.exec_driver_sql("PRAGMA max_page_count = 100000"))
         assert (await _read_status(data)).is_healthy
         file.rename(data / "aside")
-        await assert_cannot_store(None, "is gone")
+        await assert_cannot_store(None, "the file is missing")
         (data / "aside").rename(file)
         await runner.repository.save_agent_value("any", 1)
         assert (await _read_status(data)).is_healthy

@@ -83,14 +83,14 @@ def test_check_counts_rows_and_finds_damage(tmp_path: Path, invoke: Invoke) -> N
     data, url = str(tmp_path / "data"), f"{SQLITE}{tmp_path}/data/platform.db"
     missing = invoke("storage", "check", "--data", data)
     assert (missing.exit_code, missing.stderr.count("\n")) == (2, 1)
-    assert "nothing is stored there yet; name the platform's configuration with -c FILE" in missing.stderr
+    assert "nothing is stored here yet; name the platform's configuration with -c FILE" in missing.stderr
     assert not (tmp_path / "data").exists()
     fill_database(url)
     good = invoke("storage", "check", "--data", data)
     assert good.exit_code == 0
     assert good.stdout.splitlines() == [
         f"{tmp_path}/data/platform.db: schema {schema.REVISION}; conversations 1, inbox 3, interactions 2",
-        "requests that are not closed: 1 to be answered, 1 answered and not acknowledged",
+        "open requests: 1 waiting for an answer, 1 answered but not acknowledged",
         "✓ nothing is damaged",
     ]
     execute(url, "DELETE FROM interactions WHERE number = 2")
@@ -98,7 +98,7 @@ def test_check_counts_rows_and_finds_damage(tmp_path: Path, invoke: Invoke) -> N
     assert bad.exit_code == 1
     found = json.loads(bad.stdout)
     assert (found["ok"], found["received"], found["answered"]) == (False, 1, 1)
-    assert found["problems"] == ["t: 1 turns are stored, numbered 1 to 1, and the newest should be 2"]
+    assert found["problems"] == ["t: 1 turns are stored, numbered 1 to 1; the newest should have the number 2"]
 
 
 def test_check_finds_a_corrupt_file(tmp_path: Path, invoke: Invoke) -> None:
@@ -133,8 +133,8 @@ def test_migrating_says_what_it_did(tmp_path: Path, invoke: Invoke) -> None:
     (tmp_path / "data").mkdir()
     url = f"{SQLITE}{tmp_path}/data/platform.db"
     name = f"{tmp_path}/data/platform.db"
-    assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: made, schema {schema.REVISION}.\n"
-    assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: is of schema {schema.REVISION} already.\n"
+    assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: created with schema {schema.REVISION}.\n"
+    assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: already has schema {schema.REVISION}.\n"
     asyncio.run(downgrade_database(url, "0001"))
     assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: migrated from schema 0001 to {schema.REVISION}.\n"
     with lock_directory(tmp_path / "data"):

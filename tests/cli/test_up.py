@@ -124,7 +124,7 @@ async def test_up_waits_for_a_server_that_is_not_there_and_says_so_once(real_ser
     assert code == 0
     assert out.endswith("Stopped.\n")
     said = one_line(err, "cannot connect")
-    assert said.startswith(f"warning: cannot connect to 127.0.0.1:{tunnel.port}, trying again until it answers: ")
+    assert said.startswith(f"warning: cannot connect to 127.0.0.1:{tunnel.port}, retrying until it answers: ")
 
 
 async def test_sigterm_ends_up_while_it_waits(prosody: XmppServer, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_what_no_retry_mends_ends_up_at_once(prosody: XmppServer, tmp_path: Path
         done = run_command("up", "-c", str(file), cwd=tmp_path)
         assert done.returncode == 4, done.stderr
         assert text in one_line(done.stderr, "error: ")
-        assert "trying again" not in done.stderr
+        assert "retrying" not in done.stderr
 
     assert_ended(write_external_config(tmp_path, prosody, prosody.port, echo, trusts=False), "its certificate is not trusted")
     stranger = {**echo, "jid": "echo@elsewhere.example"}
@@ -168,7 +168,7 @@ def test_what_no_retry_mends_ends_up_at_once(prosody: XmppServer, tmp_path: Path
     file = tmp_path / "platform.yaml"
     agents = [{**echo, "jid": "echo@nowhere.invalid"}]
     file.write_text(json.dumps({"server": {"mode": "external", "domain": "nowhere.invalid"}, "agents": agents}))
-    assert_ended(file, "its name has no address; correct server.host")
+    assert_ended(file, "the host name has no address; correct server.host")
 
 
 def write_shy_project(directory: Path, mode: str) -> Path:
@@ -191,7 +191,7 @@ def shy_project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 async def test_an_agent_whose_startup_raises_does_not_stop_the_others(shy_project: Path) -> None:
-    problem = f"error: shy@localhost: {SHY_PROBLEM}; it stays away and is tried again"
+    problem = f"error: shy@localhost: {SHY_PROBLEM}; the agent stays offline and its start is retried"
     data = shy_project / "data"
     with run_in_background("up", cwd=shy_project, until="", errors=[problem]) as up:
         waiting = await wait_for_status(
@@ -259,4 +259,4 @@ def test_a_strict_start_ends_with_the_error(tmp_path: Path, prosody: XmppServer)
     done = run_command("up", "--strict", "-c", str(file), cwd=tmp_path)
     assert done.returncode == 4
     assert f"cannot connect to 127.0.0.1:{port}: Connection refused" in one_line(done.stderr, "error: ")
-    assert "trying again" not in done.stderr
+    assert "retrying" not in done.stderr

@@ -76,7 +76,7 @@ def test_stored_data_can_be_read_without_any_password(invoke: Invoke) -> None:
 def test_a_path_that_is_wrong_is_a_mistake_of_usage(invoke: Invoke) -> None:
     write_file(Path("file"), "")
     assert_one_line(invoke("init", "file/x"), 2, "file/x: Not a directory")
-    assert_one_line(invoke("storage", "check", "--data", "nowhere"), 2, "nothing is stored there yet")
+    assert_one_line(invoke("storage", "check", "--data", "nowhere"), 2, "nothing is stored here yet")
 
 
 def test_each_of_several_mistakes_has_its_line(invoke: Invoke) -> None:
@@ -95,7 +95,7 @@ def test_each_of_several_mistakes_has_its_line(invoke: Invoke) -> None:
     [
         ("wrong_module_x:A", ["there is no module wrong_module_x", "--project"]),
         ("wrong_agents:Emtpy", ['wrong_agents has no "Emtpy"; did you mean "Empty"?']),
-        ("wrong_agents:Empty", ["wrong_agents:Empty is no agent"]),
+        ("wrong_agents:Empty", ["wrong_agents:Empty is not an agent"]),
     ],
 )
 def test_a_class_that_is_not_there_or_no_agent(invoke: Invoke, agent: str, texts: list[str]) -> None:
@@ -115,10 +115,10 @@ def test_a_memory_directory_that_cannot_be_made(invoke: Invoke) -> None:
     write_file(Path("taken"), "")
     write_file(Path("config/platform.yaml"), f"server: {{mode: embedded}}\nstorage: {{memory_dir: taken/memory}}\n{ECHO}\n")
     place = "config/platform.yaml: storage.memory_dir: "
-    assert_one_line(invoke("up"), 2, place, "taken/memory: cannot be made: Not a directory")
+    assert_one_line(invoke("up"), 2, place, "taken/memory: cannot be created: Not a directory")
     checked = invoke("check")
     assert checked.exit_code == 2
-    assert "taken/memory: this user may not write there" in checked.stdout
+    assert "taken/memory: this user has no write permission" in checked.stdout
 
 
 def test_every_agent_that_is_not_there_has_its_line(invoke: Invoke) -> None:
@@ -134,9 +134,9 @@ def test_every_agent_that_is_not_there_has_its_line(invoke: Invoke) -> None:
 
 def test_an_object_that_is_no_agent_gets_no_account(invoke: Invoke) -> None:
     Path("things.py").write_text("def thing():\n    return 3\n")
-    assert "is no agent" in invoke("run", "things:thing").stderr
+    assert "is not an agent" in invoke("run", "things:thing").stderr
     assert not Path("data/accounts.json").exists()
-    assert invoke("audit", "verify").stdout == "There are none.\n"
+    assert invoke("audit", "verify").stdout == "No audit entries.\n"
 
 
 def test_run_names_the_option_that_is_wrong(invoke: Invoke) -> None:
@@ -151,10 +151,14 @@ def test_run_names_the_option_that_is_wrong(invoke: Invoke) -> None:
 def test_run_names_the_one_of_several_agents_that_is_wrong(invoke: Invoke) -> None:
     echo, notes = "spade_coreason.agents.echo:EchoAgent", "spade_coreason.agents.notes:NotesAgent"
     assert_one_line(invoke("run", echo, "no_such_module:X"), 2, "error: no_such_module:X: ", "no_such_module")
-    assert_one_line(invoke("run", echo, notes, echo), 2, f"error: {echo}: would be echo@localhost, as {echo} is; ", "init")
+    assert_one_line(
+        invoke("run", echo, notes, echo), 2, f"error: {echo}: would get the same address as {echo}: echo@localhost; ", "init"
+    )
     for option in (("--jid", "a@localhost"), ("--option", "a=1"), ("--manifest", "config/manifest.yaml")):
         write_file(Path("config/manifest.yaml"), "")
-        assert_one_line(invoke("run", echo, notes, *option), 2, f"{option[0]}: is for one agent, and there are 2; ", "init")
+        assert_one_line(
+            invoke("run", echo, notes, *option), 2, f"{option[0]}: works with one agent only, and you named 2; ", "init"
+        )
 
 
 def test_run_names_an_unknown_option_of_the_agent(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +187,7 @@ def test_a_wrong_password(invoke: Invoke, prosody: XmppServer, tmp_path: Path) -
     write_file(Path("config/platform.yaml"), external_config(prosody, prosody.port).replace("JID", jid))
     user, _, domain = jid.partition("@")
     remedy = (
-        "refuses the login: wrong password, or no such account; correct the password, or make the account "
+        "refuses the login: wrong password, or no such account; correct the password, or create the account "
         f"(prosodyctl adduser {jid}; ejabberdctl register {user} {domain} PASSWORD), or set register: true (--register)"
     )
     assert_one_line(invoke("up"), 4, f"config/platform.yaml: agents[0].password: {jid}", remedy)
@@ -220,7 +224,7 @@ def test_check_says_that_there_are_no_agents_yet(invoke: Invoke) -> None:
     write_file(Path("config/platform.yaml"), "server: {mode: embedded}\n")
     checked = invoke("check")
     assert checked.exit_code == 0
-    assert "there are no agents; add one under config/platform.yaml: agents" in " ".join(checked.stdout.split())
+    assert "no agents are configured; add one under config/platform.yaml: agents" in " ".join(checked.stdout.split())
 
 
 @pytest.mark.parametrize("command", ["check", "tools"])
@@ -272,14 +276,14 @@ def test_a_refused_port(invoke: Invoke, prosody: XmppServer) -> None:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         port = taken.getsockname()[1]
         write_file(Path("config/platform.yaml"), external_config(prosody, port).replace("JID", "a@localhost"))
-        refused = f"cannot connect to 127.0.0.1:{port}: Connection refused; is the server running"
+        refused = f"cannot connect to 127.0.0.1:{port}: Connection refused; check that the server is running"
         assert_one_line(invoke("up", "--strict"), 4, f"error: config/platform.yaml: agents[0]: a@localhost/agent: {refused}")
         run = invoke("run", "spade_coreason.agents.echo:EchoAgent", *_connection_options(port))
         assert_one_line(run, 4, f"error: echo@127.0.0.1/agent: {refused}")
         checked = invoke("check")
         assert checked.exit_code == 4
         columns = checked.stdout.splitlines()[-1].split(maxsplit=2)
-        remedy = "is the server running, and are host and port right?"
+        remedy = "check that the server is running, and check host and port"
         assert columns == ["✗", "a@localhost", f"cannot connect to 127.0.0.1:{port}: Connection refused; {remedy}"]
 
 
@@ -302,7 +306,7 @@ def test_a_port_in_use(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, mode: st
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         write_file(Path("config/platform.yaml"), f"server: {{mode: {mode}, port: {port}}}\n{ECHO}")
-        in_use = f"port {port} on 127.0.0.1 is in use; end what listens there, or choose another port"
+        in_use = f"port {port} on 127.0.0.1 is in use; stop the program that listens there, or choose another port"
         assert_one_line(invoke("up"), 4, f"error: config/platform.yaml: server.port: {in_use}")
         checked = invoke("check")
         assert (checked.exit_code, f"config/platform.yaml: server.port: {in_use}" in checked.stdout) == (4, True)
@@ -322,7 +326,7 @@ def test_a_prosody_that_is_not_installed(invoke: Invoke, monkeypatch: pytest.Mon
 def test_a_directory_that_cannot_be_written_is_one_line(invoke: Invoke) -> None:
     write_file(Path("data"), "a file")
     write_file(Path("config/platform.yaml"), f"server: {{mode: embedded}}\n{ECHO}")
-    problem = "data: cannot be written: File exists; see to the directory, or name another one"
+    problem = "data: cannot be written: File exists; correct its permissions, or name another directory"
     assert_one_line(invoke("up"), 2, "error: config/platform.yaml: data_dir: ", problem)
     storage = "storage: {url: 'sqlite+aiosqlite:///data/x.db'}\ndata_dir: elsewhere"
     write_file(Path("config/platform.yaml"), f"server: {{mode: embedded}}\n{storage}\n{ECHO}")

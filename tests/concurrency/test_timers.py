@@ -179,4 +179,6 @@ async def test_work_that_blocks_is_named_in_the_log(caplog: pytest.LogCaptureFix
 
     await Deadline(DeadlineTimers(0)).run(blocks())
     [said] = [record.getMessage() for record in caplog.records]
-    assert re.fullmatch(r"test_work.*blocks held up everybody else for \d\.\d s; give what blocks to asyncio\.to_thread", said)
+    assert re.fullmatch(
+        r"test_work.*blocks blocked the event loop for \d\.\d s; run blocking code with asyncio\.to_thread", said
+    )

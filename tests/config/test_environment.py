@@ -52,11 +52,11 @@ def test_variables_are_substituted_everywhere(project: Path) -> None:
     [
         ("SERVER__PORT", "many", 'SPADE_COREASON_SERVER__PORT: must be a whole number, not "many"'),
         ("SERVER__PROT", "1", 'SPADE_COREASON_SERVER__PROT: unknown key; did you mean "port"?'),
-        ("SEVER__PORT", "1", 'SPADE_COREASON_SEVER__PORT: there is no such setting; did you mean "SPADE_'),
+        ("SEVER__PORT", "1", 'SPADE_COREASON_SEVER__PORT: no such setting; did you mean "SPADE_'),
         ("ACCESS__ALLOW", "[a", 'SPADE_COREASON_ACCESS__ALLOW: must be a list, like [one, two], not "[a"'),
         ("ACCESS__ALLOW", "a.org", 'SPADE_COREASON_ACCESS__ALLOW: must be a list, like [one, two], not "a.org"'),
-        ("AGENTS", "[{jid: 1}]", "SPADE_COREASON_AGENTS: agents[0].jid: must be a text; put it into quotes"),
-        ("SERVER__TLS__CA_FILE", "/none", "SPADE_COREASON_SERVER__TLS__CA_FILE: there is no file /none; "),
+        ("AGENTS", "[{jid: 1}]", "SPADE_COREASON_AGENTS: agents[0].jid: must be a text; quote it"),
+        ("SERVER__TLS__CA_FILE", "/none", "SPADE_COREASON_SERVER__TLS__CA_FILE: no such file: /none; "),
     ],
 )
 def test_a_mistake_in_the_environment_names_the_variable(project: Path, variable: str, value: str, line: str) -> None:

@@ -41,19 +41,19 @@ def test_a_written_manifest_is_read_again_also_with_a_byte_order_mark(tmp_path: 
 
 MISTAKES = {
     "name: weather\nsytem_prompt: x": 'sytem_prompt: unknown key; did you mean "system_prompt"?',
-    "name: weather\nzzz: x": "zzz: unknown key; there are name, version, description, author, system_prompt, memory",
-    "name: weather\nversion: 1.0": "version: must be a text; put it into quotes",
+    "name: weather\nzzz: x": "zzz: unknown key; the keys are name, version, description, author, system_prompt, memory",
+    "name: weather\nversion: 1.0": "version: must be a text; quote it",
     "name: ''": "name: must not be empty",
     "metadata: {nme: n, version: 1.0.0, author: me}": 'metadata.nme: unknown key; did you mean "name"?',
     "metadata: {name: n, author: me}\ncapabilities: [{name: a}]": "metadata.version: is missing",
     "metadata: {name: n, version: '1', author: me}\ncapabilities: [{name: a}]": (
-        'metadata.version: "1" is no semantic version, such as 1.0.0'
+        'metadata.version: "1" is not a semantic version such as 1.0.0'
     ),
-    "metadata: 3\ncapabilities: [{name: a}]": "metadata: must hold keys with values, like {key: value}",
+    "metadata: 3\ncapabilities: [{name: a}]": "metadata: must contain keys with values, like {key: value}",
     "metadata: {name: n, version: 1.0.0, author: me}": "capabilities: is missing",
     "metadata: {name: n, version: 1.0.0, author: me}\ncapabilities: []": "capabilities: must not be empty",
     FULL.replace("name: chat", "name: chat, type: streamin"): "capabilities[0].type: must be 'atomic' or 'streaming'",
-    FULL.replace("{name: chat}", "{name: a}, {name: a}"): 'capability names must be unique; "a" is there twice',
+    FULL.replace("{name: chat}", "{name: a}, {name: a}"): 'capability names must be unique; "a" is listed twice',
     FULL + "status: published": "a published manifest needs its integrity_hash (64 hex digits)",
     FULL + "config: {model_config: {model: m, temprature: 1}}": (
         'config.model_config.temprature: unknown key; did you mean "temperature"?'
@@ -66,10 +66,10 @@ MISTAKES = {
     FULL + "dependencies: {tools: [{uri: x, hash: abc}]}": (
         "dependencies.tools[0].hash: must match pattern '^[0-9a-fA-F]{64}$'"
     ),
-    "- a list": "holds no manifest; give it a name, or metadata and capabilities",
-    "": "holds no manifest; give it a name, or metadata and capabilities",
-    "a:\n\t- b": "line 2: is no YAML: found character '\\t' that cannot start any token",
-    "a: 2020-99-99": "is no YAML: month must be in 1..12",
+    "- a list": "contains no manifest; add a name, or metadata and capabilities",
+    "": "contains no manifest; add a name, or metadata and capabilities",
+    "a:\n\t- b": "line 2: is not YAML: found character '\\t' that cannot start any token",
+    "a: 2020-99-99": "is not YAML: month must be in 1..12",
 }
 
 
@@ -86,7 +86,7 @@ def test_a_mistake_in_a_file_is_one_line_with_file_field_and_cause(tmp_path: Pat
 def test_an_unknown_field_of_a_memory_in_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "manifest.yaml"
     file.write_text("name: n\nmemory: {strategy: sliding_window, limti: 3}\n")
-    with pytest.raises(ConfigError, match="there is no limti") as caught:
+    with pytest.raises(ConfigError, match="unknown: limti") as caught:
         load_manifest(file)
     assert caught.value.place == f"{file}: memory"
 
@@ -94,9 +94,9 @@ def test_an_unknown_field_of_a_memory_in_a_file_is_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b'{"name": "a",}', "line 1: is no JSON: "),
-        (b"\xff\xfe\x00", "is no text in UTF-8"),
-        (b"[" * 100_000, "is no JSON: maximum recursion depth exceeded"),
+        (b'{"name": "a",}', "line 1: is not JSON: "),
+        (b"\xff\xfe\x00", "is not UTF-8"),
+        (b"[" * 100_000, "is not JSON: maximum recursion depth exceeded"),
     ],
 )
 def test_a_file_that_is_no_json_is_one_line_too(tmp_path: Path, content: bytes, problem: str) -> None:
@@ -118,6 +118,6 @@ def test_a_file_that_is_not_there_or_a_directory_is_named(tmp_path: Path) -> Non
 def test_a_yaml_file_cannot_run_code(tmp_path: Path) -> None:
     file, trace = tmp_path / "agent.yaml", tmp_path / "trace"
     file.write_text(f"name: !!python/object/apply:os.mkdir [{json.dumps(str(trace))}]")
-    with pytest.raises(ConfigError, match="is no YAML"):
+    with pytest.raises(ConfigError, match="is not YAML"):
         load_manifest(file)
     assert not trace.exists()

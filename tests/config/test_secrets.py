@@ -27,7 +27,9 @@ def test_a_literal_password_works_with_one_warning(project: Path) -> None:
     assert settings.agents[1].password is not None
     assert settings.agents[1].password.get_secret_value() == "hunter2"
     (warning,) = settings.warnings
-    assert warning.startswith("config/platform.yaml: agents[0].password: a password stands in the file (and 1 more)")
+    assert warning.startswith(
+        "config/platform.yaml: agents[0].password: the file contains a password in plain text (and 1 more)"
+    )
     assert "hunter2" not in warning
 
 
@@ -39,7 +41,9 @@ def test_a_password_file_is_read(project: Path) -> None:
     assert settings.warnings == ()
     for content in ("", "\n", "one\ntwo\n"):
         (project / "secret").write_text(content)
-        assert "must hold the password in one line" in config_error(project, agents_section(ECHO + ", password_file: secret"))
+        assert "must contain the password on one line" in config_error(
+            project, agents_section(ECHO + ", password_file: secret")
+        )
 
 
 def test_the_secrets_of_agents_are_not_needed_without_a_login(project: Path) -> None:

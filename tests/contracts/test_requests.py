@@ -117,7 +117,7 @@ def test_times_of_other_zones_become_utc_and_times_without_a_zone_are_utc() -> N
 
 
 def test_a_time_that_utc_cannot_hold_is_an_error_of_the_request() -> None:
-    with pytest.raises(ValidationError, match="outside of the years"):
+    with pytest.raises(ValidationError, match="outside the years"):
         AgentRequest(session_id=uuid4(), payload={}, created_at="0001-01-01T00:00:00+14:00")
 
 

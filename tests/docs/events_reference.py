@@ -78,7 +78,7 @@ EVENTS: list[tuple[str, TurnEvent]] = [
     (
         "The only event of a refused request. `retry_after_s` is the time to wait, or `null` if a retry is useless. With code"
         " 429 a `condition` names the error as XMPP does.",
-        Refused("You have used up the limit of 20 messages a minute. Write again in 3 s.", ErrorCode.TOO_MANY_REQUESTS, 3.0),
+        Refused("You have reached the limit of 20 messages a minute. Write again in 3 s.", ErrorCode.TOO_MANY_REQUESTS, 3.0),
     ),
 ]
 """Each event with its explanation, in the order of a reply."""

@@ -1,5 +1,7 @@
 """Pages of the documentation as programs: their files are written, and their commands run, in the order of the page.
 
+The pages are those in docs/, and the README of each example. The page of an example runs beside a copy of all examples.
+
 A fenced block means:
 
 - with `title="NAME"`: a file with that name in the page's directory.
@@ -13,7 +15,7 @@ A fenced block means:
 
 A comment in the line before a block changes that:
 
-- `<!-- from: FILE -->`: the block is a part of a file of the project, and other tests run that file.
+- `<!-- from: FILE -->`: the block is a part of a file of the project, indented or not, and other tests run that file.
 - `<!-- not run: TEST -->`: nothing is run. TEST is the test that shows the same: `tests/….py::name`.
 
 A comment at the head of a page, `<!-- setup: NAME ARGUMENTS -->`, names a function of `tests/docs/setups.py`.
@@ -26,6 +28,7 @@ import os
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,6 +47,8 @@ from tests.support.wait import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+EXAMPLES = ROOT / "examples"
+PAGES = (*sorted(DOCS.rglob("*.md")), *sorted(EXAMPLES.glob("*/README.md")))
 _FENCE = re.compile(
     r"^(?:<!-- (?P<rule>from|not run): (?P<reference>.*?) -->\n)?"
     r"(?P<indent> *)```(?P<language>\w+)(?P<attributes>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$",
@@ -127,6 +132,10 @@ class PageRun:
     _running: list[_Background] = field(default_factory=list)
     _exported: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if EXAMPLES in self.page.path.parents:
+            shutil.copytree(EXAMPLES, self.directory / EXAMPLES.name, ignore=shutil.ignore_patterns("data", "__pycache__"))
+
     def run(self) -> None:
         """Write the files of the page and run its commands. AssertionError names the page and the line."""
         with self.running():
@@ -149,7 +158,9 @@ class PageRun:
 
     def _run_block(self, block: Block, here: Path) -> Path:
         if block.rule == "from":
-            assert block.text.strip() in (ROOT / block.reference).read_text(encoding="utf-8"), f"not in {block.reference}"
+            file_text = (ROOT / block.reference).read_text(encoding="utf-8")
+            parts = (textwrap.indent(block.text, " " * depth) for depth in range(0, 13, 2))
+            assert any(part in file_text for part in (block.text.strip(), *parts)), f"not in {block.reference}"
         elif block.rule == "not run":
             check_reference(block.reference)
         elif block.title is not None:

@@ -1,6 +1,7 @@
 """Check the prose of the project: `python -m tests.docs.prose`, which is a part of `make check`.
 
-The pages of the documentation, the docstrings and the messages of the package are read sentence by sentence:
+The pages of the documentation and the examples, the docstrings and all other texts of the package, and the comments of the
+configurations are read sentence by sentence:
 
 - a page or module has at most 20 words a sentence on average, and fewer than 2 % of its sentences have more than 35
 - README has no sentence of more than 35 words
@@ -28,15 +29,19 @@ MAX_WORDS = 35
 MAX_LONG_SHARE = 0.02
 VAGUE = re.compile(
     r"\b(who(m)?ever|(some|no)body|what is (kept|said|stored|there)|(is|are) not to be|is no \w+ of|all the same|meanwhile"
-    r"|in its place|gives? up)\b",
+    r"|in its place|gives? up|see to the|are the most|beside a (running|stopped)|(is|are|be) not there"
+    r"|has nothing to say|all is well|leave it out|so many at most|the one who|mends?|plays? (one|it)|goes on where"
+    r"|(has|have) to be)\b",
     re.I,
 )
 RELATIVE_OPENING = re.compile(r"(What|Whether|Who|Whom|Whose|Whoever|Where|How|Those|That|Of|As|It is (what|no|not))\b")
 
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 _COMMENT = re.compile(r"<!--.*?-->", re.S)
-_MESSAGE_CALLS = {"critical", "debug", "echo", "error", "exception", "info", "print", "warn", "warning"}
-_MIN_MESSAGE_WORDS = 4
+_YAML_COMMENT = re.compile(r"(.*?)(?:^|(?<=\s))#(?: (.*)|$)")
+_MIN_WORDS = 4
+_NO_PROSE = re.compile(r"<[a-z/?]|xmlns|\\[dwsbS\\]|\(\?|^\^|\b(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|WITH|WHERE)\b")
+"""Marks of XML, regular expressions and SQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +97,21 @@ def read_markdown(text: str) -> Iterator[Passage]:
 
 
 def read_python(text: str) -> Iterator[Passage]:
-    """Yield the docstrings of a module, also those of attributes, and its messages for people."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            for number, passage in enumerate(read_markdown(_dedent(node.value.value))):
-                yield Passage(node.lineno + passage.line - 1, passage.text, number == 0, passage.counts)
-        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            yield from _messages(node.exc)
-        elif isinstance(node, ast.Call) and _name(node.func) in _MESSAGE_CALLS:
-            yield from _messages(node)
-        elif isinstance(node, ast.keyword) and node.arg == "help":
-            yield from _messages(node.value)
+    """Yield the docstrings of a module, also those of attributes, and its other texts of at least four words."""
+    yield from _read_node(ast.parse(text))
+
+
+def _read_node(node: ast.AST) -> Iterator[Passage]:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        for number, passage in enumerate(read_markdown(_dedent(node.value.value))):
+            yield Passage(node.lineno + passage.line - 1, passage.text, number == 0, passage.counts)
+    elif isinstance(node, ast.JoinedStr):  # a value in a text counts as one word
+        yield from _read_text("".join(str(p.value) if isinstance(p, ast.Constant) else "`value`" for p in node.values), node)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield from _read_text(node.value, node)
+    elif not _is_list_of_words(node):
+        for child in ast.iter_child_nodes(node):
+            yield from _read_node(child)
 
 
 def _dedent(text: str) -> str:
@@ -112,27 +120,47 @@ def _dedent(text: str) -> str:
     return first + newline + "\n".join(line[min(indents, default=0) :] for line in rest.splitlines())
 
 
-def _name(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
-
-
-def _messages(node: ast.AST) -> Iterator[Passage]:
-    """Yield the texts in an expression that are long enough for prose. A value in a text counts as one word."""
-    if isinstance(node, ast.JoinedStr):
-        text = "".join(str(part.value) if isinstance(part, ast.Constant) else "`value`" for part in node.values)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        text = node.value
-    else:
-        for child in ast.iter_child_nodes(node):
-            yield from _messages(child)
+def _read_text(text: str, node: ast.expr) -> Iterator[Passage]:
+    """Yield a text that is prose. The lines of a longer one are read one by one: they may be code, or a file to generate."""
+    if _NO_PROSE.search(text):
         return
-    if len(text.split()) >= _MIN_MESSAGE_WORDS:
-        yield Passage(getattr(node, "lineno", 1), text)
+    lines = text.strip().split("\n")
+    for line in lines:
+        if len(line.split()) >= _MIN_WORDS:
+            yield Passage(node.lineno, line, counts=len(lines) == 1)
+
+
+def _is_list_of_words(node: ast.AST) -> bool:
+    """Return True for `"…".split()`, a list of words."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "split"
+        and isinstance(node.func.value, ast.Constant)
+    )
+
+
+def read_comments(text: str) -> Iterator[Passage]:
+    """Yield the comments of a YAML file. Comments on lines of their own are Markdown."""
+    block: list[str] = []
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
+        found = _YAML_COMMENT.match(line)
+        if found is not None and not found[1].strip():
+            block.append(found[2] or "")
+            continue
+        for passage in read_markdown("\n".join(block)):
+            yield Passage(number - len(block) + passage.line - 1, passage.text)
+        block = []
+        if found is not None:
+            yield Passage(number, found[2] or "")
+
+
+_READERS = {".py": read_python, ".md": read_markdown, ".yaml": read_comments}
 
 
 def check_file(path: Path, name: str) -> Figures:
     """Read a file and return its figures with its findings."""
-    read = read_python if path.suffix == ".py" else read_markdown
+    read = _READERS[path.suffix]
     figures, words = Figures(), 0
     for passage in read(path.read_text(encoding="utf-8")):
         place = f"{name}:{passage.line}"
@@ -160,7 +188,9 @@ def _clip(text: str) -> str:
 
 def files(root: Path = ROOT) -> dict[str, Path]:
     """Return the files with prose, by their names."""
-    found = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("spade_coreason/**/*.py"), *root.glob("agents/*.py")]
+    patterns = ("*.md", "docs/**/*.md", "examples/*/README.md", "spade_coreason/**/*.py", "agents/*.py", "examples/*/*.py")
+    configurations = ("config/*.yaml", "docker/*.yaml", "examples/*/platform.yaml")
+    found = [path for pattern in (*patterns, *configurations) for path in root.glob(pattern)]
     return {str(path.relative_to(root)): path for path in sorted(found) if "spade_coreason/agents" not in str(path)}
 
 

@@ -231,7 +231,7 @@ def to_yaml() -> str:
     lines = [
         *_comment(
             "Every key of the configuration, with its default. `python -m tests.docs.generate` writes this file.\n\n"
-            "A key that is left out has the value that stands here; an unknown key is an error. config/platform.yaml has the"
+            "Omitted keys have the values shown here. Unknown keys are errors. config/platform.yaml has the"
             " keys that most people need. Copy others from here.\n\n"
             "An environment variable overrides a key: SPADE_COREASON_SERVER__PORT=5223 sets server.port. Write a list as YAML"
             " or JSON there: SPADE_COREASON_ACCESS__ALLOW='[example.org]'.\n\n"

@@ -1,4 +1,7 @@
-"""Hooks of the documentation site: links that leave the site, and the order of search results."""
+"""Hooks of the documentation site: pages of the examples, links that leave the site, and the order of search results.
+
+The README of each folder in `examples/` is a page of the site, with its picture.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,36 @@ import re
 from pathlib import Path
 from typing import Any
 
+_ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"(?<!!)\[([^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*)\]\(([^()\s#:]+)(#[^()\s]*)?\)")
 _FENCE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)
-_SEARCH_BOOSTS = {"questions.md": 8, "tutorial": 3, "how-to": 4, "explanation": 2, "reference/python-api.md": 0.5}
+_SEARCH_BOOSTS = {
+    "questions.md": 8,
+    "tutorial": 3,
+    "how-to": 4,
+    "examples": 2,
+    "explanation": 2,
+    "reference/python-api.md": 0.5,
+}
 """The weight of a page or folder in search results, 1 by default: guides come before the long tables of the reference."""
+
+
+def example_pages() -> dict[str, Path]:
+    """Return the README of each example, by its place in the site."""
+    return {f"examples/{path.parent.name}/index.md": path for path in sorted(_ROOT.glob("examples/*/README.md"))}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages and the pictures of the examples."""
+    from mkdocs.structure.files import File  # other tests read `example_pages` without mkdocs
+
+    for place, path in example_pages().items():
+        # The docs are a folder of the repository, and the root of the site.
+        content = path.read_text(encoding="utf-8").replace("](../../docs/", "](../../")
+        files.append(File.generated(config, place, content=content))
+        for picture in path.parent.glob("*.svg"):
+            files.append(File.generated(config, f"{posixpath.dirname(place)}/{picture.name}", abs_src_path=str(picture)))
+    return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
@@ -21,7 +50,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
     def replace(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(folder, link[2]))
-        return link[1] if target.startswith("../") and (docs / target).exists() else link[0]
+        outside = docs / target if target.startswith("../") else _ROOT / target
+        if target.startswith(("../", "examples/")) and outside.exists():
+            return link[1]
+        return link[0]
 
     parts, end = [], 0
     for fence in _FENCE.finditer(markdown):

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DOCS, Block, Page, PageRun, check_output, read_console, read_page
+from tests.docs.pages import DOCS, PAGES, Block, Page, PageRun, check_output, read_console, read_page
 from tests.docs.setups import SETUPS
-
-PAGES = [read_page(path) for path in sorted(DOCS.rglob("*.md"))]
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", [page for page in PAGES if page.blocks], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in map(read_page, PAGES) if page.blocks], ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run_in_their_order(page: Page, tmp_path: Path) -> None:
     directory = tmp_path / "page"
     directory.mkdir()

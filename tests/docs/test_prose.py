@@ -62,6 +62,45 @@ def test_docstrings_and_messages_of_a_module_are_read(tmp_path: Path) -> None:
     assert [finding.partition(": ")[0] for finding in figures.findings] == ["module.py:1", "module.py:10", "module.py:12"]
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        'STOPPED = "Stopped; somebody has to start it."',
+        'problem = f"{name}: nobody answers there"\nraise ValueError(problem)',
+        'def f() -> str:\n    return "see to the database server"',
+        'REMEDIES = {404: "the server is not there"}',
+        'NOTE = """\nx = 1\n# whoever reads this\n"""',
+    ],
+)
+def test_a_vague_turn_is_found_in_any_text_of_a_module(tmp_path: Path, source: str) -> None:
+    assert check(tmp_path, source, "module.py").vague == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f'WORDS = frozenset("somebody nobody {LONG}".split())',
+        f'QUERY = "SELECT somebody FROM people WHERE {LONG}"',
+        f'XML = "<body>somebody {LONG}</body>"',
+        'PATTERN = r"\\bsomebody( or nobody)?\\s"',
+        f'TEMPLATE = """\n{LONG}\n{LONG}\n"""',
+    ],
+)
+def test_words_queries_markup_patterns_and_templates_are_no_prose(tmp_path: Path, source: str) -> None:
+    figures = check(tmp_path, source, "module.py")
+    assert (figures.vague, figures.long) == (0, 0)
+
+
+def test_comments_of_a_configuration_are_read(tmp_path: Path) -> None:
+    text = f"# {SHORT}\n# Whoever asks\n# gets it.\na:\n  # {LONG}\n  b: '#1'  # nobody needs this key\n"
+    figures = check(tmp_path, text, "platform.yaml")
+    assert [finding.partition(": ")[0] for finding in figures.findings] == [
+        "platform.yaml:1",
+        "platform.yaml:5",
+        "platform.yaml:6",
+    ]
+
+
 def test_a_file_that_breaks_a_rule_has_a_line_with_its_figures(tmp_path: Path) -> None:
     [head, finding] = prose.problems("page.md", check(tmp_path, f"{SHORT} {LONG}"))
     assert head.startswith("page.md: 20.5 words a sentence, 50.0% with more than 35")

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.docs.pages import DOCS, ROOT
+from tests.docs.site_hooks import example_pages
 from tests.support.servers.requirements import require
 from tests.support.wait import TIMEOUT_S
 
@@ -91,6 +92,7 @@ def pages(site: Path) -> list[Path]:
 
 def test_each_page_of_the_documentation_is_built(site: Path) -> None:
     sources = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+    sources |= {place.replace("/index.md", ".md") for place in example_pages()}
     built = {
         f"{place}.md" if place != "." else "index.md"
         for place in (str(path.parent.relative_to(site)) for path in pages(site) if path.name == "index.html")

@@ -209,9 +209,9 @@ async def test_preferences_outlast_a_restart_and_end_with_forget_me() -> None:
 async def test_unreadable_preferences_are_ignored(
     stored: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("preferences that cannot be read are left aside")
+    expected_errors("stored preferences cannot be read and are ignored")
     async with thinking_tester() as t:
         await t.runners[AGENT].repository.save_variable(PREFERENCES_SCOPE, ALICE, PREFERENCES_SCOPE, stored)
         with caplog.at_level(logging.ERROR):
             assert await t.say("?") == WITHOUT_THOUGHTS
-        assert "preferences that cannot be read are left aside" in caplog.text
+        assert "stored preferences cannot be read and are ignored" in caplog.text

@@ -273,7 +273,7 @@ async def test_every_failure_of_a_tool_is_reported_to_the_model() -> None:
     assert "number" in results[3]
     assert "no tool 'unknown'" in results[4]
     assert "no JSON object" in results[5]
-    assert results[6:] == ["4", "error: not called; 7 calls at once are the most"]
+    assert results[6:] == ["4", "error: not called; 7 calls at once is the limit"]
     echoed = next(message for message in server.requests[1]["messages"] if message.get("tool_calls"))["tool_calls"]
     assert all(isinstance(json.loads(call["function"]["arguments"]), dict) for call in echoed)
 
@@ -349,7 +349,7 @@ async def test_a_tool_that_never_returns_times_out() -> None:
 
 async def test_a_model_that_calls_tools_without_end_is_stopped() -> None:
     async with run_helper_agent(tool_call_answer(("recall", {"query": "tea"})), limits={"rounds": 2}) as (server, t):
-        with pytest.raises(PeerFailedError, match="came to no answer within 2 rounds"):
+        with pytest.raises(PeerFailedError, match="found no answer within 2 rounds"):
             await t.ask("go")
     assert [asked.get("tool_choice") for asked in server.requests] == [None, None, "none"]
 
@@ -441,7 +441,7 @@ async def test_the_server_says_how_long_to_wait() -> None:
 
 async def test_a_server_that_is_busy_for_long_is_not_waited_for() -> None:
     async with run_helper_agent(error_answer(429, **{"Retry-After": "90"})) as (server, t):
-        with pytest.raises(PeerFailedError, match=r"My language model is busy \(429\); ask again in 90 s\."):
+        with pytest.raises(PeerFailedError, match=r"My language model is busy \(429\)\. Ask again in 90 s\."):
             await t.ask("hi")
     assert len(server.requests) == 1
 
@@ -558,7 +558,7 @@ async def test_a_capability_with_an_output_schema_answers_with_data_repaired() -
         assert answer.text == ""
         assert server.requests[0]["response_format"]["json_schema"]["schema"] == schema
         server.answers[:] = [text_answer("five")]
-        with pytest.raises(PeerFailedError, match="gave no data that are valid"):
+        with pytest.raises(PeerFailedError, match="gave no valid data"):
             await t.ask(add.create_child(add.payload, metadata=add.metadata))
         assert len(server.requests) == 6
         assert (await t.ask("2 + 3")).text == "five"  # a chat
@@ -615,16 +615,16 @@ async def test_the_log_contains_no_message_text_and_no_key(caplog: pytest.LogCap
     ("options", "problem"),
     [
         ({"model": None}, "no model is named"),
-        ({"endpoint": {}}, "no language model is named"),
-        ({"endpoint": {"uri": "x"}}, "options.endpoint.uri: unknown key; there is url"),
+        ({"endpoint": {}}, "no server of a language model is named"),
+        ({"endpoint": {"uri": "x"}}, "options.endpoint.uri: unknown key; the keys are url"),
         ({"endpoint": {"url": "localhost:1"}}, "is not the address of an API"),
         ({"endpoint": {"url": "http://me:key@localhost/v1"}}, "is not the address of an API"),
         ({"endpoint": {"url": "http://localhost/v1", "api_key_file": "nowhere"}}, "nowhere cannot be read"),
         ({"limits": {"rounds": 0}}, "options.limits.rounds"),
         ({"tools": ["json"]}, "names no function"),
         ({"tools": [lambda x: x]}, "needs an annotation"),
-        ({"tools": ["tests.llm.test_agent:recall"]}, "the name of a tool of the platform"),
-        ({"agents": "a@b"}, "is a list"),
+        ({"tools": ["tests.llm.test_agent:recall"]}, "the name of a built-in tool"),
+        ({"agents": "a@b"}, "must be a list"),
         ({"agents": ["a@b"]}, "give the parameter peers"),
     ],
 )
@@ -658,9 +658,9 @@ def test_unenforced_parts_of_a_manifest_are_logged(caplog: pytest.LogCaptureFixt
     plain["dependencies"] = {"tools": [{"name": "recall"}, {"name": "opening_hours"}]}
     LLMAgent(AgentDefinition.model_validate(plain), model="small", endpoint={"url": "http://127.0.0.1:9/v1"})
     assert [record.getMessage() for record in caplog.records] == [
-        "helper: policy.budget_caps of the manifest is not kept to; its budgets are the option budgets",
-        "helper: policy.allowed_domains of the manifest is not kept to; whom it may ask are the options agents and mcp",
-        "helper: dependencies.tools[1] of the manifest: no tool is called opening_hours; give a function of this name",
+        "helper: policy.budget_caps of the manifest is not enforced; use the option `budgets`",
+        "helper: policy.allowed_domains of the manifest is not enforced; use the options `agents` and `mcp`",
+        "helper: dependencies.tools[1] of the manifest is ignored: there is no function opening_hours; add one",
     ]
 
 

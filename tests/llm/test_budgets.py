@@ -46,7 +46,7 @@ async def test_a_person_has_a_budget_for_a_day_over_restarts_and_conversations()
         await t.restart()
         await t.ask("two", user="ada@localhost", thread="another")
         said = await refusal_text(t, user="ada@localhost")
-        assert "You have used your budget of 30 tokens for today; it begins again at 00:00 UTC, in 5 h 30 min." in said
+        assert "You have used your budget of 30 tokens for today. It starts again at 00:00 UTC, in 5 h 30 min." in said
         await t.restart()
         assert "your budget of 30" in await refusal_text(t, user="ada@localhost")
         assert (await t.ask("mine", user="bob@localhost")).text == "yes"
@@ -60,7 +60,7 @@ async def test_an_agent_has_a_budget_for_a_day_over_restarts() -> None:
     async with run_llm_agent(text_answer("yes"), budgets={"agent_day": 30}, tester={"clock": clock}) as (_, t):
         await t.ask("one", user="ada@localhost")
         await t.ask("two", user="bob@localhost")
-        assert "My budget of 30 tokens for today is used up; it begins again" in await refusal_text(t, user="eve@localhost")
+        assert "My budget of 30 tokens for today is used up. It starts again" in await refusal_text(t, user="eve@localhost")
         await t.restart()
         assert "My budget of 30" in await refusal_text(t, user="eve@localhost")
         clock.now += timedelta(hours=6)
@@ -72,7 +72,7 @@ async def test_a_conversation_has_a_budget_and_a_new_one_begins_anew() -> None:
         await t.ask("one")
         await t.restart()
         await t.ask("two")
-        assert "This conversation has used its budget of 30 tokens; begin a new one with /new." in await refusal_text(t)
+        assert "This conversation has used its budget of 30 tokens. Start a new one with /new." in await refusal_text(t)
         assert (await t.ask("elsewhere", thread="another")).text == "yes"
         await t.say("/new")
         assert (await t.ask("anew")).text == "yes"

@@ -22,7 +22,7 @@ def llm_agent(url: str) -> LLMAgent:
     ("models", "problems"),
     [
         (["small", "large"], []),
-        (["large", "other"], [("the server URL: lists no model 'small'; it has large, other", True)]),
+        (["large", "other"], [("the server URL: has no model 'small'; it lists large, other", True)]),
         (404, []),  # not every server has a list
         (501, []),
         (401, [("the language model at URL: refuses the key (401)", False)]),

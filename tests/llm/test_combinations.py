@@ -172,7 +172,7 @@ async def test_a_keyword_is_found_in_data_after_characters_that_json_escapes(tex
     rule = {"keywords": ["swordfish", "open sesame"]}
     asked = AgentRequest(session_id=uuid4(), payload={"query": "hi", "note": text})
     async with run_llm_agent(text_answer("ok"), input_guardrails=[rule]) as (server, t):
-        assert (await t.ask(asked)).text == "I cannot take this message."
+        assert (await t.ask(asked)).text == "I cannot accept this message."
         assert server.requests == []
 
     async def page() -> dict[str, str]:
@@ -186,7 +186,7 @@ async def test_a_keyword_is_found_in_data_after_characters_that_json_escapes(tex
         t,
     ):
         await t.ask("Read it.")
-        assert server.requests[1]["messages"][-1]["content"] == "error: kept back by a guardrail"
+        assert server.requests[1]["messages"][-1]["content"] == "error: withheld by a guardrail"
 
     data = text_answer(*json.dumps({"text": text}))
     async with run_llm_agent(data, definition=definition_with_output({"type": "object"}), output_guardrails=[rule]) as (_, t):

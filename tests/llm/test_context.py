@@ -98,7 +98,7 @@ def test_tool_results_are_shortened_the_oldest_first_and_every_call_keeps_one() 
 def test_a_question_that_does_not_fit_is_one_clear_error() -> None:
     context = make_context(LIMIT, facts=9, turns=9)
     context.tail.append({"role": "user", "content": "x" * LIMIT})
-    with pytest.raises(ContextTooLongError, match=r"too long for my language model: 2,\d\d\d tokens, and 2,000 are the most"):
+    with pytest.raises(ContextTooLongError, match=r"too long for my language model: it has 2,\d\d\d tokens, and at most 2,000"):
         context.messages()
 
 
@@ -133,7 +133,7 @@ async def test_an_agent_with_much_of_everything_never_shows_more_than_the_limit(
         assert max(most) <= limit
         assert max(most) > limit * 0.8
         assert "fact 199" in message_contents(server.requests[-1], "system")[-1]
-        with pytest.raises(PeerFailedError, match=r"This is too long for my language model: .* ask with less\."):
+        with pytest.raises(PeerFailedError, match=r"This is too long for my language model: .* Please send less\."):
             await t.ask("word " * 4000)
         server.answers[:] = [text_answer("yes")]
         assert (await t.ask("hi")).text == "yes"

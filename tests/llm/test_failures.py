@@ -120,7 +120,7 @@ async def test_of_two_thousand_calls_only_as_many_as_the_limit_are_run() -> None
         assert (await t.ask("go", timeout=TIMEOUT_S)).text == "Sorry."
     results = message_contents(server.requests[1], "tool")
     assert len(results) == 17
-    assert results[-1] == "error: not called; 16 calls at once are the most"
+    assert results[-1] == "error: not called; 16 calls at once is the limit"
 
 
 def _exits_process() -> str:
@@ -275,7 +275,7 @@ async def test_an_endless_answer_is_cut_off_and_says_so(answer: Answer) -> None:
 )
 async def test_a_model_that_comes_to_no_answer_is_one_line(answer: Answer) -> None:
     async with no_leftovers(), run_helper_agent(answer) as (server, t):
-        with pytest.raises(PeerFailedError, match="My language model used up all it may say before its answer"):
+        with pytest.raises(PeerFailedError, match="My language model used all its tokens before its answer"):
             await t.ask("hi", timeout=TIMEOUT_S)
         await eventually(lambda: server.open_count == 0)
         server.answers[:] = [text_answer("yes")]

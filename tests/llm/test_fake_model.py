@@ -128,7 +128,7 @@ async def test_a_function_replies_to_one_request_or_to_each() -> None:
 @pytest.mark.parametrize(
     ("failure", "said"),
     [
-        (error(429, retry_after_s=90), "My language model is busy (429); ask again in 90 s."),
+        (error(429, retry_after_s=90), "My language model is busy (429). Ask again in 90 s."),
         (error(401), "My language model refuses the key (401)."),
         (error(429, code="insufficient_quota"), "My language model has no credit left (429)."),
         (error(400, code="context_length_exceeded"), "is shown more than it takes"),
@@ -257,13 +257,13 @@ async def test_a_request_that_no_call_waited_for_is_an_error_at_the_end() -> Non
 
 async def test_a_reply_that_is_left_over_is_an_error_that_names_it() -> None:
     expected = (
-        """FakeModel: 1 of 2 replies left over, first tool_call('price', '{"item": "oat"}'); """
+        """FakeModel: 1 of 2 replies not used, first tool_call('price', '{"item": "oat"}'); """
         "the last was request 1 of agent@localhost: user 'Hi'"
     )
     with pytest.raises(AssertionError, match=f"^{re.escape(expected)}$"):
         async with AgentTester(Shop, model=FakeModel(["Hello!", tool_call("price", item="oat")])) as t:
             await t.say("Hi")
-    with pytest.raises(AssertionError, match="1 of 1 replies left over, first 'Hello!'; it was never asked"):
+    with pytest.raises(AssertionError, match="1 of 1 replies not used, first 'Hello!'; the model received no request"):
         async with AgentTester(Shop, model=FakeModel(["Hello!"])):
             pass
 
@@ -363,12 +363,14 @@ async def test_the_environment_is_never_asked(monkeypatch: pytest.MonkeyPatch, u
 
 def test_agents_that_cannot_ask_it_are_refused() -> None:
     model = FakeModel([])
-    with pytest.raises(ConfigError, match="model: it answers in this process only; test the agent without isolation"):
+    with pytest.raises(
+        ConfigError, match="model: a model stand-in works in this process only; test the agent without isolation"
+    ):
         AgentTester(Shop, model=model, isolation=Isolation())
-    with pytest.raises(ConfigError, match="model: there is no agent oven@localhost; there is agent@localhost"):
+    with pytest.raises(ConfigError, match="model: there is no agent oven@localhost; the agents are agent@localhost"):
         AgentTester(Shop, model={"oven": model})
     built = LLMAgent(AgentDefinition.simple("shop"), model="m", endpoint={"url": "http://127.0.0.1:9/v1"})
-    with pytest.raises(ConfigError, match="agent@localhost is built already and asks its own model; give its class"):
+    with pytest.raises(ConfigError, match="agent@localhost is already built with its own model; pass its class"):
         AgentTester(built, model=model)
 
 

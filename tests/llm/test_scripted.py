@@ -130,7 +130,7 @@ async def test_an_agent_whose_model_is_named_script_works_without_a_key_and_says
             assert (await t.ask("What can I not eat?")).text == 'You told me: "I cannot eat nuts"'
             assert isinstance(t.agent, LLMAgent)
             assert await t.agent.examine_models() == []
-    assert "a script plays the language model. For a real one set OPENAI_API_KEY" in caplog.text
+    assert "a script stands in for the language model. For a real one set OPENAI_API_KEY" in caplog.text
 
 
 async def test_a_server_that_is_named_is_asked_for_its_own_model_called_script(

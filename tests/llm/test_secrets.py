@@ -167,7 +167,7 @@ def test_a_key_is_in_no_repr_and_in_no_error(tmp_path: Path) -> None:
             assert SECRET_WORD not in str(raised.value)
             assert str(raised.value).startswith("options.endpoint.")
     key.write_text(" \n")
-    with pytest.raises(ConfigError, match=r"options\.endpoint\.api_key_file: is no key: it is empty"):
+    with pytest.raises(ConfigError, match=r"options\.endpoint\.api_key_file: is not a valid key: it is empty"):
         LLMAgent(helper_manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1", "api_key_file": str(key)})
 
 

@@ -96,7 +96,7 @@ def test_the_memory_of_an_agent_overrides_its_manifest_which_overrides_the_commo
         ("knowledge: {embedder: openai, model: m}", "needs url"),
         ("knowledge: {embedder: local}", "needs model"),
         ("knowledge: {embedder: openai, model: m, url: 'localhost:1'}", "is not the address of an API"),
-        ("memory: {summariser: {url: 'http://127.0.0.1:1/v1'}}", "url and model go together"),
+        ("memory: {summariser: {url: 'http://127.0.0.1:1/v1'}}", "url and model must be set together"),
         ("memory: {strategy: everything}", "strategy"),
         ("memory: {limit: 0}", "limit"),
         ("memory: {tokenizer: words}", "must be auto, o200k, cl100k, estimate, or a function of your own, as module:function"),
@@ -117,7 +117,7 @@ def test_the_limits_of_the_memory_are_configured(tmp_path: Path) -> None:
 def test_tokens_are_counted_by_any_function_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("counting:words does not count the tokens of a text of 4 characters")
+    expected_errors("counting:words cannot count the tokens of a text of 4 characters")
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "counting", raising=False)
     functions = (
@@ -132,8 +132,8 @@ def test_tokens_are_counted_by_any_function_that_is_named(
     assert count("words")("one two three") == 3
     counted = count("words")
     assert [counted("    "), counted("    ")] == [1, 1]  # estimated
-    assert caplog.text.count("counting:words does not count the tokens of a text of 4 characters; they are estimated") == 1
-    for name, problem in (("none", "says that a text has None tokens"), ("fails", "OSError: away"), ("wards", '"words"')):
+    assert caplog.text.count("counting:words cannot count the tokens of a text of 4 characters; the number is estimated") == 1
+    for name, problem in (("none", "returned None for a text"), ("fails", "OSError: away"), ("wards", '"words"')):
         with pytest.raises(ConfigError, match=rf"^agents\[0\]\.memory\.tokenizer: .*{problem}") as caught:
             count(name)
         assert "\n" not in str(caught.value)

@@ -63,7 +63,7 @@ async def test_an_agent_cannot_write_the_variable_of_the_sums() -> None:
                 await response.markdown(str(error))
 
     async with AgentTester(Forger) as t:
-        assert (await t.ask("go")).text == 'variable "coreason.tokens" is kept by the platform; choose another name'
+        assert (await t.ask("go")).text == 'variable "coreason.tokens" is reserved for the platform; choose another name'
 
 
 async def test_a_replaced_stream_contains_only_its_replacement() -> None:

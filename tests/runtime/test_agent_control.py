@@ -225,7 +225,7 @@ async def test_in_a_pause_commands_run_before_queued_messages() -> None:
             "This conversation is active: 1 of 100 messages, 1 answered in all. I am paused at the moment."
             " You have sent 2 of 1,000,000 messages today (at most 60,000 a minute)."
         ]
-        assert "Forgotten" in (await t.say("/forget me yes"))[0]
+        assert "Deleted" in (await t.say("/forget me yes"))[0]
         t.runners[AGENT].control.resume()
         await t.settled()
         assert t.unread() == []  # what was said before is forgotten too
@@ -239,7 +239,7 @@ async def test_a_paused_agent_can_be_stopped_and_its_queue_is_limited() -> None:
             send(t, f"{number}")
         await eventually(lambda: len(t.messages()) == 2)
         refusal, told = t.unread()
-        assert refusal.startswith("2 messages of this conversation wait already")
+        assert refusal.startswith("This conversation already has 2 messages waiting")
         assert told == PAUSED_NOTICE
         assert await t.runners[AGENT].drain(1.0)
 

@@ -373,18 +373,21 @@ nothing = None
     ("name", "line"),
     [
         ("EcoAgent", '.agent: mine has no "EcoAgent"; did you mean "EchoAgent"?'),
-        ("zzz", '.agent: mine has no "zzz"; correct the name behind the colon'),
-        ("nothing", ".agent: mine:nothing is no agent: it is a NoneType; an agent has "),
-        ("Sync", '.agent: mine:Sync is no agent: its assist is no coroutine; write "async def assist'),
-        ("Generator", ".agent: mine:Generator is no agent: its assist is a generator; "),
-        ("Short", ".agent: mine:Short is no agent: its assist cannot be called with (request, session, response): too many"),
-        ("Mute", '.agent: mine:Mute is no agent: it is a Mute without "assist"; an agent has an attribute "manifest" and'),
-        ("Bare", '.agent: mine:Bare is no agent: it is a Bare without "manifest"; '),
-        ("Forgetful", '.agent: mine:Forgetful is no agent: it is a Forgetful without "manifest"; '),
-        ("Raising", ".agent: mine:Raising cannot be made: ValueError: delay_s is wrong (mine.py:42)"),
+        ("zzz", '.agent: mine has no "zzz"; correct the name after the colon'),
+        ("nothing", ".agent: mine:nothing is not an agent: it is a NoneType; an agent has "),
+        ("Sync", '.agent: mine:Sync is not an agent: its assist is not a coroutine; write "async def assist'),
+        ("Generator", ".agent: mine:Generator is not an agent: its assist is a generator; "),
+        (
+            "Short",
+            ".agent: mine:Short is not an agent: its assist cannot be called with (request, session, response): too many",
+        ),
+        ("Mute", '.agent: mine:Mute is not an agent: it is a Mute without "assist"; an agent has an attribute "manifest" and'),
+        ("Bare", '.agent: mine:Bare is not an agent: it is a Bare without "manifest"; '),
+        ("Forgetful", '.agent: mine:Forgetful is not an agent: it is a Forgetful without "manifest"; '),
+        ("Raising", ".agent: mine:Raising cannot be created: ValueError: delay_s is wrong (mine.py:42)"),
         ("Worse", ".agent: mine:Worse has no manifest: OSError: gone (mine.py:48)"),
         ("Positional", '.agent: mine:Positional takes "manifest" by position only; remove the "/"'),
-        ("Asking", ".agent: mine:Asking asks for peers, which there is none of here; give it a default"),
+        ("Asking", ".agent: mine:Asking needs peers, which is not available here; give it a default"),
         ("weather", ".agent: mine:weather is a coroutine function, not an agent; put @agent(...) above it"),
     ],
 )
@@ -397,7 +400,7 @@ def test_wrong_options_are_named(project: Path) -> None:
     write(project, "mine.py", WRONG_AGENTS)
     parts = counting_injectables()[0]
     assert load_error(project, "mine:Asking", parts) == (
-        f"{PLACE}.options.delay_s: is missing, and mine:Asking needs it; give it a value"
+        f"{PLACE}.options.delay_s: is missing, and mine:Asking needs it; set a value"
     )
     assert load_error(project, "mine:Asking", parts, dely_s=1) == (
         f'{PLACE}.options.dely_s: unknown option of mine:Asking; did you mean "delay_s"?'
@@ -405,13 +408,13 @@ def test_wrong_options_are_named(project: Path) -> None:
     assert load_error(project, "mine:Asking", parts, zzz=1).endswith("unknown option of mine:Asking; it takes delay_s, mood")
     assert load_error(project, "mine:EchoAgent", parts, zzz=1).endswith("unknown option of mine:EchoAgent; it takes none")
     assert load_error(project, "mine:Asking", parts, peers=1) == (
-        f"{PLACE}.options.peers: the platform gives peers itself; leave it out"
+        f"{PLACE}.options.peers: the platform sets peers itself; remove it"
     )
     assert load_error(project, "mine:instance", parts, size=1).startswith(
-        f"{PLACE}.options.size: mine:instance is an agent already"
+        f"{PLACE}.options.size: mine:instance is already an agent"
     )
     assert load_error(project, "mine:Asking", parts, "", dely_s=1).startswith("options.dely_s: unknown option of mine:Asking")
-    assert load_error(project, "mine:Sync", place="").startswith("mine:Sync is no agent")
+    assert load_error(project, "mine:Sync", place="").startswith("mine:Sync is not an agent")
 
 
 def test_a_manifest_file_that_cannot_be_used_is_named(project: Path) -> None:
@@ -419,8 +422,8 @@ def test_a_manifest_file_that_cannot_be_used_is_named(project: Path) -> None:
     write(project, "bad.yaml", "metadata: {}")
     bad = Injectables(manifest_file=project / "bad.yaml")
     assert load_error(project, "mine:EchoAgent", bad).startswith(f"{PLACE}.manifest: {project}/bad.yaml: metadata.version: ")
-    assert load_error(project, "mine:instance", bad).startswith(f"{PLACE}.manifest: mine:instance is an agent already")
-    assert load_error(project, "mine:Bare", bad).startswith(f"{PLACE}.manifest: mine:Bare has a manifest of its own")
+    assert load_error(project, "mine:instance", bad).startswith(f"{PLACE}.manifest: mine:instance is already an agent")
+    assert load_error(project, "mine:Bare", bad).startswith(f"{PLACE}.manifest: mine:Bare has its own manifest")
 
 
 def test_a_missing_module_is_one_line_with_the_most_similar_name(project: Path) -> None:
@@ -433,7 +436,7 @@ def test_a_missing_module_is_one_line_with_the_most_similar_name(project: Path) 
         f"no module agnets.echo in {project}; did you mean agents.echo?"
     )
     assert load_error(project, "qqq.www:Agent").endswith(
-        f"there is no module qqq.www in {project}; start where it is, or name that directory with --project DIR"
+        f"there is no module qqq.www in {project}; run the command in its directory, or name that with --project DIR"
     )
     assert load_error(project, "agents.echo.inner:Agent").endswith(
         "there is no module agents.echo.inner: agents.echo is a file, not a package"
@@ -448,20 +451,20 @@ def test_a_missing_module_is_one_line_with_the_most_similar_name(project: Path) 
     write(project, "broken.py", "class")
     write(project, "two.py", f"{ECHO}\n\nclass Other(EchoAgent):\n    async def assist(self, *all): ...\n")
     for module in ("two", "broken", "nowhere"):
-        assert f'write it like "{module}:NAME", the name of' in load_error(project, module)
+        assert f'write it like "{module}:NAME", with the name of' in load_error(project, module)
     assert load_error(project, "agents.echo.py:EchoAgent").endswith("is a file, not a package; write agents.echo without .py")
 
 
 @pytest.mark.parametrize(
     ("code", "line"),
     [
-        ("x = 1\n\n1 / 0\n", "mine cannot be imported: ZeroDivisionError: division by zero (mine.py:3); correct it there"),
+        ("x = 1\n\n1 / 0\n", "mine cannot be imported: ZeroDivisionError: division by zero (mine.py:3); correct the module"),
         ("def f(:\n", "mine cannot be imported: SyntaxError: "),
         (
             "import a_library_of_nobody\n",
             "mine cannot be imported: ModuleNotFoundError: No module named 'a_library_of_nobody' (mine.py:1); install it",
         ),
-        ("from inner import x\n", "mine cannot be imported: KeyError: 'y' (inner.py:2); correct it there"),
+        ("from inner import x\n", "mine cannot be imported: KeyError: 'y' (inner.py:2); correct the module"),
         ("import sys\nsys.exit(3)\n", "mine cannot be imported: SystemExit: 3 (mine.py:2); "),
         ("from os import nothing_like_that\n", "mine cannot be imported: ImportError: cannot import name 'nothing_like_that'"),
         ("raise RuntimeError\n", "mine cannot be imported: RuntimeError (mine.py:1); "),

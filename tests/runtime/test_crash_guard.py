@@ -45,7 +45,7 @@ async def _settle() -> None:
 
 async def test_suspects_run_one_at_a_time_and_other_turns_wait(caplog: pytest.LogCaptureFixture) -> None:
     guard = CrashGuard(crashed=[_suspect(1), _suspect(2)], alone_s=600.0)
-    assert caplog.text.count("it runs alone") == 2
+    assert caplog.text.count("it now runs alone") == 2
     first, second, other = Turn(guard, 1), Turn(guard, 2), Turn(guard, 3)
     await eventually(lambda: first.is_running)
     await _settle()
@@ -80,7 +80,7 @@ def test_the_time_alone_doubles_with_each_crash() -> None:
 
 
 async def test_a_failed_request_and_one_with_a_single_crash_are_no_suspects(expected_errors: ExpectedErrors) -> None:
-    expected_errors("has ended the process and is not run again; see `spade-coreason requests list`")
+    expected_errors("crashed the process again and has failed; see `spade-coreason requests list`")
     guard = CrashGuard(crashed=[_suspect(1, 3)._replace(failed_at=NOW), _suspect(2, 1)])
     assert not guard.suspects
     assert guard.has_failed(1)

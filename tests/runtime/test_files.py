@@ -443,7 +443,7 @@ async def test_an_error_names_the_link_and_none_of_its_secrets() -> None:
     url = "https://me:pass@example.org/a?token=tok#frag"
     with pytest.raises(FetchError) as caught:
         await fetch(url)
-    assert str(caught.value) == "'https://example.org/a' is not fetched: it names a user"
+    assert str(caught.value) == "'https://example.org/a' was not fetched: it names a user"
     assert caught.value.url == url
 
 
@@ -497,7 +497,7 @@ async def test_the_type_of_an_upload_is_guessed_from_its_name_and_an_empty_one_i
     await files.upload("a", b"2")
     await files.upload("a.png", b"3", "text/plain")
     assert uploads == [("a.png", b"1", "image/png"), ("a", b"2", "application/octet-stream"), ("a.png", b"3", "text/plain")]
-    with pytest.raises(UploadError, match=r"'a\.txt' is not uploaded: it is empty"):
+    with pytest.raises(UploadError, match=r"'a\.txt' was not uploaded: it is empty"):
         await files.upload("a.txt", b"")
 
 

@@ -157,7 +157,7 @@ async def test_what_is_forgotten_has_no_incidents(database_url: str, expected_er
         await harness.receive_and_wait("/forget yes", "t")
         assert [row["conversation_id"] for row in read_rows(database_url, "incidents")] == ["u", "v", "t2"]
         await harness.receive_and_wait("/forget me yes", "u")
-        assert "what I noted of 2 failures" in "".join(harness.sent)
+        assert "the record of 2 failures" in "".join(harness.sent)
         assert [row["person"] for row in read_rows(database_url, "incidents")] == [BOB]
 
 
@@ -185,4 +185,4 @@ async def test_an_incident_that_cannot_be_stored_is_told_and_in_the_log(
         execute(database_url, "DROP TABLE incidents")
         await harness.receive_and_wait("dance")
         [told] = numbers_told(harness)
-        assert f"{AGENT}: incident {told} is in the log only, it cannot be stored: " in caplog.text
+        assert f"{AGENT}: incident {told} cannot be stored and is in the log only: " in caplog.text

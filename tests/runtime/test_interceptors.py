@@ -171,7 +171,9 @@ async def test_the_limits_of_hops_and_capacity_come_first() -> None:
         t.runners[t.jid].control.pause()
         for number in range(4):
             t.send(f"{number}", thread="t")
-        await eventually(lambda: any("2 messages of this conversation wait already" in (m.text or "") for m in t.messages()))
+        await eventually(
+            lambda: any("This conversation already has 2 messages waiting" in (m.text or "") for m in t.messages())
+        )
         assert recorder.received == ["0", "1"]
         t.runners[t.jid].control.resume()
         await t.settled()
@@ -277,7 +279,10 @@ def write_into_the_payload(request: ReceivedRequest) -> Accept:
         (write_into_the_payload, "TypeError: 'mappingproxy' object does not support item assignment"),
         (lambda request: Refuse(ErrorCode.INTERNAL, ""), "ValueError: the text of a refusal"),
         (lambda request: Refuse("too fast", ErrorCode.TOO_MANY_REQUESTS), "ValueError: 'too fast' is not a valid ErrorCode"),  # type: ignore[arg-type]
-        (lambda request: Refuse(ErrorCode.INTERNAL, "No.", float("inf")), "ValueError: retry_after_s is a number of seconds"),
+        (
+            lambda request: Refuse(ErrorCode.INTERNAL, "No.", float("inf")),
+            "ValueError: retry_after_s must be a number of seconds",
+        ),
         (raise_exit, "SystemExit: out"),
         (divide, "ZeroDivisionError"),
         (lambda request: None, "Recorder.receive returned None, neither Accept nor Refuse"),
@@ -346,7 +351,7 @@ async def test_each_assist_that_returns_something_is_named_once(caplog: pytest.L
     async with AgentTester(ReturningAgent(), interceptors=[ReturningInterceptor()]) as t:
         await t.ask("one")
         await t.ask("two")
-    warnings = [record.getMessage() for record in caplog.records if "which is not sent" in record.getMessage()]
+    warnings = [record.getMessage() for record in caplog.records if "return values are ignored" in record.getMessage()]
     assert len(warnings) == 2
     assert "assist returned a str" in warnings[0]
     assert "ReturningInterceptor.assist returned a Refuse" in warnings[1]
@@ -560,15 +565,15 @@ async def test_a_class_is_called_for_each_agent_and_an_instance_is_shared() -> N
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        (AsyncReceive, "AsyncReceive.receive must not wait; write def receive, without async"),
-        (PlainAssist, "PlainAssist.assist is no coroutine function; write async def assist"),
-        (FailsToBeMade, "FailsToBeMade cannot be made: OSError"),
-        (EchoAgent, "EchoAgent gives a value of type EchoAgent, no interceptor; derive its class from"),
-        (make_nothing, "make_nothing gives a value of type NoneType, no interceptor; derive its class from"),
-        (5, "it gives a value of type int, no interceptor; derive its class from"),
+        (AsyncReceive, "AsyncReceive.receive must not be a coroutine; write def receive, without async"),
+        (PlainAssist, "PlainAssist.assist is not a coroutine function; write async def assist"),
+        (FailsToBeMade, "FailsToBeMade cannot be created: OSError"),
+        (EchoAgent, "EchoAgent returned a value of type EchoAgent, not an interceptor; derive its class from"),
+        (make_nothing, "make_nothing returned a value of type NoneType, not an interceptor; derive its class from"),
+        (5, "it returned a value of type int, not an interceptor; derive its class from"),
         (Misspelt, "Misspelt overrides neither receive nor assist; define a method of exactly that name"),
-        (Needs, "Needs needs limit, burst; give a default, or name an instance of it"),
-        (Exits, "Exits cannot be made: SystemExit: no licence"),
+        (Needs, "Needs needs limit, burst; add defaults, or name an instance"),
+        (Exits, "Exits cannot be created: SystemExit: no licence"),
     ],
 )
 async def test_a_wrong_interceptor_is_one_line(source: Any, problem: str) -> None:

@@ -39,7 +39,7 @@ async def test_telling_a_person_is_an_error_that_says_so(address: str, isolation
         [text] = await t.say(address, user=ADA)
         jid = address.partition("/")[0]
         assert text == (
-            f"error: {jid} was not told: this is the address of a person, not of an agent, and agents cannot write to a person"
+            f"error: {jid} was not notified: this is the address of a person, and agents cannot write to a person"
             " first; answer with `response` in a turn"
         )
         await t.settled()

@@ -141,7 +141,7 @@ async def test_a_file_service_that_fails_is_one_warning_until_it_works_again(cap
         return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
     warning = (
-        "files cannot be uploaded, so long answers go in several messages: "
+        "files cannot be uploaded, so long answers are sent in several messages: "
         "https://files.localhost: the connection fails; see to the server"
     )
     async with AgentTester(LongReplyAgent, policy=FILE_POLICY, upload=upload) as t:

@@ -102,7 +102,7 @@ async def test_a_full_conversation_refuses_and_has_room_again_after_a_turn(harne
     limit = CapacityLimit(harness.mailboxes)
     refusal = limit.receive(incoming)
     assert isinstance(refusal, Refuse)
-    assert refusal.text.startswith("3 messages of this conversation wait already")
+    assert refusal.text.startswith("This conversation already has 3 messages waiting")
     assert limit.receive(replace(incoming, owner=BOB)) == Accept()
     waiting = asyncio.create_task(harness.mailboxes.wait_for_capacity(ALICE, "t"))
     harness.release(1 + MAX_QUEUED)

@@ -175,7 +175,7 @@ async def test_an_agent_that_blocks_the_event_loop_is_named(caplog: pytest.LogCa
 
     async with AgentTester(blocking_agent, policy=Policy(timings=RunnerTimings(blocked_s=0.05))) as t:
         assert await t.say("hi") == ["good morning"]
-    said = r"agent@localhost held up everybody else for \d\.\d s; give what blocks to asyncio\.to_thread"
+    said = r"agent@localhost blocked the event loop for \d\.\d s; run blocking code with asyncio\.to_thread"
     assert re.search(said, caplog.text)
 
 

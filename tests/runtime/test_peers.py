@@ -143,9 +143,9 @@ async def test_every_event_is_given_in_order_the_last_included() -> None:
         (
             Bounce(f"{PEER}/agent", "r", "service-unavailable", ""),
             PeerUnavailableError,
-            f"{PEER} is not there: service unavailable",
+            f"{PEER} is not available: service unavailable",
         ),
-        (Bounce(PEER, "r", "gone", "moved away"), PeerUnavailableError, f"{PEER} is not there: moved away"),
+        (Bounce(PEER, "r", "gone", "moved away"), PeerUnavailableError, f"{PEER} is not available: moved away"),
         (markdown_reply("and then nothing"), PeerTimeoutError, f"{PEER} did not finish its answer in 0.5 s"),
     ],
 )

@@ -39,7 +39,7 @@ async def test_an_overlong_request_is_not_sent(way: str) -> None:
     sent: list[str] = []
     peers = Peers(ME, OpenRequests(), make_transport(ME, sent.extend, 10_000))
     with pytest.raises(
-        RequestTooLongError, match=r"was not asked: the request has 3\d,\d{3} bytes .* and 10,000 are the most"
+        RequestTooLongError, match=r"was not sent the request, which has 3\d,\d{3} bytes .* \(limit: 10,000\)"
     ) as error:
         await (peers.ask(PEER, '"' * 5_000 + "<" * 5_000) if way == "ask" else peers.tell(PEER, '"' * 5_000 + "<" * 5_000))
     assert error.value.jid == PEER
@@ -162,7 +162,7 @@ async def test_a_request_that_has_no_answer_yet_is_not_asked_of_the_same_peer_ag
     requests = OpenRequests()
     first = requests.events(PEER, "r", 1, lambda: deliver(requests, markdown_reply("first")))
     await anext(first)
-    with pytest.raises(ValueError, match=f"the request r to {PEER} has no answer yet; ask it twice with create_child"):
+    with pytest.raises(ValueError, match=f"the request r to {PEER} is still open; for a second one use request.create_child()"):
         await collect_events(requests, jid=f"{PEER}/x")
     deliver(requests, completed_reply())
     assert [event.type async for event in first] == ["request.completed"]

@@ -90,8 +90,8 @@ async def asking(request: AgentRequest, session: SessionHandle, response: Respon
         ("broken@localhost", PeerFailedError, "broken@localhost reports: Something went wrong on my side (incident "),
         ("complaining@localhost", PeerFailedError, "complaining@localhost reports: out of paper"),
         ("hanging@localhost", PeerTimeoutError, "hanging@localhost did not answer in 0.05 s"),
-        ("nobody@localhost", PeerUnavailableError, "nobody@localhost is not there: service unavailable"),
-        ("elsewhere@closed.example", PeerRefusedError, "elsewhere@closed.example refuses: I may not talk with you."),
+        ("nobody@localhost", PeerUnavailableError, "nobody@localhost is not available: service unavailable"),
+        ("elsewhere@closed.example", PeerRefusedError, "elsewhere@closed.example refuses: You don't have access to me yet."),
     ],
 )
 async def test_a_peer_that_fails_is_named_and_the_agent_continues(

@@ -72,7 +72,7 @@ async def test_a_refusal_says_the_limit_and_when_to_go_on(database: Database) ->
     meter.send_many(2)
     refusal = meter.send()
     assert refusal == Refuse(
-        ErrorCode.TOO_MANY_REQUESTS, "You have used up the limit of 2 messages a minute. Write again in 30 s.", 30
+        ErrorCode.TOO_MANY_REQUESTS, "You have reached the limit of 2 messages a minute. Write again in 30 s.", 30
     )
     meter.pass_time(refusal.retry_after_s or 0)
     assert meter.send() is None
@@ -95,7 +95,7 @@ async def test_bytes_are_limited_and_a_longer_message_takes_the_whole_minute(dat
     refusal = meter.send(text="é" * 30)
     assert refusal is not None
     assert (refusal.text, refusal.retry_after_s) == (
-        "You have used up the limit of 100 bytes a minute. Write again in 12 s.",
+        "You have reached the limit of 100 bytes a minute. Write again in 12 s.",
         12,
     )
     assert meter.send(text="x" * 40) is None
@@ -123,11 +123,11 @@ async def test_domain_and_total_count_everybody(database: Database) -> None:
     assert [meter.send(who) is None for who in (ALICE, BOB, "eve@localhost")] == [True, True, False]
     refusal = meter.send(BOB)
     assert refusal is not None
-    assert refusal.text.startswith("Your domain has used up the limit of 2 messages a minute.")
+    assert refusal.text.startswith("Your domain has reached the limit of 2 messages a minute.")
     assert [meter.send(who) is None for who in ("x@one.example", "x@two.example")] == [True, False]
     refusal = meter.send("y@two.example")
     assert refusal is not None
-    assert refusal.text.startswith("All of you together have used up")
+    assert refusal.text.startswith("All people together have reached")
 
 
 async def test_what_was_counted_in_advance_takes_no_room_from_others(database: Database) -> None:
@@ -325,7 +325,7 @@ async def test_a_person_hears_once_when_to_go_on_and_a_program_each_time() -> No
         for _ in range(3):
             t.send("x", user=ALICE)
         notice = await t.message(user=ALICE)
-        assert "You have used up the limit of 2 messages a day. Write again in 60 min." in str(notice)
+        assert "You have reached the limit of 2 messages a day. Write again in 60 min." in str(notice)
         await t.settled()
         assert t.unread(user=ALICE) == []
         await t.ask("x", user=BOB)
@@ -357,7 +357,7 @@ async def test_status_shows_operators_what_everybody_has_used() -> None:
         assert "Everybody" not in (await t.say("/status", user=ALICE))[-1]
         [status] = await t.say("/status", user=BOB)
     assert status.endswith(
-        "You have sent 0 messages today.\n\nEverybody has sent 1 message (1 refused) today:\n"
+        "You have sent 0 messages today.\n\nAll people have sent 1 message (1 refused) today:\n"
         f"- localhost: 1 message (1 refused)\n- {ALICE}: 1 of 1 message (1 refused)"
     )
 
@@ -421,7 +421,7 @@ async def test_of_large_messages_of_one_sender_four_may_wait_at_once() -> None:
         release.set()
         await t.settled()
         *notices, first = [str(message) for message in t.unread(user=ALICE)][:2]
-        assert notices == ["4 long messages of yours wait already; until one is answered no more are kept."]
+        assert notices == ["You already have 4 long messages waiting. New ones are not accepted until one is answered."]
         assert first == "done"
         assert await t.say("x" * 300_000, user=ALICE) == ["done"]
 
@@ -483,8 +483,8 @@ async def test_a_sender_whose_requests_are_refused_by_the_hundred_is_not_looked_
         await t.settled()
         notices = [str(message) for message in t.unread(user=ALICE)][:2]
         assert notices == [
-            "10 messages of this conversation wait already; until some are answered no more are kept.",
-            "I had to refuse too many messages of yours. I do not read what you send until a minute has passed.",
+            "This conversation already has 10 messages waiting. New ones are not accepted until some are answered.",
+            "I had to refuse too many of your messages. I ignore what you send for a minute.",
         ]
 
 
@@ -496,7 +496,7 @@ async def test_commands_have_a_limit_of_their_own_and_work_beyond_the_quota() ->
         await t.settled()
         assert len(t.unread()) == MAX_COMMANDS_PER_MINUTE
         t.send("/status")
-        assert "600 commands a minute are the limit" in str(await t.message())
+        assert "the limit is 600 a minute" in str(await t.message())
 
 
 async def test_duplicates_without_end_are_dropped_and_the_request_is_answered_once() -> None:

@@ -104,13 +104,13 @@ async def test_a_refused_message_gets_no_receipt(database_url: str) -> None:
         stored = [receive_stanza(harness.gateway, AGENT, message(str(number), str(number))) for number in range(3)]
         assert stored[1:] == [None, None]
         [notice] = [said for said in await harness.output_until_idle(stored[0]) if said not in ("receipt 0", "0")]
-        assert notice.startswith("1 messages of this conversation wait already")
+        assert notice.startswith("This conversation already has 1 message waiting")
 
 
 async def test_a_message_that_cannot_be_stored_gets_no_receipt(database_url: str, expected_errors: ExpectedErrors) -> None:
-    expected_errors("a request of alice@localhost is not stored")
+    expected_errors("cannot store a request of alice@localhost")
     if not database_url.startswith(SQLITE):
-        expected_errors("it is tried again every 5 s")
+        expected_errors("retrying every 5 s")
     async with run_gateway(database_url) as harness:
 
         def fail_receive(batch: list[Any], write: Callable[[list[Any]], None]) -> None:

@@ -238,4 +238,4 @@ async def test_replies_whose_thread_is_looked_up_count_as_queued() -> None:
             t.send(f"reply {number}", reply_to=str(uuid4()))
         await t.settled()
         assert len(t.agent.asked) == 30  # type: ignore[attr-defined]  # of this test's own agent
-        assert [text for text in t.unread() if "30 messages of yours wait already" in text]
+        assert [text for text in t.unread() if "You already have 30 messages waiting" in text]

@@ -110,7 +110,7 @@ async def test_a_conversation_with_a_full_queue_is_told_so_and_others_are_not_de
         other = asyncio.create_task(t.say("bob's", user=BOB))
         while not (refused := t.unread(ALICE)):  # noqa: ASYNC110 - it comes within the next steps of the loop
             await asyncio.sleep(0)
-        assert [text.partition(";")[0] for text in refused] == ["3 messages of this conversation wait already"]
+        assert [text.partition(".")[0] for text in refused] == ["This conversation already has 3 messages waiting"]
         release.set()
         assert await other == ["bob's"]
         await t.settled()
@@ -137,7 +137,7 @@ async def test_the_queued_messages_of_one_person_are_limited() -> None:
         texts = t.unread(ALICE)
         assert 30 <= texts.count("done") < 40
         assert [text for text in texts if text != "done"] == [
-            "30 messages of yours wait already; until some are answered no more are kept."
+            "You already have 30 messages waiting. New ones are not accepted until some are answered."
         ]
 
 

@@ -85,8 +85,8 @@ async def test_over_the_limit_there_is_one_notice_and_then_silence_until_the_coo
     async with counting_tester(clock, on_conversation_end=(ends,)) as t:
         assert [await t.say("x") for _ in range(2)] == [["message 1"], ["message 2"]]
         (notice,) = await t.say("x")
-        assert "2 messages are the limit" in notice
-        assert "Write again in 5 min, or begin another thread (or say /new)." in notice
+        assert "limited to 2 messages" in notice
+        assert "Write again in 5 min, or start a new conversation with /new." in notice
         assert await newest_record(t) == ("max_interactions_reached", 2)
         assert ends.calls == [(f"{ALICE}_{AGENT}", "max_interactions_reached")]
         clock.advance(seconds=299)
@@ -113,7 +113,7 @@ async def test_a_program_over_the_limit_is_refused_each_time_with_a_code_and_a_t
 
         for rest_s, rest in ((300, "5 min"), (299, "5 min"), (99, "99 s")):
             with pytest.raises(
-                PeerRefusedError, match=f"2 messages are the limit of a conversation. Write again in {rest}, or begin"
+                PeerRefusedError, match=f"a conversation is limited to 2 messages. Write again in {rest}, or start"
             ):
                 await ask()
             assert events[-1].data["code"] == 429

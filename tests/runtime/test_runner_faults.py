@@ -170,7 +170,7 @@ async def test_messages_during_an_expiry_start_no_second_timer(database_url: str
 async def test_a_conversation_whose_turn_could_not_be_stored_times_out_like_any_other(
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("a request of alice@localhost is not stored: the disk is full")
+    expected_errors("cannot store a request of alice@localhost: the disk is full")
     async with run_harness(database_url, rules=idle_after(0.2)) as harness:
         await harness.ask("one")
         harness.store.inbox.fails_to_finish = True
@@ -184,12 +184,12 @@ async def test_a_conversation_whose_turn_could_not_be_stored_times_out_like_any_
 async def test_a_failed_lookup_does_not_end_the_expiry(
     database_url: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("idle conversations cannot be ended at the moment: locked")
+    expected_errors("cannot end idle conversations at the moment: locked")
     async with run_harness(database_url, rules=idle_after(0.1), timings=RunnerTimings(retry_s=0.05)) as harness:
         harness.store.lookup_failures = 2
         await harness.ask("one")
         await harness.wait_until_expired()
-        assert caplog.text.count("idle conversations cannot be ended at the moment: locked") == 2
+        assert caplog.text.count("cannot end idle conversations at the moment: locked") == 2
 
 
 async def test_a_first_turn_that_was_interrupted_leaves_a_conversation_that_times_out(database_url: str) -> None:
@@ -279,7 +279,7 @@ async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_b
 async def test_a_reply_that_cannot_be_sent_is_kept_and_the_log_names_its_recipient(
     database_url: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("the answer to alice@localhost/x cannot be sent: ZeroDivisionError")
+    expected_errors("cannot send the answer to alice@localhost/x: ZeroDivisionError")
     said: list[str] = []
 
     def send(stanzas: list[str]) -> None:
@@ -289,7 +289,7 @@ async def test_a_reply_that_cannot_be_sent_is_kept_and_the_log_names_its_recipie
 
     async with run_harness(database_url, send) as harness:
         await harness.ask("quick")
-        assert f"{AGENT}: the answer to {ALICE}/x cannot be sent" in caplog.text
+        assert f"{AGENT}: cannot send the answer to {ALICE}/x" in caplog.text
         assert [one.reply is not None for one in await harness.store.inbox.load_pending()] == [True]
         await harness.ask("next")
     assert len(said) == 1
@@ -299,9 +299,9 @@ async def test_a_reply_that_cannot_be_sent_is_kept_and_the_log_names_its_recipie
 async def test_a_request_that_was_not_stored_is_not_answered(
     database_url: str, text: str, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("a request of alice@localhost is not stored")
+    expected_errors("cannot store a request of alice@localhost")
     if not database_url.startswith(SQLITE):
-        expected_errors("it is tried again every 5 s")
+        expected_errors("retrying every 5 s")
     async with run_harness(database_url) as harness:
         await harness.ask("known")
         with harness.writes.hold_batches() as held_batches:
@@ -340,13 +340,13 @@ async def test_with_a_full_queue_a_peer_that_sends_everything_back_gets_one_noti
             harness.runner.receive(make_request(str(number)))
             await asyncio.sleep(0.01)
         assert len(notices) == 1
-        assert notices[0].startswith("3 messages of this conversation wait already")
+        assert notices[0].startswith("This conversation already has 3 messages waiting")
 
 
 async def test_with_a_failing_store_a_peer_that_sends_everything_back_gets_one_apology(
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors(*(f"a request of {sender} is not stored: the disk is full" for sender in (ALICE, BOB)))
+    expected_errors(*(f"cannot store a request of {sender}: the disk is full" for sender in (ALICE, BOB)))
     apologies: list[str] = []
 
     def echo(stanzas: list[str]) -> None:
@@ -390,7 +390,7 @@ async def test_agents_that_ask_each_other_in_a_circle_are_stopped(how: str) -> N
         await t.settled()
         assert turns == list(range(17))
         if how == "ask":
-            assert "This was asked through 17 agents one after the other: they seem to ask in a circle." in answer.text
+            assert "This request came through 17 agents. They seem to ask each other in a circle." in answer.text
 
 
 async def test_a_peer_that_sends_malformed_messages_gets_at_most_thirty_replies(
@@ -429,7 +429,7 @@ async def test_information_that_could_not_be_stored_is_reported_as_not_remembere
     async with AgentTester(remembering) as t:
         assert await t.say("a short one") == ["I'll remember."]
         [said] = await t.say("a long one" * 10)
-        assert said.startswith("My memory cannot be read or written, so this is not remembered (incident ")
+        assert said.startswith("I cannot read or write my memory, so this is not stored. Please try again later (incident ")
         with pytest.raises(PeerFailedError) as failed:
             await t.ask("a long one" * 10)
         assert failed.value.code == 503
@@ -439,7 +439,7 @@ async def test_information_that_could_not_be_stored_is_reported_as_not_remembere
 async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_redelivered(
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("a request of alice@localhost is not stored: the disk is full")
+    expected_errors("cannot store a request of alice@localhost: the disk is full")
     async with run_harness(database_url, timings=RunnerTimings(retry_s=0.05)) as harness:
         harness.store.inbox.fails_to_finish = True
         await harness.ask("one")
@@ -455,7 +455,7 @@ async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_
 async def test_a_turn_that_ends_while_the_database_server_is_away_is_answered_when_it_is_back(
     own_postgres: Postgres, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("it is tried again every 5 s", "a request of alice@localhost is not stored")
+    expected_errors("retrying every 5 s", "cannot store a request of alice@localhost")
     async with run_harness(own_postgres.url(), timings=RunnerTimings(retry_s=0.1)) as harness:
         await harness.ask("before")
         harness.agent.waits_for = asyncio.Event()
@@ -525,5 +525,5 @@ async def test_a_returned_answer_is_named_in_the_log_once(caplog: pytest.LogCapt
     async with AgentTester(returning) as t:
         for _ in range(2):
             assert (await t.ask("hi")).text == ""
-    said = "agent@localhost: assist returned a str, which is not sent; send it: await response.markdown(…)"
+    said = "agent@localhost: assist returned a str; return values are ignored. Send it with `await response.markdown(…)`"
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [said]

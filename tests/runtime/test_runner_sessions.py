@@ -90,7 +90,7 @@ async def test_a_value_that_is_no_json_is_an_error_that_names_the_key_and_change
     @agent
     async def storing(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await session.store("v", "before")
-        with pytest.raises(ValueError, match=r'variable "v".*only JSON values can be kept'):
+        with pytest.raises(ValueError, match=r'variable "v".*only JSON values can be stored'):
             await session.store("v", wrong)
         await response.markdown(await session.get("v"))
 
@@ -103,10 +103,10 @@ async def test_a_key_that_is_no_text_and_an_unknown_scope_are_errors() -> None:
     async def storing(request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         keys: tuple[Any, ...] = (1, "", None)
         for key in keys:
-            with pytest.raises(ValueError, match="the key of a variable is a text"):
+            with pytest.raises(ValueError, match="the key of a variable must be a text"):
                 await session.store(key, 1)
         scope: Any = "world"
-        with pytest.raises(ValueError, match='scope is "conversation" or "person"'):
+        with pytest.raises(ValueError, match='scope must be "conversation" or "person"'):
             await session.store("v", 1, scope=scope)
 
     async with AgentTester(storing) as t:

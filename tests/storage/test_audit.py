@@ -98,7 +98,7 @@ async def test_a_trail_restored_from_a_backup_is_intact_and_continues(
         ("DELETE FROM audit WHERE number IN (2, 3)", ["entries 2 to 3 are missing"]),
         ("DELETE FROM audit WHERE number >= 4", ["entries 4 to 5 are missing"]),
         ("DELETE FROM audit", ["entries 1 to 5 are missing"]),
-        ("DELETE FROM audit_heads", ["the trail ends with entry 5, and its head says 0, or another hash"]),
+        ("DELETE FROM audit_heads", ["the trail ends with entry 5, which does not match its recorded end (entry 0)"]),
         (
             "DELETE FROM audit WHERE number = 2; UPDATE audit SET number = number - 1 WHERE number = 3;"
             " UPDATE audit SET number = number - 1 WHERE number = 4; UPDATE audit SET number = number - 1 WHERE number = 5;"
@@ -199,7 +199,7 @@ async def test_an_agent_that_cannot_audit_does_not_continue(database_url: str, e
         execute(database_url, "DROP TABLE audit")
         with pytest.raises(StoreError, match="audit"):
             await t.runners[t.jid].repository.audit_trail.append(entry(), ALICE)
-        with pytest.raises(PeerFailedError, match="My memory cannot be read or written"):
+        with pytest.raises(PeerFailedError, match="I cannot read or write my memory"):
             await t.ask("x")
         assert went_on == []
         assert execute(database_url, "SELECT * FROM audit_heads") == []

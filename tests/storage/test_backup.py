@@ -107,11 +107,11 @@ async def test_nothing_is_overwritten(database_url: str, tmp_path: Path) -> None
     database = await open_database(database_url, "off")
     await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", ignore_progress)
     before = read_all_tables(database_url)
-    with pytest.raises(StoreError, match=r"b\.tar: is there already; name another file, or remove it"):
+    with pytest.raises(StoreError, match=r"b\.tar: already exists; name another file, or delete it"):
         await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", ignore_progress)
-    with pytest.raises(StoreError, match="memory: is not empty; restore into a new data directory"):
+    with pytest.raises(StoreError, match="memory: is not empty; restore to a new data directory"):
         await restore(database, tmp_path / "memory", tmp_path / "b.tar", ignore_progress)
-    with pytest.raises(StoreError, match=r"is not empty \(conversations\); restore into a new database"):
+    with pytest.raises(StoreError, match=r"is not empty \(conversations\); restore to a new database"):
         await restore(database, tmp_path / "another", tmp_path / "b.tar", ignore_progress)
     await database.close()
     assert read_all_tables(database_url) == before
@@ -121,20 +121,20 @@ async def test_nothing_is_overwritten(database_url: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (lambda directory: (directory / "b.tar").unlink(), r"b\.tar: there is no such file"),
-        (lambda directory: (directory / "b.tar").write_text("a letter"), r"b\.tar: is no backup of ours: "),
-        (lambda directory: truncate(directory / "b.tar"), r"b\.tar: is no backup of ours: "),
-        (lambda directory: repack(directory, about=None), r"b\.tar: is no backup of ours"),
+        (lambda directory: (directory / "b.tar").unlink(), r"b\.tar: no such file"),
+        (lambda directory: (directory / "b.tar").write_text("a letter"), r"b\.tar: is not a backup of spade-coreason: "),
+        (lambda directory: truncate(directory / "b.tar"), r"b\.tar: is not a backup of spade-coreason: "),
+        (lambda directory: repack(directory, about=None), r"b\.tar: is not a backup of spade-coreason"),
         (lambda directory: repack(directory, about={"format": 2}), "was written by a newer version"),
         (lambda directory: repack(directory, newer=True), "was written by a newer version"),
         (lambda directory: repack(directory, {"rows": []}), "about.json is damaged"),
-        (lambda directory: repack(directory, {"memories": 2}), r"does not hold all of what it says it does \(memory\)"),
-        (lambda directory: repack(directory, {}, database=b""), r"does not hold all of what it says it does \(\w+\)"),
-        (lambda directory: add_member(directory, "../evil"), "'../evil' is nothing that a backup has"),
-        (lambda directory: add_member(directory, "memory/a/b"), "'memory/a/b' is nothing that a backup has"),
-        (lambda directory: add_member(directory, "memory/b", tarfile.SYMTYPE), "'memory/b' is nothing that a backup has"),
-        (lambda directory: add_member(directory, "memory/b", tarfile.LNKTYPE), "'memory/b' is nothing that a backup has"),
-        (lambda directory: add_member(directory, "memory/b", tarfile.FIFOTYPE), "'memory/b' is nothing that a backup has"),
+        (lambda directory: repack(directory, {"memories": 2}), r"its contents do not match its index \(memory\)"),
+        (lambda directory: repack(directory, {}, database=b""), r"its contents do not match its index \(\w+\)"),
+        (lambda directory: add_member(directory, "../evil"), "'../evil' is not part of a backup"),
+        (lambda directory: add_member(directory, "memory/a/b"), "'memory/a/b' is not part of a backup"),
+        (lambda directory: add_member(directory, "memory/b", tarfile.SYMTYPE), "'memory/b' is not part of a backup"),
+        (lambda directory: add_member(directory, "memory/b", tarfile.LNKTYPE), "'memory/b' is not part of a backup"),
+        (lambda directory: add_member(directory, "memory/b", tarfile.FIFOTYPE), "'memory/b' is not part of a backup"),
     ],
 )
 async def test_a_backup_that_cannot_be_read_is_one_line_and_changes_nothing(

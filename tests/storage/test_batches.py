@@ -141,7 +141,7 @@ async def test_a_failing_callback_delays_no_other_write(
     problem: type[BaseException],
     expected_errors: ExpectedErrors,
 ) -> None:
-    expected_errors(f"a waiting caller cannot be told that its write has ended: {problem.__name__}")
+    expected_errors(f"a caller cannot be notified that its write has ended: {problem.__name__}")
 
     def fail(_: bool) -> None:
         raise problem
@@ -149,7 +149,7 @@ async def test_a_failing_callback_delays_no_other_write(
     all_of_them = receive(repository, 0), database.submit([]), database.submit([])
     all_of_them[1].on_stored(fail)
     assert all([await one for one in all_of_them])
-    assert "a waiting caller cannot be told that its write has ended" in caplog.text
+    assert "a caller cannot be notified that its write has ended" in caplog.text
     assert problem.__name__ in caplog.text
     assert await database.submit([])
 

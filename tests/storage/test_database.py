@@ -453,7 +453,7 @@ def test_a_data_directory_that_cannot_be_written_is_one_line_with_the_remedy(tmp
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError) as caught, lock_directory(tmp_path / "file"):
         pass
-    remedy = "see to the directory, or name another one (data_dir)"
+    remedy = "correct its permissions, or name another directory (data_dir)"
     assert str(caught.value) == f"{tmp_path}/file: cannot be written: File exists; {remedy}"
     with pytest.raises(OSError, match="of the block"), lock_directory(tmp_path / "data"):
         raise OSError("of the block")
@@ -500,12 +500,12 @@ async def test_a_database_opened_read_only_is_neither_created_nor_migrated(tmp_p
         other.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
         other.execute("INSERT INTO alembic_version VALUES ('')")
         other.commit()
-    with pytest.raises(StoreError, match=r"is of an older version \(none\); the next start of the platform migrates it"):
+    with pytest.raises(StoreError, match=r"has an older schema \(none\); start the platform to migrate it"):
         await open_database(sqlite_url(tmp_path), is_read_only=True)
 
 
 async def test_writes_of_one_batch_wait_for_a_lock_together(tmp_path: Path, expected_errors: ExpectedErrors) -> None:
-    expected_errors("database is locked; end the other program that has it open; it is tried again")
+    expected_errors("database is locked; stop the other program that uses it; retrying")
     database = await open_database(sqlite_url(tmp_path), "off")
     repository = AgentRepository(database, "echo@localhost")
     await database.write(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 300") and None)
@@ -519,7 +519,7 @@ async def test_writes_of_one_batch_wait_for_a_lock_together(tmp_path: Path, expe
             outcomes = await asyncio.gather(*requests, return_exceptions=True)
             waits_s.append(loop.time() - began)
             assert {str(outcome) for outcome in outcomes} == {
-                f"{tmp_path}/platform.db: database is locked; end the other program that has it open"
+                f"{tmp_path}/platform.db: database is locked; stop the other program that uses it"
             }
         assert waits_s[1] < 10 * waits_s[0]  # one wait for the lock, not one each
     await database.close()

@@ -73,10 +73,13 @@ class SqliteFailure:
 @pytest.mark.parametrize(
     ("kind", "problem"),
     [
-        ("fill", "database or disk is full; make room on the disk"),
-        ("remove", "is gone (No such file or directory); put it back, or stop the platform and restore a backup"),
-        ("replace", "is another file now; put it back, or stop the platform and restore a backup"),
-        ("lock", "database is locked; end the other program that has it open"),
+        ("fill", "database or disk is full; free space on the disk"),
+        (
+            "remove",
+            "the file is missing (No such file or directory); put the original back, or stop the platform and restore a backup",
+        ),
+        ("replace", "the file was replaced while in use; put the original back, or stop the platform and restore a backup"),
+        ("lock", "database is locked; stop the other program that uses it"),
     ],
 )
 async def test_after_a_failure_the_database_recovers_and_nothing_is_lost(
@@ -86,7 +89,7 @@ async def test_after_a_failure_the_database_recovers_and_nothing_is_lost(
     caplog: pytest.LogCaptureFixture,
     expected_errors: ExpectedErrors,
 ) -> None:
-    expected_errors(f"{problem}; it is tried again every 0.02 s")
+    expected_errors(f"{problem}; retrying every 0.02 s")
     path = tmp_path / "platform.db"
     database = await open_database(f"{SQLITE}{path}", "off", timings=FAST_RETRY)
     repository = AgentRepository(database, "echo@localhost")
@@ -107,16 +110,16 @@ async def test_after_a_failure_the_database_recovers_and_nothing_is_lost(
     with pytest.raises(StoreError):
         await is_new
     if kind in ("remove", "replace"):
-        with pytest.raises(StoreError, match="put it back"):
+        with pytest.raises(StoreError, match="put the original back"):
             await repository.inbox.load_pending()
     else:
         assert [pending.key[0] for pending in await repository.inbox.load_pending()] == [0]  # reading goes on
-    await eventually(lambda: f"{path}: {problem}; it is tried again every 0.02 s" in caplog.text)
+    await eventually(lambda: f"{path}: {problem}; retrying every 0.02 s" in caplog.text)
     if isinstance(recovered := recover(), asyncio.Future):
         await recovered
     await eventually(lambda: not repository.is_failing)
-    assert caplog.text.count("it is tried again") == 1
-    assert "can be written again" in caplog.text
+    assert caplog.text.count("retrying") == 1
+    assert "writing works again" in caplog.text
     assert await receive(20)
     await database.close()
     database = await open_database(f"{SQLITE}{path}", "off")
@@ -135,7 +138,7 @@ CREATE TRIGGER no_room BEFORE INSERT OR UPDATE ON alembic_version FOR EACH STATE
 async def test_a_full_disk_of_the_database_server_loses_nothing(
     postgres: Postgres, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("No space left on device; it is tried again every 0.02 s")
+    expected_errors("No space left on device; retrying every 0.02 s")
     url = postgres.url()
     database = await open_database(url, "off", timings=FAST_RETRY)
     repository = AgentRepository(database, "echo@localhost")
@@ -151,7 +154,7 @@ async def test_a_full_disk_of_the_database_server_loses_nothing(
     assert "No space left on device" in problem
     assert repository.is_failing
     assert [pending.key[0] for pending in await repository.inbox.load_pending()] == [0]  # reading goes on
-    await eventually(lambda: f"{problem}; it is tried again every 0.02 s" in caplog.text)
+    await eventually(lambda: f"{problem}; retrying every 0.02 s" in caplog.text)
     await asyncio.to_thread(execute, url, "DROP FUNCTION no_room CASCADE")
     await eventually(lambda: not repository.is_failing)
     assert await receive(20)
@@ -168,12 +171,12 @@ async def test_one_invalid_write_is_no_database_failure(tmp_path: Path) -> None:
 
 
 async def test_a_database_that_became_read_only_says_so(tmp_path: Path, expected_errors: ExpectedErrors) -> None:
-    expected_errors("a readonly database; see to the rights of the file and its directory; it is tried again")
+    expected_errors("a readonly database; correct the permissions of the file and its directory; retrying")
     database = await open_database(f"{SQLITE}{tmp_path}/platform.db", "off")
     repository = AgentRepository(database, "echo@localhost")
     await database.write(lambda connection: connection.exec_driver_sql("PRAGMA query_only = ON"))
     for number in range(2):
-        with pytest.raises(StoreError, match=r"a readonly database; see to the rights of the file"):
+        with pytest.raises(StoreError, match=r"a readonly database; correct the permissions of the file"):
             await repository.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
         assert repository.is_failing
     assert await repository.inbox.load_pending() == []
@@ -184,8 +187,8 @@ async def test_an_unusable_path_of_a_database_is_one_line(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     (tmp_path / "directory").mkdir()
     for place, problem in (
-        ("file/sub/platform.db", "cannot be opened: Not a directory; see to the directory"),
-        ("directory", "unable to open database file; see to the directory"),
+        ("file/sub/platform.db", "cannot be opened: Not a directory; check that the directory exists and can be written"),
+        ("directory", "unable to open database file; check that the directory exists and can be written"),
     ):
         with pytest.raises(StoreError) as caught:
             await open_database(f"{SQLITE}{tmp_path}/{place}")

@@ -102,7 +102,7 @@ async def test_the_log_is_not_written_into_another_file(tmp_path: Path) -> None:
     await asyncio.wait([truncation])
     assert file.read_bytes() == b"another one"
     assert truncation.exception() is None
-    with pytest.raises(StoreError, match="is another file now"):
+    with pytest.raises(StoreError, match="the file was replaced while in use"):
         await store.erase_person(ALICE)
 
 

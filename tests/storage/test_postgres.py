@@ -34,7 +34,7 @@ async def receive(repository: AgentRepository, number: int) -> bool:
 async def test_a_second_platform_on_a_database_is_one_clear_line(postgres: Postgres) -> None:
     url = postgres.url()
     database = await open_database(url)
-    with pytest.raises(StoreError, match="another platform uses this database; stop that one, or name another database"):
+    with pytest.raises(StoreError, match="another platform uses this database; stop it, or name another database"):
         await open_database(url)
     reader = await open_database(url, is_read_only=True)
     assert await AgentRepository(reader, AGENT).list_conversations() == []
@@ -58,7 +58,7 @@ async def test_tables_are_made_all_or_none(postgres: Postgres) -> None:
 async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works_again(
     own_postgres: Postgres, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("it is tried again every 5 s")
+    expected_errors("retrying every 5 s")
     database = await open_database(own_postgres.url())
     repository = AgentRepository(database, AGENT)
     assert await receive(repository, 1)
@@ -84,7 +84,7 @@ async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works
 
 
 async def test_confirmed_writes_survive_a_crash_of_the_server(own_postgres: Postgres, expected_errors: ExpectedErrors) -> None:
-    expected_errors("it is tried again every 5 s")
+    expected_errors("retrying every 5 s")
     database = await open_database(own_postgres.url())
     repository = AgentRepository(database, AGENT)
     confirmed: set[int] = set()

@@ -179,7 +179,7 @@ async def test_a_value_that_is_no_json_is_an_error_that_names_its_key_and_change
     before, changes = make_session(repository, ALICE, "t", {"the key": '"old"'}, {"the key": '"older"'})
     await before.store("another", 1)
     written = changes.pending_variables()
-    with pytest.raises(ValueError, match=r'variable "the key": .*only JSON values can be kept'):
+    with pytest.raises(ValueError, match=r'variable "the key": .*only JSON values can be stored'):
         await before.store("the key", NOT_JSON[what], scope=scope)
     assert changes.pending_variables() == written
     assert await before.get("the key") == "old"
@@ -188,7 +188,7 @@ async def test_a_value_that_is_no_json_is_an_error_that_names_its_key_and_change
 
 async def test_a_key_that_cannot_be_stored_is_named(repository: AgentRepository) -> None:
     session, changes = make_session(repository, ALICE, "t", {}, {})
-    with pytest.raises(ValueError, match="only JSON values can be kept"):
+    with pytest.raises(ValueError, match="only JSON values can be stored"):
         await session.store("\ud800", 1)
     with pytest.raises(ValueError, match=r"'a\\x00b'"):  # for which PostgreSQL has no room
         await session.store("a\0b", 1)

@@ -20,8 +20,8 @@ ALICE, BOB, CAROL = "alice@localhost", "bob@localhost", "carol@localhost"
 MALICE, ALICE_ELSEWHERE = "malice@localhost", "alice@localhost.example"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NOT_REMEMBERED = (
-    "I cannot store anything at the moment, so what you just said is not remembered yet."
-    " I answer as soon as I can; if you hear nothing, please ask again."
+    "I cannot store anything at the moment, so your message is not stored yet."
+    " I answer as soon as I can. If you get no answer, please ask again."
 )
 """The reply to a person whose turn could not be stored."""
 

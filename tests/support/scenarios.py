@@ -228,7 +228,7 @@ SCENARIOS: dict[Callable[[Driver], Awaitable[Any]], Any] = {
         "0: number 0",
         "0: the end",
         *(f"{number}: number {number}" for number in range(1, 6)),
-        "That is all for now: 6 messages are the ",
+        "That is all for now: a conversation is l",
     ],
     attachments: ["['a b.txt']", "['shared.txt']", "['media.txt']"],
     silence: (["0: the end"], ["the end"]),

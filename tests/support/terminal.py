@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -36,6 +37,7 @@ class Terminal:
         )
         os.close(tty)
         self.screen = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a read may end within a character
 
     def type(self, text: str) -> None:
         """Type a text."""
@@ -48,7 +50,7 @@ class Terminal:
             ready, _, _ = select.select([self._controller], [], [], TIMEOUT_S)
             assert ready, f"no {pattern}; the screen: {self.screen}"
             try:
-                self.screen += os.read(self._controller, 65536).decode(errors="replace")
+                self.screen += self._decoder.decode(os.read(self._controller, 65536))
             except OSError as error:
                 raise AssertionError(f"it ended without {pattern}: {self.screen}") from error
 
@@ -60,7 +62,7 @@ class Terminal:
         """Read until the program has ended, and return its exit code."""
         with contextlib.suppress(OSError):  # nobody has the other end any more
             while select.select([self._controller], [], [], TIMEOUT_S)[0]:
-                self.screen += os.read(self._controller, 65536).decode(errors="replace")
+                self.screen += self._decoder.decode(os.read(self._controller, 65536))
         return self.process.wait(TIMEOUT_S)
 
     @property

@@ -15,8 +15,8 @@ from tests.support.wait import TIMEOUT_S, eventually
 from tests.xmpp.profile.test_profile import Weather, connect_person, is_presence, next_presence
 
 RESPONSE = "{urn:xmpp:tmp:quick-response}response"
-WAITING_NOTICE = "I may not talk with you yet. I have asked whoever runs me, and tell you when I may."
-REFUSAL = "I may not talk with you. Ask whoever runs me for access."
+WAITING_NOTICE = "You don't have access to me yet. I have asked my operator, and tell you when you may write to me."
+REFUSAL = "You don't have access to me yet. Please ask my operator."
 
 
 # Prosody says "unavailable" to everybody who wishes to see anybody.
@@ -45,7 +45,7 @@ async def test_an_operator_is_asked_once_and_admits_a_person_for_good(real_serve
             alice.send("please?", agent.jid)
             assert await operator.ask("hello", agent.jid) == "hello"  # nothing came in between: it asks once
             assert presence_kinds(alice, agent.jid) <= NO_PRESENCE
-            assert await operator.ask(f"/admit {alice.jid}", agent.jid) == f"{alice.jid} may talk to me."
+            assert await operator.ask(f"/admit {alice.jid}", agent.jid) == f"{alice.jid} may talk to me now."
             first_lines = {(await alice.answer())["body"].splitlines()[0] for _ in range(2)}
             assert first_lines == {
                 "You may talk to weather & co now.",
@@ -54,7 +54,7 @@ async def test_an_operator_is_asked_once_and_admits_a_person_for_good(real_serve
             await next_presence(alice, agent.jid, is_presence("available"))
             await agent.restart()
             assert await alice.ask("still?", agent.jid) == "still?"
-            assert await operator.ask(f"/reject {alice.jid}", agent.jid) == f"{alice.jid} may not talk to me."
+            assert await operator.ask(f"/reject {alice.jid}", agent.jid) == f"{alice.jid} may not talk to me any more."
             await next_presence(alice, agent.jid, is_presence("unsubscribed"))
             await agent.restart()
             assert await alice.ask("and now?", agent.jid) == REFUSAL
@@ -74,7 +74,7 @@ async def test_people_who_are_rejected_or_not_decided_yet_see_nothing(real_serve
             for client in (alice, mallory):
                 client.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
                 assert client.jid in (await operator.answer())["body"]
-            assert await operator.ask(f"/reject {mallory.jid}", agent.jid) == f"{mallory.jid} may not talk to me."
+            assert await operator.ask(f"/reject {mallory.jid}", agent.jid) == f"{mallory.jid} may not talk to me any more."
             await next_presence(mallory, agent.jid, is_presence("unsubscribed"))
             assert await mallory.ask("please?", agent.jid) == REFUSAL
             with pytest.raises(IqError, match="service-unavailable"):
@@ -96,12 +96,12 @@ async def test_only_an_operator_decides(real_server: XmppServer, tmp_path: Path)
         async with run_agent(Echo(), real_server, tmp_path, policy=policy, admission={"ask": True}) as agent:
             assert await mallory.ask(f"/admit {mallory.jid}", agent.jid) == WAITING_NOTICE
             await operator.answer()
-            refusal = "/admit is for those who run me."
+            refusal = "/admit is for my operators only."
             assert await alice.ask(f"/admit {mallory.jid}", agent.jid) == refusal
             mallory.send("hello?", agent.jid)
             assert "is not a JID" in await operator.ask("/admit somebody", agent.jid)
             assert await operator.ask(f"/reject {alice.jid}", agent.jid) == (
-                f"{alice.jid} may talk to me all the same: the configuration says so (access)."
+                f"{alice.jid} may still talk to me: the configuration allows it (access)."
             )
             assert await alice.ask("hello", agent.jid) == "hello"
             assert mallory.messages.empty()
@@ -163,6 +163,6 @@ async def test_operators_admit_people_on_a_server_without_rosters(embedded: Xmpp
     ):
         assert await alice.ask("hello", agent.jid) == WAITING_NOTICE
         assert alice.jid in (await operator.answer())["body"]
-        assert await operator.ask(f"/admit {alice.jid}", agent.jid) == f"{alice.jid} may talk to me."
+        assert await operator.ask(f"/admit {alice.jid}", agent.jid) == f"{alice.jid} may talk to me now."
         assert (await alice.answer())["body"] == "You may talk to echo now."
         assert await alice.ask("hello", agent.jid) == "hello"

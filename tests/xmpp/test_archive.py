@@ -334,7 +334,7 @@ async def test_strangers_get_no_reply_to_old_messages(archive_only_server: XmppS
         assert agent.host.archive.received_count >= 1
         assert agent.gateway.dropped["no request"] >= 1
         mallory.send("let me in now", agent.jid)
-        assert "may not talk with you" in (await mallory.answer())["body"]
+        assert "You don't have access to me yet" in (await mallory.answer())["body"]
         assert mallory.messages.empty()
         assert queries_of(agent) == []
 

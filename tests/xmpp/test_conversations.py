@@ -99,8 +99,8 @@ async def test_active_counts_and_over_the_limit_there_is_one_notice_then_silence
             assert await alice.ask(f"m{number}.", agent.jid) == f"m{number}. after {number}"
             assert await _state(agent, alice) == ("active", number + 1)
         notice = await alice.ask("one too many", agent.jid)
-        assert "3 messages are the limit of a conversation" in notice
-        assert "Write again in 2 s, or begin another thread" in notice
+        assert "a conversation is limited to 3 messages" in notice
+        assert "Write again in 2 s, or start" in notice
         assert await _state(agent, alice) == ("max_interactions_reached", 3)
         alice.send("silence", agent.jid)
         clock.advance(seconds=1.4)
@@ -233,7 +233,7 @@ async def test_a_reset_at_the_limit_reopens_a_conversation_with_the_same_memory(
         StockClient(*await local_server.account(), local_server) as alice,
     ):
         await alice.ask("hello", agent.jid)
-        assert "1 message is the limit" in await alice.ask("too many", agent.jid)
+        assert "a conversation is limited to 1 message" in await alice.ask("too many", agent.jid)
         assert await agent.runner.control.reset(f"{alice.jid}_{agent.jid}")
         assert await _state(agent, alice) == ("active", 0)
         assert await alice.ask("kept", agent.jid) == "kept 0"

@@ -166,7 +166,7 @@ async def test_strangers_are_not_asked_for_their_features(prosody: XmppServer, t
     ):
         mallory.xmpp.send_presence(pto=agent.jid)
         mallory.send("hi", agent.jid)
-        assert "may not talk with you" in (await mallory.answer())["body"]
+        assert "You don't have access to me yet" in (await mallory.answer())["body"]
         assert agent.host.peer_features._devices == {}
 
 

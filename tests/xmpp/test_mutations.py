@@ -32,7 +32,7 @@ def receive(agent: OnlineAgent, stanza: Element, caplog: pytest.LogCaptureFixtur
     connection = agent.host.connection
     connection.client.data_received(tostring(stanza))
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
-    assert connection.rejected.keys() <= {"more than 64 levels", "too many stanzas of one sender"}
+    assert connection.rejected.keys() <= {"more than 64 levels", "too many stanzas from one sender"}
     assert connection.client.is_connected()
 
 

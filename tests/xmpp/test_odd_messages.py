@@ -68,7 +68,7 @@ async def test_an_encrypted_message_is_answered_once_with_what_to_do(local_serve
             client.send(None, echo.jid, extra_xml=omemo)
         for client in (alice, bob):
             text = str((await client.answer())["body"])
-            assert text.startswith("Your message is encrypted with OMEMO, and I cannot read it. Switch the encryption")
+            assert text.startswith("Your message is encrypted with OMEMO, and I cannot read it. Switch off the encryption")
         assert await alice.ask("unencrypted", echo.jid) == "unencrypted"
         assert [request.payload["query"] for request in echo.agent.requests] == ["unencrypted"]
         await _assert_healthy(alice, echo)

@@ -180,7 +180,7 @@ async def test_a_person_fills_in_forms_and_corrects_a_question_in_profanity(real
         await screen.wait_for("Yes, do it: TRUE")
         await screen.type("/form submit")
         await screen.type(f"/msg {jid}")
-        await screen.wait_for("forget-me completed", "Forgotten: 1 conversation, 1 turn")
+        await screen.wait_for("forget-me completed", "Deleted: 1 conversation, 1 turn")
 
 
 async def test_a_person_sends_the_commands_that_profanity_has_too(real_server: XmppServer, tmp_path: Path) -> None:
@@ -210,8 +210,8 @@ async def test_a_person_sends_the_commands_that_profanity_has_too(real_server: X
 
         # With a space before the slash, or with the other character, they are the agent's.
         await screen.type(" /help")
-        hint = "If your client runs such a line itself, write a space before the slash, or ! instead of"
-        await screen.wait_for("I am notes", "/status   where this conversation is", hint)
+        hint = "If your client runs such a line itself, write a space before the slash, or ! instead"
+        await screen.wait_for("I am notes", "/status   show the state of this conversation", hint)
         for line in (" /status", "!status"):
             await screen.type(line)
             await screen.wait_for(f"me: {line}", "This conversation is active: 1 of 100 messages")

@@ -112,7 +112,7 @@ async def test_two_machines_that_never_repeat_are_bounded_by_max_interactions(lo
             run_plain_spade_agent(local_server, behaviour),
             StockClient(*await local_server.account(), local_server) as bob,
         ):
-            await eventually(lambda: any("25 messages are the limit" in body for body in behaviour.received))
+            await eventually(lambda: any("limited to 25 messages" in body for body in behaviour.received))
             for _ in range(3):
                 await bob.ask("quiet?", agent.jid)
             assert len(behaviour.received) == 26
@@ -122,7 +122,7 @@ async def test_a_bounce_is_no_request_and_fails_the_call(any_server: XmppServer,
     # The embedded server returns what is for another server, and takes in silence what is for nobody.
     nobody = f"nobody-here@{'elsewhere.org' if any_server.kind == 'embedded' else any_server.domain}"
     async with run_agent(Echo(), any_server, tmp_path) as echo:
-        with pytest.raises(PeerUnavailableError, match=f"{nobody} is not there"):
+        with pytest.raises(PeerUnavailableError, match=f"{nobody} is not available"):
             await echo.peers.ask(nobody, "hello?", timeout=TIMEOUT_S)
         # The bounce of a text has the body, on ejabberd.
         echo.host.send([OutboundMessage(nobody, f"<message to='{nobody}' type='chat' id='b'><body>hello?</body></message>")])
@@ -162,7 +162,7 @@ async def test_an_agent_answers_not_itself(local_server: XmppServer, tmp_path: P
 async def test_a_stranger_is_refused_once_and_then_hears_nothing(real_server: XmppServer, tmp_path: Path) -> None:
     stranger = await real_server.account(domain=OTHER_DOMAIN)
     async with run_agent(Echo(), real_server, tmp_path) as echo, StockClient(*stranger, real_server) as mallory:
-        assert "I may not talk with you" in await mallory.ask("let me in", echo.jid)
+        assert "You don't have access to me yet" in await mallory.ask("let me in", echo.jid)
         for number in range(3):
             mallory.send(f"please {number}", echo.jid, thread=str(number))
         await eventually(lambda: echo.gateway.dropped["not admitted"] == 4)
@@ -180,7 +180,7 @@ async def test_a_stranger_is_refused_once_and_then_hears_nothing(real_server: Xm
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         assert await mallory.ask("let me in", open_agent.jid) == "let me in"
-        assert "I may not talk with you" in await alice.ask("and me?", open_agent.jid)
+        assert "You don't have access to me yet" in await alice.ask("and me?", open_agent.jid)
     async with (
         run_agent(Echo(), real_server, tmp_path, access=[stranger[0]]) as agent_for_one,
         StockClient(*stranger, real_server) as mallory,

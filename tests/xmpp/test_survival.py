@@ -207,7 +207,7 @@ async def test_a_message_is_not_acknowledged_before_it_is_durable(real_server: X
 async def test_messages_during_a_full_disk_are_answered_when_there_is_room_again(
     real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("database or disk is full", "what came in cannot be stored; it is not acknowledged")
+    expected_errors("database or disk is full", "cannot store received messages")
     policy, timings = replace(UNLIMITED, timings=RunnerTimings(retry_s=0.3)), ConnectionTimings(renewal_delay_s=0.3)
 
     async def set_max_pages(pages: int) -> None:
@@ -230,9 +230,9 @@ async def test_messages_during_a_full_disk_are_answered_when_there_is_room_again
         for text in asked:
             alice.send(text, agent.jid)
         apology = (await alice.answer())["body"]
-        assert apology.startswith("I cannot store anything at the moment, so what you just said is not remembered yet.")
+        assert apology.startswith("I cannot store anything at the moment, so your message is not stored yet.")
         await eventually(lambda: agent.host.connection.session_count >= 2)  # and what came in was not acknowledged
-        assert "cannot be stored; it is not acknowledged" in caplog.text
+        assert "cannot store received messages" in caplog.text
         await set_max_pages(100_000)
         receiver = Receiver(alice)
         await receiver.receive_until(lambda messages: set(asked) <= set(texts(messages)), 30)

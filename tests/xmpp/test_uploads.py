@@ -80,7 +80,7 @@ async def test_a_file_is_uploaded_with_progress_and_fetched_as_it_was(upload_ser
 
 async def test_a_file_too_large_is_refused_before_it_is_sent(upload_server: XmppServer) -> None:
     async with FileSession(upload_server) as files:
-        with pytest.raises(UploadError, match="it has 200,001 bytes, and the server takes 200,000"):
+        with pytest.raises(UploadError, match="it has 200,001 bytes, and the server accepts 200,000"):
             await files.upload("a.txt", b"x" * (MAX_UPLOAD_BYTES + 1))
         assert await files.upload("a.txt", b"x")
 
@@ -95,7 +95,7 @@ async def test_a_refusal_of_the_service_is_quoted(upload_server: XmppServer) -> 
 
     removed: list[Element] = []
     async with FileSession(upload_server, remove_limit) as files:
-        with pytest.raises(UploadError, match="it has 200,001 bytes, and the server takes 200,000"):
+        with pytest.raises(UploadError, match="it has 200,001 bytes, and the server accepts 200,000"):
             await files.upload("a.txt", b"x" * (MAX_UPLOAD_BYTES + 1))
         assert removed
 
@@ -118,7 +118,10 @@ async def test_a_server_without_the_service_is_named_with_the_remedy(real_server
 
 async def test_the_embedded_server_is_not_asked_for_a_service(embedded: XmppServer) -> None:
     async with FileSession(embedded) as files:
-        with LoopClock(), pytest.raises(UploadError, match="the embedded server has none"):  # it waits for no answer
+        with (
+            LoopClock(),
+            pytest.raises(UploadError, match="has no service for files; the embedded server has none"),
+        ):  # it waits for no answer
             await files.upload("a.txt", b"x")
 
 
@@ -152,7 +155,7 @@ async def test_an_address_that_does_not_answer_is_one_warning_with_the_remedy(
         session = FileSession(upload_server, break_address)
         async with session as files:
             assert await session.uploads.find_problem() is None
-            with pytest.raises(UploadError, match="the server takes 200,000"):
+            with pytest.raises(UploadError, match="the server accepts 200,000"):
                 await files.upload("a.txt", b"x" * (MAX_UPLOAD_BYTES + 1))
             assert warnings() == []  # the service works
             is_broken = True
@@ -163,8 +166,10 @@ async def test_an_address_that_does_not_answer_is_one_warning_with_the_remedy(
                 with pytest.raises(UploadError, match="the connection fails"):
                     await files.upload("a.txt", b"x")
             [warning] = warnings()
-            assert warning.startswith(f"files cannot be uploaded, so long answers go in several messages: {problem.problem}; ")
-            assert f"see whether this machine reaches https://localhost:{closed_port} and trusts its certificate" in warning
+            assert warning.startswith(
+                f"files cannot be uploaded, so long answers are sent in several messages: {problem.problem}; "
+            )
+            assert f"check that this machine can reach https://localhost:{closed_port} and trusts its certificate" in warning
             is_broken = False
             assert await files.upload("a.txt", b"x")
             assert warnings()[1:] == ["files can be uploaded again"]
@@ -193,7 +198,9 @@ async def test_a_platform_warns_once_at_its_start_that_its_server_keeps_no_files
     assert len(warnings()) == bool(over_bytes)
     if over_bytes:
         [warning] = warnings()
-        assert warning.startswith(f"{real_server.domain}: files cannot be uploaded, so long answers go in several messages: ")
+        assert warning.startswith(
+            f"{real_server.domain}: files cannot be uploaded, so long answers are sent in several messages: "
+        )
         assert "has no service for files (XEP-0363); Prosody has it as http_file_share" in warning
         assert warning.endswith("; enable it, or set limits.file_over_bytes to 0")
 
@@ -278,5 +285,5 @@ async def test_an_export_is_a_file_for_the_person(upload_server: XmppServer, tmp
         assert everything["person"] == alice.jid
         assert everything["conversations"][0]["turns"][0]["input"] == {"query": "remember the milk"}
         line, link = (await alice.ask("/export", jid)).splitlines()
-        assert "Whoever has the link can read it" in line
+        assert "Anyone who has the link can read it" in line
         assert json.loads((await fetch(link, allow_private=True)).data)["person"] == alice.jid

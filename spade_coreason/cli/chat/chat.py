@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 WAITING_LINE_AFTER_S = 0.2
 _REFRESH_EVERY_S = 0.5
-_CANCEL_HINT = " (Ctrl-C takes it back)"
+_CANCEL_HINT = " (Ctrl-C cancels)"
 _MIN_THOUGHT_COLUMNS = 15
 
 
@@ -191,7 +191,7 @@ class Chat:
         if choices:
             _print_notice(", ".join(f"{number} {choice}" for number, choice in enumerate(choices, start=1)))
         if is_silent and not (answer.has_text or problem):
-            _print_notice(f"({local_part(jid)} has nothing to say)")
+            _print_notice(f"({local_part(jid)} ended its turn without an answer)")
 
 
 def _build_request(text: str) -> AgentRequest:
@@ -203,9 +203,9 @@ def _save_export(agent: str, text: str) -> None:
         path = write_export(agent, text)
     except OSError as error:
         problem = errors.format_error(error)
-        _print_notice(f"{problem}; nothing is written. Start the chat in a directory that you may write to.", "red")
+        _print_notice(f"{problem}; nothing was saved. Start the chat in a directory where you can write.", "red")
     else:
-        _print_notice(f"Written to {format_path(path)}. Only you can read the file.")
+        _print_notice(f"Saved to {format_path(path)}. Only you can read the file.")
 
 
 def _print_notice(text: str, style: str = "dim") -> None:

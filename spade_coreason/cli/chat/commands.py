@@ -79,21 +79,21 @@ def _switch_agent(name: str, roster: ChatRoster, width: int | None) -> str:
         return ""
     known_names = f"there {'is' if len(roster.names) == 1 else 'are'} {', '.join(roster.names)}."
     return wrap_notice(
-        f"There is no agent {name}; {known_names}" if name else f"/to NAME goes to an agent; {known_names}", width
+        f"There is no agent {name}; {known_names}" if name else f"/to NAME switches to an agent; {known_names}", width
     )
 
 
 def _help_lines(roster: ChatRoster, width: int | None) -> list[str]:
     has_several = len(roster.names) > 1
     lines = [
-        "What you type goes to the agent before the ▸.",
-        "Arrow up brings back what you typed. Alt-Enter begins a new line.",
-        "Ctrl-C takes back what you asked, while the answer is not whole.",
-        *(["Tab changes the agent, /to NAME goes to one."] if has_several else []),
+        "Your messages go to the agent named before the ▸.",
+        "Arrow up recalls earlier messages. Alt-Enter starts a new line.",
+        "Ctrl-C cancels your request while the agent answers.",
+        *(["Tab switches to the next agent, /to NAME to a certain one."] if has_several else []),
         f"/agents shows {'them all, and what they do' if has_several else 'what it does'}.",
-        "Behind a / Tab completes. A text that begins with / is written //.",
-        "/quit or Ctrl-D leaves.",
+        "Tab completes commands after a /. Use // to send a text that begins with /.",
+        "/quit or Ctrl-D quits.",
     ]
     help_ = [wrap_notice(line, width) for line in lines]
     known = [(name, description) for name, description in roster.commands.items() if name != "/help"]
-    return [*help_, wrap_notice("The agent knows:", width), render_columns(known, width)] if known else help_
+    return [*help_, wrap_notice("Commands of the agent:", width), render_columns(known, width)] if known else help_

@@ -27,30 +27,36 @@ if TYPE_CHECKING:
 @click.argument("agent", metavar="JID", shell_complete=complete_agents)
 @click.argument("text")
 @click.option("--json", "as_json", is_flag=True, help="Print every event of the answer as a line of JSON.")
-@click.option("--thread", help="The thread of the conversation.  [default: none, the one conversation of this account]")
-@click.option("--timeout", default=30.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Seconds to wait.")
+@click.option("--thread", help="The thread of the conversation.  [default: none, which is one conversation for each account]")
+@click.option(
+    "--timeout",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds to wait for the answer.",
+)
 @account_options
 def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: float, **account_values: Any) -> None:
     """Ask an agent one question and print its answer.
 
-    JID is the agent's address; a name alone is an agent on your own server. TEXT is the question, "-" reads it from standard
-    input; all of it goes to the agent, commands such as /help are for `chat`. Without --jid you are the guest of the platform
-    that runs here (see -c and --data).
+    JID is the agent's address. A name alone means an agent on your own server. TEXT is the question; "-" reads it from
+    standard input. The whole text goes to the agent: commands such as /help work in `chat` only. Without --jid, the question
+    comes from the guest account of the platform that runs here (see -c and --data).
 
     \b
       spade-coreason ask weather@localhost "Berlin"
       spade-coreason ask echo@example.org hello --jid me@example.org
 
-    On a terminal with colours the answer's Markdown is laid out; elsewhere, or with NO_COLOR, it is printed as it is.
+    On a terminal with colours, the Markdown of the answer is formatted. Otherwise, or with NO_COLOR, it is printed unchanged.
 
     Exit code: 0 answered, 1 the agent reported an error, 2 wrong usage or configuration, 3 no answer in time, 4 cannot
-    connect or log in, or the agent is not there. An agent that ends its turn without an answer is code 0 too, with a line
-    on standard error.
+    connect or log in, or the agent is unavailable. If the agent ends its turn without an answer, the code is 0 and a line on
+    standard error says so.
     """
     context = click.get_current_context()
     if context.args:
         whole = " ".join([text, *context.args])
-        raise click.UsageError(f"TEXT is one argument; put it into quotes: {shlex.quote(agent)} {shlex.quote(whole)}", context)
+        raise click.UsageError(f"TEXT is one argument; quote it: {shlex.quote(agent)} {shlex.quote(whole)}", context)
     question = _read_standard_input() if text == "-" else check_encoding(text, "TEXT")
     thread = check_encoding(thread, "--thread") if thread else None
     run_async(_ask(resolve_account(**account_values), agent, question, thread, timeout, as_json))
@@ -59,7 +65,7 @@ def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: f
 def _read_standard_input() -> str:
     question = decode_input(sys.stdin.buffer.read(), "TEXT")
     if not question:
-        raise ConfigError("TEXT", 'standard input is empty; write a question, or "" to ask nothing')
+        raise ConfigError("TEXT", 'standard input is empty; write a question there, or pass "" to send an empty one')
     return question
 
 
@@ -75,7 +81,7 @@ async def _ask(account: Account, agent: str, question: str, thread: str | None, 
                 async for event in events:
                     write(encode_json({"type": event.type, "data": dict(event.data)}) + "\n")
             elif not await _print_answer(events):
-                print(f"{jid} has nothing to say: it has ended its turn without an answer", file=sys.stderr, flush=True)
+                print(f"{jid} ended its turn without an answer", file=sys.stderr, flush=True)
         except asyncio.CancelledError:  # Ctrl-C: the rest has no reader
             client.cancel(jid, request)
             raise

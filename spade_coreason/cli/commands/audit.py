@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @click.group("audit", cls=CLIGroup)
 def command() -> None:
-    """See what agents did, and whether the record of it is whole.
+    """Show the audit trails of agents, and verify that they are unchanged.
 
-    What an agent gives to `response.audit` is there, and of agents with a language model each call of a tool and each
-    decision of a guardrail. Every entry holds the hash of the one before it.
+    A trail holds the entries that the agent writes with `response.audit`. For agents with a language model it also holds each
+    tool call and each decision of a guardrail. Every entry contains the hash of the one before it.
 
     \b
       spade-coreason audit list --agent assistant
@@ -33,11 +33,15 @@ def command() -> None:
 @command.command("list")
 @storage_options
 @click.option(
-    "--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many of each agent, the newest."
+    "--limit",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Show at most this many entries of each agent, the newest.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of the entries.")
 def list_(file: Path | None, data: Path | None, agent: str | None, limit: int, as_json: bool) -> None:
-    """List the newest entries of each agent in chronological order. Works beside a running platform.
+    """List the newest entries of each agent in chronological order. Works while the platform runs.
 
     \b
       spade-coreason audit list --agent assistant --limit 20
@@ -54,7 +58,7 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, limit: 
     if as_json:
         print(encode_json([_entry_record(jid, record) for jid, record in found], indent=2))
     elif not found:
-        print("There are none.")
+        print("No audit entries.")
     else:
         print_table(
             ("agent", "number", "when", "actor", "action", "resource", "outcome", "person"),
@@ -84,13 +88,13 @@ def _format_timestamp(text: str) -> str:
 
 @command.command("verify")
 @storage_options
-@click.option("--through", metavar="HASH", help="A hash from an earlier verification, which has to be in the trail.")
+@click.option("--through", metavar="HASH", help="A hash from an earlier verification, which the trail must still contain.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def verify(file: Path | None, data: Path | None, agent: str | None, through: str | None, as_json: bool) -> int:
-    """Check that no entry was changed, cut off or moved. Works beside a running platform.
+    """Verify that no entry was changed, removed or moved. Works while the platform runs.
 
-    Exit code: 0 all is well, 1 a trail is not whole. A program with write access to the database can rewrite a whole trail.
-    To detect that, note the printed hash in another place, and pass it later as --through.
+    Exit code: 0 no problem, 1 a trail was changed. A program with write access to the database can rewrite a whole trail.
+    To detect that, store the printed hash elsewhere, and pass it later as --through.
 
     \b
       spade-coreason audit verify
@@ -102,7 +106,7 @@ def verify(file: Path | None, data: Path | None, agent: str | None, through: str
 async def _verify(file: Path | None, data: Path | None, agent: str | None, through: str | None, as_json: bool) -> int:
     async with open_storage(file, data, agent) as storage:
         if through is not None and len(storage.agents) > 1:
-            raise ConfigError("--agent", f"is missing: --through is about one of {', '.join(storage.agents)}")
+            raise ConfigError("--agent", f"is missing: --through applies to one agent; name one of {', '.join(storage.agents)}")
         found: dict[str, AuditVerification] = {}
         for jid in storage.agents:
             repository = storage.repository(jid)
@@ -114,7 +118,7 @@ async def _verify(file: Path | None, data: Path | None, agent: str | None, throu
         for jid, verdict in found.items():
             _print_verdict(jid, verdict)
         if not found:
-            print("There are none.")
+            print("No audit entries.")
     return int(any(verdict.problems for verdict in found.values()))
 
 

@@ -27,10 +27,11 @@ from ..context import define_command as define, run_async
 def command(agent: str, timeout: float, **account_values: Any) -> int:
     """Chat with an agent in the terminal.
 
-    JID is the agent's address; a name alone is an agent on your own server. You keep one conversation with it, also over
-    several chats. Without --jid you are the guest of the platform that runs here (see -c and --data). In the chat Tab changes
-    to the other agents of that platform, /help shows what there is, /quit or Ctrl-D leaves. Without a terminal every line of
-    standard input is a question.
+    JID is the agent's address. A name alone means an agent on your own server. Your conversation with the agent continues in
+    the next chat. Without --jid you chat as the guest of the platform that runs here (see -c and --data).
+
+    In the chat, Tab switches to the other agents of that platform, /help lists the commands, and /quit or Ctrl-D quits.
+    Without a terminal, each line of standard input is sent as a question.
 
     \b
       spade-coreason chat notes@localhost

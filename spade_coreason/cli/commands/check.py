@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 def command(file: Path | None, as_json: bool) -> int:
     """Check a configuration without changing anything.
 
-    Reads the file, imports and builds every agent, looks whether the MCP servers of agents offer what manifests require,
-    logs in with every account of an external server, and says what that server can do. No account is made, no message is
-    sent. Exit code: 0 all is well, 2 a mistake in the configuration, 4 a server that cannot be reached or refuses an account.
+    Reads the file, imports and builds every agent, and checks that the MCP servers offer the tools that manifests require.
+    On an external server it also logs in with every account, and lists the features of the server. No account is created, and
+    no message is sent.
+
+    Exit code: 0 no problem, 2 a mistake in the configuration, 4 a server that cannot be reached or refuses an account.
 
     \b
       spade-coreason check

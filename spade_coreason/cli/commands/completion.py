@@ -12,7 +12,7 @@ from ..context import PROGRAM, define_command as define
 @define("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    """Print the script that completes commands in your shell.
+    """Print the completion script for your shell.
 
     \b
       echo 'eval "$(spade-coreason completion bash)"' >> ~/.bashrc
@@ -21,6 +21,6 @@ def command(shell: str) -> None:
     """
     kind = get_completion_class(shell)
     if kind is None:
-        raise ConfigError("SHELL", f"there is no completion for {shell}")
+        raise ConfigError("SHELL", f"completion is not available for {shell}")
     root = click.get_current_context().find_root().command
     print(kind(root, {}, PROGRAM, "_SPADE_COREASON_COMPLETE").source())

@@ -14,15 +14,21 @@ from ..context import define_command as define, run_async
 
 @define("conversations")
 @storage_options
-@click.option("--state", type=click.Choice([state.value for state in ConversationState]), help="Only those in this state.")
 @click.option(
-    "--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many of each agent, the newest."
+    "--state", type=click.Choice([state.value for state in ConversationState]), help="Show only conversations in this state."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of their records.")
+@click.option(
+    "--limit",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Show at most this many conversations of each agent, the newest.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of records.")
 def command(file: Path | None, data: Path | None, agent: str | None, state: str | None, limit: int, as_json: bool) -> None:
     """List conversations and their states.
 
-    Works beside a running platform. INTERACTIONS are those since a conversation began or began anew; `sessions list` counts
+    Works while the platform runs. The column "interactions" counts the turns of the current episode; `sessions list` counts
     all turns. The JSON records have the keys conversation_id, state, interaction_count, max_interactions, created_at and
     last_interaction.
 
@@ -48,7 +54,7 @@ async def _list(
     if as_json:
         print(encode_json([conversation.contract_record.dump() for _, conversation in found], indent=2))
     elif not found:
-        print("There are none.")
+        print("No conversations.")
     else:
         columns = ("agent", "conversation", "state", "interactions", "of", "begun", "last")
         rows = []

@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 
 
 @define("demo")
-@config_option("config/demo.yaml, else the same from the package")
+@config_option("config/demo.yaml, else the built-in one")
 @data_option
 def command(file: Path | None, data: Path | None) -> int:
-    """Talk to the ready-made agents on a server of their own.
+    """Chat with ready-made agents on a local server.
 
-    Starts a server on this machine with echo, notes, relay and assistant, and a chat with them. What you tell them is kept in
-    the data directory. The assistant uses the language model of OPENAI_API_KEY (or OPENAI_BASE_URL) and OPENAI_MODEL; where
-    none is named, a script on this machine, which says that it is one, plays the model. Without a terminal it holds a
-    conversation by itself, prints it, and its exit code is 0 only if every answer was right.
+    Starts a local server with the agents echo, notes, relay and assistant, and a chat with them. Your conversations are stored
+    in the data directory. The assistant uses the language model of OPENAI_API_KEY (or OPENAI_BASE_URL) and OPENAI_MODEL. If
+    none is set, a local script stands in for the model, and says so.
+
+    Without a terminal, the demo asks its own questions and prints the conversation. Its exit code is then 0 only if every
+    answer was right.
 
     \b
       spade-coreason demo
@@ -37,7 +39,9 @@ def command(file: Path | None, data: Path | None) -> int:
     show_tracebacks()
     settings = load_demo_settings(file, data)
     if not settings.server.is_local:
-        raise ConfigError(settings.place("server.mode"), "a demo has a server of its own; use `up` and `chat` instead")
+        raise ConfigError(
+            settings.place("server.mode"), "the demo needs a local server; use `up` and `chat` with this configuration"
+        )
     return run_async(_demo(settings))
 
 
@@ -54,7 +58,7 @@ async def _demo(settings: Settings) -> int:
 
             return await play_demo(settings, model_line)
         await _chat(settings, model_line)
-    print(f"Stopped. Your notes are kept in {_format_data_dir(settings)}/; run it again and ask.")
+    print(f"Stopped. Your notes are stored in {_format_data_dir(settings)}/; run the demo again and ask for them.")
     return 0
 
 
@@ -68,7 +72,7 @@ async def _chat(settings: Settings, model_line: str) -> None:
     async with Platform(settings) as platform, build_guest_client(platform) as client:
         agents = platform.agent_descriptions
         if not agents:
-            raise ConfigError(settings.place("agents"), "there are none; add one")
+            raise ConfigError(settings.place("agents"), "the list is empty; add an agent")
         print_platform(platform)
         print_model(model_line)
         print_guest(client.jid, len(agents))

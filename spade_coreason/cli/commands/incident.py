@@ -24,18 +24,24 @@ _LISTED = 20
 @define("incident")
 @click.argument("words", metavar="[ID]", nargs=-1, shell_complete=complete_incidents)
 @storage_options
-@click.option("--message", "has_texts", is_flag=True, help="Also show what the exceptions say; an entry in the audit trail.")
+@click.option(
+    "--message",
+    "has_texts",
+    is_flag=True,
+    help="Also show the messages of the exceptions. This writes an entry to the audit trail.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     words: tuple[str, ...], file: Path | None, data: Path | None, agent: str | None, has_texts: bool, as_json: bool
 ) -> None:
-    """Show the exception behind an incident that a person was told of.
+    """Show the exception behind an incident number.
 
-    ID is the number that the person was told: "Something went wrong on my side (incident 1f2e3d4c)". Without ID the newest
-    twenty are listed. Works beside a running platform.
+    ID is the number in the message that the person received: "Something went wrong on my side (incident 1f2e3d4c)". Without
+    ID, the newest twenty incidents are listed. Works while the platform runs.
 
-    What an exception says may quote a person, so it is shown with --message only, and that is an entry in the audit trail
-    of the agent. The oldest incidents are deleted beyond 1,000 of an agent or 100 of a person, and with the person's data.
+    The message of an exception may quote a person. It is shown only with --message, which writes an entry to the audit trail
+    of the agent. The newest 1,000 incidents of an agent and the newest 100 of a person are kept. They are deleted with the
+    person's data.
 
     \b
       spade-coreason incident
@@ -44,7 +50,7 @@ def command(
     """
     if not words:
         if has_texts:
-            raise ConfigError("--message", "is for one incident; name it: spade-coreason incident ID --message")
+            raise ConfigError("--message", "needs the number of an incident: spade-coreason incident ID --message")
         run_async(_list(file, data, agent, as_json))
     else:
         run_async(_show(file, data, agent, " ".join(words), has_texts, as_json))
@@ -58,7 +64,7 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, as_json
     if as_json:
         print(encode_json([_record(incident, has_texts=False) for incident in found], indent=2))
     elif not found:
-        print("There are none.")
+        print("No incidents.")
     else:
         print_table(("id", "agent", "time", "type", "place"), [_row(incident) for incident in found])
 
@@ -84,7 +90,7 @@ async def _read_texts(file: Path | None, data: Path | None, agent: str | None, d
         return await request_incident_texts(data_dir, incident)
     async with open_storage(file, data, agent, is_exclusive=True) as storage:
         if storage.database is None:
-            raise ConfigError("ID", f"incident {incident.number} has just been deleted")
+            raise ConfigError("ID", f"incident {incident.number} was deleted a moment ago")
         return await read_incident_texts(storage.database, incident.agent, incident.row, incident.number)
 
 

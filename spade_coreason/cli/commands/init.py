@@ -17,13 +17,13 @@ from ..scaffold import MODEL_HINTS, MODEL_PACKAGES, MODEL_QUESTION, MODEL_SETUP,
 
 @define("init")
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--name", help="The name of its agent.  [default: that of DIR]")
-@click.option("--llm", "uses_model", is_flag=True, help="An agent with a language model.")
+@click.option("--name", help="The name of the agent.  [default: the name of DIR]")
+@click.option("--llm", "uses_model", is_flag=True, help="Create an agent with a language model.")
 def command(directory: Path, name: str | None, uses_model: bool) -> None:
-    """Make a new project with an agent, its configuration and its test.
+    """Create a project with an agent, a configuration and a test.
 
-    DIR must be empty, or not there. The agent is named after it: in my-bot it is my-bot@localhost, in my_bot.py. The project
-    runs unchanged, without anything from a package index.
+    DIR must be empty or not exist. The agent is named after it: `init my-bot` creates the agent my-bot@localhost in my_bot.py.
+    The generated project runs unchanged, and installs nothing.
 
     \b
       spade-coreason init my-bot
@@ -33,20 +33,22 @@ def command(directory: Path, name: str | None, uses_model: bool) -> None:
     target = current_options().project / directory
     agent = derive_name(target.resolve().name) if name is None else AgentName(check_name(name), name)
     if target.exists() and any(target.iterdir()):
-        raise ConfigError(str(directory), "is not empty; name a new directory")
+        raise ConfigError(str(directory), "is not empty; name a directory that is empty or does not exist")
     for path, text in build_files(agent, uses_model=uses_model).items():
         file = target / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     shown = format_path(target)
-    print(f"{strip_control_characters(shown)} has the agent {agent.jid} in {agent.module}.py. Try it:")
+    print(f"{strip_control_characters(shown)} is ready: the agent {agent.jid} is in {agent.module}.py. Try it:")
     # A directory that begins with a dash would be an option.
     go_there = [] if shown == "." else [f"cd {shlex.quote(f'./{shown}' if shown.startswith('-') else shown)}"]
     for line in (*go_there, *([MODEL_SETUP] if uses_model else ()), f"{PROGRAM} up"):
         print(f"  {line}")
     question = shlex.quote(MODEL_QUESTION if uses_model else QUESTION)
-    print(f"and in another terminal there:\n  {PROGRAM} ask {agent.jid} {question}")
+    print(f"and in another terminal, in the same directory:\n  {PROGRAM} ask {agent.jid} {question}")
     for hint in MODEL_HINTS if uses_model else ():
         print(hint)
     if uses_model and not all(map(find_spec, MODEL_PACKAGES)):
-        warn(f"the client of a model is not installed here ({' and '.join(MODEL_PACKAGES)}); README.md there says how")
+        warn(
+            f"the packages for language models are not installed ({' and '.join(MODEL_PACKAGES)}); see README.md of the project"
+        )

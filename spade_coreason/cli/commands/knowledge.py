@@ -26,10 +26,10 @@ def _knowledge_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options `-c FILE`, `--data DIR`, `--person`, `--conversation` and `--json`."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option("--conversation", metavar="ID", help="What belongs to this conversation."),
-        click.option("--person", metavar="JID", help="What belongs to this person."),
+        click.option("--conversation", metavar="ID", help="Documents of this conversation only."),
+        click.option("--person", metavar="JID", help="Documents of this person only."),
         data_option,
-        config_option("config/platform.yaml, if there is one"),
+        config_option("config/platform.yaml, if it exists"),
     ):
         function = option(function)
     return function
@@ -40,7 +40,7 @@ _agent_argument = click.argument("agent", shell_complete=complete_agents)
 
 @click.group("knowledge", cls=CLIGroup)
 def command() -> None:
-    """Give documents to agents, and see what they know.
+    """Add, list, search or remove the documents that agents can search.
 
     \b
       spade-coreason knowledge add notes handbook.pdf docs/
@@ -62,11 +62,10 @@ def add(
     conversation: str | None,
     as_json: bool,
 ) -> None:
-    """Give an agent files: text, Markdown and PDF.
+    """Add files to the knowledge of an agent: text, Markdown and PDF.
 
-    PATHS are files, and directories of which all are meant. Works beside a running platform, which takes them in. A file that
-    is known already changes nothing, one that has changed is updated, and what was interrupted goes on where it was, by the
-    same command again.
+    PATHS are files or directories; a directory stands for all files below it. Works while the platform runs. Unchanged files
+    are skipped, and changed files are updated. After an interruption, run the same command again to continue.
 
     \b
       spade-coreason knowledge add notes handbook.pdf docs/
@@ -82,7 +81,7 @@ async def _add(
 
     files = list(find_files(paths, load_storage_settings(file, data).data_dir))
     if not files:
-        raise KnowledgeError(f"{', '.join(map(str, paths))}: there are no text, Markdown or PDF files below it")
+        raise KnowledgeError(f"{', '.join(map(str, paths))}: contains no text, Markdown or PDF files")
     records: list[dict[str, str]] = []
     async with _open_knowledge(file, data, agent, creates_directory=True) as knowledge:
         with progress_bar(len(files)) as progress:
@@ -111,7 +110,7 @@ async def _add(
 def list_(
     agent: str, file: Path | None, data: Path | None, person: str | None, conversation: str | None, as_json: bool
 ) -> None:
-    """List the documents of an agent. Works beside a running platform.
+    """List the documents of an agent. Works while the platform runs.
 
     \b
       spade-coreason knowledge list notes
@@ -140,7 +139,7 @@ async def _list(agent: str, file: Path | None, data: Path | None, owner: dict[st
         print(encode_json(records, indent=2))
         return
     if not found:
-        print("There is nothing.")
+        print("No documents.")
     else:
         columns = ("document", "passages", *(("indexed",) if has_embedder else ()), "characters", "added")
         rows = [
@@ -149,14 +148,14 @@ async def _list(agent: str, file: Path | None, data: Path | None, owner: dict[st
         print_table(columns, rows)
     if missing:
         count = sum(missing.values())
-        print(f"{count} passages have no vector by the configured model: spade-coreason knowledge reindex {agent}")
+        print(f"{count} passages have no vector of the configured model; run: spade-coreason knowledge reindex {agent}")
 
 
 @command.command("search")
 @_agent_argument
 @click.argument("query")
-@click.option("--limit", type=click.IntRange(1), default=5, show_default=True, help="So many passages at most.")
-@click.option("--threshold", type=click.FloatRange(0, 1), default=0.7, show_default=True, help="The least score.")
+@click.option("--limit", type=click.IntRange(1), default=5, show_default=True, help="Show at most this many passages.")
+@click.option("--threshold", type=click.FloatRange(0, 1), default=0.7, show_default=True, help="The lowest score to show.")
 @_knowledge_options
 def search(
     agent: str,
@@ -169,9 +168,9 @@ def search(
     conversation: str | None,
     as_json: bool,
 ) -> None:
-    """Show what an agent recalls for a question, with scores. Works beside a running platform.
+    """Show the passages that an agent finds for a question, with scores. Works while the platform runs.
 
-    QUERY is the question, or some words of it.
+    QUERY is a question or a few words.
 
     \b
       spade-coreason knowledge search notes "How long can I return it?"
@@ -197,7 +196,7 @@ async def _search(
         records = [{"score": f.score, "document": f.document, "passage": f.passage, "text": f.text} for f in found]
         print(encode_json(records, indent=2))
     elif not found:
-        print(f"Nothing has a score of {threshold:g} or more{'; a lower --threshold may find some' if threshold else ''}.")
+        print(f"No passage has a score of {threshold:g} or more{'; try a lower --threshold' if threshold else ''}.")
     for hit in found if not as_json else ():
         print(f"{hit.score:.2f}  {one_line(hit.document, 10_000)} ({hit.passage})")
         print("      " + strip_control_characters(hit.text).replace("\n", "\n      "))
@@ -207,7 +206,7 @@ async def _search(
 @_agent_argument
 @click.argument("documents", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Remove all documents.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_knowledge_options
 def remove(
     agent: str,
@@ -220,16 +219,16 @@ def remove(
     conversation: str | None,
     as_json: bool,
 ) -> None:
-    """Take documents away from an agent: names as `knowledge list` shows them, files, or directories of files.
+    """Remove documents from the knowledge of an agent.
 
-    Works beside a running platform.
+    DOCUMENTS are names from `knowledge list`, files, or directories of files. Works while the platform runs.
 
     \b
       spade-coreason knowledge remove notes handbook.pdf
       spade-coreason knowledge remove notes --all
     """
     if bool(documents) == everything:
-        raise ConfigError("knowledge remove", "say what: DOCUMENTS or --all, one of them")
+        raise ConfigError("knowledge remove", "needs either DOCUMENTS or --all")
     run_async(_remove(agent, documents, file, data, _owner_arguments(person, conversation), yes, as_json))
 
 
@@ -257,7 +256,9 @@ async def _remove(
     if as_json:
         print(encode_json(names, indent=2))
         return
-    print(f"{jid}: removed {len(names)} document{'' if len(names) == 1 else 's'}." if names else f"{jid}: there was nothing.")
+    print(
+        f"{jid}: removed {len(names)} document{'' if len(names) == 1 else 's'}." if names else f"{jid}: no documents to remove."
+    )
     for name in names:
         print(f"  {name}")
 
@@ -266,19 +267,20 @@ def _match_documents(pattern: str, document_names: list[str]) -> list[str]:
     path = str(Path(pattern).absolute())
     found = [name for name in document_names if name in (pattern, path) or name.startswith(f"{path}/")]
     if not found:
-        raise ConfigError("DOCUMENTS", f'there is no "{pattern}"; `knowledge list` shows what there is')
+        raise ConfigError("DOCUMENTS", f'there is no document "{pattern}"; `knowledge list` shows them all')
     return found
 
 
 @command.command("reindex")
 @_agent_argument
-@config_option("config/platform.yaml, if there is one")
+@config_option("config/platform.yaml, if it exists")
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def reindex(agent: str, file: Path | None, data: Path | None, as_json: bool) -> None:
-    """Make the vectors that are missing or of another model, of all that an agent knows.
+    """Compute missing and outdated vectors for the knowledge of an agent.
 
-    Works beside a running platform. What was interrupted goes on where it was, by the same command again.
+    A vector is outdated if another model computed it. Works while the platform runs. After an interruption, run the same
+    command again to continue.
 
     \b
       spade-coreason knowledge reindex notes
@@ -289,12 +291,12 @@ def reindex(agent: str, file: Path | None, data: Path | None, as_json: bool) -> 
 async def _reindex(agent: str, file: Path | None, data: Path | None, as_json: bool) -> None:
     async with _open_knowledge(file, data, agent) as knowledge:
         if knowledge is not None and knowledge.embedder is None:
-            raise ConfigError("knowledge.embedder", "is none: knowledge is found by its words, which needs no index")
+            raise ConfigError("knowledge.embedder", "is none: knowledge is searched by words only, which needs no vectors")
         with progress_bar(1) as progress:
             progress.start_item(agent)
             count = await knowledge.reindex(progress.update_item) if knowledge is not None else 0
         jid = knowledge.repository.agent if knowledge is not None else agent
-    print(encode_json({"indexed": count}) if as_json else f"{jid}: made {count} vector{'' if count == 1 else 's'}.")
+    print(encode_json({"indexed": count}) if as_json else f"{jid}: computed {count} vector{'' if count == 1 else 's'}.")
 
 
 def _owner_arguments(person: str | None, conversation: str | None) -> dict[str, str]:

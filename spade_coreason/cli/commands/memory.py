@@ -14,7 +14,7 @@ from ..context import CLIGroup, run_async
 
 @click.group("memory", cls=CLIGroup)
 def command() -> None:
-    """See, delete, import or compact what the agents remember.
+    """List, show, delete, import or compact the interaction memories of agents.
 
     \b
       spade-coreason memory list
@@ -28,7 +28,7 @@ def command() -> None:
 @storage_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
-    """List the conversations that agents remember something of. Works beside a running platform.
+    """List the conversations with interaction memories. Works while the platform runs.
 
     \b
       spade-coreason memory list --agent notes
@@ -47,7 +47,7 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, as_json
         records = [{"agent_id": jid, "conversation_id": name, "information": texts} for jid, name, texts in found]
         print(encode_json(records, indent=2))
     elif not found:
-        print("There is nothing.")
+        print("No interaction memories.")
     else:
         rows = [(jid, name, len(texts), one_line(texts[-1])) for jid, name, texts in found]
         print_table(("agent", "conversation", "entries", "newest"), rows)
@@ -58,9 +58,9 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, as_json
 @storage_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def show(file: Path | None, data: Path | None, agent: str | None, conversation: str, as_json: bool) -> None:
-    """Show what is remembered of a conversation, oldest first. Works beside a running platform.
+    """Show the interaction memory of a conversation, oldest entry first. Works while the platform runs.
 
-    CONVERSATION is its id, as `memory list` shows it.
+    CONVERSATION is an id from `memory list`.
 
     \b
       spade-coreason memory show alice@example.org_notes@example.org
@@ -73,9 +73,9 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, convers
         found = {jid: await storage.memory(jid).aget_information(conversation) for jid in storage.agents}
     found = {jid: texts for jid, texts in found.items() if texts}
     if not found:
-        raise ConfigError("CONVERSATION", f'nothing is remembered of "{conversation}"; `memory list` shows what there is')
+        raise ConfigError("CONVERSATION", f'no memory of the conversation "{conversation}"; `memory list` shows them all')
     if len(found) > 1:
-        raise ConfigError("--agent", f"is missing; {' and '.join(found)} remember a conversation of this id")
+        raise ConfigError("--agent", f"is missing: {' and '.join(found)} have a memory of this conversation; name one")
     [texts] = found.values()
     if as_json:
         print(encode_json(texts, indent=2))
@@ -86,21 +86,21 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, convers
 
 @command.command("clear")
 @storage_options
-@click.option("--conversation", metavar="ID", help="Forget this conversation.")
-@click.option("--all", "everything", is_flag=True, help="Forget all conversations.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--conversation", metavar="ID", help="Delete the memory of this conversation.")
+@click.option("--all", "everything", is_flag=True, help="Delete the memories of all conversations.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def clear(
     file: Path | None, data: Path | None, agent: str | None, conversation: str | None, everything: bool, yes: bool
 ) -> None:
-    """Delete what an agent remembers; its sessions stay (see `sessions clear`).
+    """Delete interaction memories of an agent, but not its sessions (see `sessions clear`).
 
-    The platform has to be stopped. --agent may be left out where there is only one.
+    Stop the platform first. --agent is required if there are several agents.
 
     \b
       spade-coreason memory clear --agent notes --conversation alice@example.org_notes@example.org
     """
     if bool(conversation) == everything:
-        raise ConfigError("memory clear", "say what: --conversation ID or --all, one of them")
+        raise ConfigError("memory clear", "needs either --conversation ID or --all")
     run_async(_clear(file, data, agent, conversation, yes))
 
 
@@ -111,7 +111,7 @@ async def _clear(file: Path | None, data: Path | None, agent: str | None, conver
         remembered = await memory.aget_all_conversations()
         names = remembered if conversation is None else [name for name in remembered if name == conversation]
         if not names:
-            print(f"{jid}: there was nothing.")
+            print(f"{jid}: no memories to delete.")
             return
         confirm(f"delete what {jid} remembers of {conversation or f'{len(names)} conversations'}", yes)
         await memory.aclear_conversations(names)
@@ -123,7 +123,7 @@ async def _clear(file: Path | None, data: Path | None, agent: str | None, conver
 @command.command("compact")
 @storage_options
 def compact(file: Path | None, data: Path | None, agent: str | None) -> None:
-    """Fold the journals into the memory files, which then are complete by themselves. Works beside a running platform.
+    """Merge the journals into the memory files, which are then complete. Works while the platform runs.
 
     \b
       spade-coreason memory compact --agent notes
@@ -137,16 +137,16 @@ async def _compact(file: Path | None, data: Path | None, agent: str | None) -> N
             memory = storage.memory(jid)
             await memory.aflush()
             conversations = await memory.aget_all_conversations()
-            print(f"{jid}: {memory.path} is complete." if conversations else f"{jid}: there is nothing.")
+            print(f"{jid}: {memory.path} is complete." if conversations else f"{jid}: no memories.")
 
 
 @command.command("import")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
 @storage_options
 def import_(file: Path | None, data: Path | None, agent: str | None, source: Path) -> None:
-    """Import an agent's memory FILE that spade_llm wrote; the file stays. Works beside a running platform.
+    """Import the memory FILE of a spade_llm agent. Works while the platform runs.
 
-    A second import of the same file adds nothing. --agent may be left out where there is only one.
+    FILE is not changed. A second import of it adds nothing. --agent is required if there are several agents.
 
     \b
       spade-coreason memory import spade_llm/data/agent_memory/notes_example.org_interactions.json --agent notes@example.org
@@ -158,4 +158,4 @@ async def _import(file: Path | None, data: Path | None, agent: str | None, sourc
     async with open_storage(file, data, agent) as storage:
         jid = storage.only_agent
         count = await storage.memory(jid).aimport_file(source)
-    print(f"{jid}: imported {count} {'entry' if count == 1 else 'entries'}; {source} is kept and no longer needed.")
+    print(f"{jid}: imported {count} {'entry' if count == 1 else 'entries'}; {source} is unchanged and no longer needed.")

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @click.group("requests", cls=CLIGroup)
 def command() -> None:
-    """See the requests that ended the platform, and run them again or delete them.
+    """List requests that crashed the platform, and retry or delete them.
 
-    A request during which the platform died runs again at the next start. After two such deaths it runs alone. If the
-    platform dies then too, the request has failed: its sender gets an error, and it is kept here for seven days. `retry`
-    and `drop` are entries in the audit trail of the agent.
+    A request that was running when the platform crashed runs again at the next start. After two crashes it runs alone. If the
+    platform crashes once more, the request has failed: its sender gets an error, and the request is listed here for seven
+    days. `retry` and `drop` write an entry to the audit trail of the agent.
 
     \b
       spade-coreason requests list
@@ -37,7 +37,7 @@ def command() -> None:
 @storage_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
-    """List the failed requests, the oldest first, without their text. Works beside a running platform.
+    """List the failed requests, the oldest first, without their text. Works while the platform runs.
 
     \b
       spade-coreason requests list --agent notes
@@ -51,7 +51,7 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, as_json
     if as_json:
         print(encode_json([_record(request) for request in found], indent=2))
     elif not found:
-        print("There are none.")
+        print("No failed requests.")
     else:
         rows = [(r.id, r.agent, r.sender, r.crashes, format_time(r.received_at)) for r in found]
         print_table(("id", "agent", "sender", "crashes", "received"), rows)
@@ -62,9 +62,9 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, as_json
 @storage_options
 @click.option("--json", "as_json", is_flag=True, help="Print the request as JSON.")
 def show(file: Path | None, data: Path | None, agent: str | None, request_id: int, as_json: bool) -> None:
-    """Show a failed request with its text. Works beside a running platform.
+    """Show a failed request with its text. Works while the platform runs.
 
-    ID is the number that `requests list` shows.
+    ID is a number from `requests list`.
 
     \b
       spade-coreason requests show 4711
@@ -87,11 +87,11 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, request
 @command.command("retry")
 @click.argument("request_id", metavar="ID", type=int)
 @storage_options
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def retry(file: Path | None, data: Path | None, agent: str | None, request_id: int, yes: bool) -> None:
-    """Run a failed request again at the next start. The platform has to be stopped.
+    """Run a failed request again at the next start. Stop the platform first.
 
-    ID is the number that `requests list` shows.
+    ID is a number from `requests list`.
 
     \b
       spade-coreason requests retry 4711
@@ -102,11 +102,11 @@ def retry(file: Path | None, data: Path | None, agent: str | None, request_id: i
 @command.command("drop")
 @click.argument("request_id", metavar="ID", type=int)
 @storage_options
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def drop(file: Path | None, data: Path | None, agent: str | None, request_id: int, yes: bool) -> None:
-    """Delete a failed request. The platform has to be stopped.
+    """Delete a failed request. Stop the platform first.
 
-    ID is the number that `requests list` shows.
+    ID is a number from `requests list`.
 
     \b
       spade-coreason requests drop 4711
@@ -143,7 +143,7 @@ async def _find(storage: AgentStorage, request_id: int) -> CrashedRequest:
     for request in await _load_failed(storage):
         if request.id == request_id:
             return request
-    raise ConfigError("ID", f"there is no failed request {request_id}; `requests list` shows what there is")
+    raise ConfigError("ID", f"there is no failed request {request_id}; `requests list` shows them all")
 
 
 def _record(request: CrashedRequest) -> dict[str, Any]:

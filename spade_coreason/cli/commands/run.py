@@ -36,16 +36,22 @@ _OPTION_BY_KEY = {
 
 @define("run")
 @click.argument("agents", metavar=f"{_AGENT}...", nargs=-1, required=True)
-@click.option("--jid", help="The address of one agent.  [default: the attribute's name, at the server's domain]")
-@click.option("--option", "pairs", metavar="KEY=VALUE", multiple=True, help="An argument for its constructor; repeatable.")
-@click.option("--manifest", type=_FILE, metavar="FILE", help="Its manifest, YAML or JSON.")
-@click.option("--host", help="An XMPP server that runs already.  [default: a local one is started]")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port of that server, or of the local one.")
-@click.option("--domain", help="The domain of that server, if it is not its host or the JID's.")
-@click.option("--password-env", metavar="VAR", help=f"The variable with the agents' password.  [default: {PASSWORD_VARIABLE}]")
+@click.option("--jid", help="The address of the agent.  [default: the name of the attribute, at the server's domain]")
+@click.option(
+    "--option", "pairs", metavar="KEY=VALUE", multiple=True, help="An argument for the agent's constructor; repeatable."
+)
+@click.option("--manifest", type=_FILE, metavar="FILE", help="The agent's manifest (YAML or JSON).")
+@click.option("--host", help="The host of an existing XMPP server.  [default: a local server is started]")
+@click.option("--port", type=click.IntRange(1, 65535), help="The port of the server.")
+@click.option("--domain", help="The domain of the existing server.  [default: the domain of --jid, else --host]")
+@click.option(
+    "--password-env", metavar="VAR", help=f"The environment variable with the agents' password.  [default: {PASSWORD_VARIABLE}]"
+)
 @click.option("--password-file", type=_FILE, metavar="FILE", help="A file with the agents' password.")
-@click.option("--register", is_flag=True, help="Make the accounts on that server if they are not there.")
-@click.option("--ca-file", type=_FILE, metavar="FILE", help="The authority that signed the server's certificate.")
+@click.option("--register", is_flag=True, help="Register accounts that do not exist on the existing server.")
+@click.option(
+    "--ca-file", type=_FILE, metavar="FILE", help="A PEM file with the authority that signed the server's certificate."
+)
 @click.option("--no-verify", is_flag=True, help="Do not verify the server's certificate.")
 @reload_option
 @data_option
@@ -54,10 +60,10 @@ def command(
 ) -> None:
     """Run agents without a configuration file.
 
-    MODULE:ATTRIBUTE names a class, a function that makes the agent, or the agent itself. Without --host and --domain a
-    server is started for them on this machine. Values of --option are read as YAML: 3 is a number, [a, b] a list.
+    MODULE:ATTRIBUTE names a class, a function that makes the agent, or the agent itself. Without --host and --domain, a local
+    server is started. Values of --option are read as YAML: 3 is a number, [a, b] is a list.
 
-    Several agents have one server, and can ask each other. --jid, --option and --manifest are for one agent.
+    Several agents share one server, and can ask each other. --jid, --option and --manifest work with a single agent only.
 
     \b
       spade-coreason run weather:weather
@@ -98,13 +104,17 @@ def _build_settings(
     if len(specs) > 1:
         for option, value in (("--jid", jid), ("--option", pairs), ("--manifest", values["manifest"])):
             if value:
-                problem = f"is for one agent, and there are {len(specs)}; write a configuration for them: {PROGRAM} init"
+                problem = (
+                    f"works with one agent only, and you named {len(specs)}; use a configuration file instead: {PROGRAM} init"
+                )
                 raise ConfigError(option, problem)
     domain, host = values["domain"], values["host"]
     addresses = [jid or f"{default_agent_name(spec) or 'agent'}@{domain or host or 'localhost'}" for spec in specs]
     for number, address in enumerate(addresses):
         if (first := addresses.index(address)) < number:
-            problem = f"would be {address}, as {specs[first]} is; write a configuration with two names: {PROGRAM} init"
+            problem = (
+                f"would get the same address as {specs[first]}: {address}; name them in a configuration file: {PROGRAM} init"
+            )
             raise ConfigError(specs[number], problem)
     is_external = bool(host or domain) or ("@" in addresses[0] and _domain_of(addresses[0]) != "localhost")
     agents: list[dict[str, Any]] = [{"jid": address, "agent": spec} for address, spec in zip(addresses, specs, strict=True)]
@@ -162,7 +172,7 @@ def _describe_running(error: DataDirectoryInUseError, specs: tuple[str, ...], da
         place = [] if data is None else ["--data", str(data)]
         remedy = f"stop it, and run all agents together: {PROGRAM} run {shlex.join([*together, *place])}"
     else:
-        remedy = f"add {' and '.join(specs)} to `agents` in {running.configuration}, and start it again"
+        remedy = f"add {' and '.join(specs)} to `agents` in {running.configuration}, and restart the platform"
     return f"{error.directory}: in use by {owner}; {remedy}; or name another directory (--data DIR)"
 
 
@@ -176,11 +186,11 @@ def default_agent_name(spec: str) -> str:
 def _parse_option(pair: str) -> tuple[str, Any]:
     name, equals, text = pair.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(f"--option {pair}", "is no KEY=VALUE; write it like delay_s=0.2")
+        raise ConfigError(f"--option {pair}", "is not KEY=VALUE; write it like delay_s=0.2")
     try:
         return name.strip(), yaml.safe_load(text) if text else ""
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"--option {name.strip()}", "its value is no valid YAML; put it into quotes") from error
+        raise ConfigError(f"--option {name.strip()}", "the value is not valid YAML; quote it") from error
 
 
 def _read_password(jids: list[str], values: dict[str, Any]) -> str:
@@ -189,10 +199,10 @@ def _read_password(jids: list[str], values: dict[str, Any]) -> str:
     if variable is None:
         return read_password(names, values["password_file"])
     if values["password_file"] is not None:
-        raise ConfigError("--password-env", "there is --password-file too; keep one of the two")
+        raise ConfigError("--password-env", "conflicts with --password-file; use one of them")
     if password := os.environ.get(variable):
         return password
-    raise ConfigError(f"--password-env {variable}", f"this variable is not set; set it to the password of {names}")
+    raise ConfigError(f"--password-env {variable}", f"the variable is not set; set it to the password of {names}")
 
 
 def _print_started(platform: Platform, data: Path | None, server_options: str) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group("sessions", cls=CLIGroup)
 def command() -> None:
-    """See or delete what the agents said with whom.
+    """List, show or delete the stored sessions of agents.
 
     \b
       spade-coreason sessions list
@@ -33,13 +33,17 @@ def command() -> None:
 
 @command.command("list")
 @storage_options
-@click.option("--person", metavar="JID", help="Only those of this person.")
+@click.option("--person", metavar="JID", help="Show only sessions of this person.")
 @click.option(
-    "--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many of each agent, the newest."
+    "--limit",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Show at most this many sessions of each agent, the newest.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_(file: Path | None, data: Path | None, agent: str | None, person: str | None, limit: int, as_json: bool) -> None:
-    """List the sessions, the newest first. Works beside a running platform.
+    """List the sessions, newest first. Works while the platform runs.
 
     \b
       spade-coreason sessions list --agent notes --person alice@example.org
@@ -60,7 +64,7 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, person:
     if as_json:
         print(encode_json([_session_record(jid, record) for jid, record in found], indent=2))
     elif not found:
-        print("There are none.")
+        print("No sessions.")
     else:
         rows = [
             (j, record.owner, record.conversation_id, record.turns, format_time(record.status.last_interaction))
@@ -86,12 +90,14 @@ def _session_record(agent: str, conversation: StoredConversation) -> dict[str, A
 @command.command("show")
 @click.argument("conversation", shell_complete=complete_conversations)
 @storage_options
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="At most so many turns, the newest.")
+@click.option(
+    "--limit", default=20, show_default=True, type=click.IntRange(1), help="Show at most this many turns, the newest."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the session as JSON.")
 def show(file: Path | None, data: Path | None, agent: str | None, conversation: str, limit: int, as_json: bool) -> None:
-    """Show a session: its turns and its variables. Works beside a running platform.
+    """Show a session: its turns and its variables. Works while the platform runs.
 
-    CONVERSATION is its id, as `sessions list` shows it.
+    CONVERSATION is an id from `sessions list`.
 
     \b
       spade-coreason sessions show alice@example.org_notes@example.org
@@ -159,22 +165,22 @@ async def _find_conversation(storage: AgentStorage, conversation: str) -> tuple[
         conversations = await repository.find_conversations([conversation]) if repository is not None else {}
         found += [(jid, record) for record in conversations.values()]
     if not found:
-        raise ConfigError("CONVERSATION", f'there is no "{conversation}"; `sessions list` shows what there is')
+        raise ConfigError("CONVERSATION", f'there is no conversation "{conversation}"; `sessions list` shows them all')
     if len(found) > 1:
-        raise ConfigError("--agent", f"is missing; {' and '.join(jid for jid, _ in found)} have a conversation of this id")
+        raise ConfigError(
+            "--agent", f"is missing; {' and '.join(jid for jid, _ in found)} have a conversation with this id; name one"
+        )
     return found[0]
 
 
 @command.command("clear")
 @storage_options
+@click.option("--person", metavar="JID", help="Delete all data of this person, except what they sent through another agent.")
 @click.option(
-    "--person", metavar="JID", help="Forget this person: all that is theirs, but what they told through another agent."
+    "--conversation", metavar="ID", shell_complete=complete_conversations, help="Delete this conversation and its memory."
 )
-@click.option(
-    "--conversation", metavar="ID", shell_complete=complete_conversations, help="Delete this conversation with its memory."
-)
-@click.option("--all", "everything", is_flag=True, help="Delete all that the agent has of anybody.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--all", "everything", is_flag=True, help="Delete the data of all people.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def clear(
     file: Path | None,
     data: Path | None,
@@ -184,9 +190,9 @@ def clear(
     everything: bool,
     yes: bool,
 ) -> None:
-    """Delete sessions with all that belongs to them, interaction memories included.
+    """Delete sessions with their turns, variables, documents and interaction memories.
 
-    The platform has to be stopped. --agent "*" means every agent; it may be left out where there is only one.
+    Stop the platform first. --agent is required if there are several agents; --agent "*" means all of them.
 
     \b
       spade-coreason sessions clear --person alice@example.org --agent "*"
@@ -194,7 +200,7 @@ def clear(
       spade-coreason sessions clear --agent notes --all
     """
     if [bool(person), bool(conversation), everything].count(True) != 1:
-        raise ConfigError("sessions clear", "say what: --person JID, --conversation ID or --all, one of them")
+        raise ConfigError("sessions clear", "needs exactly one of --person JID, --conversation ID and --all")
     run_async(_clear(file, data, agent, person, conversation, yes))
 
 
@@ -213,7 +219,7 @@ async def _clear(
                 _print_erasure(jid, await erase_conversation(repository, storage.memory(jid), record))
             return
         agents = storage.agents if agent == ALL_AGENTS else (storage.only_agent,)
-        scope = f"of {owner}" if owner else "of everybody"
+        scope = f"of {owner}" if owner else "of all people"
         confirm(f"delete everything {scope} with {', '.join(agents)}", yes)
         for jid in agents:
             repository = storage.repository(jid)
@@ -236,7 +242,7 @@ def _parse_person(person: str) -> str:
 
 def _print_erasure(agent: str, erasure: ErasureReport) -> None:
     if erasure.is_empty:
-        print(f"{agent}: there was nothing.")
+        print(f"{agent}: nothing to delete.")
         return
     parts = [
         _count_text(len(erasure.conversation_ids), "conversation"),
@@ -249,7 +255,7 @@ def _print_erasure(agent: str, erasure: ErasureReport) -> None:
         *([_count_text(erasure.incidents, "incident")] if erasure.incidents else []),
     ]
     if erasure.preferences:
-        parts.append("what they preferred")
+        parts.append("preferences")
     print(f"{agent}: deleted {', '.join(parts)}.")
     for name in erasure.conversation_ids:
         print(f"  {name}")

@@ -22,21 +22,22 @@ _MAX_SHOWN = 3
 
 
 @define("status")
-@config_option("config/platform.yaml, if there is one")
+@config_option("config/platform.yaml, if it exists")
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 def command(file: Path | None, data: Path | None, as_json: bool) -> int:
-    """Show how the running platform and each of its agents are.
+    """Show the state of the running platform and its agents.
 
-    For each agent it shows the connection, or the problem that keeps it from its server, from starting or from storing. It
-    also shows the conversations, the rooms, and the stanzas that were rejected, by reason. --json adds the messages that were
-    dropped because they asked nothing.
+    For each agent: the connection, conversations, rooms, and rejected stanzas by reason. If an agent cannot connect, start or
+    store data, the problem is shown.
 
-    For the last 24 hours, or since the start: the number of answers, their times, and the failures. Half of the answers took
-    no longer than p50, 99 of 100 no longer than p99. For today (UTC): the messages that count for the quotas, in all and of
-    those who sent most. --json has more of them.
+    The columns answers/24h, p50, p99 and errors cover the last 24 hours, or the time since the start. p50 and p99 are answer
+    times: 50 % and 99 % of the answers took no longer. "Messages today" (UTC) counts towards the quotas, and names the
+    heaviest senders.
 
-    Exit code: 0 all agents are online, 1 some are not, or cannot store anything, 2 a mistake in the configuration, 4 no
+    --json shows more senders, and the number of messages that were dropped because they contained no request.
+
+    Exit code: 0 all agents are online, 1 some are offline or cannot store data, 2 a mistake in the configuration, 4 no
     platform is running, or it does not answer.
 
     \b
@@ -48,7 +49,7 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     directory = find_running_directory(file, data)
     found = read_status(directory)
     if found is None:
-        raise no_platform_error(directory, "start one (`spade-coreason up`), or name another with --data")
+        raise no_platform_error(directory, "start one (`spade-coreason up`), or name another data directory with --data")
     if as_json:
         print(encode_json(json.loads(found.to_json()), indent=2))
         return 0 if found.is_healthy else 1
@@ -66,7 +67,7 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
         if (process := agent.process) is not None:
             state = "starting again" if process.pid is None else str(process.pid)
             times = f"{process.restarts:,} time{'s' if process.restarts != 1 else ''}"
-            restarts = f", restarted {times}; the last one {process.last_end}" if process.restarts else ""
+            restarts = f", restarted {times}; the last process {process.last_end}" if process.restarts else ""
             print(strip_control_characters(f"{agent.jid} in its own process: {state}{restarts}"))
     for agent in found.agents:
         if any(usage.messages or usage.refused for usage in agent.quotas):

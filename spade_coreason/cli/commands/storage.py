@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from ...config import Settings
     from ...storage import BackupInfo, Database, ProgressCallback
 
-_config_option = config_option("config/platform.yaml, if there is one")
+_config_option = config_option("config/platform.yaml, if it exists")
 _backup_argument = click.argument("backup", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 
 
 @click.group("storage", cls=CLIGroup)
 def command() -> None:
-    """Back up, restore, check or migrate what the agents keep.
+    """Back up, restore, check or migrate the stored data.
 
     \b
       spade-coreason storage backup friday.tar
@@ -40,9 +40,10 @@ def command() -> None:
 @_config_option
 @data_option
 def migrate(file: Path | None, data: Path | None) -> None:
-    """Bring the database to the schema of this version. The start of a platform does that too.
+    """Migrate the database to the schema of this version.
 
-    The platform has to be stopped. Make a backup with the old version first: there is no way back.
+    Each start of the platform does this too. Stop the platform and make a backup with the old version first: a migration
+    cannot be undone.
 
     \b
       spade-coreason storage migrate -c config/production.yaml
@@ -54,9 +55,9 @@ async def _migrate(settings: Settings) -> None:
     async with _open_exclusively(settings) as database:
         before, now = database.previous_revision, database.revision
     if before is None:
-        print(f"{database.name}: made, schema {now}.")
+        print(f"{database.name}: created with schema {now}.")
     elif before == now:
-        print(f"{database.name}: is of schema {now} already.")
+        print(f"{database.name}: already has schema {now}.")
     else:
         print(f"{database.name}: migrated from schema {before} to {now}.")
 
@@ -66,9 +67,9 @@ async def _migrate(settings: Settings) -> None:
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def check(file: Path | None, data: Path | None, as_json: bool) -> int:
-    """See whether the database is whole, and what it holds. Works beside a running platform.
+    """Check the database for damage, and count its rows. Works while the platform runs.
 
-    Reads everything once. Exit code: 0 all is well, 1 something is damaged.
+    Reads the whole database once. Exit code: 0 no damage, 1 something is damaged.
 
     \b
       spade-coreason storage check --json
@@ -85,12 +86,12 @@ async def _check(settings: Settings, as_json: bool) -> int:
         print(encode_json({"ok": not health.problems, **asdict(health)}, indent=2))
         return int(bool(health.problems))
     print(f"{health.database}: schema {health.schema}; {_counts_text(health.rows)}")
-    counts = f"{health.received:,} to be answered, {health.answered:,} answered and not acknowledged"
-    print(f"requests that are not closed: {counts}")
+    counts = f"{health.received:,} waiting for an answer, {health.answered:,} answered but not acknowledged"
+    print(f"open requests: {counts}")
     for problem in health.problems:
         print(f"{verdict_sign('bad')} {strip_control_characters(problem)}")
     if health.problems:
-        print("Restore a backup, or go on: what is named above is lost, and nothing else.")
+        print("Restore a backup, or go on: only the data named above is lost.")
         return 1
     print(f"{verdict_sign('good')} nothing is damaged")
     return 0
@@ -100,12 +101,12 @@ async def _check(settings: Settings, as_json: bool) -> int:
 @_backup_argument
 @_config_option
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="Print what the backup holds as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the contents of the backup as JSON.")
 def backup(backup: Path, file: Path | None, data: Path | None, as_json: bool) -> None:
-    """Write everything that is kept to FILE, a tar file. Works beside a running platform.
+    """Back up all stored data to FILE, a tar file. Works while the platform runs.
 
-    It holds the sessions, variables and requests of one moment as a SQLite file, also from PostgreSQL, and the interaction
-    memories. It is as secret as the database. FILE may not be there yet.
+    The backup holds a consistent copy of the database as a SQLite file (also from PostgreSQL), and the interaction memories.
+    Protect it like the database. FILE must not exist.
 
     \b
       spade-coreason storage backup backups/friday.tar
@@ -126,12 +127,12 @@ async def _backup(settings: Settings, target: Path) -> BackupInfo:
 @_backup_argument
 @_config_option
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="Print what the backup held as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the restored contents as JSON.")
 def restore(backup: Path, file: Path | None, data: Path | None, as_json: bool) -> None:
-    """Fill an empty data directory and database from FILE, which `storage backup` wrote.
+    """Restore FILE, a backup, to an empty data directory and database.
 
-    The platform has to be stopped, and nothing is overwritten. A backup of SQLite can be restored to PostgreSQL and the other
-    way round: name the database in storage.url.
+    Stop the platform first. Nothing is overwritten. A backup of SQLite can be restored to PostgreSQL, and the other way
+    round: set the database in storage.url.
 
     \b
       spade-coreason storage restore backups/friday.tar --data restored

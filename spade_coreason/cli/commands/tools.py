@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 @config_option("config/platform.yaml")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of records.")
 def command(agent: str | None, file: Path | None, as_json: bool) -> int:
-    """Show what the MCP servers of agents offer, with the hash of each tool.
+    """List the tools of the agents' MCP servers, with their hashes.
 
-    Begins the servers that are configured for AGENT (a name alone is enough), by default for all agents, asks for their
-    tools, and ends them. uri and hash are what a manifest requires a tool by (dependencies.tools). The JSON records have the
-    keys agent, server, tool, name, uri, hash and description. Exit code: 0 all is well, 1 a server is away, 2 a tool is not as
-    the manifest requires it.
+    Starts the MCP servers of AGENT (its JID or its name; default: all agents), lists their tools, and stops them. To require
+    a tool, copy its uri and hash to dependencies.tools of the manifest. The JSON records have the keys agent, server, tool,
+    name, uri, hash and description.
+
+    Exit code: 0 no problem, 1 a server does not answer, 2 a tool differs from the manifest.
 
     \b
       spade-coreason tools
@@ -71,5 +72,5 @@ async def _show(settings: Settings, agent_name: str | None, as_json: bool) -> in
     elif records:
         print_table(("agent", "uri", "hash"), [(record["agent"], record["uri"], record["hash"]) for record in records])
     elif not code:
-        print("There are none.")
+        print("No tools.")
     return code

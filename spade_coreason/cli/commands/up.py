@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 @define("up")
 @config_option("config/platform.yaml")
 @reload_option
-@click.option("--strict", "is_strict", is_flag=True, help="End if an agent does not start at the first attempt.")
+@click.option("--strict", "is_strict", is_flag=True, help="Exit if an agent does not start at the first attempt.")
 def command(file: Path | None, is_reloading: bool, is_strict: bool) -> None:
-    """Run every agent of a configuration until it is stopped.
+    """Run the agents of a configuration until you stop them.
 
-    Starts the server where it is a local one, brings all agents online, and says so. Ctrl-C or SIGTERM stops: answers in
-    flight are finished before. A second Ctrl-C stops at once.
+    Starts the local server if one is configured, and brings all agents online. Ctrl-C or SIGTERM stops the platform after
+    the answers in progress are finished. A second Ctrl-C stops it at once.
 
-    An agent is tried again, with growing delays, while its server does not answer or its startup() raises. The others serve,
-    and `spade-coreason status` shows the problem.
+    If the server does not answer, or startup() of an agent raises, the agent is retried with growing delays. The other agents
+    keep running, and `spade-coreason status` shows the problem.
 
     Exit code: 0 stopped, 2 a mistake in the configuration, 4 a server that refuses an account, has no address, does not
-    serve the domain, or has a certificate that is not trusted. With --strict also 4 if the server does not answer, and 1 if
-    an agent does not start.
+    serve the domain, or has an untrusted certificate. With --strict, also 4 if the server does not answer, and 1 if an agent
+    does not start.
 
     \b
       spade-coreason up
@@ -40,7 +40,7 @@ def command(file: Path | None, is_reloading: bool, is_strict: bool) -> None:
     """
     settings = load_platform_settings(file)
     if not settings.agents:
-        warn(f"{settings.place('agents')}: there are none; add one")
+        warn(f"{settings.place('agents')}: the list is empty; add an agent")
     run_or_reload(
         settings,
         _print_ready,

@@ -25,10 +25,10 @@ async def provide_model(settings: Settings) -> AsyncIterator[tuple[Settings, str
     if not assistants:
         yield settings, ""
     elif find_spec("openai") is None:
-        line = "none: assistant is left out, it needs the package openai (pip install 'spade-coreason[llm]')"
+        line = "none: assistant is not started, because the package openai is missing (pip install 'spade-coreason[llm]')"
         yield _replace_agents(settings, (agent for agent in agents if agent not in assistants)), line
     elif "endpoint" in assistants[0].options or any(map(os.environ.get, _MODEL_VARIABLES)):
-        name = assistants[0].options.get("model") or os.environ.get("OPENAI_MODEL") or "that of its manifest"
+        name = assistants[0].options.get("model") or os.environ.get("OPENAI_MODEL") or "the one in its manifest"
         yield settings, f"{name}, asked by assistant"
     else:
         from ...llm import MODEL_NAME, REMEDY, ScriptedModel
@@ -36,7 +36,7 @@ async def provide_model(settings: Settings) -> AsyncIterator[tuple[Settings, str
         async with ScriptedModel() as model:
             options = {"model": MODEL_NAME, "endpoint": {"url": model.url}}
             scripted = (_add_options(agent, options) if agent in assistants else agent for agent in agents)
-            yield _replace_agents(settings, scripted), f"none: a script plays it for assistant. {REMEDY}"
+            yield _replace_agents(settings, scripted), f"none: a script stands in for it. {REMEDY}"
 
 
 def _replace_agents(settings: Settings, agents: Iterable[AgentSettings]) -> Settings:

@@ -35,7 +35,7 @@ def build_guest_client(platform: Platform) -> AgentClient:
     from ...xmpp import AgentClient
 
     if platform.guest is None:
-        raise ConfigError("server.mode", "only a local server has a guest account; use `chat` with --jid instead")
+        raise ConfigError("server.mode", "an external server has no guest account; use `chat` with --jid instead")
     jid, password = platform.guest
     endpoint = platform.endpoint
     return AgentClient(
@@ -77,7 +77,9 @@ async def play_demo(settings: Settings, model_line: str = "") -> int:
     jid_by_name = {local_part(agent.jid): agent.jid for agent in settings.agents}
     for name in AGENTS:
         if name not in jid_by_name:
-            raise ConfigError(settings.place("agents"), f'the demo by itself needs an agent "{name}"; run it in a terminal')
+            raise ConfigError(
+                settings.place("agents"), f'without a terminal, the demo needs an agent "{name}"; run it in a terminal'
+            )
     has_assistant = any(map(is_assistant, settings.agents))
     # Each run has a thread of its own, so earlier conversations change no answer.
     transcript = _Transcript(jid_by_name, f"demo-{uuid4()}")
@@ -86,20 +88,20 @@ async def play_demo(settings: Settings, model_line: str = "") -> int:
         print_model(model_line)
         transcript.print_title("Streaming: an answer comes word by word")
         await transcript.ask(client, "echo", _ECHO_SENTENCE, expect_stream(_ECHO_SENTENCE))
-        transcript.print_title("Memory: what it was told, it knows")
+        transcript.print_title("Memory: it knows what you told it")
         await transcript.ask(client, "notes", "my plane leaves on Friday at 7", expect_texts("plane leaves on Friday at 7"))
         await transcript.ask(
             client, "notes", "when does my plane leave?", expect_texts("You told me", "plane leaves on Friday at 7")
         )
-        transcript.print_title("Agents among themselves: relay asks echo and notes")
+        transcript.print_title("Agents ask agents: relay asks echo and notes")
         await transcript.ask(
             client, "relay", "my train leaves at noon", expect_texts("echo: my train leaves at noon", "notes: ✓")
         )
         if has_assistant:
-            transcript.print_title("A language model: it remembers by a tool")
+            transcript.print_title("A language model: it remembers with a tool")
             remembers = expect_tool("remember_interaction_info", "noon")
             await transcript.ask(client, ASSISTANT, "Please remember: my train leaves at noon.", remembers)
-    transcript.print_title("A restart: the server and all agents are stopped and started again")
+    transcript.print_title("A restart: the server and all agents stop and start again")
     async with Platform(settings) as platform, build_guest_client(platform) as client:
         await transcript.ask(
             client, "notes", "when does my plane leave?", expect_texts("You told me", "plane leaves on Friday at 7")

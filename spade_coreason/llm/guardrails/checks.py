@@ -106,7 +106,7 @@ class GuardrailChecks:
             verdict = await self._threads.run(function, text)
         if verdict is None or isinstance(verdict, bool | str):
             return True if verdict is None else verdict
-        raise TypeError(f"a guardrail gives True, False, None or a text, not {type(verdict).__name__}")
+        raise TypeError(f"a guardrail must return True, False, None or a text, not {type(verdict).__name__}")
 
 
 def resolve_function(guardrail: Guardrail, place: str) -> Guardrail:
@@ -116,5 +116,5 @@ def resolve_function(guardrail: Guardrail, place: str) -> Guardrail:
         return guardrail
     function = import_function(declared, f"{place}.function") if isinstance(declared, str) else declared
     if not callable(function):
-        raise ConfigError(f"{place}.function", f"{function!r} is no function; it is called with a text")
+        raise ConfigError(f"{place}.function", f"{function!r} is not a function; a guardrail must accept a text")
     return guardrail.model_copy(update={"function": function})

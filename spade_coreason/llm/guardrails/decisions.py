@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple, NoReturn
 
 from ...contracts import ResponseHandler
+from ...domain.translation import N_
 from ...exceptions import CoReasonError
 from ..budget import BudgetExceededError, BudgetMeter
 from .checks import GuardrailChecks
@@ -16,17 +17,17 @@ from .patterns import Pattern
 
 log = logging.getLogger(__name__)
 
-WITHHELD = "kept back by a guardrail"
-NO_ANSWER = "I cannot give this answer."
+WITHHELD = N_("withheld by a guardrail")
+NO_ANSWER = N_("I cannot give this answer.")
 _MESSAGE_BY_STAGE: Mapping[Stage, str] = {
-    "input": "I cannot take this message.",
-    "name": "I cannot take this message.",
+    "input": N_("I cannot accept this message."),
+    "name": N_("I cannot accept this message."),
     "tool": WITHHELD,
     "output": NO_ANSWER,
     "call": WITHHELD,
     "reasoning": "",
 }
-_CHECK_FAILED = "I could not check this, so I keep it back. Please try again later."
+_CHECK_FAILED = N_("I could not check this, so I do not send it. Please try again later.")
 
 
 class WithheldError(CoReasonError):
@@ -95,7 +96,7 @@ class GuardrailDecisions:
     async def audit(self, guardrail: Guardrail, stage: Stage, decision: str) -> None:
         """Record a decision."""
         if decision == "warn":
-            log.warning("%s: the guardrail %s warns of %s", self._agent, guardrail.name, stage)
+            log.warning("%s: the guardrail %s reports a violation (stage: %s)", self._agent, guardrail.name, stage)
         await self._response.audit(self._agent, f"guardrail.{decision}", f"{stage}: {guardrail.name}", True)
 
 

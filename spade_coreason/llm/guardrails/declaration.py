@@ -110,14 +110,14 @@ def parse_guardrails(specs: Sequence[GuardrailSpec], place: str, *, are_for_outp
         path = f"{place}[{number}]"
         options = {"function": spec} if callable(spec) and not isinstance(spec, Guardrail | Mapping) else spec
         if not isinstance(options, Guardrail | Mapping):
-            raise ConfigError(path, "is a mapping such as {keywords: [password], action: redact}")
+            raise ConfigError(path, "must be a mapping such as {keywords: [password], action: redact}")
         guardrail = parse_options(Guardrail, options, path)
         problem = _find_problem(guardrail, is_for_output=are_for_output)
         if problem is not None:
             raise ConfigError(".".join(filter(None, (path, problem[0]))), problem[1])
         name = guardrail.name or _unused_name(guardrail.check, [other.name for other in guardrails])
         if any(other.name == name for other in guardrails):
-            raise ConfigError(f"{path}.name", f'there are two called "{name}"; rename one')
+            raise ConfigError(f"{path}.name", f'the name "{name}" is used twice; rename one')
         guardrails.append(
             guardrail.model_copy(update={"name": name, "stages": _effective_stages(guardrail, is_for_output=are_for_output)})
         )
@@ -136,26 +136,26 @@ def _find_problem(guardrail: Guardrail, *, is_for_output: bool) -> tuple[str, st
     """Return the wrong key and its error, or None."""
     check, given_fields = guardrail.check, guardrail.model_fields_set
     if not check:
-        return "", f"says what it checks by exactly one of {', '.join(CHECKS)}"
+        return "", f"needs exactly one of {', '.join(CHECKS)}"
     if check in ("keywords", "regex") and not all(text.strip() for text in getattr(guardrail, check) or ("",)):
-        return check, "is a list of texts that are not empty"
+        return check, "must be a list of texts that are not empty"
     if check == "length" and guardrail.length == Length():
         return check, "needs min, max or both"
     if guardrail.action == "redact" and not guardrail.has_patterns:
         return "action", f"redact needs keywords or regex; {check} can block, replace or warn"
     if guardrail.action == "replace" and guardrail.replacement is None:
-        return "replacement", "is missing: the text that takes the place of the whole"
+        return "replacement", "is missing; set the text that replaces the whole answer or message"
     if guardrail.replacement is not None and guardrail.action not in ("redact", "replace"):
-        return "replacement", f"means nothing for {guardrail.action}; it is for redact and replace"
+        return "replacement", f"has no effect with {guardrail.action}, only with redact and replace; remove it"
     if guardrail.message is not None and guardrail.action != "block":
-        return "message", "is what is said where it blocks; leave it out"
+        return "message", "has an effect only with block; remove it"
     if guardrail.judge_model is not None and check != "judge":
-        return "judge_model", "is for a judge; leave it out"
+        return "judge_model", "has an effect only with judge; remove it"
     possible = ("output", "call") if is_for_output else ("input", "tool")
     if "stages" in given_fields and not (guardrail.stages and set(guardrail.stages) <= set(possible)):
-        return "stages", f"is {possible[0]}, {possible[1]} or both"
+        return "stages", f"must be {possible[0]}, {possible[1]} or both"
     if guardrail.per == "sentence" and not (is_for_output and check in ("judge", "function")):
-        return "per", "sentence is for a judge or a function in output_guardrails; leave it out"
+        return "per", "sentence works only with judge or function in output_guardrails; remove it"
     return None
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...contracts import AgentRequest, ResponseHandler
+from ...domain.translation import translate
 from ..budget import BudgetMeter
 from ..model.completion import ToolCall
 from ..options import require_list
@@ -151,7 +152,7 @@ async def check_input(request: AgentRequest, response: ResponseHandler, guard: T
         passed = await guard.filter_input(text)
         passed_name = await guard.filter_nickname(name) if name else None
     except WithheldError as error:
-        await response.markdown(error.text)
+        await response.markdown(translate(error.text))
         return False
     if guard.has_input_guardrails:
         _replace_input(request, payload if passed == text else {"query": passed}, passed_name)

@@ -136,9 +136,9 @@ def _compile_expression(expression: str, span: int, place: str) -> Pattern:
     try:
         compiled = regex.compile(expression)
     except regex.error as error:
-        raise ConfigError(place, f"is no regular expression: {error}") from error
+        raise ConfigError(place, f"is not a regular expression: {error}") from error
     if compiled.match("") is not None:
-        raise ConfigError(place, "matches the empty text, and so any; write what must not be there")
+        raise ConfigError(place, "matches the empty text, and so every text; write a pattern for the forbidden text")
 
     def find(text: str, begin: int, timeout_s: float) -> Iterator[Match]:
         matches: Iterator[Match] = compiled.finditer(text, begin, timeout=timeout_s, concurrent=True)

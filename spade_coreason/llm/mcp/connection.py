@@ -92,7 +92,7 @@ class MCPConnection:
                     except Exception as error:
                         self._on_ended(describe_error(error))  # report this first: the end of the program follows
                         raise
-            self.close(f"was not there within {self._options.timeout_s:g} s")
+            self.close(f"did not start within {self._options.timeout_s:g} s")
         except Exception as error:  # noqa: BLE001 - no error of a server stops the agent
             self._on_ended(describe_error(error))
         finally:
@@ -114,7 +114,7 @@ class MCPConnection:
                     with anyio.move_on_after(self._options.timeout_s) as limit:
                         self._on_tools(await _list_tools(client))
                     if limit.cancelled_caught:
-                        self.close(f"said nothing for {self._options.timeout_s:g} s")
+                        self.close(f"did not answer for {self._options.timeout_s:g} s")
             group.cancel_scope.cancel()
 
     async def _listen_for_changes(self, client: Client) -> None:

@@ -81,11 +81,11 @@ class RequiredTool:
             return ConfigError(f"{self.place}.uri", f"{uri}: the server offers no such tool; correct the name, or remove it")
         if offer.hash != expected:
             problem = (
-                f"{uri} has {offer.hash}; look at what has changed (spade-coreason tools), and write this one if it is right"
+                f"{uri} has the hash {offer.hash}; review the change (`spade-coreason tools`), and accept it with this hash"
             )
             return ConfigError(f"{self.place}.hash", problem)
         if offer.is_destructive and self.requirement.risk_level is RiskLevel.SAFE:
-            problem = f"{uri} may destroy something, as its server says; write critical if it may be used all the same"
+            problem = f"{uri} is marked as destructive by its server; write critical to allow it"
             return ConfigError(f"{self.place}.risk_level", problem)
         return None
 
@@ -107,12 +107,14 @@ def parse_requirements(manifest: AgentDefinition, server_names: Collection[str])
         scheme, server, path, *_ = urlsplit(requirement.uri)
         if scheme != SCHEME:
             log.warning(
-                "%s.uri: %s is not checked; it names no tool of an MCP server (mcp://server/tool)", place, requirement.uri
+                "%s.uri: %s is not checked, because it is not the URI of an MCP tool (mcp://server/tool)",
+                place,
+                requirement.uri,
             )
             continue
         tool = unquote(path.removeprefix("/"))
         if not tool or server not in server_names:
-            problem = f"{requirement.uri}: there is no such server under options.mcp; write it mcp://server/tool"
+            problem = f"{requirement.uri}: options.mcp has no such server; write mcp://server/tool"
             raise ConfigError(f"{place}.uri", problem)
         requirements.setdefault(server, {})[tool] = RequiredTool(place, requirement)
     return requirements

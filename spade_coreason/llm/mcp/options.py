@@ -47,8 +47,8 @@ def parse_servers(options: Any) -> dict[str, ServerOptions]:
     if options is None:
         return {}
     if not isinstance(options, Mapping):
-        raise ConfigError(_OPTIONS_PATH, 'names servers, such as {"files": {"command": ["mcp-files", "/srv"]}}')
+        raise ConfigError(_OPTIONS_PATH, 'must map names to servers, such as {"files": {"command": ["mcp-files", "/srv"]}}')
     for name in options:
         if not (isinstance(name, str) and _SERVER_NAME.fullmatch(name)):
-            raise ConfigError(_OPTIONS_PATH, f"{name!r} is not a valid name of a server: {_SERVER_NAME_RULE}")
+            raise ConfigError(_OPTIONS_PATH, f"{name!r} is not a valid server name: {_SERVER_NAME_RULE}")
     return {name: parse_options(ServerOptions, server, f"{_OPTIONS_PATH}.{name}") for name, server in options.items()}

@@ -31,7 +31,7 @@ class MCPServer:
     def __init__(self, name: str, options: ServerOptions, requirements: Requirements, log: logging.Logger) -> None:
         self.name = name
         self.all_offers: tuple[Offer, ...] = ()
-        """The last tools that it offered, also while it is away."""
+        """The last tools that it offered, also while it is unavailable."""
         self.offers: tuple[Offer, ...] = ()
         """The tools of these that a model may use."""
         self.faults: tuple[ConfigError, ...] = ()
@@ -58,7 +58,7 @@ class MCPServer:
         await self.wait_until_settled(self._options.timeout_s)
 
     def reconnect_if_due(self) -> None:
-        """Start it if it is away and the next attempt is due."""
+        """Start it if it is unavailable and the next attempt is due."""
         is_idle = self._connection is None or self._connection.task.done()
         if not self._is_closed and is_idle and asyncio.get_running_loop().time() >= self._retry_at:
             self._connection = MCPConnection(self._options, self._on_tools, self._on_closed)
@@ -83,7 +83,7 @@ class MCPServer:
             raise
         except Exception as error:
             if connection.is_closed:
-                raise ToolError(self.name, f"{self.problem or 'was left'}, and did not answer") from error
+                raise ToolError(self.name, f"{self.problem or 'was disconnected'}, and did not answer") from error
             connection.refresh_tools()  # the server may have been replaced or stopped
             raise ToolError(self.name, f"reports: {describe_error(error)}") from error
         self._loss_count = 0
@@ -110,12 +110,12 @@ class MCPServer:
             if self._connection.client is not None:
                 return self._connection
         wait_s = self._retry_at - asyncio.get_running_loop().time()
-        after = f"; it is tried again in {math.ceil(wait_s)} s" if wait_s > 0 else ""
-        raise ToolError(self.name, f"is away: {self.problem or 'it was left'}{after}")
+        after = f"; the next attempt is in {math.ceil(wait_s)} s" if wait_s > 0 else ""
+        raise ToolError(self.name, f"is unavailable: {self.problem or 'it was disconnected'}{after}")
 
     def _on_tools(self, tools: Sequence[Tool]) -> None:
         if self.problem:
-            self._log.warning("the MCP server %s is back", self.name)
+            self._log.warning("the MCP server %s is available again", self.name)
         self.problem = ""
         offers: dict[str, Offer] = {}
         for tool in tools:
@@ -133,7 +133,7 @@ class MCPServer:
         if not problem:
             return
         level = logging.INFO if self.problem else logging.WARNING  # warn once, however many attempts follow
-        self._log.log(level, "the MCP server %s is away: %s", self.name, problem)
+        self._log.log(level, "the MCP server %s is unavailable: %s", self.name, problem)
         self.problem = problem
         pause_s = _RETRY_DELAYS_S[min(self._loss_count, len(_RETRY_DELAYS_S) - 1)]
         self._loss_count += 1

@@ -62,11 +62,11 @@ class MCPServers:
             await self.close()
             raise
         if (count := sum(len(server.offers) for server in self._servers)) > _MAX_TOOLS:
-            remedy = "require those that are needed in the manifest (dependencies.tools)"
+            remedy = "list the tools that you need in the manifest (dependencies.tools)"
             log.warning("MCP servers offer %d tools, of which only the first %d are used; %s", count, _MAX_TOOLS, remedy)
 
     async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:
-        """List the tools, and the errors: a ConfigError for each wrong tool, a ToolError for each server that is away.
+        """List the tools, and the errors: a ConfigError for each wrong tool, a ToolError for each unavailable server.
 
         A tool is wrong if it differs from the manifest's requirement. The servers are started and stopped, and nothing is
         logged.
@@ -78,7 +78,10 @@ class MCPServers:
             disconnected = [server for server in self._servers if not server.is_connected]
             return offers, [
                 *faults,
-                *(ToolError(server.name, f"is away: {server.problem or 'it takes its time'}") for server in disconnected),
+                *(
+                    ToolError(server.name, f"is unavailable: {server.problem or 'it did not start in time'}")
+                    for server in disconnected
+                ),
             ]
         finally:
             await self.close()
@@ -89,7 +92,7 @@ class MCPServers:
         await asyncio.gather(*(server.close() for server in servers))
 
     async def reconnect_due(self) -> None:
-        """Start the servers that are away and due, before a turn.
+        """Start unavailable servers whose next attempt is due, before a turn.
 
         Wait a little for those that have never listed their tools.
         """
@@ -107,11 +110,11 @@ class MCPServers:
 
     @property
     def unlisted_names(self) -> list[str]:
-        """The names of the servers that are away and have never listed their tools."""
+        """The names of unavailable servers that have never listed their tools."""
         return [server.name for server in self._servers if not server.is_connected and not server.all_offers]
 
     def tools(self) -> list[Tool]:
-        """List the tools for a model. A server that is away has its last tools; a call starts it again."""
+        """List the tools for a model. An unavailable server has its last tools; a call starts it again."""
         offers = [(server, offer) for server in self._servers for offer in server.offers]
         return [
             Tool(

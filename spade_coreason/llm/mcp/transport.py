@@ -86,7 +86,7 @@ class ServerProgram:
                 try:
                     message = _parse_message(line)
                 except (ValueError, RecursionError):  # programs print to their standard output
-                    log.debug("an MCP server wrote a line that is no message")
+                    log.debug("ignored a line of an MCP server that is not a message")
                     continue
                 await received.send(SessionMessage(message))
         except ValueError:
@@ -102,7 +102,7 @@ class ServerProgram:
         assert stdin is not None
         async for session_message in to_send:
             if stdin.transport.get_write_buffer_size() > MAX_MESSAGE_BYTES:
-                self._fail("does not read what it is asked")
+                self._fail("does not read its requests")
             elif not stdin.is_closing():
                 stdin.write(session_message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
 
@@ -207,7 +207,7 @@ class _SizeLimitedStream(httpx2.AsyncByteStream):
 async def _limit_response_size(response: httpx2.Response) -> None:
     """Limit the size of a JSON response, which the SDK reads whole. The SDK itself limits each event of a stream."""
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx2.DecodingError("it sends compressed what was to come plain")  # few bytes may unpack to many
+        raise httpx2.DecodingError("it compresses its answer against the request")  # few bytes may unpack to many
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _SizeLimitedStream(response.stream)

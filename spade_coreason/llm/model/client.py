@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ...domain.text import replace_lone_surrogates
+from ...domain.translation import N_
 from ...exceptions import ConfigError, ModelError
 from ..options import Endpoint
 from ..prompts import merge_messages
@@ -26,7 +27,7 @@ from .stand_in import StandIn
 
 log = logging.getLogger(__name__)
 
-NO_COMPLETION = "answers with something that is no chat completion"
+NO_COMPLETION = N_("answers with something that is no chat completion")
 
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _LIST_TIMEOUT_S = 10.0
@@ -34,16 +35,16 @@ _OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
 _TRANSIENT = {408, 409, 425, 429}
 _PERMANENT = {501, 505}
 _PROBLEM_BY_STATUS = {
-    400: "does not accept the request (400)",
-    401: "refuses the key (401)",
-    403: "refuses the key (403)",
-    404: "is not there (404)",
-    413: "was asked too much at once (413)",
-    429: "is busy (429)",
+    400: N_("does not accept the request (400)"),
+    401: N_("refuses the key (401)"),
+    403: N_("refuses the key (403)"),
+    404: N_("was not found (404)"),
+    413: N_("was asked too much at once (413)"),
+    429: N_("is busy (429)"),
 }
 _PROBLEM_BY_CODE = {
-    "context_length_exceeded": "is shown more than it takes; the limit context_tokens is too high for it",
-    "insufficient_quota": "has no credit left",
+    "context_length_exceeded": N_("is shown more than it takes; the limit context_tokens is too high for it"),
+    "insufficient_quota": N_("has no credit left"),
 }
 
 
@@ -180,27 +181,27 @@ class ModelClient:
         except openai.APIConnectionError as error:
             if completion.finish_reason is not None:
                 return
-            problem = "broke off in the middle of its answer" if completion.chunk_count else "cannot be reached"
+            problem = N_("broke off in the middle of its answer") if completion.chunk_count else N_("cannot be reached")
             if isinstance(error, openai.APITimeoutError):
-                problem = f"said nothing for {timeout_s:g} s"
+                problem = N_("said nothing for {seconds} s", seconds=f"{timeout_s:g}")
             elif isinstance(error.__cause__, DecodingError):
-                raise ModelError(name, "sends its answer compressed, which it was not asked for") from error
+                raise ModelError(name, N_("sends its answer compressed, which it was not asked for")) from error
             raise ModelError(name, problem, is_transient=True) from error
         except openai.APIStatusError as error:
-            log.debug("%s says %d: %s", name, error.status_code, error.message)
+            log.debug("%s answered %d: %s", name, error.status_code, error.message)
             problem = _PROBLEM_BY_STATUS.get(error.status_code, _failure_text(error.status_code))
             if isinstance(error.code, str) and error.code in _PROBLEM_BY_CODE:
                 raise ModelError(name, f"{_PROBLEM_BY_CODE[error.code]} ({error.status_code})") from error
             after_s = parse_retry_after_s(error.response.headers.get("retry-after", ""), datetime.now(UTC))
             raise ModelError(name, problem, is_transient=_is_transient(error.status_code), retry_after_s=after_s) from error
         except openai.OpenAIError as error:  # an error within the stream
-            raise ModelError(name, "reports an error in the middle of its answer", is_transient=True) from error
+            raise ModelError(name, N_("reports an error in the middle of its answer"), is_transient=True) from error
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise ModelError(name, NO_COMPLETION) from error
 
 
 def _failure_text(status: int) -> str:
-    return f"fails ({status})"
+    return N_("fails ({status})", status=str(status))
 
 
 def _as_chunk(completion: Any) -> SimpleNamespace:

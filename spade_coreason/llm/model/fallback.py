@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
+from ...domain.translation import N_
 from ...exceptions import ModelError
 from .client import NO_COMPLETION, CompletionRequest, ModelClient
 from .completion import Completion
@@ -87,7 +88,7 @@ class ModelWithFallback:
                 wait_s = pause_s * random.uniform(0.8, 1.2) if error.retry_after_s is None else error.retry_after_s
                 if listener.has_emitted or not error.is_transient or not tries_left or wait_s > endpoint.longest_pause_s:
                     raise
-                log.info("%s; asking again in %.1f s", error, wait_s)
+                log.info("%s; retrying in %.1f s", error, wait_s)
                 on_attempt_failed()
                 await self._client.pause(wait_s)
                 pause_s *= 4
@@ -114,8 +115,8 @@ class ModelWithFallback:
                     raise
         completion.close()
         if completion.finish_reason is None:
-            problem = "broke off in the middle of its answer" if completion.chunk_count else NO_COMPLETION
+            problem = N_("broke off in the middle of its answer") if completion.chunk_count else NO_COMPLETION
             raise ModelError(name, problem, is_transient=bool(completion.chunk_count))
         if completion.finish_reason == "content_filter":
-            raise ModelError(name, "was kept from answering by its provider's content filter")
+            raise ModelError(name, N_("was kept from answering by its provider's content filter"))
         return completion

@@ -45,7 +45,7 @@ async def limit_response_size(response: httpx2.Response, *, is_streaming: bool) 
     DecodingError for a compressed response to a request for a plain one: few bytes may unpack to many.
     """
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx2.DecodingError("it sends compressed what was to come plain")
+        raise httpx2.DecodingError("it compresses its answer against the request")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     has_events = is_streaming and response.is_success  # servers send wrong content types
     response.stream = _EventLimitedStream(response.stream, has_events=has_events)

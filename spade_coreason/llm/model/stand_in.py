@@ -33,7 +33,7 @@ class StandIn(Protocol):
         ...
 
     async def answer(self, path: str, body: dict[str, Any]) -> StandInAnswer:
-        """Answer a request. TimeoutError if it is not answered in time, ConnectionError if the server is away."""
+        """Answer a request. TimeoutError if it is not answered in time, ConnectionError if the server is unreachable."""
         ...
 
     async def pause(self, seconds: float) -> None:

@@ -14,6 +14,7 @@ from pydantic_core import to_json
 from ...concurrency import DeadlineExceededError, run_with_timeout
 from ...contracts import ResponseHandler
 from ...domain.text import replace_lone_surrogates
+from ...domain.translation import translate
 from ...exceptions import CoReasonError
 from ..budget import TurnUsage
 from ..guardrails.guard import TurnGuard
@@ -61,7 +62,7 @@ class Toolbox:
 
     async def _call_and_report(self, call: ToolCall, number: int, on_call: OnCall) -> str:
         if number >= self._limits.calls:
-            text, is_good = f"error: not called; {self._limits.calls} calls at once are the most", False
+            text, is_good = f"error: not called; {self._limits.calls} calls at once is the limit", False
         else:
             text, is_good = await self._call(call)
         await on_call(call.name, is_good)
@@ -147,7 +148,12 @@ class ToolRunner:
         """Show a line for each tool. Names that the model made up are not shown: they are its own words."""
         if not names:
             return
-        lines = [f"Using {name}{f' ({times} times)' if times > 1 else ''}…" for name, times in names.items()]
+        lines = [
+            translate("Using {name}…", name=name)
+            if times == 1
+            else translate("Using {name} ({times} times)…", name=name, times=times)
+            for name, times in names.items()
+        ]
         await show_step(self._response, "\n".join(lines))
 
     async def _on_call(self, tool: str, is_success: bool) -> None:

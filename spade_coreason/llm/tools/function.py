@@ -35,7 +35,7 @@ class Tool:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            problem = "is not a valid name of a tool: letters, digits, _ and -, at most 64"
+            problem = "is not a valid tool name; use at most 64 letters, digits, _ and -"
             raise ConfigError("options.tools", f'"{self.name}" {problem}')
 
     @property
@@ -58,9 +58,9 @@ def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) ->
         return function
     name = getattr(function, "__name__", "")
     if not callable(function) or inspect.isclass(function) or not name:
-        raise ConfigError("options.tools", f"{function!r} is no function; write one with annotations and a docstring")
+        raise ConfigError("options.tools", f"{function!r} is not a function; write one with annotations and a docstring")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError("options.tools", f"{name} is a generator; return what it finds, not with yield")
+        raise ConfigError("options.tools", f"{name} is a generator; use return instead of yield")
     description, descriptions = _parse_docstring(function)
     arguments = _build_arguments_model(function, name, descriptions)
     is_async = inspect.iscoroutinefunction(function)
@@ -88,7 +88,9 @@ def _build_arguments_model(function: Callable[..., Any], name: str, descriptions
         fields: dict[str, Any] = {}
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-                raise ConfigError("options.tools", f"{name}: {parameter} cannot be filled by name; write it plainly")
+                raise ConfigError(
+                    "options.tools", f"{name}: {parameter} cannot be passed by name; write it as a plain parameter"
+                )
             if parameter.name not in hints:
                 raise ConfigError(
                     "options.tools", f"{name}: {parameter.name} needs an annotation, such as {parameter.name}: str"
@@ -100,7 +102,7 @@ def _build_arguments_model(function: Callable[..., Any], name: str, descriptions
         model = create_model(name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields)
         model.model_json_schema()
     except (PydanticUserError, NameError, TypeError) as error:
-        problem = f"{name}: no schema can be made of its parameters: {str(error).partition(chr(10))[0]}"
+        problem = f"{name}: cannot build a schema of its parameters: {str(error).partition(chr(10))[0]}"
         raise ConfigError("options.tools", problem) from error
     return model
 

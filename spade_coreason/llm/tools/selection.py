@@ -48,8 +48,8 @@ class ToolSelection:
             names = ", ".join(omitted[:_MAX_NAMED]) + (
                 f" and {len(omitted) - _MAX_NAMED} more" if len(omitted) > _MAX_NAMED else ""
             )
-            remedy = "require those that are needed in the manifest (dependencies.tools), or raise limits.context_tokens"
-            log.warning("%s: there is no room for these tools of MCP servers: %s; %s", self._agent, names, remedy)
+            remedy = "list the tools that you need in the manifest (dependencies.tools), or raise limits.context_tokens"
+            log.warning("%s: the context has no room for these tools of MCP servers: %s; %s", self._agent, names, remedy)
         self._omitted_names = omitted
         return fitting
 

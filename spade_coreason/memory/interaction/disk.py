@@ -147,5 +147,5 @@ class OSErrorTranslator:
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if isinstance(error, OSError):
             cause = error.strerror or str(error)
-            problem = f"{self._path}: {self._problem}: {cause}; what was stored is kept; see to the directory, and try again"
+            problem = f"{self._path}: {self._problem}: {cause}; stored data is unchanged; check the disk and try again"
             raise StoreError(problem) from error

@@ -188,7 +188,7 @@ class MemoryFile:
             self._fold(content, content.lines_by_conversation)
         except StoreError as error:  # the additions are stored: a journal that grows is no reason to refuse them
             self._fold_threshold_bytes = 2 * content.parsed_journal.end
-            log.warning("the journal is not folded in yet: %s", error)
+            log.warning("the journal cannot be merged into the memory file yet: %s", error)
         else:
             self._fold_threshold_bytes = self._limits.journal_bytes
 
@@ -223,7 +223,7 @@ class MemoryFile:
                 pass  # another process folded, and so synced, the journal
             except OSError as error:
                 self._has_sync_failed = True
-                log.warning("%s: cannot be synced: %s; what it holds is written anew", self.journal_path, error.strerror)
+                log.warning("%s: cannot be synced: %s; its content is written again", self.journal_path, error.strerror)
         with self._write_lock:
             if self._has_sync_failed and self.completed_syncs < deferred:
                 # After a failed sync the system may report success for data that it has lost: only writing it again helps.

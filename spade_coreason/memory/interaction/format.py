@@ -263,14 +263,14 @@ def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(unique) < len(pairs):  # the first of two equal keys would be lost silently
         names = [name for name, _ in pairs]
         duplicate = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {duplicate!r} stands there twice")
+        raise ValueError(f"the key {duplicate!r} is defined twice")
     return unique
 
 
 def _find_problem(document: object) -> str | None:
     """Return the reason why a document is no memory file, or None."""
     if not isinstance(document, dict):
-        return "holds no JSON object"
+        return "contains no JSON object"
     interactions = document.get("interactions")
     if not isinstance(interactions, dict):
         return 'has no object "interactions"'

@@ -19,8 +19,8 @@ from .journal import ParsedJournal
 
 log = logging.getLogger(__name__)
 
-REMEDY = "repair it, or move it aside to go on with an empty memory"
-JOURNAL_REMEDY = "repair it, or move it aside to go on without what was added since the memory file was written"
+REMEDY = "repair it, or move it away to continue with an empty memory"
+JOURNAL_REMEDY = "repair it, or move it away to continue without the entries added since the memory file was written"
 
 UNREAD_STAMP: FileStamp = (-1, -1, -1)
 
@@ -85,7 +85,7 @@ class MemoryReader:
         if is_locked and content.journal_stamp and content.journal_stamp[2] > content.parsed_journal.end:
             unread_bytes = content.journal_stamp[2] - content.parsed_journal.end
             log.warning(
-                "%s: the last line is not whole (%d bytes): an addition was interrupted and never confirmed; it is left out",
+                "%s: ignored the incomplete last line (%d bytes): its write was interrupted and never confirmed",
                 self._journal_path,
                 unread_bytes,
             )
@@ -153,7 +153,7 @@ class MemoryReader:
             except ValueError as error:
                 raise MemoryFileError(spade_llm_path, str(error), REMEDY) from error
         content.is_imported = True
-        log.info("%s: imported what spade_llm remembered; that file is kept as it is", spade_llm_path)
+        log.info("%s: imported the memory file of spade_llm, which is left unchanged", spade_llm_path)
 
     @contextmanager
     def _open_if_there(self, path: Path) -> Iterator[BinaryIO | None]:

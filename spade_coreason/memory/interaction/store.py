@@ -140,9 +140,9 @@ class AgentInteractionMemory:
             with open(source, "rb") as file:
                 lines_by_conversation = parse_spade_llm(file, self.agent_id)
         except OSError as error:
-            raise StoreError(f"{source}: cannot be read: {error.strerror}; name a file that is there") from error
+            raise StoreError(f"{source}: cannot be read: {error.strerror}; correct the name or its permissions") from error
         except ValueError as error:
-            raise MemoryFileError(source, str(error), "name another one, or repair it") from error
+            raise MemoryFileError(source, str(error), "name another file, or repair this one") from error
         return self._file.merge(lines_by_conversation)
 
     def settle(self) -> None:
@@ -263,7 +263,7 @@ class AgentInteractionMemory:
     def _require_within_limit(self, name: str, text: str) -> None:
         size, limit = len(text.encode()), self.limits.entry_bytes
         if size > limit:
-            raise ValueError(f"{name} has {size:,} bytes, and {limit:,} are the most; keep the text elsewhere, remember where")
+            raise ValueError(f"{name} has {size:,} bytes (limit: {limit:,}); store the text elsewhere, and remember its place")
 
 
 def _defer_nothing() -> bool:
@@ -279,5 +279,5 @@ def _require_text(name: str, value: object) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{name} holds half a character (a lone surrogate) at {error.start}; it is no text") from error
+        raise ValueError(f"{name} has a lone surrogate at {error.start}; it is not valid text") from error
     return value

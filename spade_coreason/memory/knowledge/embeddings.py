@@ -59,9 +59,9 @@ class OpenAIEmbedder:
             items = sorted(response["data"], key=lambda item: item["index"])
             vectors = [[float(value) for value in item["embedding"]] for item in items]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ModelError(self._api.url, "answers, but not with embeddings; see to knowledge.model") from error
+            raise ModelError(self._api.url, "returned no embeddings; check knowledge.model") from error
         if len(vectors) != count or len({len(vector) for vector in vectors}) != 1 or not vectors[0]:
-            raise ModelError(self._api.url, f"gives {len(vectors)} vectors for {count} texts; see to knowledge.model")
+            raise ModelError(self._api.url, f"returned {len(vectors)} vectors for {count} texts; check knowledge.model")
         return vectors
 
 
@@ -90,7 +90,7 @@ class LocalEmbedder:
             try:
                 self._loaded_model = library.SentenceTransformer(self.model)
             except (OSError, ValueError) as error:
-                problem = f"cannot be loaded: {' '.join(str(error).split())[:200]}; name a model or its directory"
+                problem = f"cannot be loaded: {' '.join(str(error).split())[:200]}; name another model or its directory"
                 raise ModelError(self.model, problem) from error
         vectors: list[list[float]] = self._loaded_model.encode(texts, convert_to_numpy=True, show_progress_bar=False).tolist()
         return vectors

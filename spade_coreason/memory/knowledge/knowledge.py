@@ -108,7 +108,7 @@ class Knowledge:
         """
         if not name.strip() or len(name) > _MAX_NAME_CHARACTERS or _make_storable(name) != name:
             raise KnowledgeError(
-                f"{name[:100]!r} is not a valid name of a document: 1 to {_MAX_NAME_CHARACTERS} characters that can be written"
+                f"{name[:100]!r} is not a valid document name; use 1 to {_MAX_NAME_CHARACTERS} printable characters"
             )
         text = _make_storable(text)
         passages = await asyncio.to_thread(chunk, text, is_markdown=is_markdown)  # 0.3 s per megabyte
@@ -201,7 +201,11 @@ class Knowledge:
             packed_query = _pack_vector(self.embedder, vector)
         except ModelError as error:
             if not self._is_failing:
-                log.error("%s: searches by words alone: %s", self.repository.agent, describe_for_log(error))
+                log.error(
+                    "%s: searching by words only, because the embedder failed: %s",
+                    self.repository.agent,
+                    describe_for_log(error),
+                )
             self._is_failing = True
             return nearest
         self._is_failing = False
@@ -322,8 +326,8 @@ class Knowledge:
                 f"{count} {f'by {key[0]} ({key[1]} values)' if key else 'none'}" for key, count in others.items()
             )
             log.warning(
-                "%s: of %d passages not all have a vector by %s (%d values): %s. Those are found by their words alone;"
-                " `spade-coreason knowledge reindex %s` mends it",
+                "%s: not all of %d passages have a vector of %s (%d values): %s. The others are found by words only;"
+                " run `spade-coreason knowledge reindex %s`",
                 self.repository.agent,
                 sum(models.values()),
                 *current,
@@ -350,7 +354,11 @@ class Knowledge:
             await self._index_missing(MissingVectors(shelf))
         except ModelError as error:
             if not self._is_failing:
-                log.error("%s: turns are kept without vectors: %s", self.repository.agent, describe_for_log(error))
+                log.error(
+                    "%s: turns are stored without vectors, because the embedder failed: %s",
+                    self.repository.agent,
+                    describe_for_log(error),
+                )
             self._is_failing = True
 
     def clear_cache(self) -> None:
@@ -399,7 +407,7 @@ def _pack_vector(embedder: Embedder, vector: Sequence[float]) -> bytes:
     try:
         return pack_vector(vector)
     except ValueError as error:
-        raise ModelError(embedder.model, f"gives {error}; see to knowledge.model") from error
+        raise ModelError(embedder.model, f"returned {error}; check knowledge.model") from error
 
 
 def _shelf_of(person: str | None, conversation: str | None) -> Shelf:

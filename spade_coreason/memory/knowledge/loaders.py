@@ -33,7 +33,7 @@ def find_files(paths: Iterable[Path], excluded: Path) -> Iterator[Path]:
     """
     for path in paths:
         if not path.exists():
-            raise KnowledgeError(f"{path}: there is no such file")
+            raise KnowledgeError(f"{path}: no such file")
         if not path.is_dir():
             yield path
             continue
@@ -57,11 +57,11 @@ def read_document(path: Path) -> FileText:
     except OSError as error:
         raise KnowledgeError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        remedy = "convert it" if suffix in KNOWN_SUFFIXES else "only text, Markdown and PDF are known"
-        raise KnowledgeError(f"{path}: is no text in UTF-8 (byte {error.start}); {remedy}") from error
+        remedy = "convert it" if suffix in KNOWN_SUFFIXES else "only text, Markdown and PDF are supported"
+        raise KnowledgeError(f"{path}: is not UTF-8 text (byte {error.start}); {remedy}") from error
     text = text.replace("\r\n", "\n")
     if not text.strip():
-        raise KnowledgeError(f"{path}: has no text" + ("; pictures of text are not read" if suffix in PDF_SUFFIXES else ""))
+        raise KnowledgeError(f"{path}: has no text" + ("; scanned pages are not read" if suffix in PDF_SUFFIXES else ""))
     return FileText(text, suffix in MARKDOWN_SUFFIXES)
 
 
@@ -74,7 +74,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _too_long_error(path: Path) -> KnowledgeError:
-    return KnowledgeError(f"{path}: has more than {_MAX_BYTES:,} bytes, which are the most; split it")
+    return KnowledgeError(f"{path}: has more than {_MAX_BYTES:,} bytes, the limit; split it")
 
 
 def _read_pdf(path: Path) -> str:
@@ -85,7 +85,7 @@ def _read_pdf(path: Path) -> str:
     try:
         reader = library.PdfReader(path)
         if reader.is_encrypted and not reader.decrypt(""):
-            raise KnowledgeError(f"{path}: asks for a password; save it without one")
+            raise KnowledgeError(f"{path}: is protected by a password; save it without one")
         return "\n\n".join(page.extract_text() for page in reader.pages)
     except OSError:
         raise

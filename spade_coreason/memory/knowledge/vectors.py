@@ -13,12 +13,12 @@ Floats = NDArray[np.float32]
 def pack_vector(vector: Sequence[float]) -> bytes:
     """Pack a vector for storage: normalised to length 1, float32, little-endian.
 
-    Raises ValueError for a vector without a direction.
+    Raises ValueError for a vector whose length is 0 or not finite.
     """
     values = np.asarray(vector, dtype=np.float64)
     length = float(np.linalg.norm(values))
     if not np.isfinite(length) or length == 0:
-        raise ValueError("a vector without a direction")
+        raise ValueError("a vector whose length is 0 or not finite")
     return (values / length).astype("<f4").tobytes()
 
 

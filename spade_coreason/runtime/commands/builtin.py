@@ -12,11 +12,12 @@ from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, Field
 from ...domain.history import parse_interactions
 from ...domain.jid import local_part
 from ...domain.preferences import Preferences
+from ...domain.translation import LANGUAGE, N_, translate, translate_plural
 from ...exceptions import UploadError
 from ...memory import TOKENS_VARIABLE, export_person
 from ...storage import COMPACTION_VARIABLE, NO_COMPACTION, CompactionState
 from .context import Invocation
-from .formatting import fence_json, format_conversation, format_memory, format_turn, pluralise
+from .formatting import describe_state, fence_json, format_conversation, format_memory, format_turn
 from .model import CONFIRMED, Command, CommandResult
 
 _DEFAULT_TURNS = 10
@@ -28,23 +29,36 @@ _LEVELS = ("debug", "info", "warning", "error")
 _MAX_EXPORT_TEXT_BYTES = 200_000
 _MAX_EXPORT_PROGRAM_BYTES = 16 * 1024 * 1024
 _PLATFORM_LOG = "spade_coreason"
-_DEFAULT = "default"
+_DEFAULT = N_("default")
 _SWITCH = {"on": True, "off": False}
 
 
 async def _help(invocation: Invocation) -> CommandResult:
     metadata = invocation.context.agent.manifest.metadata
     description = next((c.description for c in invocation.context.agent.manifest.capabilities if c.description), "")
-    lines = [f"I am {metadata.name}{': ' + description if description else '.'}", ""]
-    lines += [f"{command.text}   {command.description}{_example(command)}" for command in invocation.commands]
-    lines += ["", _typing_hint(invocation.context.prefixes), "With two slashes it is a text for me."]
+    name = (
+        translate("I am {name}: {description}", name=metadata.name, description=translate(description))
+        if description
+        else translate("I am {name}.", name=metadata.name)
+    )
+    lines = [name, ""]
+    lines += [f"{command.text}   {translate(command.description)}{_example(command)}" for command in invocation.commands]
+    lines += ["", _typing_hint(invocation.context.prefixes), translate("Start a message with // to send its text to me.")]
     return CommandResult("\n".join(lines))
 
 
 def _typing_hint(prefixes: tuple[str, ...]) -> str:
     """Say how to send a command from a client that has a command of the same name."""
-    others = "".join(f", or {prefix} instead of it" for prefix in prefixes if prefix != "/")
-    return f"If your client runs such a line itself, write a space before the slash{others}; or use your client's command menu."
+    others = [prefix for prefix in prefixes if prefix != "/"]
+    if not others:
+        return translate(
+            "If your client runs such a line itself, write a space before the slash, or use your client's command menu."
+        )
+    return translate(
+        "If your client runs such a line itself, write a space before the slash, or {prefixes} instead of it,"
+        " or use your client's command menu.",
+        prefixes=translate(" or ").join(others),
+    )
 
 
 def _example(command: Command) -> str:
@@ -54,36 +68,50 @@ def _example(command: Command) -> str:
 async def _status(invocation: Invocation) -> CommandResult:
     parts = [_describe_conversation(invocation)]
     if invocation.context.control.is_paused:
-        parts.append("I am paused at the moment.")
+        parts.append(translate("I am paused at the moment."))
     quota_limit = invocation.context.quota_limit
     own = quota_limit.usage_of(invocation.owner)
-    rate = f" (at most {own.messages_per_minute:,} a minute)" if own.messages_per_minute else ""
-    parts.append(f"You have sent {own} today{rate}.")
+    limit = own.messages_per_minute
+    parts.append(
+        translate("You have sent {messages} today (at most {number} a minute).", messages=own, number=limit)
+        if limit
+        else translate("You have sent {messages} today.", messages=own)
+    )
     text = " ".join(parts)
     if invocation.is_operator:
         total, *others = quota_limit.usage(_MAX_USAGE)
         lines = [f"- {used.holder}: {used}" for used in others]
-        text += "\n\n" + "\n".join([f"Everybody has sent {total} today:", *lines])
+        text += "\n\n" + "\n".join([translate("All people have sent {messages} today:", messages=total), *lines])
     return CommandResult(text)
 
 
 def _describe_conversation(invocation: Invocation) -> str:
     if invocation.record is None:
-        return "We have not spoken yet."
+        return translate("You have not written to me yet.")
     status, limit = invocation.record.status, invocation.context.rules.max_interactions
-    counted = f"{status.interaction_count} of {limit} messages" if limit else pluralise(status.interaction_count, "message")
-    text = f"This conversation is {status.state.value.replace('_', ' ')}: {counted}, {invocation.record.turns} answered in all."
+    number = status.interaction_count
+    counted = (
+        translate_plural("{used} of {number} message", "{used} of {number} messages", limit, used=number)
+        if limit
+        else translate_plural("{number} message", "{number} messages", number)
+    )
+    text = translate(
+        "This conversation is {state}: {messages}, {answered} answered in all.",
+        state=describe_state(status.state),
+        messages=counted,
+        answered=invocation.record.turns,
+    )
     return text + _describe_pause(invocation, status)
 
 
 def _describe_pause(invocation: Invocation, status: ConversationStatus) -> str:
     if status.quiet_until is None or status.quiet_until <= invocation.context.clock():
         return ""
-    return f" It goes on at {status.quiet_until.astimezone():%H:%M:%S}."
+    return " " + translate("It continues at {time}.", time=f"{status.quiet_until.astimezone():%H:%M:%S}")
 
 
 async def _new(invocation: Invocation) -> CommandResult:
-    return CommandResult("Your next message begins a new conversation. What I remember stays.", "new")
+    return CommandResult(translate("Your next message starts a new conversation. I still remember what I know of you."), "new")
 
 
 async def _conversations(invocation: Invocation) -> CommandResult:
@@ -91,16 +119,16 @@ async def _conversations(invocation: Invocation) -> CommandResult:
         record for record in await invocation.context.repository.list_conversations(owner=invocation.owner) if record.turns
     ]
     lines = [format_conversation(record, invocation.context.repository.agent, is_own=True) for record in records]
-    return CommandResult("\n".join(lines) or "There are none.")
+    return CommandResult("\n".join(lines) or translate("There are none."))
 
 
 async def _history(invocation: Invocation) -> CommandResult:
     if invocation.record is None:
-        return CommandResult("We said nothing yet.")
+        return CommandResult(translate("You have not written to me yet."))
     turns = parse_interactions(
         await invocation.context.repository.load_history(invocation.record.id, invocation.values["turns"])
     )
-    return CommandResult("\n\n".join(format_turn(turn) for turn in turns) or "We said nothing yet.")
+    return CommandResult("\n\n".join(format_turn(turn) for turn in turns) or translate("You have not written to me yet."))
 
 
 async def _memory(invocation: Invocation) -> CommandResult:
@@ -121,22 +149,28 @@ async def _memory(invocation: Invocation) -> CommandResult:
     for variables in (conversation_variables, person_variables):
         variables.pop(TOKENS_VARIABLE, None)
     lines = format_memory(facts, conversation_variables, person_variables)
-    lines += [f"- In short: {window.summary}"] if window.summary else []
-    return CommandResult("\n".join(lines) or "Nothing.")
+    lines += ["- " + translate("Summary: {summary}", summary=window.summary)] if window.summary else []
+    return CommandResult("\n".join(lines) or translate("Nothing."))
 
 
 async def _cancel(invocation: Invocation) -> CommandResult:
     return CommandResult(
-        "Stopped." if invocation.context.mailboxes.cancel_turns(invocation.owner) else "There is nothing to stop."
+        translate("Stopped.")
+        if invocation.context.mailboxes.cancel_turns(invocation.owner)
+        else translate("There is nothing to stop.")
     )
 
 
 async def _forget(invocation: Invocation) -> CommandResult:
-    return CommandResult("", "forget this") if invocation.values[CONFIRMED] else CommandResult("Nothing was forgotten.")
+    return (
+        CommandResult("", "forget this") if invocation.values[CONFIRMED] else CommandResult(translate("Nothing was deleted."))
+    )
 
 
 async def _forget_me(invocation: Invocation) -> CommandResult:
-    return CommandResult("", "forget me") if invocation.values[CONFIRMED] else CommandResult("Nothing was forgotten.")
+    if not invocation.values[CONFIRMED]:
+        return CommandResult(translate("Nothing was deleted."))
+    return CommandResult("", "forget me")
 
 
 async def _export(invocation: Invocation) -> CommandResult:
@@ -146,26 +180,33 @@ async def _export(invocation: Invocation) -> CommandResult:
     size = len(text.encode())
     # A program reads texts of any length, and nobody else can read them, as they could a file.
     if invocation.is_from_program and size <= _MAX_EXPORT_PROGRAM_BYTES:
-        return CommandResult(f"Everything that I keep about you ({size:,} bytes):", extra_texts=fence_json(text))
+        return CommandResult(
+            translate("Everything that I store about you ({size} bytes):", size=size), extra_texts=fence_json(text)
+        )
     name = f"{local_part(context.repository.agent)}-{context.clock():%Y-%m-%d}.json"
     try:
         link = await context.files.upload(name, text.encode(), "application/json")
     except UploadError as error:
-        reason = error.problem
+        reason = translate(error.problem)
     else:
-        reply = f"Everything that I keep about you ({size:,} bytes). Whoever has the link can read it:"
+        reply = translate("Everything that I store about you ({size} bytes). Anyone who has the link can read it:", size=size)
         return CommandResult(reply, link=link)
     if size > _MAX_EXPORT_TEXT_BYTES:
-        problem = f"What I keep about you is too long for messages ({size:,} bytes), and it cannot be a file: {reason}."
+        problem = translate(
+            "What I store about you is too long for messages ({size} bytes), and I cannot send it as a file: {reason}.",
+            size=size,
+            reason=reason,
+        )
         return CommandResult(problem, is_error=True)
     cause, _, _remedy = reason.partition(";")  # the remedy is the operator's
     return CommandResult(
-        f"Everything that I keep about you, as text. It cannot be a file: {cause}.", extra_texts=fence_json(text)
+        translate("Everything that I store about you, as text. I cannot send it as a file: {reason}.", reason=cause),
+        extra_texts=fence_json(text),
     )
 
 
 def _as_choice(value: bool | None) -> str:
-    return _DEFAULT if value is None else "on" if value else "off"
+    return _DEFAULT if value is None else N_("on") if value else N_("off")
 
 
 async def _current_preferences(invocation: Invocation) -> dict[str, FieldValue]:
@@ -182,10 +223,15 @@ async def _settings(invocation: Invocation) -> CommandResult:
     after = _apply_preferences(before, invocation.values)
     if after != before:
         await invocation.context.loader.set_preferences(invocation.owner, after)
+    if after.language != before.language:
+        LANGUAGE.set(after.language)  # for this answer
     return CommandResult(
-        f"language: {after.language or _DEFAULT}\n"
-        f"thoughts: {_as_choice(after.thoughts)}\n"
-        f"streaming: {_as_choice(after.streaming)}"
+        translate(
+            "language: {language}\nthoughts: {thoughts}\nstreaming: {streaming}",
+            language=after.language or translate(_DEFAULT),
+            thoughts=translate(_as_choice(after.thoughts)),
+            streaming=translate(_as_choice(after.streaming)),
+        )
     )
 
 
@@ -197,7 +243,9 @@ def _apply_preferences(before: Preferences, values: Any) -> Preferences:
         try:
             after = replace(after, language=None if language in ("", None, _DEFAULT) else language)
         except ValueError as error:
-            raise FieldError(f"language: {error}.") from error
+            raise FieldError(
+                translate('"{text}" is not a language. Write it like en, de or pt-BR.', text=str(language)[:40])
+            ) from error
     if "thoughts" in values:
         after = replace(after, thoughts=_SWITCH.get(values["thoughts"]))
     if "streaming" in values:
@@ -210,41 +258,41 @@ async def _all(invocation: Invocation) -> CommandResult:
     lines = [
         format_conversation(record, invocation.context.repository.agent, is_own=False) for record in records if record.turns
     ]
-    return CommandResult("\n".join(lines) or "There are none.")
+    return CommandResult("\n".join(lines) or translate("There are none."))
 
 
 async def _end(invocation: Invocation) -> CommandResult:
     name = invocation.values[CONVERSATION_FIELD]
     if await invocation.context.control.end(name):
-        return CommandResult(f"{name} is ended.")
-    return await _not_changed(invocation, name, "is not active")
+        return CommandResult(translate("The conversation {name} is ended.", name=name))
+    return await _not_changed(invocation, name, N_("The conversation {name} is not active."))
 
 
 async def _reset(invocation: Invocation) -> CommandResult:
     name = invocation.values[CONVERSATION_FIELD]
     if await invocation.context.control.reset(name):
-        return CommandResult(f"{name} begins anew; what is remembered stays.")
-    return await _not_changed(invocation, name, "has nothing to reset")
+        return CommandResult(translate("The conversation {name} starts anew. What I remember of it stays.", name=name))
+    return await _not_changed(invocation, name, N_("The conversation {name} has nothing to reset."))
 
 
 async def _not_changed(invocation: Invocation, name: str, reason: str) -> CommandResult:
     if await invocation.context.repository.find_conversations([name]):
-        return CommandResult(f"{name} {reason}.")
-    return CommandResult(f"There is no conversation {name}. /all shows them.", is_error=True)
+        return CommandResult(translate(reason, name=name))
+    return CommandResult(translate("There is no conversation {name}. /all lists them.", name=name), is_error=True)
 
 
 async def _pause(invocation: Invocation) -> CommandResult:
     if invocation.context.control.is_paused:
-        return CommandResult("I am paused already. /resume goes on.")
+        return CommandResult(translate("I am paused already. Continue with /resume."))
     invocation.context.control.pause()
-    return CommandResult("Paused: nothing new is begun, and every message is kept. /resume goes on.")
+    return CommandResult(translate("Paused. I start no new answers, and store every message. Continue with /resume."))
 
 
 async def _resume(invocation: Invocation) -> CommandResult:
     if not invocation.context.control.is_paused:
-        return CommandResult("I am not paused.")
+        return CommandResult(translate("I am not paused."))
     invocation.context.control.resume()
-    return CommandResult("I go on.")
+    return CommandResult(translate("I continue."))
 
 
 async def _initial_level(invocation: Invocation) -> dict[str, FieldValue]:
@@ -258,9 +306,9 @@ def _current_level() -> str:
 async def _log(invocation: Invocation) -> CommandResult:
     level = invocation.values["level"]
     if level is None:
-        return CommandResult(f"The log is at {_current_level()}.")
+        return CommandResult(translate("The level of the log is {level}.", level=_current_level()))
     logging.getLogger(_PLATFORM_LOG).setLevel(level.upper())
-    return CommandResult(f"The log of the whole platform is at {level} until it is started again.")
+    return CommandResult(translate("The level of the log of the whole platform is {level} until its next start.", level=level))
 
 
 async def _admit(invocation: Invocation) -> CommandResult:
@@ -274,58 +322,60 @@ async def _reject(invocation: Invocation) -> CommandResult:
 async def _decide_access(invocation: Invocation, *, is_admitted: bool) -> CommandResult:
     access_requests = invocation.context.access_requests
     if access_requests is None:
-        return CommandResult("There is nobody to admit here.", is_error=True)
+        return CommandResult(translate("There is no person to admit here."), is_error=True)
     decide = access_requests.admit if is_admitted else access_requests.reject
     return CommandResult(await decide(invocation.owner, invocation.values["person"]))
 
 
-_PERSON = Field("person", "their JID", is_required=True)
-_ON_OFF = (Choice("on", "on"), Choice("off", "off"), Choice(_DEFAULT, "as usual with this agent"))
+_PERSON = Field("person", N_("their JID"), is_required=True)
+_ON_OFF = (Choice("on", N_("on")), Choice("off", N_("off")), Choice(_DEFAULT, N_("default of this agent")))
 
 COMMANDS_FOR_EVERYBODY = (
-    Command("help", "what I am, and what you can ask here", _help),
-    Command("status", "where this conversation is", _status, subject="a conversation"),
-    Command("new", "begin a new conversation; what I remember stays", _new, subject="a conversation", is_immediate=False),
-    Command("conversations", "your conversations with me", _conversations, is_personal=True),
+    Command("help", N_("show what I am and which commands there are"), _help),
+    Command("status", N_("show the state of this conversation"), _status, subject="a conversation"),
+    Command(
+        "new", N_("start a new conversation; I still remember what I know"), _new, subject="a conversation", is_immediate=False
+    ),
+    Command("conversations", N_("list your conversations with me"), _conversations, is_personal=True),
     Command(
         "history",
-        f"what we said in this conversation, the newest {_DEFAULT_TURNS} turns",
+        N_("show the newest turns of this conversation"),
         _history,
         subject="a conversation",
         is_personal=True,
         fields=(
-            Field("turns", "how many of the newest turns", "number", default=_DEFAULT_TURNS, minimum=1, maximum=_MAX_TURNS),
+            Field("turns", N_("how many of the newest turns"), "number", default=_DEFAULT_TURNS, minimum=1, maximum=_MAX_TURNS),
         ),
         usage="50",
     ),
-    Command("memory", "what I remember from this conversation", _memory, subject="a conversation", is_personal=True),
-    Command("cancel", "stop the answer that I am at work on", _cancel),
+    Command("memory", N_("show what I remember from this conversation"), _memory, subject="a conversation", is_personal=True),
+    Command("cancel", N_("stop the answer that I am working on"), _cancel),
     Command(
         "forget",
-        "forget this conversation",
+        N_("delete this conversation"),
         _forget,
         subject="a conversation",
         is_personal=True,
-        question="This deletes what we said in this conversation and what I remember from it.",
+        question=N_("This deletes this conversation and what I remember from it."),
         is_immediate=False,
     ),
     Command(
         "forget me",
-        "forget everything about you",
+        N_("delete everything that I store about you"),
         _forget_me,
         is_personal=True,
-        question="This deletes all our conversations and all that I remember of you.",
+        question=N_("This deletes all your conversations with me and everything that I remember about you."),
         is_immediate=False,
     ),
-    Command("export", "everything that I keep about you, as a file", _export, is_personal=True),
+    Command("export", N_("get everything that I store about you as a file"), _export, is_personal=True),
     Command(
         "settings",
-        "language, thoughts and streaming, as you want them",
+        N_("choose the language, and whether thoughts and growing answers are shown"),
         _settings,
         fields=(
-            Field("language", "the language of answers, such as en or de; empty is as usual", default=""),
-            Field("thoughts", "whether what I think meanwhile is shown", "choice", choices=_ON_OFF, default=_DEFAULT),
-            Field("streaming", "whether an answer grows before your eyes", "choice", choices=_ON_OFF, default=_DEFAULT),
+            Field("language", N_("the language of answers, such as en or de; empty for the default"), default=""),
+            Field("thoughts", N_("whether you see what I think while I work"), "choice", choices=_ON_OFF, default=_DEFAULT),
+            Field("streaming", N_("whether you see an answer while it grows"), "choice", choices=_ON_OFF, default=_DEFAULT),
         ),
         has_named_values=True,
         usage="streaming off",
@@ -336,24 +386,24 @@ COMMANDS_FOR_EVERYBODY = (
 COMMANDS_FOR_OPERATORS = (
     Command(
         "all",
-        "the conversations of everybody with me, the newest first",
+        N_("list the conversations of all people with me, the newest first"),
         _all,
         audience="operators",
-        fields=(Field("number", "how many", "number", default=_DEFAULT_LISTED, minimum=1, maximum=_MAX_LISTED),),
+        fields=(Field("number", N_("how many"), "number", default=_DEFAULT_LISTED, minimum=1, maximum=_MAX_LISTED),),
         usage="50",
     ),
-    Command("end", "end a conversation of anybody", _end, audience="operators", subject="any conversation", usage="ID"),
-    Command("reset", "let a conversation begin anew", _reset, audience="operators", subject="any conversation", usage="ID"),
-    Command("admit", "let somebody talk to me", _admit, audience="operators", fields=(_PERSON,), usage="JID"),
-    Command("reject", "let somebody talk to me no longer", _reject, audience="operators", fields=(_PERSON,), usage="JID"),
-    Command("pause", "begin nothing new; every message is kept", _pause, audience="operators"),
-    Command("resume", "go on after a pause", _resume, audience="operators"),
+    Command("end", N_("end a conversation of any person"), _end, audience="operators", subject="any conversation", usage="ID"),
+    Command("reset", N_("let a conversation start anew"), _reset, audience="operators", subject="any conversation", usage="ID"),
+    Command("admit", N_("give a person access to me"), _admit, audience="operators", fields=(_PERSON,), usage="JID"),
+    Command("reject", N_("withdraw a person's access to me"), _reject, audience="operators", fields=(_PERSON,), usage="JID"),
+    Command("pause", N_("pause: start no new answers, and store every message"), _pause, audience="operators"),
+    Command("resume", N_("continue after a pause"), _resume, audience="operators"),
     Command(
         "log",
-        "how much the platform writes to its log",
+        N_("show or set the level of the log"),
         _log,
         audience="operators",
-        fields=(Field("level", "from which level on", "choice", choices=tuple(Choice(name, name) for name in _LEVELS)),),
+        fields=(Field("level", N_("from which level on"), "choice", choices=tuple(Choice(name, name) for name in _LEVELS)),),
         usage="debug",
         initial_values=_initial_level,
     ),

@@ -7,14 +7,16 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from ...domain.adhoc import Action, CommandCall, CommandForm, CommandProblem, CommandStage
 from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
 from ...domain.jid import bare_jid
+from ...domain.translation import LANGUAGE, N_, translate
 from ...exceptions import CoReasonError
 from ...storage import StoredConversation
+from ..languages import PersonLanguages
 from .context import CommandContext
 from .formatting import format_conversation
 from .model import CONFIRMED, Command, CommandResult
@@ -28,6 +30,7 @@ class CommandRunner(Protocol):
 
     commands: Commands
     command_context: CommandContext
+    languages: PersonLanguages
 
     async def run_command(
         self, owner: str, command: Command, values: Mapping[str, Any], conversation_id: str | None
@@ -44,7 +47,7 @@ _MAX_SESSIONS = 1000
 _MAX_SESSIONS_PER_PERSON = 10
 _MAX_RUNNING_PER_PERSON = 8
 _MAX_CHOICES = 50
-_CANCELLED_RESULT = CommandResult("This is not done: what it was about is gone.", is_error=True)
+_CANCELLED = N_("I did not do this, because the conversation was deleted.")
 
 
 class Step(NamedTuple):
@@ -66,10 +69,12 @@ def steps_of(command: Command, conversations: Sequence[StoredConversation], agen
             Choice(record.conversation_id, format_conversation(record, agent, is_own=not is_any)) for record in conversations
         )
         default = None if is_any or not choices else choices[0].value
-        fields = (Field(CONVERSATION_FIELD, "Which conversation", "choice", is_any, default, choices), *fields)
-    steps = [Step(f"{command.menu_label}.", fields)] if fields else []
+        fields = (Field(CONVERSATION_FIELD, translate("Which conversation"), "choice", is_any, default, choices), *fields)
+    steps = [Step(f"{command.menu_label}.", tuple(map(_translate_field, fields)))] if fields else []
     if command.question:
-        steps.append(Step(command.question, (Field(CONFIRMED, "Yes, do it", "yes or no", default=False),)))
+        steps.append(
+            Step(translate(command.question), (Field(CONFIRMED, translate("Yes, do it"), "yes or no", default=False),))
+        )
     return tuple(steps)
 
 
@@ -118,8 +123,11 @@ class AdHocSessions:
     async def answer(self, call: CommandCall) -> CommandStage | CommandProblem:
         """Answer a call. Its sender has access, and is the JID that the server has set."""
         owner = bare_jid(call.sender)
+        LANGUAGE.set(self._runner.languages.of_person(owner, call.language))
         if self._running_counts[owner] >= _MAX_RUNNING_PER_PERSON:
-            return CommandProblem("resource-constraint", "I am at work on several commands of yours; wait for one of them.")
+            return CommandProblem(
+                "resource-constraint", translate("I am working on several commands of yours. Wait for one of them to finish.")
+            )
         self._running_counts[owner] += 1
         try:
             return await (self._continue(call, owner) if call.session else self._start(call, owner))
@@ -127,7 +135,7 @@ class AdHocSessions:
             return CommandProblem("bad-request", str(error), "bad-payload")
         except CoReasonError as error:
             log.error("a command (%s) of %s is not obeyed: %s", call.node, owner, error)
-            return CommandProblem("internal-server-error", "I cannot do this at the moment; please try again later.")
+            return CommandProblem("internal-server-error", translate("I cannot do this at the moment. Please try again later."))
         finally:
             self._running_counts -= Counter({owner: 1})
 
@@ -141,12 +149,12 @@ class AdHocSessions:
         command = next((known for known in self._runner.commands.available_to(owner) if known.node == call.node), None)
         if command is None:
             if any(known.node == call.node for known in self._runner.commands.all):
-                return CommandProblem("forbidden", "This is for those who run me.")
-            return CommandProblem("item-not-found", "There is no such command.")
+                return CommandProblem("forbidden", translate("{command} is for my operators only.", command=f"/{call.node}"))
+            return CommandProblem("item-not-found", translate("There is no such command."))
         if call.action == "cancel":
             return CommandStage(command.node, secrets.token_hex(12), "canceled")
         if call.action == "prev":
-            return CommandProblem("bad-request", "There is nothing before the beginning.", "malformed-action")
+            return CommandProblem("bad-request", translate("This is the first step."), "malformed-action")
         records: list[StoredConversation] = []
         if command.subject != "the person":
             record_owner = None if command.subject == "any conversation" else owner
@@ -170,7 +178,8 @@ class AdHocSessions:
         session = self._sessions.get(call.session)
         if session is None or session.sender != call.sender or session.command.node != call.node:
             # A session that is over and a session of another person give the same error.
-            return CommandProblem("bad-request", "This session is over, or there never was one; begin again.", "bad-sessionid")
+            problem = translate("This form has expired. Please start the command again.")
+            return CommandProblem("bad-request", problem, "bad-sessionid")
         session.expires_at_s = asyncio.get_running_loop().time() + self._session_timeout_s
         if call.action == "cancel":
             del self._sessions[call.session]
@@ -180,8 +189,8 @@ class AdHocSessions:
             return _form_stage(call.session, session)
         allowed = allowed_actions(session.steps, session.step_index)
         if call.action != "execute" and call.action not in allowed:
-            choices = " or ".join(allowed)
-            return CommandProblem("bad-request", f"Here you can {choices}, or cancel.", "malformed-action")
+            problem = translate("Here you can use only {actions}.", actions=", ".join((*allowed, "cancel")))
+            return CommandProblem("bad-request", problem, "malformed-action")
         return await self._forward(call.session, session, call, owner)
 
     async def _forward(
@@ -210,10 +219,10 @@ class AdHocSessions:
             raise
         if not done:
             task.add_done_callback(lambda late: self._send_late_result(owner, late))
-            text = "This takes a while; the answer follows as a message."
+            text = translate("This takes a while. The answer follows as a message.")
             return CommandStage(command.node, session_id, "completed", text=text)
         self._running.discard(task)
-        result = _CANCELLED_RESULT if task.cancelled() else task.result()
+        result = CommandResult(translate(_CANCELLED), is_error=True) if task.cancelled() else task.result()
         if result.extra_texts:
             self._runner.send_command_result(owner, CommandResult("", extra_texts=result.extra_texts))
         return CommandStage(
@@ -232,7 +241,9 @@ class AdHocSessions:
             return
         if (error := task.exception()) is not None:
             log.error("a command of %s is not obeyed: %s", owner, error)
-            self._runner.send_command_result(owner, CommandResult("I could not do this; please try again later."))
+            self._runner.send_command_result(
+                owner, CommandResult(translate("I cannot do this at the moment. Please try again later."))
+            )
         else:
             self._runner.send_command_result(owner, task.result())
 
@@ -250,6 +261,11 @@ class AdHocSessions:
         now = asyncio.get_running_loop().time()
         for name in [name for name, other in self._sessions.items() if other.expires_at_s < now]:
             del self._sessions[name]
+
+
+def _translate_field(field: Field) -> Field:
+    choices = tuple(Choice(choice.value, translate(choice.label)) for choice in field.choices)
+    return replace(field, label=translate(field.label), choices=choices)
 
 
 def _form_stage(session_id: str, session: _AdHocSession) -> CommandStage:

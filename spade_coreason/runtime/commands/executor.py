@@ -13,6 +13,7 @@ from ...domain import conversation
 from ...domain.identifiers import recover_thread
 from ...domain.messages import Completed, InboundRequest, TextEmitted
 from ...domain.preferences import DEFAULT_PREFERENCES
+from ...domain.translation import LANGUAGE, translate
 from ...memory import ActiveConversation, ErasureReport, erase_conversation, erase_person
 from ...storage import Commit
 from ..admission import Admission
@@ -90,7 +91,7 @@ class CommandExecutor:
         mailbox = self._services.mailboxes.get_or_create(owner, thread)
         before_row = max((item.inbox_row for item in mailbox.queue if isinstance(item, QueuedRequest)), default=0)
         future: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
-        work = partial(self._run_task, mailbox, command, values, before_row)
+        work = partial(self._run_task, mailbox, command, values, before_row, LANGUAGE.get())
         self._services.mailboxes.put_task(mailbox, MailboxTask(work, is_for_agent, future))
         return await future
 
@@ -100,8 +101,11 @@ class CommandExecutor:
             self._encode_result(InboundRequest("person", owner, "", None, {}, "", owner=owner), uuid4(), result)
         )
 
-    async def _run_task(self, mailbox: Mailbox, command: Command, values: Mapping[str, Any], before_row: int) -> CommandResult:
+    async def _run_task(
+        self, mailbox: Mailbox, command: Command, values: Mapping[str, Any], before_row: int, language: str | None
+    ) -> CommandResult:
         """Run a command from outside of the conversation. Requests up to `before_row` that still wait are older."""
+        LANGUAGE.set(language)
         active = mailbox.active or await self._loader.load(mailbox)
         agent_command = self._commands.agent_commands.get(command.name)
         if agent_command is not None:
@@ -131,12 +135,19 @@ class CommandExecutor:
             return
         if isinstance(parsed, str):
             suggestion = self._commands.suggest(parsed, mailbox.sender)
-            hint = f" Did you mean {suggestion}?" if suggestion is not None else ""
-            result = CommandResult(f"There is no such command.{hint} /help shows what there is.", is_error=True)
+            problem = (
+                translate("There is no such command. Did you mean {command}? /help lists the commands.", command=suggestion)
+                if suggestion is not None
+                else translate("There is no such command. /help lists the commands.")
+            )
+            result = CommandResult(problem, is_error=True)
         elif parsed.command.audience == "operators" and queued.incoming.is_from_room:  # only a room says who this person is
-            result = CommandResult(f"{parsed.command.text} is for those who write to me directly.", is_error=True)
+            problem = translate("{command} works only in a message to my own address.", command=parsed.command.text)
+            result = CommandResult(problem, is_error=True)
         elif parsed.command.name == "cancel":
-            result = CommandResult("Stopped." if mailbox.has_cancelled_turn else "There is nothing to stop.")
+            result = CommandResult(
+                translate("Stopped.") if mailbox.has_cancelled_turn else translate("There is nothing to stop.")
+            )
             mailbox.has_cancelled_turn = False
         else:
             is_from_program = queued.incoming.channel == "program"
@@ -181,7 +192,7 @@ class CommandExecutor:
 
         async def work() -> None:
             text = await agent_command.run(turn.session, **{field.name: values[field.name] for field in agent_command.fields})
-            await turn.response.markdown("Done." if text is None else str(text))
+            await turn.response.markdown(translate("Done.") if text is None else str(text))
 
         turn.mailbox.current = turn.queued
         last_event = await turn.run(work)
@@ -189,11 +200,11 @@ class CommandExecutor:
             if sends_reply:
                 output.cancel()
                 repository.inbox.close(turn.queued.inbox_row)
-            return CommandResult("This is not done: what it was about is gone.", is_error=True)
+            return CommandResult(translate("I did not do this, because the conversation was deleted."), is_error=True)
         if last_event is None:
             if sends_reply:
                 await repository.inbox.finish(turn.queued.inbox_row, active.record, None, None)
-            return CommandResult("Stopped.")
+            return CommandResult(translate("Stopped."))
         final = output.finish(last_event)
         if turn.changes.is_ended:
             await self._apply_result(turn.mailbox, active, CommandResult("", "new"), 0)
@@ -255,6 +266,7 @@ class CommandExecutor:
             report = await erase_person(services.repository, self._context.interaction_memory, owner)
             active.person.variables.values.clear()
             active.person.preferences = DEFAULT_PREFERENCES
+            self._loader.languages.set(owner, None)
         else:
             report = await erase_conversation(services.repository, self._context.interaction_memory, active.record)
             remaining = await services.repository.load_variables("person", owner)

@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from ...contracts import Interaction
+from ...contracts import ConversationState, Interaction
 from ...domain.identifiers import recover_thread
 from ...domain.text import FENCE
+from ...domain.translation import N_, translate, translate_plural
 from ...memory import ErasureReport
 from ...storage import StoredConversation
 
@@ -17,9 +18,18 @@ _PART_CHARACTERS = 8_000
 Variables: TypeAlias = Mapping[str, str]
 
 
-def pluralise(number: int, noun: str) -> str:
-    """Return a number and its noun, in the plural unless the number is one."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+_STATES: Mapping[ConversationState, str] = {
+    ConversationState.ACTIVE: N_("active"),
+    ConversationState.COMPLETED: N_("completed"),
+    ConversationState.ERROR: N_("ended after errors"),
+    ConversationState.TIMEOUT: N_("ended by a timeout"),
+    ConversationState.MAX_INTERACTIONS_REACHED: N_("at its limit"),
+}
+
+
+def describe_state(state: ConversationState) -> str:
+    """Return the state of a conversation in words."""
+    return translate(_STATES[state])
 
 
 def format_conversation(record: StoredConversation, agent: str, *, is_own: bool) -> str:
@@ -28,12 +38,11 @@ def format_conversation(record: StoredConversation, agent: str, *, is_own: bool)
     The person's own are shown with their thread, all others with their owner and id.
     """
     thread = recover_thread(record.conversation_id, record.owner, agent)
-    thread_label = f"thread {thread}" if thread is not None else "no thread"
+    thread_label = translate("thread {thread}", thread=thread) if thread is not None else translate("no thread")
     label = thread_label if is_own else f"{record.owner}   {record.conversation_id}"
     last = record.status.last_interaction.astimezone()
-    return (
-        f"{last:%Y-%m-%d %H:%M}   {pluralise(record.turns, 'turn')}   {record.status.state.value.replace('_', ' ')}   {label}"
-    )
+    turns = translate_plural("{number} turn", "{number} turns", record.turns)
+    return f"{last:%Y-%m-%d %H:%M}   {turns}   {describe_state(record.status.state)}   {label}"
 
 
 def format_turn(turn: Interaction) -> str:
@@ -67,8 +76,8 @@ def format_memory(facts: Sequence[str], conversation_variables: Variables, perso
 
 def _describe_place(conversation_text: str | None, person_text: str | None) -> str:
     if conversation_text is None:
-        return "for all our conversations"
-    return "here and for all our conversations" if conversation_text == person_text else ""
+        return translate("for all your conversations")
+    return translate("here and for all your conversations") if conversation_text == person_text else ""
 
 
 def _format_variable(head: str, value: object, text: str) -> list[str]:
@@ -87,24 +96,25 @@ def _format_value(value: object) -> str:
 def describe_deleted(report: ErasureReport) -> str:
     """Describe the deleted data in one sentence."""
     if report.is_empty:
-        return "There was nothing to forget."
-    numbers = {
-        "conversation": len(report.conversation_ids),
-        "turn": report.interactions,
-        "variable": report.variables,
-    }
-    parts = [pluralise(number, noun) for noun, number in numbers.items() if number]
-    if report.memories:
-        parts.append(f"what I remembered of {pluralise(report.memories, 'conversation')}")
-    if report.documents:
-        parts.append(pluralise(report.documents, "document"))
-    if report.audit_entries:
-        parts.append(f"what I did in {pluralise(report.audit_entries, 'audited step')}")
-    if report.incidents:
-        parts.append(f"what I noted of {pluralise(report.incidents, 'failure')}")
+        return translate("There was nothing to delete.")
+    parts: list[str] = []
+    if number := len(report.conversation_ids):
+        parts.append(translate_plural("{number} conversation", "{number} conversations", number))
+    if number := report.interactions:
+        parts.append(translate_plural("{number} turn", "{number} turns", number))
+    if number := report.variables:
+        parts.append(translate_plural("{number} variable", "{number} variables", number))
+    if number := report.memories:
+        parts.append(translate_plural("memory of {number} conversation", "memory of {number} conversations", number))
+    if number := report.documents:
+        parts.append(translate_plural("{number} document", "{number} documents", number))
+    if number := report.audit_entries:
+        parts.append(translate_plural("the record of {number} audited step", "the record of {number} audited steps", number))
+    if number := report.incidents:
+        parts.append(translate_plural("the record of {number} failure", "the record of {number} failures", number))
     if report.preferences:
-        parts.append("your settings")
-    return f"Forgotten: {', '.join(parts)}." if parts else "Forgotten."
+        parts.append(translate("your settings"))
+    return translate("Deleted: {list}.", list=", ".join(parts)) if parts else translate("Deleted.")
 
 
 def fence_json(text: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from ...domain.forms import Choice, Field, FieldValue
+from ...domain.translation import translate
 
 Audience: TypeAlias = Literal["everybody", "operators"]
 Subject: TypeAlias = Literal["the person", "a conversation", "any conversation"]
@@ -74,5 +75,6 @@ class Command:
 
     @property
     def menu_label(self) -> str:
-        """The entry in a client's menu."""
-        return self.description[:1].upper() + self.description[1:]
+        """The entry in a client's menu, in the language of the person."""
+        description = translate(self.description)
+        return description[:1].upper() + description[1:]

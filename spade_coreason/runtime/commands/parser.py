@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
+from ...domain.translation import N_, translate
 from .model import CONFIRMED, Command
 
 DEFAULT_PREFIXES = ("/",)
@@ -55,7 +56,7 @@ def parse_command(text: str, commands: Iterable[Command], prefixes: tuple[str, .
     except FieldError as error:
         return ParsedCommand(command, None, f"{error} {_usage_hint(command)}".strip())
     if values is None:
-        return ParsedCommand(command, None, f"I do not know that kind of {command.text.split()[0]}. /help shows what there is.")
+        return ParsedCommand(command, None, _unknown_kind(command))
     return ParsedCommand(command, values)
 
 
@@ -79,18 +80,19 @@ def text_fields(command: Command) -> tuple[Field, ...]:
     """
     if command.subject != "any conversation":
         return command.fields
-    return (Field(CONVERSATION_FIELD, "its id, as /all shows it", is_required=True), *command.fields)
+    return (Field(CONVERSATION_FIELD, N_("its id, as /all shows it"), is_required=True), *command.fields)
 
 
 def _parse_confirmation(command: Command, rest: str) -> ParsedCommand:
     if not rest:
         yes, no = f"{command.text} yes", f"{command.text} no"
-        choices = (Choice(yes, "Yes"), Choice(no, "No"))
-        return ParsedCommand(command, None, f"{command.question} Write `{yes}` to do it.", choices)
+        choices = (Choice(yes, translate("Yes")), Choice(no, translate("No")))
+        question, hint = translate(command.question), translate("Write `{command}` to do it.", command=yes)
+        return ParsedCommand(command, None, f"{question} {hint}", choices)
     try:
         return ParsedCommand(command, {CONFIRMED: Field(CONFIRMED, "", "yes or no").parse(rest)})
     except FieldError:
-        return ParsedCommand(command, None, f"I do not know that kind of {command.text.split()[0]}. /help shows what there is.")
+        return ParsedCommand(command, None, _unknown_kind(command))
 
 
 def _parse_positional(command: Command, rest: str) -> dict[str, FieldValue] | None:
@@ -101,7 +103,7 @@ def _parse_positional(command: Command, rest: str) -> dict[str, FieldValue] | No
     for field in fields:
         # The last field takes the rest of the text. Before it, a value of two words, such as a city, is quoted.
         if field is fields[-1]:
-            texts[field.name] = rest
+            texts[field.name] = rest[1:-1] if _is_one_quotation(rest) else rest
         elif rest.startswith('"'):
             texts[field.name], _, rest = rest[1:].partition('"')
         else:
@@ -115,8 +117,13 @@ def _parse_positional(command: Command, rest: str) -> dict[str, FieldValue] | No
             quotable = [before.name for before in fields[:number] if before.kind == "text"]
             if not (quotable and texts[field.name]):
                 raise
-            raise FieldError(f"{error} Several words of {' or '.join(quotable)} stand in quotes.") from error
+            hint = translate("Put several words of {fields} in quotes.", fields=translate(" or ").join(quotable))
+            raise FieldError(f"{error} {hint}") from error
     return values
+
+
+def _is_one_quotation(text: str) -> bool:
+    return len(text) > 1 and text[0] == text[-1] == '"' and '"' not in text[1:-1]
 
 
 def _parse_named(command: Command, rest: str) -> dict[str, FieldValue]:
@@ -126,11 +133,16 @@ def _parse_named(command: Command, rest: str) -> dict[str, FieldValue]:
     field = next((field for field in command.fields if field.name == name.lower()), None)
     if field is None:
         names = ", ".join(field.name for field in command.fields)
-        raise FieldError(f'There is no "{name[:40]}"; there is {names}.')
+        raise FieldError(translate('There is no "{name}". You can set {names}.', name=name[:40], names=names))
     if not value.strip():
-        raise FieldError(f"{field.name} is missing a value: {field.label}.")
+        raise FieldError(translate("{name} is missing a value: {label}.", name=field.name, label=translate(field.label)))
     return {field.name: field.parse(value)}
 
 
 def _usage_hint(command: Command) -> str:
-    return f"Write `{command.text} {command.usage}`." if command.usage else ""
+    return translate("Write `{command}`.", command=f"{command.text} {command.usage}") if command.usage else ""
+
+
+def _unknown_kind(command: Command) -> str:
+    name = command.text.split()[0]
+    return translate("I do not know that kind of {command}. /help lists the commands.", command=name)

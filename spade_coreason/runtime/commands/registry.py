@@ -8,6 +8,7 @@ from typing import Any
 
 from ...contracts import Agent
 from ...domain.forms import FieldError, FieldValue
+from ...domain.translation import translate
 from ...exceptions import ConfigError
 from ...storage import StoredConversation
 from .builtin import COMMANDS_FOR_EVERYBODY, COMMANDS_FOR_OPERATORS
@@ -62,11 +63,15 @@ class Commands:
         found = find_command(text, self.all, self.prefixes)
         return None if found is None else found[0]
 
-    def parse(self, text: str) -> ParsedCommand | str:
-        """Parse a text as a command with its values. If it is for the agent, return its text for it, see `remove_escape`."""
+    def parse(self, text: str, *, is_in_room: bool = False) -> ParsedCommand | str:
+        """Parse a text as a command with its values. If it is for the agent, return its text for it, see `remove_escape`.
+
+        In a room only the agent's own commands are commands: with the others, any occupant could stop another's request.
+        """
         if not text.lstrip().startswith(self.prefixes):
             return text
-        return parse_command(text, self.all, self.prefixes) or remove_escape(text, self.all, self.prefixes)
+        commands = [command for command in self.all if command.name in self.agent_commands] if is_in_room else self.all
+        return parse_command(text, commands, self.prefixes) or remove_escape(text, commands, self.prefixes)
 
     def suggest(self, text: str, owner: str) -> str | None:
         """Suggest the command that a misspelt one probably meant, such as `/history`. Only those that `owner` may run."""
@@ -93,9 +98,10 @@ class Commands:
     ) -> CommandResult:
         """Run a command of a person (a bare JID) for one of their conversations. FieldError for an invalid value."""
         if not self.may_run(owner, command):
-            return CommandResult(f"{command.text} is for those who run me.", is_error=True)
+            return CommandResult(translate("{command} is for my operators only.", command=command.text), is_error=True)
         if command.is_personal and "/" in owner:  # an occupant of a room that does not show who they are
-            problem = f"This room does not show me who you are. Send {command.text.split()[0]} to my own address."
+            name = command.text.split()[0]
+            problem = translate("This room does not show me who you are. Send {command} to my own address.", command=name)
             return CommandResult(problem, is_error=True)
         invocation = Invocation(context, owner, record, values, self.available_to(owner), is_from_program)
         return await command.handler(invocation)

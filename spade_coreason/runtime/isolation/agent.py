@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...contracts import AgentDefinition, AgentRequest, Interaction, Response, Session
+from ...domain.translation import LANGUAGE
 from ...exceptions import AgentProcessError, ConfigError
 from ...memory import TurnSession
 from ..assembly import AgentParts
@@ -49,7 +50,7 @@ def load_isolated_agent(
     try:
         description = supervisor.start()
     except AgentProcessError as error:
-        problem = f"{spec} cannot be made: its process {error.problem}; correct it there"
+        problem = f"{spec} cannot be created: its process {error.problem}; correct its code"
         raise ConfigError(f"{place}.agent" if place else "", problem) from error
     return _make_class(description)(supervisor, description.manifest)
 
@@ -59,7 +60,7 @@ def spec_of(agent: object) -> str:
     found = inspect.unwrap(agent.function) if isinstance(agent, FunctionAgent) else agent
     module, name = getattr(found, "__module__", None), getattr(found, "__qualname__", "")
     if module in (None, "__main__") or not name or "<" in name:
-        problem = "only a class or a function of a module can run in a process of its own; define it at the top of one"
+        problem = "isolation: process needs a class or a function at the top level of a module; define it there"
         raise ConfigError("isolation", problem)
     return f"{module}:{name}"
 
@@ -187,7 +188,7 @@ class Supervisor:
         while True:
             delay_s = min(timings.max_delay_s, timings.first_delay_s * 2 ** min(self._failures, 20))
             self._failures += 1
-            log.error("%s: its process %s; it is started again in %g s", self._jid, cause, delay_s)
+            log.error("%s: its process %s; restarting it in %g s", self._jid, cause, delay_s)
             await asyncio.sleep(delay_s)
             self._restarts += 1
             try:
@@ -203,7 +204,7 @@ class Supervisor:
                     self._process.end(cause)
                 continue
             self._set_ready(process)
-            log.info("%s: its process runs again", self._jid)
+            log.info("%s: its process is running again", self._jid)
             return
 
 
@@ -251,7 +252,7 @@ class IsolatedAgent:
             command,
             values,
             None if request is None else [request.__dict__[name] for name in REQUEST_FIELDS],
-            [session.session_id, identity.id, identity.name, identity.role, getattr(session, "summary", "")],
+            [session.session_id, identity.id, identity.name, identity.role, getattr(session, "summary", ""), LANGUAGE.get()],
             session.variables() if is_plain and isinstance(session, TurnSession) else None,
         ]
         return await self._supervisor.run(OpenTurn(request, session, response), message)

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ...contracts import AgentRequest, ClientCapabilities, Identity, Interaction
+from ...domain.translation import LANGUAGE
 from ...exceptions import ConfigError, CoReasonError
 from ...memory import CURRENT_DEFERRED_SYNCS, AgentInteractionMemory, DeferredSyncs, MemoryLimits
 from ..agent_factory import Injectables, load_agent
@@ -180,7 +181,9 @@ class _Child:
         except BaseException as error:  # noqa: BLE001 - the platform reports it
             if not isinstance(error, CoReasonError):  # an option that cannot be read, or sys.exit() in the constructor
                 place = f"{build['place']}.agent" if build["place"] else ""
-                error = ConfigError(place, f"{build['spec']} cannot be made: {type(error).__name__}: {error}; correct it there")
+                error = ConfigError(
+                    place, f"{build['spec']} cannot be created: {type(error).__name__}: {error}; correct its code"
+                )
             self._channel.send(["failed", error.place, dump_error(error)])
             self._channel.flush()
             return
@@ -221,12 +224,13 @@ class _Child:
         variables: dict[str, dict[str, str]] | None,
     ) -> None:
         turn = self._turns[turn_id] = ForwardedTurn(self._connection, turn_id, waits=variables is None)
-        session_id, identity, name, role, summary = session_values
+        session_id, identity, name, role, summary, language = session_values
         session = ForwardedSession(turn, session_id, Identity(id=identity, name=name, role=role), summary, variables)
         request = None if request_values is None else _make_request(request_values)
 
         async def work() -> object:
             CURRENT_REQUEST.set(request)
+            LANGUAGE.set(language)
             if command:
                 text = await self._commands[command].run(session, **values)
                 return None if text is None else str(text)

@@ -62,7 +62,7 @@ class FrameReader:
             while len(buffer) - start >= _LENGTH.size:
                 [length] = _LENGTH.unpack_from(buffer, start)
                 if self._max_bytes is not None and length > self._max_bytes:
-                    raise ProtocolError(f"a frame of {length:,} bytes, and {self._max_bytes:,} are the most")
+                    raise ProtocolError(f"a frame of {length:,} bytes (limit: {self._max_bytes:,})")
                 end = start + _LENGTH.size + length
                 if len(buffer) < end:
                     break

@@ -168,7 +168,7 @@ class AgentProcess:
             self._check_timer = self._loop.call_later(self._isolation.timings.check_s, self._check)
             return self._built
         error = self._built or AgentProcessError(self._jid, self.cause or "ended")
-        self.end("could not make its agent")
+        self.end("could not create its agent")
         raise error
 
     # Turns
@@ -230,7 +230,7 @@ class AgentProcess:
             self._put(turn_id, size, name, args, call_id)
             return
         if len(self._tasks) >= _MAX_CALLS:
-            self.answer(call_id, None, RuntimeError(f"{_MAX_CALLS:,} calls wait for their answer already"))
+            self.answer(call_id, None, RuntimeError(f"{_MAX_CALLS:,} calls are already waiting for an answer"))
             return
         turn = self._turns[turn_id] if turn_id else None
         work = self._calls.start(name, args, turn, partial(self._send_event, call_id))
@@ -331,7 +331,7 @@ class AgentProcess:
             return
         memory_mb, limit_mb = self._measure_memory_mb(), self._isolation.memory_mb
         if limit_mb is not None and memory_mb is not None and memory_mb > limit_mb:
-            self.end(f"used {memory_mb:,} MiB of memory, and memory_mb is {limit_mb:,}")
+            self.end(f"used {memory_mb:,} MiB of memory (memory_mb: {limit_mb:,})")
             return
         self._check_timer = self._loop.call_later(timings.check_s, self._check)
 
@@ -377,7 +377,7 @@ class AgentProcess:
             self._dropped_bytes += len(data)
             return
         if self._dropped_bytes:
-            print(f"{self._jid}: {self._dropped_bytes:,} printed bytes are not shown", file=sys.stderr)
+            print(f"{self._jid}: {self._dropped_bytes:,} bytes of printed output are not shown", file=sys.stderr)
             self._dropped_bytes = 0
         for line in data.decode(errors="replace").splitlines():
             shown = CONTROL_CHARACTERS.sub(lambda found: f"\\x{ord(found[0]):02x}", line)

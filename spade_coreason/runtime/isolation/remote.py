@@ -45,7 +45,7 @@ class PlatformConnection:
         data = encode_message(message)
         if len(data) > MAX_FRAME_BYTES - _RESERVED_BYTES:
             limit = MAX_FRAME_BYTES - _RESERVED_BYTES
-            raise ValueError(f"it has {len(data):,} bytes, and {limit:,} are the most for an agent in its own process")
+            raise ValueError(f"it has {len(data):,} bytes (limit for an agent in its own process: {limit:,})")
         return self._send_encoded(data)
 
     async def call(self, name: str, *args: object, turn: int = 0, on_event: Callable[..., object] | None = None) -> Any:

@@ -140,7 +140,7 @@ class OpenTurn:
         self._unacknowledged_bytes += call.size
         try:
             if self._failure is None and self._total_bytes > MAX_REPLY_BYTES:
-                raise RuntimeError(f"a reply has more than {MAX_REPLY_BYTES:,} bytes, which are the most")
+                raise RuntimeError(f"a reply has more than {MAX_REPLY_BYTES:,} bytes, the limit")
             result = None if self._failure is not None else await self._apply(call.name, call.args)
         except asyncio.CancelledError:
             raise

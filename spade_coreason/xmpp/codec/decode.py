@@ -162,7 +162,7 @@ def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
     if (reference := read_message_reference(parts, sender)) is not None:
         return reference
     if not _ENCRYPTED_TAGS.isdisjoint(parts):
-        return EncryptedMessage(sender, read_encryption(parts))
+        return EncryptedMessage(sender, read_encryption(parts), _read_language(message, parts))
     body = parts.get(BODY)
     text = "".join(body.itertext()) if body is not None else ""
     container = parts.get(JSON)
@@ -242,17 +242,23 @@ def _decode_person(
 
 def _metadata(message: Element, parts: Mapping[str, Element], thread: str | None) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
-    reply, body, delay = parts.get(REPLY), parts.get(BODY), parts.get(DELAY)
+    reply, delay = parts.get(REPLY), parts.get(DELAY)
     if reply is not None and reply.get("id"):
         metadata["reply_to"] = reply.get("id")
     if thread is not None and (parent := parent_thread(parts[THREAD])) is not None:
         metadata[PARENT_THREAD] = parent
-    language = (body.get(LANGUAGE) if body is not None else None) or message.get(LANGUAGE)
-    if language is not None and LANGUAGE_TAG.fullmatch(language):
+    if (language := _read_language(message, parts)) is not None:
         metadata["language_tag"] = language
     if delay is not None and delay.get("stamp"):
         metadata["delayed_since"] = delay.get("stamp")
     return metadata
+
+
+def _read_language(message: Element, parts: Mapping[str, Element]) -> str | None:
+    """Return the language tag of a message, that of its body first. None without a valid one."""
+    body = parts.get(BODY)
+    language = (body.get(LANGUAGE) if body is not None else None) or message.get(LANGUAGE)
+    return language if language is not None and LANGUAGE_TAG.fullmatch(language) else None
 
 
 def _decode_bounce(message: Element, sender: str) -> Bounce | None:

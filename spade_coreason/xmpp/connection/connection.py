@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from xml.etree.ElementTree import Element
 
 from slixmpp import Iq, Presence
+from slixmpp.exceptions import IqError, IqTimeout
 
 from ...contracts.base import utc_now
 from ...domain.jid import bare_jid
@@ -159,8 +160,24 @@ class Connection:
         self.client.abort()
 
     async def wait_until_acknowledged(self, timeout_s: float) -> bool:
-        """Wait until the server has acknowledged all stanzas, at most `timeout_s` seconds. Return True if it has."""
-        return await self._send_queue.wait_until_acknowledged(timeout_s)
+        """Wait until the server has acknowledged all stanzas, at most `timeout_s` seconds. Return True if it has.
+
+        Without stream management (XEP-0198) it is the answer to a ping (XEP-0199) that acknowledges them. What the server
+        sent before its answer has been received then.
+        """
+        deadline = self._loop.time() + timeout_s
+        is_sent = await self._send_queue.wait_until_acknowledged(timeout_s)
+        if not is_sent or self.client.stream_management.enabled_out or self.state != "online":
+            return is_sent
+        try:
+            await self.client.plugin["xep_0199"].send_ping(
+                self.client.boundjid.host, timeout=max(0.01, deadline - self._loop.time())
+            )
+        except IqError:
+            return True  # an answer too
+        except IqTimeout:
+            return False
+        return True
 
     def withdraw_unsent(self, stanza_type: type[StanzaT]) -> list[StanzaT]:
         """Remove the queued stanzas of one type, and return them: those not sent yet, or to be sent again in a new session."""
@@ -178,7 +195,7 @@ class Connection:
             if not self._intercept(message) and self._renewal is None:
                 stored = self._on_message(message)
         except Exception:
-            log.exception("%s: a message from %s could not be read", self.jid, message.get("from"))
+            log.exception("%s: cannot handle a message from %s", self.jid, message.get("from"))
         client.stream_management.count_received(stored)
 
     def _on_other_stanza(self, stanza: Element) -> None:
@@ -186,13 +203,13 @@ class Connection:
         if stanza.get("type") in ("result", "error") or self._has_share(stanza.get("from", "")):
             self.client.handle_with_slixmpp(stanza)
         else:
-            self._reject(stanza, "too many stanzas of one sender", self.client.stream_management.config["handled"])
+            self._reject(stanza, "too many stanzas from one sender", self.client.stream_management.config["handled"])
 
     def _reject(self, stanza: Element, reason: str, handled_before: int) -> None:
         """Drop a stanza for a reason. It counts as handled (XEP-0198). A request gets an error without its payload."""
         self.rejected[reason] += 1
         if self.rejected[reason] == 1:
-            log.warning("%s: drops a stanza from %s: %s", self.jid, stanza.get("from"), reason)
+            log.warning("%s: dropped a stanza from %s: %s", self.jid, stanza.get("from"), reason)
         stream_management = self.client.stream_management
         if stream_management.config["handled"] == handled_before:
             stream_management.count_received(None)
@@ -225,7 +242,7 @@ class Connection:
     def _schedule_renewal(self) -> None:
         if self._renewal is None and not self._is_closing:
             log.error(
-                "%s: what came in cannot be stored; it is not acknowledged, and comes again with a new session in %g s",
+                "%s: cannot store received messages; reconnecting in %g s, so that the server sends them again",
                 self.jid,
                 self._renewal_delay_s,
             )
@@ -234,7 +251,7 @@ class Connection:
     def _renew(self) -> None:
         """End the session. Only a new session gets the unacknowledged stanzas again; a resumed one continues behind them."""
         if self.state == "online":
-            self._end_reason = "what it sent could not be stored"
+            self._end_reason = "received messages could not be stored"
             # The stream is closed properly, and the next connection waits a little. A server hands over the stanzas of an old
             # session only when that session has ended.
             self._back_off.require_short_delay()
@@ -257,7 +274,7 @@ class Connection:
                 return await self._outcome
         except TimeoutError:
             self._abort()
-            problem = f"no answer within {endpoint.timeout_s:g} s; is it the right host and port?"
+            problem = f"no answer within {endpoint.timeout_s:g} s; check host and port"
             raise ConnectError(self.jid, self.address, problem, is_transient=True) from None
         except ConnectError:
             self._abort()
@@ -298,15 +315,14 @@ class Connection:
         if condition == "conflict":
             # Reconnecting at once would disconnect the other program. That would reconnect at once too, and so on.
             self._back_off.require_long_delay()
-            self._end_reason = (
-                f"another program logged in as {self.client.boundjid.full}; stop one of the two, or give it another account"
-            )
+            remedy = "stop one of the programs, or use another account"
+            self._end_reason = f"another program logged in as {self.client.boundjid.full}; {remedy}"
         else:
             self._end_reason = f"{condition} {error['text'] or ''}".strip()
         if condition == "host-unknown":  # the server does not serve this domain, which no retry changes
             self._fail(ConnectError(self.jid, self.address, self._end_reason))
         level = logging.WARNING if self.state == "online" else logging.INFO  # of an attempt the error says it
-        log.log(level, "%s: the server ends the stream: %s", self.jid, self._end_reason)
+        log.log(level, "%s: the server ended the stream: %s", self.jid, self._end_reason)
 
     def _on_session_started(self, _event: Any) -> None:
         if not self.client.bound:
@@ -367,5 +383,5 @@ class Connection:
                 log.log(logging.INFO if str(error) == problem else logging.WARNING, "%s", error)
                 problem = self.last_problem = str(error)
                 continue
-            log.warning("%s: connected again (%s)", self.jid, "a new session" if is_new else "the session goes on")
+            log.warning("%s: connected again (%s)", self.jid, "a new session" if is_new else "the session continues")
             return

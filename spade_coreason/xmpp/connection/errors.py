@@ -10,7 +10,7 @@ from typing import Any
 from ...domain.jid import bare_jid, jid_domain, local_part
 
 CONNECTION_CLOSED = "the server closed the connection"
-NO_ADDRESS = "its name has no address"
+NO_ADDRESS = "the host name has no address"
 _WRONG_ACCOUNT = "wrong password, or no such account"
 _HOSTNAME_MISMATCH = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
 
@@ -18,7 +18,7 @@ _HOSTNAME_MISMATCH = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
 def describe_problem(problem: Any) -> str:
     """Describe for a person why a connection failed or ended."""
     if isinstance(problem, ssl.SSLCertVerificationError):
-        remedy = "set server.tls.ca_file (--ca-file) to the authority that signed it"
+        remedy = "set server.tls.ca_file (--ca-file) to the certificate of the authority that signed it"
         if problem.verify_code == _HOSTNAME_MISMATCH:
             remedy = "it must name the domain of the JID"
         return f"its certificate is not trusted ({problem.verify_message}); {remedy}"
@@ -34,16 +34,16 @@ def describe_refused_login(jid: str, registration_problem: str) -> str:
     """
     problem = f"{_WRONG_ACCOUNT}, and {registration_problem}" if registration_problem else _WRONG_ACCOUNT
     account, user, domain = map(shlex.quote, (bare_jid(jid), local_part(jid), jid_domain(jid)))
-    remedy = f"make the account (prosodyctl adduser {account}; ejabberdctl register {user} {domain} PASSWORD)"
+    remedy = f"create the account (prosodyctl adduser {account}; ejabberdctl register {user} {domain} PASSWORD)"
     return f"{problem}; correct the password, or {remedy}"
 
 
 def suggest_remedy(problem: Any) -> str:
     """Return what to check if the server cannot be reached and no other reason is known; empty for other problems."""
     if problem == CONNECTION_CLOSED or isinstance(problem, ConnectionRefusedError | ConnectionResetError):
-        return "; is the server running, and are host and port right?"
+        return "; check that the server is running, and check host and port"
     if problem == NO_ADDRESS:
-        return "; correct server.host (--host), or see to the DNS"
+        return "; correct server.host (--host), or check the DNS"
     return ""
 
 

@@ -95,4 +95,4 @@ class Keepalive:
     def _check_response(self, since: float) -> None:
         self._response_timer = None
         if self._client.last_received_at < since:
-            self._on_silence(f"the server said nothing for {self._response_timeout_s:g} s")
+            self._on_silence(f"the server sent nothing for {self._response_timeout_s:g} s")

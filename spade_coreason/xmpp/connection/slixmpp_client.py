@@ -59,7 +59,7 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         # the root logger, which accepts the same filter only once.
         logging.getLogger().addFilter(_is_worth_logging)
         super().__init__(JID(jid), password)
-        self.registration_problem = "the server takes no registrations" if register else ""
+        self.registration_problem = "the server does not accept registrations" if register else ""
         """The known reason why the account could not be registered; empty without a registration, or if it succeeded."""
         self.last_received_at = 0.0
         """The time of the last data from the server, by the clock of the event loop."""
@@ -140,8 +140,10 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
             except Exception:  # it costs this stanza, and neither the stream nor the stanzas behind it
                 if stanza.tag not in _STANZAS:
                     raise
-                log.exception("%s: a stanza from %s could not be handled", self.boundjid.bare, stanza.get("from"))
-                self._reject(stanza, "a fault of ours", count)
+                log.exception(
+                    "%s: an exception occurred while a stanza from %s was handled", self.boundjid.bare, stanza.get("from")
+                )
+                self._reject(stanza, "an internal error", count)
             if unhandled and self.transport is not None and loop.time() > slice_end:
                 self.transport.pause_reading()
                 loop.call_soon(self._handle_more, reader, loop.time())

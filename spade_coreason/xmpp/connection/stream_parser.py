@@ -50,13 +50,13 @@ class StreamReader:
     def read(self, data: bytes) -> list[Element]:
         """Return the stanzas that are complete with `data`."""
         if self.header is None and self._has_dtd(data):
-            self.end_reason = "its stream begins with a DTD, which XMPP does not know"
+            self.end_reason = "its stream begins with a DTD, which XMPP forbids"
             return []
         try:
             self._parser.feed(data)
             self._flush()
         except ParseError as error:
-            self.end_reason = f"its stream is no XML: {error}"
+            self.end_reason = f"its stream is not XML: {error}"
             self.is_xml = False
         if self.header is None:
             self.header = self._builder.close()  # this closes nothing, and returns the root element so far

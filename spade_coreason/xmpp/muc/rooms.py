@@ -178,9 +178,7 @@ class Rooms:
 
     def _apply_decision(self, room: Room, decision: JoinDecision, reason: str) -> None:
         """Apply the decision about a room that the agent could not join, or has lost. Log one line."""
-        outlook = (
-            "it does not come again" if decision.retry_after_s is None else f"it tries again in {decision.retry_after_s:g} s"
-        )
+        outlook = "it does not retry" if decision.retry_after_s is None else f"it retries in {decision.retry_after_s:g} s"
         if room.state is RoomState.JOINED and asyncio.get_running_loop().time() - room.joined_at > _STABLE_STAY_S:
             room.failed_attempts = 0
         level = logging.INFO if room.failed_attempts and decision.retry_after_s is not None else logging.WARNING
@@ -270,7 +268,7 @@ class Rooms:
         try:
             await iq.send(timeout=RESPONSE_TIMEOUT_S)
         except (IqError, IqTimeout) as error:
-            log.warning("%s: the room %s, which is new, stays locked: %s", self._agent_jid, room.jid, type(error).__name__)
+            log.warning("%s: the new room %s stays locked: %s", self._agent_jid, room.jid, type(error).__name__)
         await self._probe_features(room)  # earlier the room did not exist
         if room.state is RoomState.JOINING:
             self._mark_joined(room)
@@ -293,7 +291,7 @@ class Rooms:
         )
         room.was_kicked = room.was_kicked or decision.state is RoomState.KICKED
         statuses = ", ".join(map(str, sorted(presence.statuses - {STATUS_SELF})))
-        self._apply_decision(room, decision, f"status {statuses}" if statuses else "it is not an occupant any more")
+        self._apply_decision(room, decision, f"status {statuses}" if statuses else "it is no longer an occupant")
 
     # Messages of a room
 
@@ -379,11 +377,14 @@ class Rooms:
         room = self.by_jid.get(jid)
         if room is None:
             if "@" not in jid or not self._access.is_room_allowed(jid):
-                log.info("%s: does not follow an invitation into %s (access.rooms)", self._agent_jid, jid)
+                log.info("%s: ignored an invitation to %s, which access.rooms does not allow", self._agent_jid, jid)
                 return
             if sum(room.config.is_invited for room in self.by_jid.values()) >= _MAX_INVITED_ROOMS:
                 log.warning(
-                    "%s: does not follow an invitation into %s: it is in %d rooms", self._agent_jid, jid, _MAX_INVITED_ROOMS
+                    "%s: ignored an invitation to %s: it is already in %d rooms, the limit",
+                    self._agent_jid,
+                    jid,
+                    _MAX_INVITED_ROOMS,
                 )
                 return
             room = self.by_jid[jid] = self._invited_room(jid, password)

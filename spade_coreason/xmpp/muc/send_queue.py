@@ -63,7 +63,7 @@ class RoomSendQueue:
             return RoomStanza(to, stanza.content, stanza)
         nick = room.find_nick(to)
         if nick is None:
-            log.info("the person has left the room %s; their private answer is not sent", room.jid)
+            log.info("the person has left the room %s; the private answer is not sent", room.jid)
             stanza.acknowledge()
             return None
         occupant = f"{room.jid}/{nick}"

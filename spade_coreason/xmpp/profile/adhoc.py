@@ -12,8 +12,10 @@ from slixmpp.plugins.xep_0030 import DiscoItems
 from slixmpp.xmlstream.handler import Callback
 from slixmpp.xmlstream.matcher import MatchXPath
 
+from ...domain.access import NO_ACCESS
 from ...domain.adhoc import CommandCall, CommandProblem, CommandStage
 from ...domain.jid import bare_jid
+from ...domain.translation import translate, use_language
 from ...runtime import AdHocSessions, CommandResult, OutboundMessage, Runner
 from ..codec import (
     COMMANDS_NAMESPACE,
@@ -71,7 +73,8 @@ class AdHocCommands:
             found = [command for command in self._commands_for(requester) if command.node == node]
             if not found:
                 return None
-            identity = {"category": "automation", "type": "command-node", "name": found[0].menu_label}
+            with use_language(self._runner.languages.of_person(bare_jid(requester))):
+                identity = {"category": "automation", "type": "command-node", "name": found[0].menu_label}
             features = [COMMANDS_NAMESPACE, FORM_NAMESPACE]
         SubElement(query, f"{{{_DISCO_INFO}}}identity", identity)
         for feature in features:
@@ -92,8 +95,11 @@ class AdHocCommands:
         if node != COMMANDS_NAMESPACE:
             return self._disco.static.get_items(jid, node, requester, data)
         query = Element(f"{{{_DISCO_ITEMS}}}query", {"node": COMMANDS_NAMESPACE})
-        for command in self._commands_for(str(requester or "")):
-            item = {"jid": self._connection.client.boundjid.full, "node": command.node, "name": command.menu_label}
+        person = str(requester or "")
+        for command in self._commands_for(person):
+            with use_language(self._runner.languages.of_person(bare_jid(person))):
+                label = command.menu_label
+            item = {"jid": self._connection.client.boundjid.full, "node": command.node, "name": label}
             SubElement(query, f"{{{_DISCO_ITEMS}}}item", item)
         return DiscoItems(xml=query)
 
@@ -102,8 +108,13 @@ class AdHocCommands:
         if call is None:
             return
         sender, iq_id = iq.xml.get("from", ""), iq.xml.get("id", "")
+        language = call.language if isinstance(call, CommandCall) else None
+        with use_language(self._runner.languages.of_person(bare_jid(sender), language)):
+            self._accept(call, sender, iq_id)
+
+    def _accept(self, call: CommandCall | CommandProblem, sender: str, iq_id: str) -> None:
         if not self._is_allowed(sender):
-            call = CommandProblem("forbidden", "I may not talk with you. Ask whoever runs me for access.")
+            call = CommandProblem("forbidden", translate(NO_ACCESS))
         if isinstance(call, CommandProblem):
             self._send(sender, problem_stanza(sender, iq_id, call))
             return
@@ -116,7 +127,9 @@ class AdHocCommands:
             reply = await self._sessions.answer(call)
         except Exception:  # an error in this program: the sender still gets a reply
             log.exception("%s: the command %s of %s failed", self._runner.jid, call.node, call.sender)
-            reply = CommandProblem("internal-server-error", "Something went wrong on my side. Please try again later.")
+            reply = CommandProblem(
+                "internal-server-error", translate("Something went wrong on my side. Please try again later.")
+            )
         if isinstance(reply, CommandProblem):
             self._send(call.sender, problem_stanza(call.sender, call.iq_id, reply))
         else:
@@ -129,7 +142,7 @@ class AdHocCommands:
         limit = self._runner.policy.stanza_bytes
         text, rest = split_result(stage.text, max(limit - _ENVELOPE_BYTES, _MIN_TEXT_BYTES))
         if rest:
-            text += "\n…\nThe rest follows as a message."
+            text += "\n…\n" + translate("The rest follows as a message.")
         self._send(call.sender, stage_stanza(call, stage._replace(text=text), limit))
         if rest:
             self._runner.send_command_result(bare_jid(call.sender), CommandResult(rest))

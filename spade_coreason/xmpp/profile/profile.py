@@ -155,4 +155,4 @@ class AgentProfile:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # An error here, for example at a picture, must not stop the agent.
-            log.error("%s: does not show itself as it should", self._client.boundjid.bare, exc_info=error)
+            log.error("%s: cannot publish its profile", self._client.boundjid.bare, exc_info=error)

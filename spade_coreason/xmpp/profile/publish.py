@@ -89,7 +89,7 @@ async def publish(client: Any, agent_card: AgentCard, stanza_bytes: int) -> bool
         await _try_publish(_publish_item(account, AVATAR_METADATA, avatar.hash, metadata), "picture", refused)
     await _try_publish(_publish_item(account, CARD_NAMESPACE, _CURRENT_ITEM, card, _CONTACTS_ONLY_OPTIONS), "card", refused)
     if refused:
-        log.info("%s: not published: %s", client.boundjid.bare, ", ".join(refused))
+        log.info("%s: the server did not accept these parts of the profile: %s", client.boundjid.bare, ", ".join(refused))
     return has_vcard
 
 

@@ -64,12 +64,14 @@ class Roster:
         try:
             await self._client.get_roster(timeout=_ROSTER_TIMEOUT_S)
         except XMPPError as error:
-            log.info("%s: has no roster (%s)", self._client.boundjid.bare, error.condition)
+            log.info("%s: the server sent no roster (%s)", self._client.boundjid.bare, error.condition)
         roster = self._client.client_roster
         subscribers = [jid for jid in list(roster.keys()) if roster[jid]["from"]]
         for jid in subscribers:
             if not self._access.is_allowed(jid):
-                log.info("%s: %s does not see it any more (access.allow)", self._client.boundjid.bare, jid)
+                log.info(
+                    "%s: removed the subscription of %s, whom access.allow no longer admits", self._client.boundjid.bare, jid
+                )
                 self._client.send_presence(pto=jid, ptype="unsubscribed")
         return [jid for jid in subscribers if self._access.is_allowed(jid)]
 
@@ -127,7 +129,7 @@ class Roster:
             await self._repository.save_variable("person", person, INTRODUCED_VARIABLE, "true")
             self._connection.send([OutboundMessage(person, encode_notice(person, self._introduction))])
         except StoreError as error:
-            log.error("%s: does not introduce itself to %s: %s", self._client.boundjid.bare, person, error)
+            log.error("%s: cannot introduce itself to %s: %s", self._client.boundjid.bare, person, error)
         finally:
             del self._pending_introductions[person]
 

@@ -66,7 +66,7 @@ class BareStream:
         if answer.get("type") == "result":
             return
         if answer.find(f".//{{{STANZAS}}}conflict") is not None:
-            raise AccountExistsError(f"the account {user}@{self._domain} is there already")
+            raise AccountExistsError(f"the account {user}@{self._domain} already exists")
         raise StreamError(f"the server does not register {user}@{self._domain}: {_describe_element(answer)}")
 
     def _events(self) -> Iterator[tuple[str, ET.Element]]:
@@ -75,7 +75,7 @@ class BareStream:
                 name, element = cast("tuple[str, ET.Element]", event)  # true for the two kinds of event requested above
                 yield name, element
         except ET.ParseError as error:  # the parser reports here what it could not read in `feed`
-            raise StreamError(f"what answers is no XMPP server ({error})") from None
+            raise StreamError(f"the peer is not an XMPP server ({error})") from None
 
     def _send(self, text: str) -> None:
         self._writer.write(text.encode())

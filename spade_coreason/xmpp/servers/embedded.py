@@ -44,7 +44,7 @@ class EmbeddedServer(LocalServer):
         except AccountExistsError:
             return
         except (OSError, StreamError) as error:
-            raise ServerError(f"the embedded server made no account {jid}: {error or 'no answer'}") from error
+            raise ServerError(f"the embedded server did not create the account {jid}: {error or 'no answer'}") from error
 
 
 @asynccontextmanager

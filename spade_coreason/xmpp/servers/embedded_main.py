@@ -12,9 +12,12 @@ import signal
 import ssl
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 if __name__ == "__main__":
@@ -26,15 +29,20 @@ if __name__ == "__main__":
 import attrs
 from loguru import logger
 from pyjabber import AppConfig
+from pyjabber.network.ConnectionManager import ConnectionManager
 from pyjabber.server import Server
 from pyjabber.server_parameters import Parameters
 from pyjabber.stream.handlers.StanzaHandler import StanzaHandler
 
-Feed = Callable[[StanzaHandler, Element], Awaitable[None]]
+Feed = Callable[[Any, Element], Awaitable[Any]]
 
+MESSAGE = "{jabber:client}message"
+PRESENCE = "{jabber:client}presence"
 UPLOAD = "urn:xmpp:http:upload:0"
 IDLE_TIMEOUT_S = 10 * 365 * 24 * 3600
 """pyjabber's default of 60 s would end the connection of every quiet client. With 0 it fails at the end of each connection."""
+MAX_OFFLINE_BYTES = 64 * 1024 * 1024
+"""The size of all messages that wait for accounts without a session. More are returned to their senders."""
 
 
 async def serve(directory: str, domain: str, port: int) -> None:
@@ -46,6 +54,7 @@ async def serve(directory: str, domain: str, port: int) -> None:
             server_port=0,
             connection_timeout=IDLE_TIMEOUT_S,
             database_in_memory=True,
+            message_persistence=False,  # it loses what is sent to an account that has announced its end; see `OfflineStore`
             cert_path=directory,
         )
     )
@@ -60,7 +69,7 @@ async def serve(directory: str, domain: str, port: int) -> None:
         items={jid: item for jid, item in AppConfig.app_config.items.items() if item["var"] != UPLOAD},
     )
     _avoid_starttls_race(AppConfig.app_config.ssl_context)
-    StanzaHandler.feed = _bounce_undeliverable(StanzaHandler.feed, domain)
+    StanzaHandler.feed = _finish(_handle_undeliverable(StanzaHandler.feed, domain))
     running = asyncio.create_task(server.start())
     ready = asyncio.create_task(server.ready.wait())
     await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
@@ -82,27 +91,95 @@ def _avoid_starttls_race(context: ssl.SSLContext) -> None:
     context.options |= ssl.OP_NO_TICKET
 
 
-def _bounce_undeliverable(feed: Feed, domain: str) -> Feed:
-    """Wrap `feed` so that it replies with an error where pyjabber would end the session, or the server.
+class OfflineStore:
+    """Messages to accounts without a session, in memory. A session that announces its presence receives them in order.
+
+    So a question to an agent whose process is being replaced is answered by the next process.
+    """
+
+    def __init__(self, domain: str) -> None:
+        self._domain = domain
+        self._by_account: dict[str, deque[bytes]] = {}
+        self._bytes = 0
+
+    def is_for_absent(self, stanza: Element) -> bool:
+        """Return True for a message that waits (RFC 6121, 8.5.2.2): to a bare JID of this server without a session."""
+        account = stanza.get("to", "")
+        if stanza.tag != MESSAGE or stanza.get("type", "normal") not in ("chat", "normal"):
+            return False
+        if "/" in account or account.count("@") != 1 or not account.endswith(f"@{self._domain}"):
+            return False
+        if account in self._by_account:
+            return True  # its session is just coming online, and receives the earlier messages first
+        clients = ConnectionManager()._peerList.values()
+        return not any(client.online and client.jid.bare() == account for client in clients)
+
+    def add(self, stanza: Element, sender: str) -> bool:
+        """Store a message with the time of its arrival (XEP-0203). Return False if there is no room for it."""
+        stanza.attrib.setdefault("from", sender)
+        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        SubElement(stanza, "{urn:xmpp:delay}delay", {"from": self._domain, "stamp": stamp})
+        data = tostring(stanza)
+        if self._bytes + len(data) > MAX_OFFLINE_BYTES:
+            return False
+        self._bytes += len(data)
+        self._by_account.setdefault(stanza.attrib["to"], deque()).append(data)
+        return True
+
+    def take(self, account: str) -> list[bytes]:
+        """Remove and return the messages of an account."""
+        messages = list(self._by_account.pop(account, ()))
+        self._bytes -= sum(map(len, messages))
+        return messages
+
+
+def _handle_undeliverable(feed: Feed, domain: str) -> Feed:
+    """Wrap `feed` so that messages to absent accounts wait, and that errors are replies where pyjabber would end.
 
     The server ends at a message to another domain, which it cannot reach. It mistakes a resource with a slash for another
     domain. A session ends at a stanza to a chat room, to a server's own address, and in many other cases.
     """
+    offline = OfflineStore(domain)
 
     async def feed_or_bounce(handler: StanzaHandler, stanza: Element) -> None:
         address, _, resource = stanza.get("to", "").partition("/")
         condition = "service-unavailable"
         if address.rpartition("@")[2] not in ("", domain):
             condition = "remote-server-not-found"
+        elif offline.is_for_absent(stanza):
+            if offline.add(stanza, str(handler._jid)):
+                return
         elif "/" not in resource:
             try:
-                return await feed(handler, stanza)
+                await feed(handler, stanza)
+                return
             except Exception as error:  # noqa: BLE001 - no error may end the session
                 logger.warning(f"{stanza.tag} to {address} from {handler._jid}: {error!r}")
+            finally:
+                if stanza.tag == PRESENCE and {"to", "type"}.isdisjoint(stanza.attrib):
+                    for message in offline.take(handler._jid.bare()):
+                        handler._transport.write(message)
         if stanza.get("type") not in ("error", "result"):
             handler._transport.write(_build_bounce(stanza, str(handler._jid), condition))
 
     return feed_or_bounce
+
+
+def _finish(feed: Feed) -> Feed:
+    """Wrap `feed` so that it runs to its end, also when its session ends.
+
+    pyjabber cancels it then. If that interrupts a query, SQLAlchemy drops the connection, and with it the database in memory:
+    all accounts.
+    """
+    tasks: set[asyncio.Future[Any]] = set()
+
+    async def feed_to_end(handler: Any, stanza: Element) -> Any:
+        task = asyncio.ensure_future(feed(handler, stanza))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return await asyncio.shield(task)
+
+    return feed_to_end
 
 
 def _build_bounce(stanza: Element, sender: str, condition: str) -> bytes:

@@ -104,7 +104,7 @@ class ServerProcess:
             errors = [line for line in lines if "error" in line.lower() or "failed" in line.lower()]
             for line in reversed(errors or lines):
                 return " ".join(line.split())
-        return "it said nothing"
+        return "its log is empty"
 
 
 @asynccontextmanager
@@ -134,7 +134,7 @@ async def run_server_process(spec: LaunchSpec, timeout_s: float = START_TIMEOUT_
             problem = (
                 f"did not answer on {LOOPBACK}:{spec.port} within {timeout_s:g} s: {server.last_log_line()}"
                 if server.pid
-                else f"waited {timeout_s:g} s for an earlier one that still runs in {spec.directory}; end that first"
+                else f"waited {timeout_s:g} s for an earlier server that still runs in {spec.directory}; stop that first"
             )
             raise ServerError(f"{spec.name} {problem}; its log is {spec.log}") from None
         yield server

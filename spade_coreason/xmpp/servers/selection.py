@@ -16,8 +16,8 @@ from .server import LocalServer, ServerKind
 
 ServerMode = Literal["auto", "embedded", "prosody"]
 
-EMBEDDED_LIMITS = "for demonstrations: senders can be forged, and what is sent to somebody who is away can be lost"
-PROSODY_REMEDY = "`apt install prosody` gives you a real one"
+EMBEDDED_LIMITS = "for demonstrations only: senders can be forged, and stored messages are lost when the server stops"
+PROSODY_REMEDY = "`apt install prosody` installs a full server"
 
 
 @dataclass(frozen=True, slots=True)

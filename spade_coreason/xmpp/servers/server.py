@@ -60,7 +60,7 @@ class LocalServer(ABC):
             raise ServerError(f"{jid}: the local server has accounts of {self.domain} only; use a JID …@{self.domain}")
         user = user.lower()
         if not user or any(character in "\"&'/:<>@" or character.isspace() or ord(character) < 32 for character in user):
-            raise ServerError(f"{jid}: not a JID that an account can have")
+            raise ServerError(f"{jid}: not a valid JID for an account")
         return user
 
 
@@ -108,7 +108,9 @@ def saslprep(password: str) -> str:
 def require_free_port(port: int) -> None:
     """Raise AddressInUseError if another program listens on that port of the loopback interface."""
     if not is_port_free(port):
-        raise AddressInUseError(f"port {port} on {LOOPBACK} is in use; end what listens there, or choose another port")
+        raise AddressInUseError(
+            f"port {port} on {LOOPBACK} is in use; stop the program that listens there, or choose another port"
+        )
 
 
 def _port_choices(directory: Path, names: tuple[str, ...], port: int | None) -> Iterator[dict[str, int]]:

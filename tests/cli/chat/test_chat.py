@@ -116,7 +116,7 @@ def test_ctrl_c_takes_the_question_back_and_the_next_one_is_answered_at_once(cha
 def test_thoughts_are_shown_in_the_waiting_line(chat: Chat) -> None:
     terminal = chat("moody")
     terminal.type("wonder\r")
-    terminal.wait_for(r"  (Is it a long one\? )+[^\r\n]{1,20}… \(Ctrl-C takes it back\)")
+    terminal.wait_for(r"  (Is it a long one\? )+[^\r\n]{1,20}… \(Ctrl-C cancels\)")
     terminal.type("\x03")
     terminal.wait_for(r"\(taken back\).*moody ▸")
 
@@ -124,7 +124,7 @@ def test_thoughts_are_shown_in_the_waiting_line(chat: Chat) -> None:
 def test_an_empty_answer_is_reported(chat: Chat) -> None:
     terminal = chat("moody")
     terminal.type("hush\r")
-    terminal.wait_for(r"\(moody has nothing to say\)\r\n.*moody ▸")
+    terminal.wait_for(r"\(moody ended its turn without an answer\)\r\n.*moody ▸")
 
 
 def test_an_offered_answer_is_chosen_by_its_number(chat: Chat) -> None:

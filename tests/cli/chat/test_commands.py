@@ -16,8 +16,8 @@ def roster() -> ChatRoster:
 
 
 def test_to_without_a_name_explains_itself(roster: ChatRoster) -> None:
-    assert run_command("/to", roster, 80) == "  /to NAME goes to an agent; there are echo, notes."
-    assert run_command("/to", ChatRoster([ECHO]), 80) == "  /to NAME goes to an agent; there is echo."
+    assert run_command("/to", roster, 80) == "  /to NAME switches to an agent; there are echo, notes."
+    assert run_command("/to", ChatRoster([ECHO]), 80) == "  /to NAME switches to an agent; there is echo."
 
 
 def test_to_an_unknown_agent_lists_the_known_ones(roster: ChatRoster) -> None:
@@ -33,8 +33,8 @@ def test_to_goes_to_a_name_or_a_jid_in_any_case(roster: ChatRoster, text: str) -
 
 def test_a_slash_alone_is_help(roster: ChatRoster) -> None:
     assert run_command("/", roster, 80) == run_command("/HELP", roster, 80)
-    assert "Tab changes the agent" in run_command("/", roster, 80)
-    assert "Tab changes the agent" not in run_command("/", ChatRoster([ECHO]), 80)
+    assert "Tab switches" in run_command("/", roster, 80)
+    assert "Tab switches" not in run_command("/", ChatRoster([ECHO]), 80)
 
 
 def test_help_fits_in_80_columns_without_breaks(roster: ChatRoster) -> None:
@@ -64,7 +64,7 @@ def test_the_commands_of_the_agent_are_completed_and_shown(roster: ChatRoster) -
         "echo@localhost", parse_commands("I am echo.\n\n/help   this\n/history   what\n/forget me   x\nnot / this")
     )
     assert complete("/h", roster) == ["/help", "/history"]
-    assert run_command("/help", roster, 80).endswith("\n  The agent knows:\n  /history     what\n  /forget me   x")
+    assert run_command("/help", roster, 80).endswith("\n  Commands of the agent:\n  /history     what\n  /forget me   x")
     roster.switch_by(1)
     assert complete("/h", roster) == ["/help"]
     assert roster.jids_without_commands == ["notes@localhost"]

@@ -362,7 +362,7 @@ async def test_results_of_tools_pass_the_guardrails_of_tools() -> None:
     found = [text for text in message_contents(server.requests[-1], "user") if text.startswith("(Found")]
     assert [json.loads(text.splitlines()[1]) for text in found] == [["How to bake bread with [removed]."]]
     results = [one["content"] for one in server.requests[1]["messages"] if one["role"] == "tool"]
-    assert results == ["Dear [removed]", "error: kept back by a guardrail"]
+    assert results == ["Dear [removed]", "error: withheld by a guardrail"]
     assert message_contents(server.requests[0], "user") == ["read sk-abc123"]  # that one is for tools only
     assert guardrail_decisions(turn) == [
         ("guardrail.redact", "tool: regex", "success"),
@@ -397,7 +397,7 @@ async def test_the_arguments_of_tools_pass_the_output_guardrails() -> None:
         assert (await t.ask("go")).text == "All done."
         [turn] = await stored_turns(t)
     results = [one["content"] for one in server.requests[1]["messages"] if one["role"] == "tool"]
-    kept_back = "error: kept back by a guardrail"
+    kept_back = "error: withheld by a guardrail"
     assert results == ["Remembered: [removed]", "sent", kept_back, "sent", "error: too long", kept_back]
     assert sent == ["the key [removed]", "tea"]
     said = next(message for message in server.requests[1]["messages"] if message.get("tool_calls"))["tool_calls"]
@@ -468,7 +468,7 @@ async def test_no_word_of_a_withheld_text_is_logged(caplog: pytest.LogCaptureFix
     rules = [{"keywords": "Ada", "action": "warn"}, {"function": raises_error, "on_error": "allow"}, {"keywords": "Bob"}]
     async with run_llm_agent(text_answer("Ada met Bob."), output_guardrails=rules) as (_, t):
         await t.ask("who?")
-    assert "keywords warns of output" in caplog.text
+    assert "keywords reports a violation (stage: output)" in caplog.text
     assert "function failed: OSError" in caplog.text
     for secret in ("Ada", "Bob", "told to fail"):
         assert secret not in caplog.text
@@ -495,30 +495,34 @@ async def test_a_whole_answer_is_held_back_until_it_is_checked() -> None:
 @pytest.mark.parametrize(
     ("option", "given", "problem"),
     [
-        ("input_guardrails", "bomb", r"input_guardrails: is a list"),
-        ("input_guardrails", [3], r"input_guardrails\[0\]: is a mapping"),
-        ("input_guardrails", [{}], r"\[0\]: says what it checks by exactly one of keywords, regex, length"),
+        ("input_guardrails", "bomb", r"input_guardrails: must be a list"),
+        ("input_guardrails", [3], r"input_guardrails\[0\]: must be a mapping"),
+        ("input_guardrails", [{}], r"\[0\]: needs exactly one of keywords, regex, length"),
         ("input_guardrails", [{"keywords": ["a"], "regex": "b"}], r"exactly one of"),
         (
             "output_guardrails",
             [{"keywords": ["a"]}, {"keyword": ["b"]}],
-            r"output_guardrails\[1\].keyword: unknown key; there is",
+            r"output_guardrails\[1\].keyword: unknown key; the keys are",
         ),
-        ("output_guardrails", [{"keywords": []}], r"keywords: is a list of texts that are not empty"),
+        ("output_guardrails", [{"keywords": []}], r"keywords: must be a list of texts that are not empty"),
         ("output_guardrails", [{"length": {}}], r"length: needs min, max or both"),
         ("output_guardrails", [{"length": 3, "action": "redact"}], r"action: redact needs keywords or regex"),
         ("output_guardrails", [{"length": 3, "action": "replace"}], r"replacement: is missing"),
-        ("output_guardrails", [{"length": 3, "replacement": "x"}], r"replacement: means nothing for block"),
-        ("output_guardrails", [{"length": 3, "action": "warn", "message": "x"}], r"message: is what is said where it blocks"),
-        ("output_guardrails", [{"length": 3, "stages": ["tool"]}], r"stages: is output, call or both"),
-        ("input_guardrails", [{"length": 3, "stages": []}], r"stages: is input, tool or both"),
-        ("output_guardrails", [{"length": 3, "per": "sentence"}], r"per: sentence is for a judge or a function"),
-        ("output_guardrails", [{"length": 3, "judge_model": "x"}], r"judge_model: is for a judge"),
+        ("output_guardrails", [{"length": 3, "replacement": "x"}], r"replacement: has no effect with block"),
+        ("output_guardrails", [{"length": 3, "action": "warn", "message": "x"}], r"message: has an effect only with block"),
+        ("output_guardrails", [{"length": 3, "stages": ["tool"]}], r"stages: must be output, call or both"),
+        ("input_guardrails", [{"length": 3, "stages": []}], r"stages: must be input, tool or both"),
+        ("output_guardrails", [{"length": 3, "per": "sentence"}], r"per: sentence works only with judge or function"),
+        ("output_guardrails", [{"length": 3, "judge_model": "x"}], r"judge_model: has an effect only with judge"),
         ("output_guardrails", [{"length": 3, "action": "ban"}], r"action: "),
         ("output_guardrails", [{"function": "json"}], r"function: \"json\" names no function"),
-        ("output_guardrails", [{"name": "a", "length": 3}, {"name": "a", "length": 4}], r"\[1\].name: there are two called"),
-        ("output_guardrails", [{"regex": "("}], r"output_guardrails\[0\].regex\[0\]: is no regular expression"),
-        ("budgets", {"day": 3}, r"budgets.day: unknown key; there is turn, conversation, person_day, agent_day"),
+        (
+            "output_guardrails",
+            [{"name": "a", "length": 3}, {"name": "a", "length": 4}],
+            r"\[1\].name: the name \"a\" is used twice",
+        ),
+        ("output_guardrails", [{"regex": "("}], r"output_guardrails\[0\].regex\[0\]: is not a regular expression"),
+        ("budgets", {"day": 3}, r"budgets.day: unknown key; the keys are turn, conversation, person_day, agent_day"),
         ("budgets", {"turn": 0}, r"budgets.turn: "),
         ("budgets", {"person_day": 3}, r"budgets: there is nothing that keeps count"),
     ],

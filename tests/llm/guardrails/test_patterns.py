@@ -113,7 +113,7 @@ def test_an_expression_that_backtracks_without_end_times_out() -> None:
     assert pattern_filter.flush() == "x" * 5000
 
 
-@pytest.mark.parametrize(("expression", "problem"), [("(", "is no regular expression"), ("a*", "matches the empty text")])
+@pytest.mark.parametrize(("expression", "problem"), [("(", "is not a regular expression"), ("a*", "matches the empty text")])
 def test_an_invalid_expression_is_named(expression: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=rf"options.input_guardrails\[2\].regex\[1\]: {problem}"):
         compile_patterns(Guardrail(regex=("fine", expression)), "options.input_guardrails[2]")

@@ -66,7 +66,9 @@ async def test_a_tool_that_is_not_as_the_manifest_requires_it_is_not_offered(
     assert said == "say"
     assert all(text.startswith("error: there is no tool 'files__") for text in others)
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert errors[0].startswith(f"dependencies.tools[1].hash: mcp://files/slow has {hash_of('slow')}; look at what has changed")
+    assert errors[0].startswith(
+        f"dependencies.tools[1].hash: mcp://files/slow has the hash {hash_of('slow')}; review the change"
+    )
     assert errors[1].startswith("dependencies.tools[2].uri: mcp://files/fly: the server offers no such tool")
     assert len(errors) == 2
     assert "dependencies.tools[3].uri: https://example.org/tool is not checked" in caplog.text
@@ -78,7 +80,7 @@ async def test_the_risk_that_a_server_annotates_is_checked(tmp_path: Path) -> No
     wanted = [{"uri": one.uri, "hash": one.hash, "risk_level": "safe"} for one in offers if one.tool in ("add", "die")]
     _, problems = await MCPServers(files, definition_requiring(*wanted)).examine()
     [problem] = map(str, problems)
-    assert "risk_level: mcp://files/die may destroy something, as its server says; write critical" in problem
+    assert "risk_level: mcp://files/die is marked as destructive by its server; write critical" in problem
 
 
 def test_a_destructive_tool_may_not_be_required_as_safe() -> None:
@@ -134,17 +136,17 @@ def files__read() -> str:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"mcp": ["files"]}, "options.mcp: names servers"),
-        ({"mcp": {"a__b": {"command": ["x"]}}}, "'a__b' is not a valid name of a server"),
+        ({"mcp": ["files"]}, "options.mcp: must map names to servers"),
+        ({"mcp": {"a__b": {"command": ["x"]}}}, "'a__b' is not a valid server name"),
         ({"mcp": {"files": {}}}, "options.mcp.files: .*give either command or url"),
         ({"mcp": {"files": {"command": ["x"], "url": "http://localhost/"}}}, "give either command or url"),
         ({"mcp": {"files": {"command": "x"}}}, "options.mcp.files.command: .*list"),
         ({"mcp": {"files": {"command": []}}}, "options.mcp.files.command"),
-        ({"mcp": {"files": {"comand": ["x"]}}}, "options.mcp.files.comand: unknown key; there is command"),
+        ({"mcp": {"files": {"comand": ["x"]}}}, "options.mcp.files.comand: unknown key; the keys are command"),
         ({"mcp": {"web": {"url": "http://me:secret@localhost/"}}}, "options.mcp.web.url"),
         ({"mcp": {"web": {"url": "http://localhost/", "env": {"A": "b"}}}}, "env and cwd belong to command"),
         ({"mcp": {"files": {"command": ["x"], "headers": {"A": "b"}}}}, "headers belong to url"),
-        ({"mcp": {"files": {"command": ["x"]}}, "tools": [files__read]}, "is a name for a tool of an MCP server; rename"),
+        ({"mcp": {"files": {"command": ["x"]}}, "tools": [files__read]}, "may be the name of a tool of an MCP server; rename"),
     ],
 )
 def test_a_wrong_option_of_a_server_is_one_line(options: dict[str, Any], problem: str) -> None:
@@ -166,7 +168,7 @@ def test_the_documented_options_are_valid() -> None:
 
 def test_a_manifest_that_requires_a_tool_of_an_unknown_server_is_refused() -> None:
     for uri in ("mcp://files/read", "mcp://web/", "mcp://web"):
-        with pytest.raises(ConfigError, match=r"dependencies.tools\[0\].uri: .*there is no such server under options.mcp"):
+        with pytest.raises(ConfigError, match=r"dependencies.tools\[0\].uri: .*options.mcp has no such server"):
             LLMAgent(
                 definition_requiring({"uri": uri, "hash": WRONG_HASH}),
                 model="small",
@@ -202,8 +204,8 @@ def test_the_hashes_are_printed_and_a_check_finds_what_has_changed(invoke: Invok
     checked = invoke("check")
     assert checked.exit_code == 2
     [fault, away] = [line for line in checked.output.splitlines() if "mcp://files/say" in line or "MCP server gone" in line]
-    assert f"dependencies.tools[0].hash: mcp://files/say has {records[0]['hash']}" in fault
-    assert "the MCP server gone is away: [Errno 2]" in away
+    assert f"dependencies.tools[0].hash: mcp://files/say has the hash {records[0]['hash']}" in fault
+    assert "the MCP server gone is unavailable: [Errno 2]" in away
     table = invoke("tools")
     assert table.exit_code == 2
     assert records[-1]["hash"] in table.stdout
@@ -216,7 +218,7 @@ def test_the_hashes_are_printed_and_a_check_finds_what_has_changed(invoke: Invok
     assert records[-1]["hash"] in others.stdout
     assert 'agents[0].options.modle: unknown option of spade_coreason.llm:LLMAgent; did you mean "model"?' in others.stderr
 
-    assert invoke("tools", "echo").stdout == "There are none.\n"
+    assert invoke("tools", "echo").stdout == "No tools.\n"
     missing = invoke("tools", "nobody")
     assert missing.exit_code == 2
     assert 'AGENT: there is no agent "nobody"; ' in missing.stderr

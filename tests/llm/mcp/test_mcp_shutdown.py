@@ -74,6 +74,6 @@ async def test_an_agent_is_online_without_an_absent_mcp_server_and_ends_the_othe
         [leader] = process_ids(tmp_path / "files")
         assert group_members(leader) != []
     said = [record.getMessage() for record in caplog.records if "MCP" in record.getMessage()]
-    assert said == ["the MCP server deaf is away: was not there within 0.5 s"]
+    assert said == ["the MCP server deaf is unavailable: did not start within 0.5 s"]
     assert log_lines(tmp_path / "files") == ["began", "ended"]
     assert not any(remaining_members(one) for name in ("files", "deaf") for one in process_ids(tmp_path / name))

@@ -101,7 +101,7 @@ async def test_only_the_first_tools_are_offered_if_there_are_too_many_and_the_lo
         await t.ask("go")
     assert mcp_tool_names(server.requests[0]) == [f"a__tool{number}" for number in range(100)]
     [said] = [record.getMessage() for record in caplog.records if "MCP" in record.getMessage()]
-    assert said.startswith("MCP servers offer 126 tools, of which only the first 100 are used; require those")
+    assert said.startswith("MCP servers offer 126 tools, of which only the first 100 are used; list the tools")
 
 
 async def test_cancelling_a_turn_cancels_the_call_at_the_server(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ async def test_a_server_that_is_lost_during_a_call_is_restarted(
     assert last_tool_results(server.requests[2]) == ["say"]
     assert log_lines(log) == ["began", "called slow", f"called {tool}", "began", "called say", "ended"]
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert lines == [f"the MCP server files is away: {problem}", "the MCP server files is back"]
+    assert lines == [f"the MCP server files is unavailable: {problem}", "the MCP server files is available again"]
 
 
 async def test_a_server_that_is_away_at_the_start_is_one_line_and_its_tools_come_later(
@@ -184,7 +184,7 @@ async def test_a_server_that_is_away_at_the_start_is_one_line_and_its_tools_come
             while "gone" in disconnected_servers(t):  # each turn tries, when it is time
                 await t.ask("and now?")
         await t.ask("and now?")
-    said = "The tools of gone, broken, deaf, closed are not there now; say so where they would be needed."
+    said = "The tools of gone, broken, deaf, closed are unavailable; say so if you need them."
     assert said in message_contents(server.requests[0], "system")
     assert mcp_tool_names(server.requests[0]) == []
     assert "gone__say" in mcp_tool_names(server.requests[-1])
@@ -192,11 +192,12 @@ async def test_a_server_that_is_away_at_the_start_is_one_line_and_its_tools_come
         record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING and "MCP" in record.getMessage()
     }
     first, *others = sorted(lines)
-    assert first == "the MCP server broken is away: has ended with exit code 1 (the disk is gone)"
-    assert others[0].startswith("the MCP server closed is away: All connection attempts failed")
-    assert others[1] == "the MCP server deaf is away: was not there within 0.5 s"
-    assert others[2].startswith("the MCP server gone is away: [Errno 2] No such file or directory")
-    assert others[3:] == ["the MCP server gone is back"]
+    assert first == "the MCP server broken is unavailable: has ended with exit code 1 (the disk is gone)"
+    assert others[0].startswith("the MCP server closed is unavailable: All connection attempts failed")
+    assert others[1] == "the MCP server deaf is unavailable: did not start within 0.5 s"
+    assert others[2] == "the MCP server gone is available again"
+    assert others[3].startswith("the MCP server gone is unavailable: [Errno 2] No such file or directory")
+    assert len(others) == 4
     assert not any(remaining_members(one) for name in ("log", "broken", "deaf") for one in process_ids(tmp_path / name))
 
 
@@ -207,7 +208,7 @@ async def test_a_text_cut_within_a_character_is_a_result_and_a_malformed_tool_li
     async with run_helper_agent(tool_call_answer(("cut__say", {"text": "hi"})), text_answer("Yes."), mcp=mcp) as (server, t):
         assert (await t.ask("are you there?")).text == "Yes."
     assert last_tool_results(server.requests[1]) == ["say hi?"]
-    assert "the MCP server odd is away: 1 validation error for ListToolsResult tools.0.name" in caplog.text
+    assert "the MCP server odd is unavailable: 1 validation error for ListToolsResult tools.0.name" in caplog.text
 
 
 async def test_tools_that_do_not_fit_into_the_context_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -220,7 +221,7 @@ async def test_tools_that_do_not_fit_into_the_context_are_left_out(tmp_path: Pat
         == [f"files__{tool}" for tool in ("slow", "hang", "die", "grow", "long")]
     )
     [line] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert line.startswith("helper: there is no room for these tools of MCP servers: files__say; require those")
+    assert line.startswith("helper: the context has no room for these tools of MCP servers: files__say; list the tools")
 
 
 async def test_an_http_server_is_called_and_reconnected_after_it_was_killed(tmp_path: Path) -> None:
@@ -323,7 +324,7 @@ async def test_an_http_server_gets_its_headers_and_an_overlong_result_is_not_rea
     assert "a message of more than 4,194,304 bytes" in said
     assert len(said) < 1000
     assert set(web_server.keys) == {"Bearer sk-secret"}
-    assert "the MCP server closed is away: Server returned an error response (HTTP 401 Unauthorized)" in caplog.text
+    assert "the MCP server closed is unavailable: Server returned an error response (HTTP 401 Unauthorized)" in caplog.text
     assert "sk-secret" not in caplog.text
 
 

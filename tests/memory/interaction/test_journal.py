@@ -176,7 +176,7 @@ def test_an_incomplete_last_line_is_reported_and_left_out(tmp_path: Path, caplog
         assert again.get_information("c") == kept
         [said] = caplog.messages
         assert said.startswith(
-            f"{again.journal_path}: the last line is not whole ({end + len(more) - (begin if not more else end)} b"
+            f"{again.journal_path}: ignored the incomplete last line ({end + len(more) - (begin if not more else end)} b"
         )
         again.add_information("c", "three")
         caplog.clear()
@@ -212,7 +212,7 @@ def test_a_damaged_journal_is_named_and_kept(tmp_path: Path, damage: str) -> Non
         path.write_bytes(encode_fold("") + path.read_bytes())
     data = path.read_bytes()
     for attempt in (lambda: memory.add_information("c", "x"), lambda: memory_in(tmp_path), memory.flush):
-        with pytest.raises(MemoryFileError, match="move it aside to go on without what was added") as caught:
+        with pytest.raises(MemoryFileError, match="move it away to continue without the entries added") as caught:
             attempt()
         assert str(caught.value).startswith(f"{path}: is ")
         assert path.read_bytes() == data
@@ -389,7 +389,7 @@ def test_a_read_only_directory_is_a_clear_error_and_loses_nothing() -> None:
                 os.setuid(65534)
             memory = memory_in(directory)
             for attempt in (lambda: memory.add_information("c", "y"), memory.flush, lambda: memory.clear_conversation("c")):
-                with pytest.raises(StoreError, match="cannot be written: Permission denied; what was stored is kept"):
+                with pytest.raises(StoreError, match="cannot be written: Permission denied; stored data is unchanged"):
                     attempt()
                 assert memory.get_information("c") == ["x"]
 
@@ -410,7 +410,7 @@ def test_a_journal_that_cannot_be_folded_in_is_reported_and_grows(tmp_path: Path
     for number in range(50):
         memory.add_information("c", str(number))
     assert 0 < len(caplog.messages) < 5
-    assert "is not folded in yet" in caplog.text
+    assert "cannot be merged into the memory file yet" in caplog.text
     with pytest.raises(StoreError, match="cannot be written: Is a directory"):
         memory.flush()
     (tmp_path / f".{AGENT}.json.tmp").rmdir()
@@ -486,9 +486,9 @@ async def test_an_addition_that_is_cancelled_leaves_the_others(tmp_path: Path) -
 def test_an_entry_that_is_too_long_is_refused(tmp_path: Path) -> None:
     memory = memory_in(tmp_path, MemoryLimits(entry_bytes=10))
     memory.add_information("é" * 5, "é" * 5)
-    with pytest.raises(ValueError, match="information has 11 bytes, and 10 are the most"):
+    with pytest.raises(ValueError, match=r"information has 11 bytes \(limit: 10\)"):
         memory.add_information("c", "é" * 5 + "x")
-    with pytest.raises(ValueError, match="conversation_id has 12 bytes, and 10 are the most"):
+    with pytest.raises(ValueError, match=r"conversation_id has 12 bytes \(limit: 10\)"):
         memory.add_information("é" * 6, "x")
 
 
@@ -497,8 +497,8 @@ async def test_a_conversation_that_is_full_is_refused_and_the_others_go_on(tmp_p
     results = await asyncio.gather(*(memory.aadd_information(name, "x" * 20) for name in "ccccd"), return_exceptions=True)
     assert [type(result) for result in results] == [str, str, MemoryFullError, MemoryFullError, str]
     assert str(results[2]) == (
-        "the memory of the conversation 'c' is full: 200 bytes are the most; forget some of it,"
-        " or allow more (limits.memory_conversation_bytes; in Python MemoryLimits)"
+        "the memory of the conversation 'c' is full (limit: 200 bytes); delete entries,"
+        " or raise limits.memory_conversation_bytes (in Python: MemoryLimits)"
     )
     assert memory.remove_information("c", "x" * 20) == 2
     memory.add_information("c", "there is room again")

@@ -280,10 +280,12 @@ async def test_a_turn_whose_memory_cannot_be_synced_is_not_answered_as_finished(
         memory.journal_path.mkdir()
 
     async with AgentTester(WorkAgent(work)) as t:
-        with pytest.raises(PeerFailedError, match="My memory cannot be read or written, so this is not remembered") as caught:
+        with pytest.raises(
+            PeerFailedError, match=r"I cannot read or write my memory, so this is not stored\. Please try again later"
+        ) as caught:
             await t.ask("work")
         assert caught.value.code == 503
-        assert "cannot be read: Is a directory; what was stored is kept; see to the directory, and try again" in caplog.text
+        assert "cannot be read: Is a directory; stored data is unchanged; check the disk and try again" in caplog.text
         memory.journal_path.rmdir()
         (tmp_path / "aside").rename(memory.journal_path)
         memory.settle()
@@ -304,7 +306,7 @@ async def test_each_memory_that_cannot_be_synced_is_named(
             memory.journal_path.mkdir()
 
     async with AgentTester(WorkAgent(work)) as t:
-        with pytest.raises(PeerFailedError, match="this is not remembered"):
+        with pytest.raises(PeerFailedError, match="this is not stored"):
             await t.ask("work")
     assert all(f"{memory.path}: cannot be read: Is a directory" in caplog.text for memory in memories)
 
@@ -325,7 +327,7 @@ async def test_additions_that_the_disk_fails_to_sync_are_written_again(
         if refusals == 1:
             assert (await t.ask("work")).text == "done"
         else:
-            with pytest.raises(PeerFailedError, match="this is not remembered"):
+            with pytest.raises(PeerFailedError, match="this is not stored"):
                 await t.ask("work")
             assert not memory.path.exists()
             memory.settle()  # as the next turn that adds does

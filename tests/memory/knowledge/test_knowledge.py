@@ -215,7 +215,7 @@ async def test_an_unusable_document_is_an_error_that_names_it(open_knowledge: Op
     knowledge = open_knowledge()
     for name, content, problem in (
         ("empty.txt", b" \n", "has no text"),
-        ("picture.png", b"\x89PNG\xff", "no text in UTF-8"),
+        ("picture.png", b"\x89PNG\xff", "not UTF-8 text"),
         ("broken.pdf", b"%PDF-1.4 nothing", "cannot be read as PDF"),
     ):
         (tmp_path / name).write_bytes(content)
@@ -225,7 +225,7 @@ async def test_an_unusable_document_is_an_error_that_names_it(open_knowledge: Op
         await knowledge.add_file("/dev/zero")
     with pytest.raises(KnowledgeError, match=r"nothing\.txt: cannot be read: No such file"):
         await knowledge.add_file(tmp_path / "nothing.txt")
-    with pytest.raises(KnowledgeError, match="is not a valid name of a document"):
+    with pytest.raises(KnowledgeError, match="is not a valid document name"):
         await knowledge.add("text", " ")
     assert await knowledge.list() == []
 
@@ -265,7 +265,7 @@ async def test_passages_that_were_not_embedded_are_embedded_later(open_knowledge
     knowledge = open_knowledge(models)
     text = "\n\n".join(f"Paragraph {number}. " + "word " * 150 for number in range(100))
     models.failures = [400]
-    with pytest.raises(ModelError, match=r"/v1/embeddings: says 400; its words: told to fail"):
+    with pytest.raises(ModelError, match=r"/v1/embeddings: answered HTTP 400; the server says: told to fail"):
         await knowledge.add(text, "long")
     assert await hit_texts(knowledge.search("paragraph 7", 1))  # by its words it is found already
     calls = len(models.requests)
@@ -280,19 +280,19 @@ async def test_transient_failures_are_retried_and_others_reported(models: ModelS
     models.failures = [503, 429]
     assert len(await embedder.embed(["a"])) == 1
     for failure, problem in (
-        (404, "says 404; see to url and model; its words: told to fail"),
-        ("{}", "but not with embeddings"),
+        (404, "answered HTTP 404; check url and model; the server says: told to fail"),
+        ("{}", "returned no embeddings"),
         ("no", "no JSON"),
         ('{"data": []}', "0 vectors for 1 texts"),
         ("[" * 100_000, "no JSON"),
-        ('{"data": [{"index": 0, "embedding": [1%s]}]}' % ("0" * 400), "but not with embeddings"),
+        ('{"data": [{"index": 0, "embedding": [1%s]}]}' % ("0" * 400), "returned no embeddings"),
     ):
         models.failures = [failure]
         with pytest.raises(ModelError, match=problem):
             await embedder.embed(["a"])
         assert models.failures == []
     models.failures = [503] * 3
-    with pytest.raises(ModelError, match="says 503"):
+    with pytest.raises(ModelError, match="answered HTTP 503"):
         await embedder.embed(["a"])
     await embedder.close()
     unreachable = OpenAIEmbedder(OpenAIApi("http://127.0.0.1:1/v1", first_back_off_s=0.001), "m")
@@ -301,7 +301,7 @@ async def test_transient_failures_are_retried_and_others_reported(models: ModelS
     await unreachable.close()
     slow = make_embedder(models, timeout_s=0.05)
     models.failures = [None] * 3
-    with pytest.raises(ModelError, match=r"did not answer in 0\.05 s"):
+    with pytest.raises(ModelError, match=r"did not answer within 0\.05 s"):
         await slow.embed(["a"])
     await slow.close()
 
@@ -313,7 +313,7 @@ async def test_an_api_key_is_sent_and_never_shown() -> None:
         assert "s3cret" not in repr(api)
         await api.close()
         wrong = OpenAIApi(server.url, "other")
-        with pytest.raises(ModelError, match=r"401; see to api_key; its words: Incorrect API key provided") as caught:
+        with pytest.raises(ModelError, match=r"401; check api_key; the server says: Incorrect API key provided") as caught:
             await OpenAIEmbedder(wrong, "m").embed(["a"])
         assert "other" not in str(caught.value)
         await wrong.close()
@@ -322,14 +322,14 @@ async def test_an_api_key_is_sent_and_never_shown() -> None:
 async def test_without_a_working_embedder_words_are_searched_and_the_log_says_so_once(
     open_knowledge: OpenKnowledge, models: ModelServer, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("searches by words alone")
+    expected_errors("searching by words only")
     knowledge = open_knowledge(models)
     await knowledge.add(REFUNDS, "refunds")
     models.failures = [400, 400]
     for _ in range(2):
         assert await hit_texts(knowledge.search("refund policy")) == [REFUNDS]
-    assert caplog.text.count("searches by words alone") == 1
-    assert "/v1/embeddings: says 400\n" in caplog.text
+    assert caplog.text.count("searching by words only") == 1
+    assert "/v1/embeddings: answered HTTP 400\n" in caplog.text
     assert "refund policy" not in caplog.text  # which the server quotes
 
 
@@ -345,7 +345,7 @@ async def test_a_model_whose_vectors_change_their_length_is_noticed_while_it_run
     models.dimension = 64
     assert await hit_texts(knowledge.search("reimbursed", threshold=0.6)) == []
     assert await hit_texts(knowledge.search("refund policy")) == [REFUNDS], "by its words"
-    assert caplog.text.count("`spade-coreason knowledge reindex agent@localhost` mends it") == 1
+    assert caplog.text.count("`spade-coreason knowledge reindex agent@localhost`") == 1
     assert await knowledge.reindex() == 1
     assert await hit_texts(knowledge.search("reimbursed", threshold=0.6)) == [REFUNDS]
 
@@ -361,8 +361,8 @@ async def test_vectors_of_another_model_are_never_compared_and_reindexing_repair
     await after.add("money, money", "new")
     # The old document has as near a meaning, by vectors that say nothing here: it is found by its words alone.
     assert [hit.document for hit in await after.search("reimbursed", threshold=0.6)] == ["new"]
-    assert caplog.text.count("`spade-coreason knowledge reindex agent@localhost` mends it") == 1
-    assert "of 152 passages not all have a vector by second (256 values): 151 by first (256 values)" in caplog.text
+    assert caplog.text.count("`spade-coreason knowledge reindex agent@localhost`") == 1
+    assert "not all of 152 passages have a vector of second (256 values): 151 by first (256 values)" in caplog.text
     assert await after.missing() == {"first": 151}
     models.failures = []
     calls = len(models.requests)
@@ -462,7 +462,7 @@ async def test_erased_documents_are_not_in_the_file(tmp_path: Path) -> None:
 async def test_turns_are_added_only_once(
     open_knowledge: OpenKnowledge, models: ModelServer, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("turns are kept without vectors")
+    expected_errors("turns are stored without vectors")
     knowledge = open_knowledge(models)
     turns = [(n, Interaction(input={"query": f"question {n}"}, output={"text": "the same answer"})) for n in range(1, 4)]
     await knowledge.add_turns("one", turns[:2])

@@ -63,11 +63,11 @@ def test_fields_come_from_the_parameters() -> None:
         ("/SUM 1 2 yes", "3!"),
         ('/sum 1 2 no "a b" -', "-1 a b"),
         ("/sum", "first is missing: the first. Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`."),
-        ("/sum x", 'first is a number, not "x". Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`.'),
-        ("/sum 1 1 loud", 'loud is yes or no, not "loud". Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`.'),
+        ("/sum x", 'first must be a number, not "x". Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`.'),
+        ("/sum 1 1 loud", 'loud must be yes or no, not "loud". Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`.'),
         (
             "/sum 1 1 no n *",
-            'how is one of +, -; not "*". Several words of note stand in quotes. '
+            'how must be one of +, -, not "*". Put several words of note in quotes. '
             "Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`.",
         ),
     ],
@@ -75,6 +75,33 @@ def test_fields_come_from_the_parameters() -> None:
 @pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
 async def test_the_words_of_a_text_fill_the_fields_in_order(text: str, answer: str, isolation: Isolation | None) -> None:
     async with AgentTester(InheritingAgent, isolation=isolation) as t:
+        assert await t.say(text) == [answer]
+
+
+class Reminder:
+    """Has a command whose last field is a text."""
+
+    def __init__(self) -> None:
+        self.manifest = AgentDefinition.simple("reminder")
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None: ...
+
+    @command("remind", "remind a person")
+    async def remind(self, session: Session, person: str, text: str) -> str:
+        return f"{person}: {text}"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("/remind Ada buy rye bread", "Ada: buy rye bread"),
+        ('/remind "Ada and Bob" "buy rye bread"', "Ada and Bob: buy rye bread"),
+        ('/remind Ada "rye" or "spelt"', 'Ada: "rye" or "spelt"'),
+        ('/remind Ada "', 'Ada: "'),
+    ],
+)
+async def test_the_last_text_may_stand_in_quotes_like_those_before_it(text: str, answer: str) -> None:
+    async with AgentTester(Reminder) as t:
         assert await t.say(text) == [answer]
 
 
@@ -123,7 +150,7 @@ class Forecast:
 async def test_a_command_stores_variables_and_is_offered_as_a_choice() -> None:
     async with AgentTester(Forecast) as t:
         assert await t.say("/forecast Rome 5") == ["Rome: 5 sunny days, 26 °C."]
-        assert await t.say("/memory") == ['- city (here and for all our conversations): "Rome"']
+        assert await t.say("/memory") == ['- city (here and for all your conversations): "Rome"']
         assert "- /forecast Berlin" in (await t.ask("?")).text
 
 
@@ -151,7 +178,7 @@ def test_a_field_parses_the_values_of_forms_and_of_people() -> None:
     assert [switch.parse(text) for text in ("1", "0", "true", "No", "", None)] == [True, False, True, False, True, True]
     count_field = Field("n", "", "number", minimum=1, maximum=200)
     assert [count_field.parse(text) for text in ("7", "9999")] == [7, 200]
-    with pytest.raises(FieldError, match="n is 1 or more, not -3"):
+    with pytest.raises(FieldError, match="n must be 1 or more, not -3"):
         count_field.parse("-3")
-    with pytest.raises(FieldError, match="n is a number"):
+    with pytest.raises(FieldError, match="n must be a number"):
         count_field.parse("٣")

@@ -119,12 +119,12 @@ async def test_a_command_begins_with_another_character_only_if_configured() -> N
     async with storing_tester() as t:
         assert await single_reply(t, "!help") == "noted: !help"
         assert await single_reply(t, "!!help") == "noted: !!help"
-        assert "write a space before the slash; or use your client's command menu." in await single_reply(t, " /help")
+        assert "write a space before the slash, or use your client's command menu." in await single_reply(t, " /help")
     async with storing_tester(policy=Policy(command_prefixes=("/", "!"))) as t:
         text = await single_reply(t, "!help")
         assert text == await single_reply(t, "/help")
-        assert "write a space before the slash, or ! instead of it; or use your client's command menu." in text
-        assert await single_reply(t, "!history 0") == "turns is 1 or more, not 0. Write `/history 50`."
+        assert "write a space before the slash, or ! instead of it, or use your client's command menu." in text
+        assert await single_reply(t, "!history 0") == "turns must be 1 or more, not 0. Write `/history 50`."
         assert await single_reply(t, "!!help") == "noted: !help"
         assert await single_reply(t, "!great") == "noted: !great"
 
@@ -149,16 +149,22 @@ async def test_every_command_of_the_help_works_and_counts_as_no_turn() -> None:
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("/history x", 'turns is a number, not "x". Write `/history 50`.'),
-        ("/history 0", "turns is 1 or more, not 0. Write `/history 50`."),
-        ("/status now", "I do not know that kind of /status. /help shows what there is."),
-        ("/settings speed on", 'There is no "speed"; there is language, thoughts, streaming. Write `/settings streaming off`.'),
+        ("/history x", 'turns must be a number, not "x". Write `/history 50`.'),
+        ("/history 0", "turns must be 1 or more, not 0. Write `/history 50`."),
+        ("/status now", "I do not know that kind of /status. /help lists the commands."),
+        (
+            "/settings speed on",
+            'There is no "speed". You can set language, thoughts, streaming. Write `/settings streaming off`.',
+        ),
         (
             "/settings streaming",
-            "streaming is missing a value: whether an answer grows before your eyes. Write `/settings streaming off`.",
+            "streaming is missing a value: whether you see an answer while it grows. Write `/settings streaming off`.",
         ),
-        ("/settings streaming maybe", 'streaming is one of on, off, default; not "maybe". Write `/settings streaming off`.'),
-        ("/forget everybody", "I do not know that kind of /forget. /help shows what there is."),
+        (
+            "/settings streaming maybe",
+            'streaming must be one of on, off, default, not "maybe". Write `/settings streaming off`.',
+        ),
+        ("/forget everybody", "I do not know that kind of /forget. /help lists the commands."),
     ],
 )
 async def test_a_command_with_something_unknown_says_so(text: str, answer: str) -> None:
@@ -188,7 +194,7 @@ async def test_history_memory_conversations_and_status_show_only_the_senders_dat
         assert "> two\nnoted: two" in history
         assert "one" not in await single_reply(t, "/history 1")
         assert (
-            await single_reply(t, "/memory") == '- told: one\n- told: two\n- last (here and for all our conversations): "two"'
+            await single_reply(t, "/memory") == '- told: one\n- told: two\n- last (here and for all your conversations): "two"'
         )
         assert "2 turns   active   no thread" in await single_reply(t, "/conversations")
         assert await single_reply(t, "/status") == (
@@ -206,7 +212,7 @@ async def test_memory_and_history_are_readable_also_with_objects_and_failures(
     async with storing_tester() as t:
         await t.say("lists")
         assert (await single_reply(t, "/memory")).endswith(
-            '- last (here and for all our conversations): "lists"\n- list:\n  - a\n  - 1\n- object:\n  - b: null'
+            '- last (here and for all your conversations): "lists"\n- list:\n  - a\n  - 1\n- object:\n  - b: null'
         )
         [apology] = await t.say("fail")
         assert (await single_reply(t, "/history 1")).endswith(f"> fail\n{apology}")
@@ -217,15 +223,15 @@ async def test_memory_lists_a_thing_once() -> None:
         for text in ("dates", "dates", "other"):
             await t.say(text)
         assert await single_reply(t, "/memory") == (
-            "- told: dates (dates: Monday, here and for all our conversations)\n"
+            "- told: dates (dates: Monday, here and for all your conversations)\n"
             "- told: other\n"
-            '- last (here and for all our conversations): "other"\n'
+            '- last (here and for all your conversations): "other"\n'
             '- place: "here"'
         )
         assert await single_reply(t, "/memory", thread="t") == (
-            "- dates (for all our conversations):\n  - told: dates: Monday\n"
-            '- last (for all our conversations): "other"\n'
-            '- place (for all our conversations): "everywhere"'
+            "- dates (for all your conversations):\n  - told: dates: Monday\n"
+            '- last (for all your conversations): "other"\n'
+            '- place (for all your conversations): "everywhere"'
         )
 
 
@@ -233,7 +239,7 @@ async def test_new_begins_another_episode_and_keeps_the_memory() -> None:
     ends: list[tuple[str, str]] = []
     async with storing_tester(on_conversation_end=(lambda name, reason: ends.append((name, reason)),)) as t:
         await t.say("one")
-        assert (await single_reply(t, "/new")).startswith("Your next message begins a new conversation.")
+        assert (await single_reply(t, "/new")).startswith("Your next message starts a new conversation.")
         assert ends == [(f"{ALICE}_{AGENT}", "completed")]
         await t.say("two")
         [record] = await t.conversations()
@@ -246,11 +252,11 @@ async def test_new_continues_a_conversation_that_has_reached_its_limit(is_restar
     async with storing_tester(policy=Policy(rules=Rules(max_interactions=1))) as t:
         await t.say("one")
         [notice] = await t.say("two")
-        assert notice.endswith("Write again in 5 min, or begin another thread (or say /new).")
+        assert notice.endswith("Write again in 5 min, or start a new conversation with /new.")
         assert await t.say("three") == []
-        assert "It goes on at" in await single_reply(t, "/status")
+        assert "It continues at" in await single_reply(t, "/status")
         await single_reply(t, "/new")
-        assert "It goes on at" not in await single_reply(t, "/status")
+        assert "It continues at" not in await single_reply(t, "/status")
         if is_restarted:
             await t.restart()
         assert await t.say("four") == ["noted: four"]
@@ -272,15 +278,15 @@ async def test_forgetting_a_conversation_asks_first_and_leaves_the_others() -> N
         await t.say("here")
         await t.say("there", thread="t")
         assert await single_reply(t, "/forget") == (
-            "This deletes what we said in this conversation and what I remember from it. Write `/forget yes` to do it."
+            "This deletes this conversation and what I remember from it. Write `/forget yes` to do it."
         )
         assert "told: here" in await single_reply(t, "/memory")
-        gone = "Forgotten: 1 conversation, 1 turn, 1 variable, what I remembered of 1 conversation."
+        gone = "Deleted: 1 conversation, 1 turn, 1 variable, memory of 1 conversation."
         assert await single_reply(t, "/forget yes") == gone
         assert "told: here" not in await single_reply(t, "/memory")
-        assert await single_reply(t, "/history") == "We said nothing yet."
+        assert await single_reply(t, "/history") == "You have not written to me yet."
         assert "told: there" in await single_reply(t, "/memory", thread="t")
-        assert await single_reply(t, "/memory") == '- last (for all our conversations): "there"'  # last, in the other one
+        assert await single_reply(t, "/memory") == '- last (for all your conversations): "there"'  # last, in the other one
         await single_reply(t, "/forget yes", thread="t")
         for _ in range(2):
             assert [await single_reply(t, "/memory", thread=thread) for thread in (None, "t")] == ["Nothing."] * 2
@@ -288,7 +294,7 @@ async def test_forgetting_a_conversation_asks_first_and_leaves_the_others() -> N
         for thread in ("one", "two"):
             await t.say("the same", thread=thread)
         await single_reply(t, "/forget yes", thread="one")
-        assert await single_reply(t, "/memory") == '- last (for all our conversations): "the same"'  # in the other one
+        assert await single_reply(t, "/memory") == '- last (for all your conversations): "the same"'  # in the other one
 
 
 async def test_forget_me_deletes_everything_and_drops_running_turns() -> None:
@@ -299,7 +305,7 @@ async def test_forget_me_deletes_everything_and_drops_running_turns() -> None:
         running = asyncio.create_task(t.say("wait", thread="u"))
         await storing_agent(t).working.wait()
         assert (await single_reply(t, "/forget me")).endswith("Write `/forget me yes` to do it.")
-        gone = "Forgotten: 3 conversations, 2 turns, 3 variables, what I remembered of 2 conversations."
+        gone = "Deleted: 3 conversations, 2 turns, 3 variables, memory of 2 conversations."
         assert await single_reply(t, "/forget me yes") == gone
         assert await running == []
         await t.settled()
@@ -355,10 +361,10 @@ async def test_a_program_may_say_that_its_text_is_a_command() -> None:
     async with storing_tester() as t:
         await t.say("one")
         assert "> one\nnoted: one" in (await t.ask(command("/history 1"), user=ALICE)).text
-        assert (await t.ask(command("/dance"))).text == "There is no such command. /help shows what there is."
-        meant = "There is no such command. Did you mean /history? /help shows what there is."
+        assert (await t.ask(command("/dance"))).text == "There is no such command. /help lists the commands."
+        meant = "There is no such command. Did you mean /history? /help lists the commands."
         assert (await t.ask(command("/histroy 5"))).text == meant
-        assert (await t.ask(command("/history"), user=BOB)).text == "We said nothing yet."
+        assert (await t.ask(command("/history"), user=BOB)).text == "You have not written to me yet."
         assert storing_agent(t).asked == ["one"]
 
 
@@ -367,7 +373,7 @@ async def test_export_sends_everything_about_a_person_as_a_file() -> None:
         await t.say("one")
         await t.say("bobs", user=BOB)
         line, link = (await single_reply(t, "/export")).splitlines()
-        assert line.endswith("Whoever has the link can read it:")
+        assert line.endswith("Anyone who has the link can read it:")
         kept = t.uploaded[link]
         assert (kept.name, kept.type) == (f"agent-{datetime.now(UTC):%Y-%m-%d}.json", "application/json")
         everything = json.loads(kept.data)
@@ -384,7 +390,7 @@ async def test_a_program_gets_its_export_as_text_of_any_length_and_nothing_is_up
             AgentRequest(session_id=uuid4(), payload={"query": "/export"}, metadata={"command": True}), user=ALICE
         )
         head, *parts = [str(event.data["content"]) for event in answer.events if event.type == "block.markdown"]
-        assert re.fullmatch(r"Everything that I keep about you \([\d,]+ bytes\):", head)
+        assert re.fullmatch(r"Everything that I store about you \([\d,]+ bytes\):", head)
         everything = json.loads("\n".join(part.removeprefix("```\n").removesuffix("\n```") for part in parts))
         assert everything["person"] == ALICE
         assert len(everything["conversations"][0]["turns"]) == turns
@@ -398,14 +404,14 @@ async def test_without_a_file_service_the_export_is_text_or_one_clear_line(turns
             await t.say("word " * 1500)
         head, *parts = await t.say("/export")
         if turns == 1:
-            why = "It cannot be a file: there is no way to a server that keeps files."
-            assert head == f"Everything that I keep about you, as text. {why}"
+            why = "I cannot send it as a file: there is no way to a server that keeps files."
+            assert head == f"Everything that I store about you, as text. {why}"
             text = "\n".join(part.removeprefix("```\n").removesuffix("\n```") for part in parts)
             assert len(parts) > 1
             assert json.loads(text)["person"] == ALICE
         else:
             assert re.fullmatch(
-                r"What I keep about you is too long for messages \([\d,]+ bytes\), and it cannot be a file: "
+                r"What I store about you is too long for messages \([\d,]+ bytes\), and I cannot send it as a file: "
                 r"there is no way to a server that keeps files\.",
                 head,
             )
@@ -414,8 +420,8 @@ async def test_without_a_file_service_the_export_is_text_or_one_clear_line(turns
 
 async def test_a_confirmation_may_be_answered_with_no() -> None:
     async with storing_tester() as t:
-        assert await single_reply(t, "/forget no") == "Nothing was forgotten."
-        assert await single_reply(t, "/forget perhaps") == "I do not know that kind of /forget. /help shows what there is."
+        assert await single_reply(t, "/forget no") == "Nothing was deleted."
+        assert await single_reply(t, "/forget perhaps") == "I do not know that kind of /forget. /help lists the commands."
 
 
 async def test_a_duplicate_command_runs_once_also_after_a_restart() -> None:

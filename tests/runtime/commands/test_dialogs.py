@@ -126,18 +126,18 @@ async def test_a_form_may_be_sent_with_the_first_call_and_only_once() -> None:
 
 async def test_a_slow_command_replies_by_a_message_and_at_most_eight_run_at_once() -> None:
     async with open_adhoc_client(reply_timeout_s=0.5) as client:
-        assert await client.text("wait") == "This takes a while; the answer follows as a message."
+        assert await client.text("wait") == "This takes a while. The answer follows as a message."
         assert client.t.unread() == []
         client.agent.release.set()
         await eventually(lambda: client.t.unread() == ["It came."])
-        assert "waited (here and for all our conversations): true" in await client.text("memory")
+        assert "waited (here and for all your conversations): true" in await client.text("memory")
     async with open_adhoc_client() as client:
         calls = [asyncio.create_task(client.call("wait", who=f"{ALICE}/{number}")) for number in range(9)]
         await client.agent.working.wait()
         refused = await calls[-1]
         assert isinstance(refused, CommandProblem)
         assert refused.condition == "resource-constraint"
-        assert (await client.text("status", who=f"{BOB}/x")).startswith("We have not spoken yet.")
+        assert (await client.text("status", who=f"{BOB}/x")).startswith("You have not written to me yet.")
         client.agent.release.set()
         assert {(await one).text for one in calls[:8]} == {"It came."}
 
@@ -151,7 +151,7 @@ async def test_a_command_that_changes_a_conversation_waits_for_its_turn_there() 
         assert not new.done()
         client.agent.release.set()
         assert await turn == ["done"]
-        assert (await new).text.startswith("Your next message begins")
+        assert (await new).text.startswith("Your next message starts")
         assert "is completed: 1 of 100 messages, 1 answered" in await client.text("status")
 
 
@@ -166,11 +166,11 @@ async def test_forget_me_drops_running_and_queued_work_in_a_pause() -> None:
         await eventually(lambda: client.t.runners[AGENT].count_queued(ALICE) == 2)
         session = await client.begin("forget-me")
         done = await client.call("forget-me", session, "complete", sure="1")
-        assert done.text.startswith("Forgotten: 2 conversations, 2 turns")
-        assert await client.text("resume", who=f"{BOB}/x") == "I go on."
+        assert done.text.startswith("Deleted: 2 conversations, 2 turns")
+        assert await client.text("resume", who=f"{BOB}/x") == "I continue."
         await client.t.settled()
-        assert client.t.unread() == ["I am paused at the moment; your message is kept."]
-        assert (await waiting).text == "This is not done: what it was about is gone."
+        assert client.t.unread() == ["I am paused at the moment. Your message is stored, and I answer it later."]
+        assert (await waiting).text == "I did not do this, because the conversation was deleted."
         assert await client.text("conversations") == "There are none."
 
 
@@ -192,7 +192,7 @@ async def test_forget_me_erases_the_data_of_a_turn_that_ignores_cancellation() -
         for thread, text in (("a", "work"), ("b", "/wait")):
             t.send(text, thread=thread)
         await eventually(lambda: t.agent.at_work == 2)  # type: ignore[attr-defined]
-        assert (await t.say("/forget me yes"))[0].startswith("Forgotten: 3 conversations")
+        assert (await t.say("/forget me yes"))[0].startswith("Deleted: 3 conversations")
         t.agent.release.set()  # type: ignore[attr-defined]  # of this test's own agent
         await t.settled()
         assert [record.conversation_id for record in await t.conversations()] == []
@@ -205,8 +205,8 @@ async def test_commands_of_an_agent_are_limited_in_a_pause_like_messages() -> No
         await client.text("pause", who=f"{BOB}/x")
         said = [await client.text("wait") for _ in range(4)]
         assert said[2:] == [
-            "This takes a while; the answer follows as a message.",
-            "3 messages of this conversation wait already; until some are answered no more are kept.",
+            "This takes a while. The answer follows as a message.",
+            "This conversation already has 3 messages waiting. New ones are not accepted until some are answered.",
         ]
         assert await client.begin("forget-me")
 

@@ -34,7 +34,7 @@ ATTACKS: dict[str, str | None] = {
     "recurse_without_end": "",
     "close_all_descriptors": "",
     "allocate_at_once": None,
-    "leak": "MiB of memory, and memory_mb is 200",
+    "leak": "MiB of memory (memory_mb: 200",
     "print_without_end": None,
     "log_without_end": None,
     "send_no_json": "sent a malformed frame",

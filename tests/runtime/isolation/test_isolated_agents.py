@@ -139,7 +139,7 @@ async def test_commands_feedback_ends_and_lifecycle(isolation: Isolation | None,
         assert await t.say("/count 5") == ["6 visits"]
         assert await t.say("/count -1") == ["Done."]
         assert (await t.say("/count 0"))[0].startswith("Something went wrong on my side")
-        assert (await t.say("/count many"))[0].startswith('step is a number, not "many".')
+        assert (await t.say("/count many"))[0].startswith('step must be a number, not "many".')
         assert "count" in "".join(await t.say("/help"))
         t.send("end")
         reply = await t.message()

@@ -54,14 +54,14 @@ async def test_a_mistake_is_the_same_one_line_as_without_isolation(target: Any, 
 
 async def test_an_agent_that_ends_its_process_while_it_is_made_is_one_line() -> None:
     with pytest.raises(
-        ConfigError, match=r"ExitingAgent cannot be made: its process ended with exit status 3; correct it there"
+        ConfigError, match=r"ExitingAgent cannot be created: its process ended with exit status 3; correct its code"
     ):
         async with AgentTester(faulty_agents.ExitingAgent, isolation=Isolation()):
             pass
 
 
 async def test_an_agent_that_leaves_python_while_it_is_made_is_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"LeavingAgent cannot be made: SystemExit: enough; correct it there"):
+    with pytest.raises(ConfigError, match=r"LeavingAgent cannot be created: SystemExit: enough; correct its code"):
         async with AgentTester(faulty_agents.LeavingAgent, isolation=Isolation()):
             pass
 
@@ -75,7 +75,7 @@ async def test_an_agent_that_is_not_made_in_time_is_one_line() -> None:
 
 @pytest.mark.parametrize("target", [lambda: None, PlainAgent("a")], ids=["a function", "an instance"])
 async def test_an_agent_that_no_other_process_finds_is_refused(target: Any) -> None:
-    with pytest.raises(ConfigError, match="only a class or a function of a module can run in a process of its own"):
+    with pytest.raises(ConfigError, match="isolation: process needs a class or a function at the top level of a module"):
         async with AgentTester(target, isolation=Isolation()):
             pass
 

@@ -31,7 +31,7 @@ from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
 DTD = "<?xml version='1.0'?><!DOCTYPE l [<!ENTITY i 'ha'>]>"
-REMEDY = "is the server running, and are host and port right?"
+REMEDY = "check that the server is running, and check host and port"
 TLS = "urn:ietf:params:xml:ns:xmpp-tls"
 STREAM = (
     "<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' version='1.0' id='x'"
@@ -122,7 +122,7 @@ async def test_a_port_that_never_answers_ends_with_the_timeout(tmp_path: Path) -
 
     async with _listen(silence) as port:
         text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=0.5), tmp_path, after=connected)
-    assert text.endswith(f"127.0.0.1:{port}: no answer within 0.5 s; is it the right host and port?")
+    assert text.endswith(f"127.0.0.1:{port}: no answer within 0.5 s; check host and port")
 
 
 async def test_another_kind_of_server_is_an_error(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_a_server_that_sends_invalid_xml_gets_a_stream_error_and_is_left_a
     async with _listen(serve) as port:
         text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=10), tmp_path)
         await eventually(lambda: bool(received))
-    assert f"cannot connect to 127.0.0.1:{port}: its stream is no XML: mismatched tag" in text
+    assert f"cannot connect to 127.0.0.1:{port}: its stream is not XML: mismatched tag" in text
     assert "<not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/>" in received[0]
 
 
@@ -177,20 +177,20 @@ async def test_a_wrong_password_is_a_login_error(local_server: XmppServer, tmp_p
     with pytest.raises(LoginError):
         await _start(jid, "wrong", endpoint_of(local_server), tmp_path)
     text = await _connect_error(endpoint_of(local_server), tmp_path, (jid, "wrong"), is_transient=False)
-    remedy = f"make the account (prosodyctl adduser {jid}; ejabberdctl register {jid.partition('@')[0]} localhost PASSWORD)"
+    remedy = f"create the account (prosodyctl adduser {jid}; ejabberdctl register {jid.partition('@')[0]} localhost PASSWORD)"
     assert text.endswith(f"refuses the login: wrong password, or no such account; correct the password, or {remedy}")
 
 
 async def test_an_account_that_is_not_there_is_a_login_error(real_server: XmppServer, tmp_path: Path) -> None:
     text = await _connect_error(endpoint_of(real_server), tmp_path, ("nobody@localhost", "x"), is_transient=False)
-    remedy = "make the account (prosodyctl adduser nobody@localhost; ejabberdctl register nobody localhost PASSWORD)"
+    remedy = "create the account (prosodyctl adduser nobody@localhost; ejabberdctl register nobody localhost PASSWORD)"
     assert text.endswith(f"refuses the login: wrong password, or no such account; correct the password, or {remedy}")
 
 
 @pytest.mark.parametrize(
     ("server", "why"),
     [
-        (prosody_server.prosody, "the server takes no registrations"),
+        (prosody_server.prosody, "the server does not accept registrations"),
         (ejabberd_server.ejabberd, "the server refuses to register it (Access denied by service policy)"),
     ],
 )
@@ -199,7 +199,7 @@ async def test_a_refused_registration_says_why(server: Callable[..., XmppServer]
     with server(tmp_path / "server", allow_registration=False) as closed:
         account = ("new@localhost", "secret")
         text = await _connect_error(endpoint_of(closed), tmp_path, account, register=True, is_transient=False)
-    remedy = "make the account (prosodyctl adduser new@localhost; ejabberdctl register new localhost PASSWORD)"
+    remedy = "create the account (prosodyctl adduser new@localhost; ejabberdctl register new localhost PASSWORD)"
     assert text.endswith(f"wrong password, or no such account, and {why}; correct the password, or {remedy}")
 
 
@@ -345,7 +345,7 @@ async def test_a_silent_connection_is_closed_and_made_again(
         tunnel.dropped_direction = ""
         tunnel.cut()  # an attempt of meanwhile would last as long as an attempt may
         await eventually(echo.host.is_alive)
-        assert "the server said nothing for 0.3 s" in caplog.text
+        assert "the server sent nothing for 0.3 s" in caplog.text
         alice.send("two", echo.jid)
         assert (await alice.answer())["body"] == "two"
 
@@ -364,7 +364,7 @@ async def test_two_programs_with_one_account_do_not_replace_each_other_for_ever(
         try:
             await eventually(lambda: not echo.host.is_alive())
             await eventually(lambda: "reconnecting in" in caplog.text)
-            assert f"another program logged in as {echo.jid}/agent; stop one of the two" in caplog.text
+            assert f"another program logged in as {echo.jid}/agent; stop one of the programs" in caplog.text
             assert float(caplog.text.rpartition("reconnecting in ")[2].partition(" s")[0]) > 20
             assert await alice.ask("two", echo.jid) == "another two"
             assert (another.host.connection.session_count, echo.host.connection.session_count) == (1, 1)

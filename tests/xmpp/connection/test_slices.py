@@ -14,7 +14,7 @@ from tests.support.wait import eventually
 STANZAS = 20_000
 PRESENCES = 900
 DISCO = "<query xmlns='http://jabber.org/protocol/disco#info'/>"
-REJECTED = "too many stanzas of one sender"
+REJECTED = "too many stanzas from one sender"
 
 
 async def test_much_that_comes_at_once_is_handled_in_slices_and_in_order(embedded: XmppServer, tmp_path: Path) -> None:

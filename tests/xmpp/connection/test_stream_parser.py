@@ -87,7 +87,7 @@ def test_stanzas_before_invalid_xml_are_read() -> None:
     reader = StreamReader()
     stanzas = reader.read((HEADER + _message("a") + "<message><body>b</message>" + _message("c")).encode())
     assert _texts(stanzas) == ["a"]
-    assert reader.end_reason.startswith("its stream is no XML: mismatched tag")
+    assert reader.end_reason.startswith("its stream is not XML: mismatched tag")
     assert not reader.is_xml
 
 
@@ -192,7 +192,7 @@ def test_a_stream_that_does_not_begin_ends() -> None:
     assert reader.end_reason == "its stream does not begin"
 
 
-@pytest.mark.parametrize(("end", "reason"), [(END, "End of stream"), ("</other>", "its stream is no XML")])
+@pytest.mark.parametrize(("end", "reason"), [(END, "End of stream"), ("</other>", "its stream is not XML")])
 def test_a_stream_may_end_where_its_white_space_is_too_much(end: str, reason: str) -> None:
     reader = StreamReader(LIMIT)
     reader.read(HEADER.encode())

@@ -241,8 +241,8 @@ async def test_commands_about_a_person_need_their_jid(real_server: XmppServer, t
                 "/history": "> from home" if is_shown else "This room does not show me who you are. Send /history",
                 "/conversations": "active   no thread" if is_shown else "This room does not show me who you are.",
                 "/memory": "Nothing." if is_shown else "This room does not show me who you are.",
-                "/forget me yes": "Forgotten: " if is_shown else "This room does not show me who you are.",
-                "/new": "Your next message begins a new conversation.",
+                "/forget me yes": "Deleted: " if is_shown else "This room does not show me who you are.",
+                "/new": "Your next message starts a new conversation.",
                 "/cancel": "There is nothing to stop.",
             }.items():
                 alice.whisper("Table", command)

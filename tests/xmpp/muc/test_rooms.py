@@ -14,7 +14,7 @@ from xml.sax.saxutils import quoteattr
 
 import pytest
 
-from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason import AgentRequest, ResponseHandler, Session, SessionHandle, command
 from spade_coreason.app.platform import Platform
 from spade_coreason.config.loader import load_settings
 from spade_coreason.runtime import OutboundMessage
@@ -168,6 +168,37 @@ async def test_the_agent_answers_commands_or_everything_if_configured(prosody: X
         await eventually(lambda: len(everything.requests) == 3)
         await eventually(lambda: len(commands.requests) == 2)
         assert [request.payload["query"] for request in commands.requests] == ["/weather", "three"]
+
+
+class Checklist(Echo):
+    """Has a command that stores a variable of the conversation."""
+
+    @command("begin", "begin a list")
+    async def begin(self, session: Session, title: str) -> str:
+        before = await session.get("title", "nothing")
+        await session.store("title", title)
+        return f"{session.identity.name} begins {title} after {before}"
+
+
+async def test_in_a_room_an_agents_own_commands_run_and_no_others(real_server: XmppServer, tmp_path: Path) -> None:
+    room, checklist = new_room(), Checklist()
+    async with (
+        StockClient(*await real_server.account(), real_server) as client,
+        run_agent(checklist, real_server, tmp_path, rooms=[RoomConfig(room, "List", answers="command")]) as agent,
+    ):
+        await wait_until_joined(agent, room)
+        alice = await Person(client, room, "Alice").enter()
+        for text, answer in (
+            ("/begin a cake", "Alice begins a cake after nothing"),
+            ("List: /begin bread", "Alice begins bread after a cake"),
+            ("/begin", "title is missing: title. Write `/begin TITLE`."),
+            ("//begin", "/begin"),
+            ("/forget yes", "/forget yes"),
+            ("/cancel", "/cancel"),
+            ("/begin rolls", "Alice begins rolls after bread"),
+        ):
+            alice.say(text)
+            assert (await alice.receive_from("List"))["body"] == f"Alice: {answer}"
 
 
 async def test_two_agents_talk_to_each_other_up_to_a_limit(real_server: XmppServer, tmp_path: Path) -> None:
@@ -601,7 +632,7 @@ async def test_a_room_that_keeps_removing_the_agent_is_not_joined_in_a_loop(
             assert room_state(agent, room) == "away"
             lines = [record.getMessage() for record in caplog.records if room in record.getMessage()]
             assert len(lines) >= attempt + 1
-            assert lines[-1].endswith(f"it tries again in {again}")
+            assert lines[-1].endswith(f"it retries in {again}")
             agent.host.rooms.join_all()  # as if that time had passed
             await wait_until_joined(agent, room)
         alice.say("Echo: still there?")

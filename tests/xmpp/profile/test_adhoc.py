@@ -160,13 +160,17 @@ async def test_the_menu_shows_what_a_person_may_run_and_strangers_see_nothing(re
 async def test_every_command_answers_in_the_menu_as_in_a_text(real_server: XmppServer, tmp_path: Path) -> None:
     async with run_weather_agent(real_server, tmp_path) as agent, open_menu(real_server, full_jid(agent)) as alice:
         assert set(await alice.nodes()) == NODES
-        assert (await alice.run_to_end("status")).startswith("We have not spoken yet. You have sent 0 of 1,000,000 messages")
+        assert (await alice.run_to_end("status")).startswith(
+            "You have not written to me yet. You have sent 0 of 1,000,000 messages"
+        )
         await alice.client.ask("hello", agent.jid)
         for name in ("status", "conversations", "history", "memory", "settings", "cancel"):
             assert await alice.run_to_end(name) == await alice.client.ask(f"/{name}", agent.jid)
         assert "> hello\nyou said hello" in await alice.run_to_end("history", turns="1")
-        assert await alice.run_to_end("memory") == '- last (here and for all our conversations): "hello"'
-        assert await alice.run_to_end("new") == "Your next message begins a new conversation. What I remember stays."
+        assert await alice.run_to_end("memory") == '- last (here and for all your conversations): "hello"'
+        assert (
+            await alice.run_to_end("new") == "Your next message starts a new conversation. I still remember what I know of you."
+        )
         assert "is completed: 1 message, 1 answered in all" in await alice.run_to_end("status")
         assert (await alice.run_to_end("help")).startswith("I am weather.")
 
@@ -178,10 +182,12 @@ async def test_settings_are_shown_and_changed_and_those_not_in_the_form_stay(rea
         assert [field["type"] for field in fields.values()] == ["text-single", "list-single", "list-single"]
         assert fields["streaming"]["value"] == "default"
         done = await alice.submit(stage, language="de", streaming="off")
-        assert text_of(done) == "language: de\nthoughts: default\nstreaming: off"
+        assert text_of(done).startswith("language (Sprache): de\nthoughts (Gedanken): default (Standard)\nstreaming")
         stage = await alice.run("settings")
-        assert stage["form"].get_fields()["language"]["value"] == "de"
-        assert text_of(await alice.submit(stage, thoughts="on")) == "language: de\nthoughts: on\nstreaming: off"
+        fields = stage["form"].get_fields()
+        assert (fields["language"]["value"], fields["streaming"]["value"]) == ("de", "off")
+        assert fields["thoughts"]["label"] == "Ob Sie sehen, was ich während der Arbeit denke"
+        assert "\nthoughts (Gedanken): on (ein)\n" in text_of(await alice.submit(stage, thoughts="on"))
         assert await alice.client.ask("/settings language default", agent.jid) == (
             "language: default\nthoughts: on\nstreaming: off"
         )
@@ -204,15 +210,15 @@ async def test_forgetting_asks_for_the_conversation_and_confirmation_and_can_go_
         here = next(value for value in labels if value != "t")
         assert first_action(stage) == "next"
         stage = await alice.submit(stage, "next", conversation=here)
-        assert "deletes what we said" in stage["form"]["instructions"]
+        assert "deletes this conversation" in stage["form"]["instructions"]
         assert {first_action(stage), *stage["actions"]} == {"complete", "prev"}
         stage = await alice.submit(stage, "prev")
         assert stage["form"].get_fields()["conversation"]["value"] == here
         stage = await alice.submit(stage, "next")
-        assert text_of(await alice.submit(stage, sure="0")) == "Nothing was forgotten."
-        assert (await alice.run_to_end("forget", conversation=here, sure="1")).startswith("Forgotten: 1 conversation, 1 turn")
+        assert text_of(await alice.submit(stage, sure="0")) == "Nothing was deleted."
+        assert (await alice.run_to_end("forget", conversation=here, sure="1")).startswith("Deleted: 1 conversation, 1 turn")
         assert "1 turn   active   thread t" in await alice.run_to_end("conversations")
-        assert (await alice.run_to_end("forget-me", sure="1")).startswith("Forgotten: 1 conversation, 1 turn")
+        assert (await alice.run_to_end("forget-me", sure="1")).startswith("Deleted: 1 conversation, 1 turn")
         assert await alice.run_to_end("conversations") == "There are none."
 
 
@@ -299,26 +305,33 @@ async def test_operators_end_reset_pause_and_see_everybody_and_others_may_not(re
         assert set(await alice.nodes()) == NODES
         for node in OPERATOR_NODES:
             assert (await error_of(alice.run(node)))[0] == "forbidden"
-        assert await alice.client.ask("/end t", agent.jid) == "/end is for those who run me."
-        assert await alice.client.ask("/pause", agent.jid) == "/pause is for those who run me."
+        assert await alice.client.ask("/end t", agent.jid) == "/end is for my operators only."
+        assert await alice.client.ask("/pause", agent.jid) == "/pause is for my operators only."
         assert f"1 turn   active   {alice.client.jid}   t" in await operator.run_to_end("all")
-        assert await operator.run_to_end("end", conversation="t") == "t is ended."
-        assert "t is not active." in await operator.run_to_end("end", conversation="t")
-        assert await operator.run_to_end("reset", conversation="t") == "t begins anew; what is remembered stays."
-        assert await client.ask("/end nowhere", agent.jid) == "There is no conversation nowhere. /all shows them."
-        assert (await operator.run_to_end("pause")).startswith("Paused:")
+        assert await operator.run_to_end("end", conversation="t") == "The conversation t is ended."
+        assert "The conversation t is not active." in await operator.run_to_end("end", conversation="t")
+        assert (
+            await operator.run_to_end("reset", conversation="t")
+            == "The conversation t starts anew. What I remember of it stays."
+        )
+        assert await client.ask("/end nowhere", agent.jid) == "There is no conversation nowhere. /all lists them."
+        assert (await operator.run_to_end("pause")).startswith("Paused. ")
         alice.client.send("two", agent.jid, thread="t")
-        assert (await alice.client.answer())["body"] == "I am paused at the moment; your message is kept."
+        assert (await alice.client.answer())[
+            "body"
+        ] == "I am paused at the moment. Your message is stored, and I answer it later."
         assert "paused" in await alice.run_to_end("status")
-        assert await client.ask("/resume", agent.jid) == "I go on."
+        assert await client.ask("/resume", agent.jid) == "I continue."
         assert (await alice.client.answer())["body"] == "you said two"
         assert await operator.run_to_end("resume") == "I am not paused."
         log = logging.getLogger("spade_coreason")
         before = log.level
         try:
-            assert (await operator.run_to_end("log", level="error")).startswith("The log of the whole platform is at error")
+            assert (await operator.run_to_end("log", level="error")).startswith(
+                "The level of the log of the whole platform is error"
+            )
             assert log.getEffectiveLevel() == logging.ERROR
-            assert await client.ask("/log", agent.jid) == "The log is at error."
+            assert await client.ask("/log", agent.jid) == "The level of the log is error."
         finally:
             log.setLevel(before)
 
@@ -350,7 +363,7 @@ async def test_an_agents_own_command_runs_like_a_turn_and_fails_like_one(
         done = await alice.submit(stage, city="New York", days="3", unit="F", rain="0")
         assert text_of(done) == f"New York: 3 days, F, sun, asked by {jid}"
         assert await alice.client.ask('/weather "New York" 2', agent.jid) == f"New York: 2 days, C, rain, asked by {jid}"
-        assert await alice.run_to_end("memory") == '- city (here and for all our conversations): "New York"'
+        assert await alice.run_to_end("memory") == '- city (here and for all your conversations): "New York"'
         assert await alice.run_to_end("conversations") == "There are none.", "it is no turn"
         failed = await alice.submit(await alice.run("weather"), city="Atlantis")
         assert [kind for kind, _ in failed["notes"]] == ["error"]
@@ -386,7 +399,7 @@ async def test_a_rooms_claim_about_a_jid_makes_nobody_an_operator(prosody: XmppS
             assert (await operator.receive_from("weather"))["body"] == "you said hello"
             assert {row.owner for row in await agent.repository.list_conversations()} == {account[0]}
             operator.whisper("weather", "/pause")
-            assert (await operator.receive_from("weather"))["body"] == "/pause is for those who write to me directly."
+            assert (await operator.receive_from("weather"))["body"] == "/pause works only in a message to my own address."
             assert not agent.runner.control.is_paused
 
 
@@ -404,9 +417,9 @@ async def test_on_a_server_without_adhoc_commands_they_are_texts(embedded: XmppS
             ("/forget me yes", "Yes"),
             ("/forget me no", "No"),
         ]
-        assert await client.ask("/forget me no", agent.jid) == "Nothing was forgotten."
+        assert await client.ask("/forget me no", agent.jid) == "Nothing was deleted."
         client.send("/export", agent.jid)
-        why = f"It cannot be a file: {embedded.domain} has no service for files."
-        assert (await client.answer())["body"] == f"Everything that I keep about you, as text. {why}"
+        why = f"I cannot send it as a file: {embedded.domain} has no service for files."
+        assert (await client.answer())["body"] == f"Everything that I store about you, as text. {why}"
         assert (await client.answer())["body"].startswith('```\n{\n  "schema"')
         assert await client.ask("still there?", agent.jid) == "you said still there?"

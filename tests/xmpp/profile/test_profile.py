@@ -399,7 +399,7 @@ async def test_presence_shows_that_the_agent_is_paused(prosody: XmppServer, tmp_
 async def test_presence_shows_that_nothing_can_be_stored(
     prosody: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("is gone (No such file or directory)", "what came in cannot be stored; it is not acknowledged")
+    expected_errors("the file is missing (No such file or directory)", "cannot store received messages")
     timings, store_timings = ConnectionTimings(presence_interval_s=0.1), StoreTimings(retry_s=0.1)
     async with (
         run_agent(Weather(), prosody, tmp_path, timings=timings, store_timings=store_timings) as agent,

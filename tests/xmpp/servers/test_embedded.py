@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -52,3 +53,46 @@ async def test_a_question_to_a_server_that_it_cannot_reach_is_an_error(embedded:
             await alice.xmpp.plugin["xep_0092"].get_version("muc.localhost", timeout=TIMEOUT_S)
         alice.send("note to myself", alice.jid)
         assert (await alice.answer())["body"] == "note to myself"
+
+
+async def test_messages_to_an_account_that_is_away_wait_and_come_in_order(embedded: XmppServer) -> None:
+    account = await embedded.account()
+    async with StockClient(*await embedded.account(), embedded, plugins=("xep_0199",)) as alice:
+        for ending in ("never online", "announced", "cut"):
+            if ending != "never online":
+                bob = StockClient(*account, embedded)
+                await bob.connect()
+                bob.cut() if ending == "cut" else await bob.close()
+                await bob.disconnected.wait()
+            for number in range(3):
+                alice.send(f"{ending} {number}", account[0])
+            alice.send(None, account[0], type="headline", extra_xml="<news xmlns='urn:example'/>")
+            await alice.xmpp.plugin["xep_0199"].ping("localhost", timeout=TIMEOUT_S)  # the server has received them
+            async with StockClient(*account, embedded) as bob:
+                received = [await bob.message() for _ in range(3)]
+                assert [message["body"] for message in received] == [f"{ending} {number}" for number in range(3)]
+                assert {str(message["from"].bare) for message in received} == {alice.jid}
+                assert all(message.xml.find("{urn:xmpp:delay}delay") is not None for message in received)
+                alice.send("now", account[0])
+                now = await bob.message()
+                assert now["body"] == "now"
+                assert now.xml.find("{urn:xmpp:delay}delay") is None
+
+
+async def test_no_question_is_lost_while_an_agent_stops_and_starts_again(embedded: XmppServer, tmp_path: Path) -> None:
+    agent = Echo()
+    async with (
+        StockClient(*await embedded.account(), embedded, plugins=("xep_0199",)) as alice,
+        run_agent(agent, embedded, tmp_path) as online,
+    ):
+        for attempt in range(3):
+            restarting = asyncio.create_task(online.restart())
+            sent: set[str] = set()
+            while not restarting.done():
+                sent.add(question := f"{attempt}: {len(sent)}")
+                alice.send(question, online.jid)
+                await alice.xmpp.plugin["xep_0199"].ping("localhost", timeout=TIMEOUT_S)
+            await restarting
+            answered: set[str] = set()
+            while answered != sent:
+                answered.add(str((await alice.answer())["body"]))

@@ -23,6 +23,7 @@ from ....domain.messages import (
     TurnEvent,
 )
 from ....domain.text import FENCE
+from ....domain.translation import translate
 from ....runtime import PLAIN_PRESENTATION, PresentationOptions
 from ..elements import (
     ANSWER_MARKER_XML,
@@ -163,7 +164,9 @@ class ChatEncoder:
             if event.replacement is not None:
                 return self._encode_text(style_markdown(event.replacement), stream)
             return (
-                self._encode_text(stream.interrupted_text(f"interrupted: {event.reason}"), stream)
+                self._encode_text(
+                    stream.interrupted_text(translate("interrupted: {reason}", reason=translate(event.reason))), stream
+                )
                 if stream.text.strip()
                 else []
             )
@@ -189,7 +192,9 @@ class ChatEncoder:
 
     def encode_cancelled(self) -> list[str]:
         shown = [stream for stream in self._streams.values() if stream.version_count]
-        return [stanza for stream in shown for stanza in self._encode_text(stream.interrupted_text("taken back"), stream)]
+        return [
+            stanza for stream in shown for stanza in self._encode_text(stream.interrupted_text(translate("taken back")), stream)
+        ]
 
     def _encode_chat_state(self, state: str) -> str:
         self._is_typing = state == "composing"

@@ -1,0 +1,47 @@
+"""The languages in which an agent writes to people: the one that a person has set, else the one of the message."""
+
+from __future__ import annotations
+
+from ..domain.jid import bare_jid
+from ..domain.messages import InboundRequest
+from ..domain.preferences import PREFERENCES_SCOPE, Preferences
+from ..storage import AgentRepository
+
+
+class PersonLanguages:
+    """The languages that people have set for one agent (`/settings language`). All are in memory: a refusal cannot wait."""
+
+    def __init__(self, repository: AgentRepository) -> None:
+        self._repository = repository
+        self.by_person: dict[str, str] = {}
+        """The languages that are set, by the bare JID of the person."""
+
+    async def load(self) -> None:
+        """Load the languages, before the agent goes online."""
+        stored = await self._repository.load_variable_by_holder(PREFERENCES_SCOPE, PREFERENCES_SCOPE)
+        for person, text in stored.items():
+            self.set(person, Preferences.from_stored({PREFERENCES_SCOPE: text}).language)
+
+    def set(self, person: str, language: str | None) -> None:
+        """Remember the language of a person (a bare JID); None if they have set none any more."""
+        if language is None:
+            self.by_person.pop(person, None)
+        else:
+            self.by_person[person] = language
+
+    def of_person(self, person: str, default: str | None = None) -> str | None:
+        """Return the language that a person (a bare JID) has set, else the default."""
+        return self.by_person.get(person, default)
+
+    def of_request(self, incoming: InboundRequest) -> str | None:
+        """Return the language of the answer to a request: a setting, else its `xml:lang`. None for English.
+
+        In a room it is the setting of the occupant who asks, if the room shows their JID.
+        """
+        metadata = incoming.metadata
+        if self.by_person:
+            occupant = metadata.get("occupant")
+            person = bare_jid(occupant) if isinstance(occupant, str) else incoming.root_sender or incoming.owner
+            if (language := self.by_person.get(person)) is not None:
+                return language
+        return metadata.get("language_tag")

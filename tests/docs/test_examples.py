@@ -1,0 +1,98 @@
+"""The examples do what their pages show beside commands: in a chat, in a room, and with a model."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.docs.pages import EXAMPLES, Block, Page, PageRun, read_page
+from tests.docs.setups import scripted_model
+from tests.support.servers import prosody as prosody_server
+from tests.support.servers.clients import StockClient
+from tests.support.servers.requirements import require
+from tests.support.terminal import Terminal
+from tests.xmpp.muc.test_rooms import Person
+
+
+@contextmanager
+def running_example(name: str, directory: Path, *commands: str, environment: Mapping[str, str] | None = None) -> Iterator[Path]:
+    """Run commands in a copy of an example, and yield its folder. Those in the background run until the end of the block."""
+    path = EXAMPLES / name / "README.md"
+    text = "".join(f"$ {command}\n" for command in (f"cd examples/{name}", *commands))
+    page = Page(path, (Block("console", None, text, 1, None, ""),), ())
+    with PageRun(page, directory, environment or {}).running():
+        yield directory / "examples" / name
+
+
+def transcript(name: str) -> list[tuple[str, list[str]]]:
+    """Read what is said in the block of a page that is a conversation: each speaker with the lines of the text."""
+    [block] = [block for block in read_page(EXAMPLES / name / "README.md").blocks if block.language == "text"]
+    said: list[tuple[str, list[str]]] = []
+    for line in block.text.splitlines():
+        speaker, text = line[:13].strip(), line[13:]
+        if speaker:
+            said.append((speaker, [text]))
+        else:
+            said[-1][1].append(text)
+    return said
+
+
+def check_text(shown: list[str], text: str) -> None:
+    """Check a text against the lines of a page, in which `…` stands for any lines."""
+    pattern = "\n".join("(.|\n)*" if line == "…" else re.escape(line) for line in shown)
+    assert re.fullmatch(pattern, text), f"the bot says {text!r}, and the page {shown}"
+
+
+def test_the_staff_of_the_support_desk_answers_in_a_chat(tmp_path: Path) -> None:
+    [block] = [block for block in read_page(EXAMPLES / "support_desk" / "README.md").blocks if block.language == "text"]
+    up, ask = "spade-coreason up -c platform.yaml &", 'spade-coreason ask support "Do you repair frames?"'
+    with running_example("support_desk", tmp_path, up, ask) as here:
+        chat = Terminal("chat", "support", cwd=here)
+        try:
+            chat.wait_for_prompt("support")
+            for line in block.text.splitlines():
+                if line.startswith("support ▸ "):
+                    chat.type(line.removeprefix("support ▸ ") + "\r")
+                else:
+                    chat.wait_for(re.escape(line.strip()))
+        finally:
+            chat.close()
+
+
+def test_the_support_desk_with_a_model_runs(tmp_path: Path) -> None:
+    command = (
+        'spade-coreason ask support "Can I return a new bicycle?"\n…\nI know only what you tell me…\n…\nSource: returns.md'
+    )
+    with scripted_model(tmp_path) as environment:
+        up = "spade-coreason up -c with_model.yaml &"
+        with running_example("support_desk", tmp_path / "page", up, command, environment=environment):
+            pass
+
+
+@pytest.mark.prosody
+async def test_people_and_the_release_bot_talk_in_the_room(tmp_path: Path) -> None:
+    require("Prosody", prosody_server.installed())
+    room = "releases@muc.localhost"
+    joined = "until spade-coreason status -c platform.yaml | grep -q joined; do :; done"
+    with running_example("release_bot", tmp_path, "spade-coreason up -c platform.yaml &", joined) as here:
+        run = json.loads((here / "data/run.json").read_text(encoding="utf-8"))
+        server = SimpleNamespace(host=run["host"], port=run["port"], ca_file=Path(run["ca_file"]))
+        account = run["guest"]["jid"], run["guest"]["password"]
+        async with StockClient(*account, server) as one, StockClient(*account, server) as two:
+            people = {"ada": await Person(one, room, "ada").enter(), "bob": await Person(two, room, "bob").enter()}
+            for speaker, lines in transcript("release_bot"):
+                if speaker in people:
+                    people[speaker].say("\n".join(lines))
+                else:
+                    check_text(lines, (await people["ada"].receive_from(speaker))["body"])
+            for step in ("documentation", "announcement"):
+                people["bob"].say(f"release-bot: {step} done")
+                await people["ada"].receive_from("release-bot")
+            notes = await people["ada"].receive_from("release-bot")
+            assert "Reminders arrive on time" in notes["body"]
