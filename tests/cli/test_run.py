@@ -234,7 +234,7 @@ def test_the_demo_in_a_terminal_is_a_chat(tmp_path: Path) -> None:
         terminal.type("/to relay\r")
         terminal.wait_for_prompt("relay")
         terminal.type("/help\r")
-        terminal.wait_for("Tab changes the agent.*relay ▸")
+        terminal.wait_for("Tab switches to the next agent.*relay ▸")
         terminal.type("\x04")
         terminal.wait_for("Stopped. Your notes are stored in data/; run the demo again and ask for them.")
         assert terminal.process.wait(TIMEOUT_S) == 0
