@@ -16,7 +16,7 @@ help:
 	@echo 'make format          formats, and mends what the linter can'
 	@echo 'make bench           measures, side by side with slixmpp and SPADE'
 	@echo 'make pictures        records the terminals that the documentation shows; installs asciinema (as root) and svg-term'
-	@echo 'make bench-pictures  measures, and draws the figures: an hour or less, on a machine that does nothing else'
+	@echo 'make bench-pictures  measures what the documentation plots, and draws it: some minutes, on a machine that does nothing else'
 	@echo 'make chaos           the tests that take hours: attacks, kills, a thousand in a room, thousands of odd stanzas'
 	@echo 'make test-semantic   the tests with a real embedding model'
 	@echo 'make test-llm        the tests with a real language model, which OPENAI_* name'
@@ -103,7 +103,7 @@ $(PICTURES)/.ready: tests/docs/pictures/svg_term/package-lock.json
 
 bench-pictures: $(VENV)/.ready
 	@mkdir -p build
-	@$(BIN)/python -m benchmarks --json build/benchmarks.json
+	@$(BIN)/python -m benchmarks --only prosody ejabberd memory --json build/benchmarks.json
 	@$(BIN)/python -m tests.docs.pictures draw build/benchmarks.json
 
 # Installs from Debian what the tests run against; a policy file keeps the system services from starting.

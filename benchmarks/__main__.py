@@ -63,6 +63,8 @@ FULL_SESSIONS = SessionLoad((100, 1_000_000), rounds=3, times=200, turns=8000)
 QUICK_SESSIONS = SessionLoad((100, 2_000), rounds=1, times=5, turns=400)
 RECALL = "recall"
 LLM_OVERHEAD = "thinking"
+PARTS = (*SERVERS, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, LLM_OVERHEAD)
+WITHOUT_SERVER = {MEMORY, SESSIONS, RECALL, LLM_OVERHEAD}
 FULL_LLM_OVERHEAD, QUICK_LLM_OVERHEAD = (10_000, 30), (50, 2)
 
 
@@ -163,49 +165,50 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs; its figures mean little")
     parser.add_argument(
-        "--only", choices=(*SERVERS, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, LLM_OVERHEAD), help="one part only"
+        "--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=f"these parts only, of {', '.join(PARTS)}"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round as JSON too")
     arguments = parser.parse_args()
     load, count, idle_s = QUICK if arguments.quick else FULL
 
     available = [name for name, (installed, _) in SERVERS.items() if installed()]
-    if arguments.only not in (MEMORY, SESSIONS, RECALL, LLM_OVERHEAD):
+    parts = set(arguments.only)
+    if parts - WITHOUT_SERVER:
         for name in SERVERS:
             if name not in available:
                 print(f"{name} is not installed; `make servers` enables this measurement", file=sys.stderr)
-        if not available or arguments.only in SERVERS.keys() - set(available):
+        if not available or not parts - WITHOUT_SERVER - (SERVERS.keys() - set(available)):
             return 1
     host = machine()
     print(", ".join(f"{name} {value}" for name, value in host.items()))
     figures: dict[str, Any] = {"made": made(), "machine": host, "load": asdict(load), "speed": {}, PROMPTNESS: {}}
     targets: list[Target] = []
-    if arguments.only in (None, *SERVERS):
+    if parts & SERVERS.keys():
         print(
             f"{load.rounds} rounds, in each every agent in turn: {load.messages} messages, {IN_FLIGHT} in flight over {THREADS}"
             f" threads, then {load.pings} one by one.\nMedians of the rounds; ratios to slixmpp in the same round\n"
         )
     for name in available:
-        if arguments.only in (None, name):
+        if name in parts:
             figures["speed"][name], part_targets = speed(name, load)
             targets += part_targets
-    if arguments.only in (None, FOOTPRINT):
+    if FOOTPRINT in parts:
         figures[FOOTPRINT], part_targets = footprint(available[-1], count, idle_s)
         targets += part_targets
-    if arguments.only in (None, PROMPTNESS):
+    if PROMPTNESS in parts:
         for name in available:
             figures[PROMPTNESS][name], part_targets = promptness(name)
             targets += part_targets
-    if arguments.only in (None, MEMORY):
+    if MEMORY in parts:
         figures[MEMORY], part_targets = memory(QUICK_MEMORY if arguments.quick else FULL_MEMORY)
         targets += part_targets
-    if arguments.only in (None, SESSIONS):
+    if SESSIONS in parts:
         figures[SESSIONS], part_targets = sessions(QUICK_SESSIONS if arguments.quick else FULL_SESSIONS)
         targets += part_targets
-    if arguments.only in (None, RECALL):
+    if RECALL in parts:
         figures[RECALL], part_targets = measure_recall(*(QUICK_RECALL if arguments.quick else FULL_RECALL))
         targets += part_targets
-    if arguments.only in (None, LLM_OVERHEAD):
+    if LLM_OVERHEAD in parts:
         figures[LLM_OVERHEAD], part_targets = llm_overhead(*(QUICK_LLM_OVERHEAD if arguments.quick else FULL_LLM_OVERHEAD))
         targets += part_targets
     print(f"{sum(target.is_reached for target in targets)} of {len(targets)} targets are reached")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import read_page
+from tests.docs.setups import own_prosody
 from tests.support.wait import TIMEOUT_S
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +59,26 @@ def run(programs: Path, directory: Path, command: str, **more: str) -> str:
     return done.stdout
 
 
+@contextmanager
+def running(programs: Path, directory: Path, *arguments: str, **more: str) -> Iterator[None]:
+    """Run the platform in a directory, from when its agents are online until the block ends."""
+    up = subprocess.Popen(
+        ["spade-coreason", *arguments],
+        cwd=directory,
+        env={**environment(programs), **more},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with up:
+        try:
+            assert up.stdout is not None
+            assert any(line.startswith("Ready") for line in up.stdout)
+            yield
+        finally:
+            up.terminate()
+
+
 def test_the_package_is_that_of_the_environment(programs: Path, tmp_path: Path) -> None:
     where = run(programs, tmp_path, "python -c 'import spade_coreason; print(spade_coreason.__file__)'")
     assert Path(where.strip()).is_relative_to(programs.parent)
@@ -72,33 +94,25 @@ def test_a_new_project_passes_its_test(programs: Path, tmp_path: Path) -> None:
 
 
 def test_the_ready_made_agents_run_and_answer(programs: Path, tmp_path: Path) -> None:
-    up = subprocess.Popen(
-        ["spade-coreason", "run", "spade_coreason.agents.echo:EchoAgent"],
-        cwd=tmp_path,
-        env=environment(programs),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with up:
-        try:
-            assert up.stdout is not None
-            assert any(re.search(r"^Ready|online", line) for line in up.stdout)
-            assert run(programs, tmp_path, "spade-coreason ask echo hello") == "hello\n"
-        finally:
-            up.terminate()
+    with running(programs, tmp_path, "run", "spade_coreason.agents.echo:EchoAgent"):
+        assert run(programs, tmp_path, "spade-coreason ask echo hello") == "hello\n"
 
 
-def test_the_configuration_of_the_readme_is_valid(programs: Path, tmp_path: Path) -> None:
+def test_the_configuration_of_the_readme_runs_on_a_server_of_ones_own(programs: Path, tmp_path: Path) -> None:
     for block in read_page(ROOT / "README.md").blocks:
         if block.title in ("weather.py", "platform.yaml"):
             (tmp_path / block.title).write_text(block.text)
-    out = run(
-        programs, tmp_path, "spade-coreason invite echo -c platform.yaml", ECHO_PASSWORD="unused", WEATHER_PASSWORD="unused"
-    )
-    assert out == "xmpp:echo@example.org?roster\n"
-    load = (
-        "from pathlib import Path; from os import environ; import weather; from spade_coreason import load_settings as load;"
-        " print(len(load(Path('platform.yaml'), Path.cwd(), environ).agents))"
-    )
-    assert run(programs, tmp_path, f'python -c "{load}"', ECHO_PASSWORD="unused", WEATHER_PASSWORD="unused") == "2\n"
+    with own_prosody(tmp_path / "server", "echo", "weather", "alice") as names:
+        invitation = run(programs, tmp_path, "spade-coreason invite echo -c platform.yaml", **names)
+        assert invitation == "xmpp:echo@example.org?roster\n"
+        assert "✓ weather@example.org" in run(programs, tmp_path, "spade-coreason check -c platform.yaml", **names)
+        with running(programs, tmp_path, "up", "-c", "platform.yaml", **names):
+            answer = run(
+                programs,
+                tmp_path,
+                "spade-coreason ask weather@example.org Berlin --jid alice@example.org"
+                ' --host "$XMPP_HOST" --port "$XMPP_PORT" --ca-file "$XMPP_CA_FILE"',
+                **names,
+                SPADE_COREASON_PASSWORD=names["ALICE_PASSWORD"],
+            )
+    assert answer == "It is sunny in **Berlin**.\n"
