@@ -73,7 +73,7 @@ def running(programs: Path, directory: Path, *arguments: str, **more: str) -> It
     with up:
         try:
             assert up.stdout is not None
-            assert any(line.startswith("Ready") for line in up.stdout)
+            assert any(line.startswith("Ready") or " is online" in line for line in up.stdout)
             yield
         finally:
             up.terminate()
