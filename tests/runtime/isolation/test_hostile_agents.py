@@ -19,8 +19,9 @@ from tests.support.wait import eventually
 
 TIMINGS = IsolationTimings(check_s=0.1, blocked_s=5, cancel_grace_s=3, first_delay_s=0.05, healthy_s=0)
 ISOLATION = Isolation(memory_mb=200, timings=TIMINGS)
-POLICY = Policy(assist_timeout_s=15, rules=Rules(max_interactions=0))
+POLICY = Policy(assist_timeout_s=9, rules=Rules(max_interactions=0))
 TIMEOUT_S = 60.0
+PAUSE_S = 0.05
 
 # What the log says of the end of the process; None if only the turn ends.
 ATTACKS: dict[str, str | None] = {
@@ -70,6 +71,7 @@ async def talk_to_neighbour(t: AgentTester, attack: asyncio.Task[object]) -> int
         count += 1
         answer = await t.ask(f"question {count}", to="neighbour@localhost", user="bob@localhost", timeout=TIMEOUT_S)
         assert answer.text == f"question {count}: fine"
+        await asyncio.wait([attack], timeout=PAUSE_S)
     return count
 
 
