@@ -1,29 +1,33 @@
-"""config/spade-coreason.service, without a running systemd: its keys, its sandbox, and its commands started by hand."""
+"""The systemd units of config/, without a running systemd: their keys, their sandbox, and their commands started by hand."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.program import run_command, run_in_background
+from tests.support.program import COMMAND, run_command, run_in_background
 from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
 
-UNIT = Path(__file__).parents[1] / "config" / "spade-coreason.service"
+CONFIG = Path(__file__).parents[1] / "config"
+UNIT = CONFIG / "spade-coreason.service"
+BACKUP = CONFIG / "spade-coreason-backup.service"
 MAX_EXPOSURE = 20  # tenths of systemd's scale, on which 100 is a service without a sandbox
 
 
-def values(key: str) -> list[str]:
-    return re.findall(rf"^{key}=(.*)$", UNIT.read_text(), re.M)
+def values(key: str, unit: Path = UNIT) -> list[str]:
+    return re.findall(rf"^{key}=(.*)$", unit.read_text(), re.M)
 
 
 @pytest.fixture
@@ -45,6 +49,49 @@ def test_systemd_knows_every_key_of_the_unit(installed_unit: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     installed_unit.write_text(installed_unit.read_text().replace("ProtectHome=yes", "ProtectHomes=yes"))
     assert "ProtectHomes" in analyze("verify", "--man=no", "--recursive-errors=no", str(installed_unit)).stderr
+
+
+def test_systemd_knows_every_key_of_the_backup_and_its_timer(tmp_path: Path) -> None:
+    backup, timer = tmp_path / BACKUP.name, tmp_path / "spade-coreason-backup.timer"
+    backup.write_text(BACKUP.read_text())
+    timer.write_text(timer_text := (CONFIG / timer.name).read_text())
+    done = analyze("verify", "--man=no", "--recursive-errors=no", str(timer), str(backup))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    timer.write_text(timer_text.replace("OnCalendar=03:00", "OnCalendar=25:00"))
+    assert "25:00" in analyze("verify", "--man=no", "--recursive-errors=no", str(timer)).stderr
+
+
+def test_the_backup_of_the_unit_is_restored(tmp_path: Path) -> None:
+    """Run the commands of the backup in the directories of the unit below `tmp_path`."""
+    etc, data, backups = (tmp_path / name for name in ("etc", "var/lib/spade-coreason", "var/lib/spade-coreason-backups"))
+    for directory in (etc, backups):
+        directory.mkdir(parents=True)
+    assert {f"/var/lib/{name}" for name in values("StateDirectory", BACKUP)[0].split()} == {
+        f"/{directory.relative_to(tmp_path)}" for directory in (data, backups)
+    }
+    (etc / "platform.yaml").write_text(
+        f"server: {{mode: embedded}}\ndata_dir: {data}\n"
+        "agents:\n  - {jid: notes@localhost, agent: 'spade_coreason.agents.notes:NotesAgent'}\n"
+    )
+    program = tmp_path / "spade-coreason"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
+    program.chmod(0o755)
+    old, recent = backups / "old.tar", backups / "recent.tar"
+    for file, age_days in ((old, 16), (recent, 2)):
+        file.touch()
+        os.utime(file, (time.time() - age_days * 86_400,) * 2)
+    with run_in_background("up", "-c", str(etc / "platform.yaml"), cwd=tmp_path, until="Ready") as up:
+        assert up.run_command("ask", "notes@localhost", "I like green tea", "--data", str(data)).returncode == 0
+        for key in ("ExecStart", "ExecStartPost"):
+            # What systemd replaces in a command, and the directories.
+            command = values(key, BACKUP)[0].replace("$$", "$").replace("%%", "%").replace("*.tar", "'*.tar'")
+            command = command.replace("/opt/spade-coreason/bin/spade-coreason", str(program))
+            command = command.replace("/etc/spade-coreason", str(etc)).replace("/var/", f"{tmp_path}/var/")
+            subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True, timeout=TIMEOUT_S)
+    [made] = set(backups.iterdir()) - {recent}
+    assert run_command("storage", "restore", str(made), "--data", "restored", cwd=tmp_path).returncode == 0
+    exported = run_command("sessions", "list", "--data", "restored", cwd=tmp_path)
+    assert "notes@localhost" in exported.stdout
 
 
 def test_the_sandbox_of_the_unit_is_tight(installed_unit: Path) -> None:
