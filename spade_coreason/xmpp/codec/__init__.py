@@ -29,6 +29,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "encoders.program": ["CloudEventEncoder", "encode_malformed_reply"],
         "encoders.spade": ["SpadeEncoder"],
         "encoders.text": ["render_block"],
+        "language": ["read_language"],
         "markdown.convert": ["style_markdown"],
         "muc": [
             "RoomMessage",

@@ -38,6 +38,7 @@ from .encoders.spade import (
 from .encoders.text import (
     render_block as render_block,
 )
+from .language import read_language as read_language
 from .markdown.convert import (
     style_markdown as style_markdown,
 )

@@ -9,14 +9,13 @@ from xml.etree.ElementTree import Element
 from ...domain.adhoc import ACTIONS, Action, CommandCall, CommandForm, CommandProblem, CommandStage
 from ...domain.forms import Field, FieldValue
 from ...domain.messages import MAX_ID_CHARACTERS
-from ...domain.preferences import LANGUAGE_TAG
+from .language import read_language
 from .namespaces import (
     COMMANDS_NAMESPACE,
     DATA_FORM,
     FORM_FIELD,
     FORM_NAMESPACE,
     FORM_VALUE,
-    LANGUAGE,
     RESULT_FORM,
     STANZA_ERRORS_NAMESPACE,
 )
@@ -49,9 +48,8 @@ def decode_command_call(iq: Element) -> CommandCall | CommandProblem | None:
         return CommandProblem("bad-request", "A form that is sent back has the type submit.", "bad-payload")
     if form is not None and form.get("type") == "cancel":
         return CommandCall(sender, iq_id, node, session, "cancel")
-    tag = iq.get(LANGUAGE)
-    language = tag if tag is not None and LANGUAGE_TAG.fullmatch(tag) else None
-    return CommandCall(sender, iq_id, node, session, action, None if form is None else _form_values(form), language)
+    values = None if form is None else _form_values(form)
+    return CommandCall(sender, iq_id, node, session, action, values, read_language(iq))
 
 
 def _form_values(form: Element) -> dict[str, str]:

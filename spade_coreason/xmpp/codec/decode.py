@@ -22,9 +22,9 @@ from ...domain.messages import (
     Reaction,
     Retraction,
 )
-from ...domain.preferences import LANGUAGE_TAG
 from .attachments import LINK_ELEMENTS, read_attachments
 from .cloud_events import FOREIGN_CONTAINER, read_container
+from .language import read_language
 from .namespaces import (
     APPLY_TO,
     BODY,
@@ -40,7 +40,6 @@ from .namespaces import (
     FORM_TITLE,
     FORM_VALUE,
     JSON,
-    LANGUAGE,
     MARKABLE,
     MUC_USER,
     ORIGIN_ID,
@@ -162,7 +161,7 @@ def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
     if (reference := read_message_reference(parts, sender)) is not None:
         return reference
     if not _ENCRYPTED_TAGS.isdisjoint(parts):
-        return EncryptedMessage(sender, read_encryption(parts), _read_language(message, parts))
+        return EncryptedMessage(sender, read_encryption(parts), read_language(parts.get(BODY), message))
     body = parts.get(BODY)
     text = "".join(body.itertext()) if body is not None else ""
     container = parts.get(JSON)
@@ -247,18 +246,11 @@ def _metadata(message: Element, parts: Mapping[str, Element], thread: str | None
         metadata["reply_to"] = reply.get("id")
     if thread is not None and (parent := parent_thread(parts[THREAD])) is not None:
         metadata[PARENT_THREAD] = parent
-    if (language := _read_language(message, parts)) is not None:
+    if (language := read_language(parts.get(BODY), message)) is not None:
         metadata["language_tag"] = language
     if delay is not None and delay.get("stamp"):
         metadata["delayed_since"] = delay.get("stamp")
     return metadata
-
-
-def _read_language(message: Element, parts: Mapping[str, Element]) -> str | None:
-    """Return the language tag of a message, that of its body first. None without a valid one."""
-    body = parts.get(BODY)
-    language = (body.get(LANGUAGE) if body is not None else None) or message.get(LANGUAGE)
-    return language if language is not None and LANGUAGE_TAG.fullmatch(language) else None
 
 
 def _decode_bounce(message: Element, sender: str) -> Bounce | None:

@@ -11,6 +11,7 @@ from pydantic_core import to_json
 from ...contracts import AgentDefinition
 from ...domain.avatar import Avatar, draw_avatar
 from ...domain.text import replace_lone_surrogates
+from ...domain.translation import translate
 from ..codec import clean, escape_attribute
 
 CARD_NAMESPACE = "urn:spade-coreason:card:0"
@@ -71,12 +72,12 @@ class AgentCard:
 
     @property
     def introduction(self) -> str:
-        """The text with which the agent introduces itself to a new contact."""
-        lines = [f"Hello, I am {self.name}. {self.description}".strip()]
+        """The text with which the agent introduces itself to a new contact, in the language of `translation.LANGUAGE`."""
+        lines = [f"{translate('Hello, I am {name}.', name=self.name)} {translate(self.description)}".strip()]
         others = [c for c in self.capabilities if c["description"] and c["description"] != self.description]
         if others:
-            lines.append("What I can do:")
-            lines += [f"- {c['name']}: {c['description']}" for c in self.capabilities if c["description"]]
+            lines.append(translate("What I can do:"))
+            lines += [f"- {c['name']}: {translate(c['description'])}" for c in self.capabilities if c["description"]]
         return _shorten("\n".join(lines), 5 * _MAX_CHARACTERS)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ...domain.avatar import Avatar
+from ...domain.translation import translate
 from ...runtime import AccessRequests, Runner
 from ..connection.connection import Connection
 from ..timings import ConnectionTimings
@@ -63,13 +64,13 @@ class AgentProfile:
         self._roster: Roster | None = None
         self._access_requests = access_requests
 
-    @property
     def _introduction(self) -> str:
         text = self._agent_card.introduction
         if not self._runner.policy.commands:
             return text
-        hint = "If your client shows a help of its own then, write a space before the slash."
-        return f"{text}\n/help shows what you may ask the platform. {hint}"
+        commands = translate("/help shows what you may ask the platform.")
+        hint = translate("If your client shows a help of its own then, write a space before the slash.")
+        return f"{text}\n{commands} {hint}"
 
     async def prepare_session(self) -> None:
         """Prepare a session that is connected and not ready yet: load the roster, and announce the start if it takes long."""

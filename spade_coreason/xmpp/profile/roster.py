@@ -12,10 +12,11 @@ from slixmpp import Presence
 from slixmpp.exceptions import XMPPError
 
 from ...domain.jid import bare_jid
+from ...domain.translation import use_language
 from ...exceptions import StoreError
 from ...runtime import AccessRequests, OutboundMessage
 from ...storage import AgentRepository
-from ..codec import REPLY_MARKER, encode_notice
+from ..codec import REPLY_MARKER, encode_notice, read_language
 from ..connection.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -34,14 +35,17 @@ _PRESENCE_TIMEOUT_S = 1.0
 
 
 class Roster:
-    """The replies to subscription requests. `access` decides who may see the presence; new people get `introduction`."""
+    """The replies to subscription requests. `access` decides who may see the presence.
+
+    New people get what `introduction` returns, in their language.
+    """
 
     def __init__(
         self,
         connection: Connection,
         access_requests: AccessRequests,
         repository: AgentRepository,
-        introduction: str,
+        introduction: Callable[[], str],
         spawn: Spawn,
     ) -> None:
         self._connection = connection
@@ -52,7 +56,7 @@ class Roster:
         self._introduction = introduction
         self._spawn = spawn
         self._pending_introductions: dict[str, asyncio.Future[str]] = {}
-        self._undecided: set[str] = set()
+        self._undecided: dict[str, str | None] = {}
         access_requests.decided.subscribe(self._on_decided)
         self._client.add_event_handler("roster_update", self._on_roster_update)
         self._client.add_event_handler("presence_subscribe", self._on_subscribe)
@@ -79,13 +83,14 @@ class Roster:
         person = presence["from"].bare
         if self._access.is_allowed(person):
             is_person = bool(presence["from"].user) and presence.xml.find(REPLY_MARKER) is None
-            self._accept_subscription(person, is_person)
+            self._accept_subscription(person, is_person, read_language(presence.xml))
         elif self._access_requests.ask_operators(person):
-            self._undecided.add(person)  # no presence until then; at the next login the server sends the request again
+            # No presence until then; at the next login the server sends the request again.
+            self._undecided[person] = read_language(presence.xml)
         else:
             self._client.send_presence(pto=person, ptype="unsubscribed")
 
-    def _accept_subscription(self, person: str, is_person: bool) -> None:
+    def _accept_subscription(self, person: str, is_person: bool, language: str | None) -> None:
         item = self._client.client_roster[person]
         is_new = not item["from"]
         self._client.send_presence(pto=person, ptype="subscribed")
@@ -94,16 +99,16 @@ class Roster:
         # A bare domain is a server, and a request with the marker comes from another agent of ours.
         if is_new and is_person and person not in self._pending_introductions:
             self._pending_introductions[person] = asyncio.get_running_loop().create_future()
-            self._spawn(self._introduce(person))
+            self._spawn(self._introduce(person, language))
 
     def _on_decided(self, person: str, is_admitted: bool) -> None:
         """Answer a subscription request after an operator's decision."""
         has_requested = person in self._undecided
-        self._undecided.discard(person)
+        language = self._undecided.pop(person, None)
         if not is_admitted and not self._access.is_allowed(person):
             self._client.send_presence(pto=person, ptype="unsubscribed")
         elif is_admitted and has_requested:
-            self._accept_subscription(person, is_person=True)
+            self._accept_subscription(person, is_person=True, language=language)
 
     def _on_roster_update(self, iq: Any) -> None:
         """Store the contacts of the roster. slixmpp's own roster contains everyone who ever sent a presence."""
@@ -122,12 +127,14 @@ class Roster:
 
     # Introductions
 
-    async def _introduce(self, person: str) -> None:
+    async def _introduce(self, person: str, language: str | None) -> None:
         try:
             if INTRODUCED_VARIABLE in await self._repository.load_variables("person", person) or await self._is_bot(person):
                 return
             await self._repository.save_variable("person", person, INTRODUCED_VARIABLE, "true")
-            self._connection.send([OutboundMessage(person, encode_notice(person, self._introduction))])
+            with use_language(self._access_requests.languages.of_person(person, language)):
+                introduction = self._introduction()
+            self._connection.send([OutboundMessage(person, encode_notice(person, introduction))])
         except StoreError as error:
             log.error("%s: cannot introduce itself to %s: %s", self._client.boundjid.bare, person, error)
         finally:

@@ -595,6 +595,24 @@ async def test_an_agent_introduces_itself_once_to_each_person(real_server: XmppS
         assert (await alice.answer())["body"].startswith("Hello, I am weather & co.")
 
 
+async def test_an_introduction_is_in_the_language_of_the_person(real_server: XmppServer, tmp_path: Path) -> None:
+    async with run_agent(lambda peers: Weather(), real_server, tmp_path) as agent, connect_person(real_server) as alice:
+        alice.send_xml(f"<presence to='{agent.jid}' type='subscribe' xml:lang='de-AT'/>")
+        assert (await alice.answer())["body"] == (
+            "Hallo, ich bin weather & co. Says what the weather will be.\n"
+            "Das kann ich:\n- forecast: Says what the weather will be.\n- warn: Warns of storms.\n"
+            "/help zeigt, was Sie die Plattform fragen können. "
+            "Zeigt Ihr Programm dann seine eigene Hilfe, schreiben Sie ein Leerzeichen vor den Schrägstrich."
+        )
+
+
+async def test_an_introduction_is_in_the_language_that_the_person_has_set(real_server: XmppServer, tmp_path: Path) -> None:
+    async with run_agent(lambda peers: Weather(), real_server, tmp_path) as agent, connect_person(real_server) as alice:
+        await alice.ask("/settings language es", agent.jid)
+        alice.send_xml(f"<presence to='{agent.jid}' type='subscribe' xml:lang='de'/>")
+        assert (await alice.answer())["body"].startswith("Hola, soy weather & co. Says what the weather will be.\nEsto es")
+
+
 async def test_agents_do_not_introduce_themselves_to_agents(real_server: XmppServer, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     async with run_agent(Weather(), real_server, tmp_path) as one, run_agent(Echo(), real_server, tmp_path / "b") as other:
