@@ -9,7 +9,7 @@ from spade_coreason.domain.translation import translate
 
 
 class RelayAgent:
-    """Asks other agents for you; they keep what comes through here apart from what you tell them yourself.
+    """Asks other agents for you. What they hear here, they keep apart from your own chats with them.
 
     Each reply is a line of its own. Two people who use one relay never see what the other told the agents that it asks.
     """

@@ -4,15 +4,23 @@
 (() => {
   const common = new Set(
     ("a about am an and any are as at be by can could did do does for from get had has have how i if in into is it its "
-      + "just me my of on or our should so than that the their them there they this to us use was we were what when where "
+      + "just me my no not of on or our should so than that the their them there they this to us use was we were what when where "
       + "which while who why will with would you your").split(" "));
+  // These are on nearly every page. They count only in a query of nothing else.
+  const frequent = new Set(
+    ("agent agents another answer answers change give know make makes mean need needs now one platform see set should show something "
+      + "such tell thing use used user uses using want work works").split(" "));
   const rewrite = (query) => {
     if (/[+\-:^~*"]/.test(query)) return query;
     const words = query.toLowerCase().split(/[\s?!,;]+/).filter((word) => word);
     const isFinished = /[\s?!.]$/.test(query);
-    const counted = words.filter((word, i) => !common.has(word) || (i === words.length - 1 && !isFinished));
-    if (!counted.length) return query;
-    return counted.map((word, i) => isFinished || i < counted.length - 1 ? `${word.replace(/[.']+$/, "")}^1` : word).join(" ");
+    const uncommon = words.filter((word, i) => !common.has(word) || (i === words.length - 1 && !isFinished));
+    if (!uncommon.length) return query;
+    const rare = uncommon.filter((word) => !frequent.has(word));
+    const counted = rare.length ? rare : uncommon;
+    const last = counted.length - 1;
+    return counted.map((word, i) => /\w[._]\w/.test(word) ? word.split(/[._]/).filter((part) => part && !common.has(part)).map((part) => `+${part}`).join(" ")
+      : isFinished || i < last ? `${word.replace(/[.']+$/, "")}^1` : word).join(" ");
   };
   const post = Worker.prototype.postMessage;
   Worker.prototype.postMessage = function (message, ...rest) {

@@ -40,6 +40,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "to_request",
         ],
         "policy": ["Keep", "Policy", "Retention", "RunnerTimings"],
+        "quotas": ["QuotaUsage"],
         "runner": ["Runner"],
         "transport": [
             "PLAIN_PRESENTATION",

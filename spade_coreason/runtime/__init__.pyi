@@ -72,6 +72,7 @@ from .policy import (
     Retention as Retention,
     RunnerTimings as RunnerTimings,
 )
+from .quotas import QuotaUsage as QuotaUsage
 from .runner import (
     Runner as Runner,
 )

@@ -43,7 +43,10 @@ def test_status_shows_every_agent_of_a_running_platform(platform: RunningCommand
     before = _echo_status(invoke_beside_platform)["conversations"]  # the platform is that of other tests too
     answers = _echo_status(invoke_beside_platform)["recent"]["answers"]
     asked = invoke_beside_platform("ask", "echo", "hello", "--thread", "one more")
-    assert (asked.stdout, asked.stderr) == ("hello\n", "")
+    state = invoke_beside_platform("status", "--json").stdout
+    assert (asked.stdout, asked.stderr) == ("hello\n", ""), f"{platform.output}\n{state}"
+    counted = r"^Messages today: echo@localhost \d+ \(quota 20,000,000\); from guest@localhost \d+ \(quota 1,000,000\)$"
+    assert re.search(counted, invoke_beside_platform("status").stdout, re.M)
     echo = _echo_status(invoke_beside_platform)
     assert echo["conversations_stored"] >= echo["conversations"]
     assert echo["recent"]["answers"] == answers + 1

@@ -17,7 +17,6 @@ _SEARCH_BOOSTS = {
     "questions.md": 8,
     "tutorial": 3,
     "how-to": 4,
-    "examples": 2,
     "explanation": 2,
     "reference/python-api.md": 0.5,
 }

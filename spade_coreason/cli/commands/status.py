@@ -16,7 +16,7 @@ from ..context import define_command as define
 from ..settings import config_option
 
 if TYPE_CHECKING:
-    from ...runtime import AgentStatus
+    from ...runtime import AgentStatus, QuotaUsage
 
 _MAX_SHOWN = 3
 
@@ -91,8 +91,14 @@ def _describe_usage(agent: AgentStatus) -> str:
     total, *others = agent.quotas
     people = [usage for usage in others if usage.scope in ("person", "room")]
     shown = [usage for number, usage in enumerate(people) if number < _MAX_SHOWN or usage.refused]
-    most = ", ".join(f"{usage.holder} {usage}" for usage in shown)
-    return f"Messages today: {agent.jid} {total}{f', most from {most}' if most else ''}"
+    most = ", ".join(f"{usage.holder} {_describe_quota(usage)}" for usage in shown)
+    return f"Messages today: {agent.jid} {_describe_quota(total)}{f'; from {most}' if most else ''}"
+
+
+def _describe_quota(usage: QuotaUsage) -> str:
+    notes = [f"quota {usage.messages_per_day:,}"] if usage.messages_per_day else []
+    notes += [f"{usage.refused:,} refused"] if usage.refused else []
+    return f"{usage.messages:,} ({', '.join(notes)})" if notes else f"{usage.messages:,}"
 
 
 def _jids_by_problem(agents: Sequence[AgentStatus]) -> dict[str, list[str]]:

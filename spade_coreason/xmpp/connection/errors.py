@@ -12,7 +12,9 @@ from ...domain.jid import bare_jid, jid_domain, local_part
 CONNECTION_CLOSED = "the server closed the connection"
 NO_ADDRESS = "the host name has no address"
 _WRONG_ACCOUNT = "wrong password, or no such account"
-_HOSTNAME_MISMATCH = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
+# OpenSSL's X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT and X509_V_ERR_HOSTNAME_MISMATCH.
+_SELF_SIGNED = 18
+_HOSTNAME_MISMATCH = 62
 
 
 def describe_problem(problem: Any) -> str:
@@ -21,6 +23,8 @@ def describe_problem(problem: Any) -> str:
         remedy = "set server.tls.ca_file (--ca-file) to the certificate of the authority that signed it"
         if problem.verify_code == _HOSTNAME_MISMATCH:
             remedy = "it must name the domain of the JID"
+        elif problem.verify_code == _SELF_SIGNED:
+            remedy = "set server.tls.ca_file (--ca-file) to this certificate"
         return f"its certificate is not trusted ({problem.verify_message}); {remedy}"
     if isinstance(problem, OSError) and problem.errno is not None and problem.errno > 0:
         return os.strerror(problem.errno)  # asyncio's own text repeats the address

@@ -6,10 +6,16 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.access import AccessPolicy
@@ -220,8 +226,27 @@ async def test_a_server_of_another_domain_says_so(real_server: XmppServer, tmp_p
 
 async def test_a_certificate_of_another_domain_is_refused(tmp_path: Path) -> None:
     other = ensure_certificate(tmp_path / "certs", ("example.org",))
+    text = await _tls_error(other.certificate, other.key, other.ca_file, tmp_path)
+    assert "its certificate is not trusted (Hostname mismatch" in text
+    assert text.endswith("it must name the domain of the JID")
+
+
+async def test_a_self_signed_certificate_is_to_be_named_itself(tmp_path: Path) -> None:
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(days=1), now + timedelta(days=1))
+    certificate = builder.sign(key, hashes.SHA256())
+    (tmp_path / "cert.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+    (tmp_path / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    text = await _tls_error(tmp_path / "cert.pem", tmp_path / "key.pem", None, tmp_path)
+    assert "its certificate is not trusted (self-signed certificate" in text
+    assert text.endswith("set server.tls.ca_file (--ca-file) to this certificate")
+
+
+async def _tls_error(certificate: Path, key: Path, ca_file: Path | None, directory: Path) -> str:
+    """Return the error of a connection to a server with that certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(other.certificate, other.key)
+    context.load_cert_chain(certificate, key)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1000)
@@ -232,10 +257,8 @@ async def test_a_certificate_of_another_domain_is_refused(tmp_path: Path) -> Non
             await writer.start_tls(context)
 
     async with _listen(serve) as port:
-        endpoint = ServerEndpoint("127.0.0.1", port, ca_file=other.ca_file, timeout_s=2)
-        text = await _connect_error(endpoint, tmp_path, is_transient=False)
-    assert "its certificate is not trusted (Hostname mismatch" in text
-    assert text.endswith("it must name the domain of the JID")
+        endpoint = ServerEndpoint("127.0.0.1", port, ca_file=ca_file, timeout_s=2)
+        return await _connect_error(endpoint, directory, is_transient=False)
 
 
 async def test_a_connection_that_was_closed_can_be_opened_again(real_server: XmppServer) -> None:
