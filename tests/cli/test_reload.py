@@ -56,6 +56,10 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
+on_one_server = pytest.mark.parametrize("project", ["prosody"], indirect=True)
+"""Mark a test in which the kind of the server makes no difference."""
+
+
 @pytest.fixture
 def up(project: Path) -> Iterator[RunningCommand]:
     """The platform of the project, with --reload."""
@@ -124,6 +128,7 @@ def test_what_runs_is_finished_by_the_old_code_and_what_is_asked_meanwhile_is_an
     assert ask(project, "after") == "2: after\n"
 
 
+@on_one_server
 def test_code_that_cannot_be_imported_is_one_line_and_the_code_before_goes_on(project: Path) -> None:
     with run_in_background("up", "--reload", cwd=project, until="^Ready") as up:
         file = project / "version.py"
@@ -138,6 +143,7 @@ def test_code_that_cannot_be_imported_is_one_line_and_the_code_before_goes_on(pr
         assert ask(project, "mended") == "2: mended\n"
 
 
+@on_one_server
 def test_a_project_that_cannot_start_is_tried_again_after_a_change(project: Path) -> None:
     (project / "version.py").write_text("def broken(:\n")
     with run_in_background("up", "--reload", cwd=project, until="") as up:
@@ -148,6 +154,7 @@ def test_a_project_that_cannot_start_is_tried_again_after_a_change(project: Path
         assert ask(project, "mended") == "2: mended\n"
 
 
+@on_one_server
 def test_a_platform_that_ends_by_itself_is_started_again_after_a_change(project: Path) -> None:
     file = project / "version.py"
     file.write_text(AGENT + 'async def startup():\n    raise OSError("no disk")\n\nversion.startup = startup\n')
@@ -180,6 +187,7 @@ def test_a_parent_that_is_killed_leaves_nothing_behind(project: Path, up: Runnin
         assert ask(project, "hello") == "1: hello\n"
 
 
+@on_one_server
 def test_a_reload_takes_at_most_three_times_a_cold_start(project: Path) -> None:
     cold_s = []
     for _ in range(3):
@@ -200,6 +208,7 @@ def test_a_reload_takes_at_most_three_times_a_cold_start(project: Path) -> None:
     assert min(reload_s) <= MAX_RATIO * max(cold_s)
 
 
+@on_one_server
 def test_without_watchfiles_the_error_names_the_package(project: Path) -> None:
     hidden = project / "hidden"
     hidden.mkdir()

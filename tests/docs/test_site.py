@@ -156,16 +156,26 @@ for (const address of ADDRESSES) {
 await report(widths);
 """
 _SEARCH_SCRIPT = """
+const frame = document.createElement("iframe");
+frame.style = "width: 1300px; height: 800px";
+frame.src = "/?q=agent";
+document.body.append(frame);
+const select = (selector) => [...frame.contentDocument.querySelectorAll(selector)];
+const results = () => select(".md-search-result__item > .md-search-result__link");
+const until = async (isDone) => { while (!isDone()) await new Promise((done) => setTimeout(done, 10)); };
+const type = (text) => {
+  const [input] = select("input.md-search__input");
+  input.value = text;
+  input.dispatchEvent(new Event("keyup"));
+};
+await until(() => results().length);
 const found = {};
 for (const question of QUESTIONS) {
-  const frame = document.createElement("iframe");
-  frame.style = "width: 1300px; height: 800px";
-  frame.src = "/?q=" + encodeURIComponent(question);
-  document.body.append(frame);
-  const results = () => [...frame.contentDocument.querySelectorAll(".md-search-result__item > .md-search-result__link")];
-  while (!results().length) await new Promise((done) => setTimeout(done, 50));
+  type("");
+  await until(() => !results().length);
+  type(question);
+  await until(() => results().length || select(".md-search-result__meta")[0].textContent.includes("No matching"));
   found[question] = results().map((link) => new URL(link.href)).map((url) => url.pathname + url.hash);
-  frame.remove();
 }
 await report(found);
 """
