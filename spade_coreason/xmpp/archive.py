@@ -44,6 +44,7 @@ POSITION_KEY = "archive"
 """The key of the agent's stored position."""
 
 _PAGE_SIZE = 50
+_MAX_RECEIVED_WHILE_READING = 1000
 _RESPONSE_TIMEOUT_S = 30.0
 _RETRY_DELAYS_S = (5.0, 30.0, 120.0, 600.0)
 # The inbox recognises duplicates for this time. The tolerance is for two clocks that differ.
@@ -85,6 +86,15 @@ class Archive:
         """True if all messages were read that were in the archive when the session began."""
         return self._is_caught_up
 
+    def pause(self) -> None:
+        """Leave the position where it is, from the beginning of a new session until `start`.
+
+        The position must not pass messages that were sent while the agent was away, before they are read.
+        """
+        if self._is_caught_up:
+            self._store_reached_position()
+        self._stop()
+
     def start(self, repository: AgentRepository) -> None:
         """Start to read in a new session, after the first presence. Offline messages come by themselves, and first."""
         # Prosody withholds offline messages (mod_offline) from a session that queries the archive before its first presence.
@@ -99,8 +109,7 @@ class Archive:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        self._store_reached_position()
-        self._stop()
+        self.pause()
 
     def collect(self, message: Element) -> bool:
         """Collect a message if it is a result of the current query, or pretends to be one. Return True if it is."""
@@ -113,15 +122,20 @@ class Archive:
 
     def record_received(self, message: Element, stored: Commit[Any] | None) -> None:
         """Record a message that came directly. It need not be delivered again when it is `stored` (None: at once)."""
-        if not self._is_caught_up:
+        is_reading = self._task is not None and not self._task.done() and len(self._received) < _MAX_RECEIVED_WHILE_READING
+        if not (self._is_caught_up or is_reading):
             return
         message_id = archive_id(message, self._own_jid)
         if message_id:
             self._received.append((message_id, stored))
-            if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(self._position_interval_s, self._store_reached_position)
+            if self._is_caught_up:
+                self._start_timer()
 
     # The position
+
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._position_interval_s, self._store_reached_position)
 
     def _store_reached_position(self) -> None:
         self._timer = None
@@ -135,7 +149,7 @@ class Archive:
         if last_id:
             self._store_position(ArchivePosition(last_id, utc_now()))
         if self._received:
-            self._timer = asyncio.get_running_loop().call_later(self._position_interval_s, self._store_reached_position)
+            self._start_timer()
 
     def _store_position(self, position: ArchivePosition) -> None:
         self._position = position
@@ -181,6 +195,8 @@ class Archive:
                 problem, wait_s = str(error), _RETRY_DELAYS_S[0]
             else:
                 self._is_caught_up = True
+                if self._received:
+                    self._start_timer()
                 return
             log.warning("%s: cannot read the archive of the account (%s); retrying in %g s", self._own_jid, problem, wait_s)
             await asyncio.sleep(wait_s)
@@ -217,6 +233,9 @@ class Archive:
 
     async def _receive_page(self, page: list[ArchivedMessage]) -> None:
         """Receive the messages of a page, and wait until all of them are durable."""
+        if self._received:  # those that are in a page are not newer than the position after it
+            read_ids = {archived.archive_id for archived in page}
+            self._received = deque(entry for entry in self._received if entry[0] not in read_ids)
         pending = []
         for archived in page:
             if is_addressed_to(self._own_jid, archived.message):

@@ -352,6 +352,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             self.rooms.ping.check()
             return
         self.peer_features.clear()
+        self.archive.pause()
         if self._alive.is_set():
             self._profile.announce_new_session(self._catch_up)
             self.rooms.join_all()

@@ -301,6 +301,44 @@ async def test_the_position_in_the_archive_is_never_ahead_of_the_disk(archive_se
         await eventually(lambda: archive._position != position)
 
 
+async def test_the_position_waits_in_a_new_session_until_the_archive_is_read(
+    archive_only_server: XmppServer, tmp_path: Path
+) -> None:
+    async with connect_client(archive_only_server) as alice, run_agent(Echo(), archive_only_server, tmp_path) as agent:
+        await wait_until_caught_up(agent)
+        agent.host.connection.client.stream_management.sm_id = None
+        agent.cut()
+        async with asyncio.timeout(TIMEOUT_S):
+            while agent.host.connection.session_count < 2:
+                await asyncio.sleep(0)
+        assert not agent.host.archive.is_caught_up
+        await wait_until_caught_up(agent)
+        assert await alice.ask("hello", agent.jid) == "hello"
+
+
+async def test_a_message_that_comes_while_the_archive_is_read_is_not_read_again(
+    archive_only_server: XmppServer, tmp_path: Path
+) -> None:
+    async with connect_client(archive_only_server) as alice, run_agent(Echo(), archive_only_server, tmp_path) as agent:
+        await wait_until_caught_up(agent)
+        agent.host.connection.client.stream_management.sm_id = None
+        with closing(sqlite3.connect(agent.url.partition(":///")[2], isolation_level=None)) as database:
+            agent.cut()
+            alice.send("while away", agent.jid)
+            await wait_until_sent(alice)
+            database.execute("BEGIN IMMEDIATE")
+            archive = agent.host.archive
+            await eventually(lambda: agent.host.connection.session_count == 2 and archive.received_count == 1)
+            assert not archive.is_caught_up  # it waits for the database
+            alice.send("while reading", agent.jid)
+            await eventually(lambda: len(archive._received) == 1)
+        assert {(await alice.answer())["body"] for _ in range(2)} == {"while away", "while reading"}
+        await wait_until_caught_up(agent)
+        await agent.restart()
+        await wait_until_caught_up(agent)
+        assert agent.host.archive.received_count == 0
+
+
 async def test_without_an_archive_nothing_is_read_or_stored(
     real_server: XmppServer, embedded: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
