@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Twice the cores, because the tests wait much for servers; at most eight.
+TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8)))
 
 .PHONY: help demo test test-semantic test-llm chaos check docs docs-serve bench bench-pictures pictures servers browser format clean
 
@@ -39,7 +41,7 @@ demo: $(VENV)/.ready
 
 # Most tests wait more than they compute: one process more than there are processors.
 test: $(VENV)/.ready
-	@$(BIN)/pytest -n auto --dist worksteal
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a
 # request that ends the process under twenty agents and fifty long turns; attacks, kills and cuts, whose tables go into
