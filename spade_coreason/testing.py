@@ -52,7 +52,7 @@ from .contracts.base import utc_now
 from .domain.access import AccessPolicy, TrustedAgents
 from .domain.conversation import Rules
 from .domain.jid import bare_jid
-from .domain.messages import Bounce, ReplyEvent
+from .domain.messages import RequestContext
 from .exceptions import ConfigError, PeerError
 from .llm import FakeFailure, FakeModel, FakeReply, FakeToolCall, ModelRequest, Reply, error, stream, tool_call
 from .memory import AgentInteractionMemory, Embedder, Summariser, TokenCounter
@@ -264,12 +264,7 @@ class LocalUser:
     def _receive(self, stanza: Element) -> None:
         received = ReceivedMessage.read(stanza)
         self.messages.append(received)
-        message = decode(stanza)
-        if isinstance(message, ReplyEvent):
-            self.requests.receive(message)
-        elif isinstance(message, Bounce):
-            self.requests.receive_bounce(message)
-        elif received.text is not None:
+        if not self.requests.route(decode(stanza)) and received.text is not None:
             self._unread.append(received)
             self._arrival.set()
 
@@ -452,7 +447,7 @@ class AgentTester:
         """Send a request as a program, wait for the complete reply and return it.
 
         `request` is an AgentRequest, a payload or a text. `user` and `to` are bare JIDs; by default they are the tester's
-        user and the agent under test. The reply must be complete after `timeout` seconds.
+        user and the agent under test. The reply must be complete after `timeout` seconds. Its events include thoughts.
 
         Raise a PeerError if the request is not successful: PeerTimeoutError, PeerUnavailableError, PeerRefusedError,
         RequestTooLongError or PeerFailedError.
@@ -476,7 +471,8 @@ class AgentTester:
         """
         sender = self._local_user(user)
         agent_request = to_request(request)
-        message = sender.transport.encode_request(to or self.jid, agent_request, thread)
+        context = RequestContext(accepts_batches=True, wants_thoughts=True)
+        message = sender.transport.encode_request(to or self.jid, agent_request, thread, context)
         request_id, send = str(agent_request.request_id), sender.transport.send
         try:
             async for event in sender.requests.events(to or self.jid, request_id, timeout, lambda: send([message])):

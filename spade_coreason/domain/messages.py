@@ -156,6 +156,26 @@ COMMAND_METADATA = "command"
 LINEAGE_FIELDS = ("request_id", "root_request_id", "parent_request_id")
 
 
+class RequestContext(NamedTuple):
+    """The part of a program's request that is beside its content: the way that it came, its time, and the form of its reply."""
+
+    hops: int = 0
+    """The number of agents that passed the request on, as the last of them reports it."""
+    root_sender: str = ""
+    """The bare JID of the person it goes back to, as the agent that passed it on reports it; "" if no agent did."""
+    chain: tuple[str, ...] = ()
+    """The agents that the request has passed through (bare JIDs), the first one first, as the last of them reports it."""
+    remaining_ms: int | None = None
+    """The time in which the sender needs the whole reply, counted from the arrival; None without a limit."""
+    accepts_batches: bool = False
+    """True if the sender reads messages with several events."""
+    wants_thoughts: bool = False
+    """True if the sender wants the thoughts of the agent among the events."""
+
+
+NO_CONTEXT = RequestContext()
+
+
 @value
 class InboundRequest:
     """A request and its origin, as `ReceivedRequest`."""
@@ -185,10 +205,8 @@ class InboundRequest:
     capabilities: ClientCapabilities | None = None
     is_text_only: bool = False
     """True if the payload is only a text. An agent gets a copy of it and so cannot change it."""
-    hops: int = 0
-    """The number of agents that passed the request on, as the last of them reports it."""
-    root_sender: str = ""
-    """The bare JID of the person it goes back to, as the agent that passed it on reports it; "" if no agent did."""
+    context: RequestContext = NO_CONTEXT
+    """What only a program sends beside its request."""
     archive_id: str = ""
     """The id that our own server gives a request without an id (XEP-0359)."""
     owner: str = field(kw_only=True)
@@ -204,9 +222,19 @@ class InboundRequest:
         return self.address or self.owner
 
     @property
+    def hops(self) -> int:
+        """The number of agents that passed the request on, as the last of them reports it."""
+        return self.context.hops
+
+    @property
+    def root_sender(self) -> str:
+        """The bare JID of the person it goes back to; "" if no agent passed it on."""
+        return self.context.root_sender
+
+    @property
     def root_owner(self) -> str:
         """The bare JID for whose quota the request counts."""
-        return self.root_sender or self.owner
+        return self.context.root_sender or self.owner
 
     @property
     def is_from_room(self) -> bool:
@@ -252,10 +280,8 @@ class InboundRequest:
         fields: dict[str, Any] = {name: ident for name in LINEAGE_FIELDS if (ident := getattr(self, name)) is not None}
         if self.capabilities is not None:
             fields["capabilities"] = self.capabilities.dump()
-        if self.hops:
-            fields["hops"] = self.hops
-        if self.root_sender:
-            fields["root_sender"] = self.root_sender
+        given = zip(RequestContext._fields, self.context, NO_CONTEXT, strict=True)
+        fields |= {name: context for name, context, default in given if context != default}
         return fields
 
     @classmethod
@@ -269,6 +295,10 @@ class InboundRequest:
                 fields[name] = UUID(fields[name])
         if "capabilities" in fields:
             fields["capabilities"] = ClientCapabilities.model_validate(fields["capabilities"])
+        context = {name: fields.pop(name) for name in RequestContext._fields if name in fields}
+        if context:
+            context["chain"] = tuple(context.get("chain", ()))
+            fields["context"] = RequestContext(**context)
         fields.setdefault("thread", None)
         fields.setdefault("owner", bare_jid(fields["sender"]))
         fields["is_text_only"] = len(fields["payload"]) == 1 and fields["channel"] in ("person", "room")
@@ -283,6 +313,12 @@ class ReplyEvent(NamedTuple):
     type: str
     event_id: str
     data: Mapping[str, Any]
+
+
+class ReplyBatch(NamedTuple):
+    """Several events of replies in one message, in their order."""
+
+    events: tuple[ReplyEvent, ...]
 
 
 class Bounce(NamedTuple):
@@ -331,5 +367,5 @@ class EncryptedMessage(NamedTuple):
 
 
 InboundMessage: TypeAlias = (
-    InboundRequest | ReplyEvent | Bounce | MalformedRequest | Retraction | Reaction | EncryptedMessage | None
+    InboundRequest | ReplyEvent | ReplyBatch | Bounce | MalformedRequest | Retraction | Reaction | EncryptedMessage | None
 )

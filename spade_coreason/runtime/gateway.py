@@ -23,13 +23,13 @@ from ..contracts import ErrorCode
 from ..domain.access import NO_ACCESS, TrustedAgents
 from ..domain.jid import bare_jid, parse_jid
 from ..domain.messages import (
-    Bounce,
     EncryptedMessage,
     InboundMessage,
     InboundRequest,
     MalformedRequest,
     Reaction,
     Refused,
+    ReplyBatch,
     ReplyEvent,
     Retraction,
 )
@@ -87,11 +87,9 @@ class InboundGateway:
         """Receive a message. Once the returned commit, if any, is done, the message may be acknowledged to the network."""
         if isinstance(message, InboundRequest):
             return self.receive_request(message)
-        if isinstance(message, ReplyEvent):
-            self._open_requests.receive(message)
-        elif isinstance(message, Bounce):
-            self._open_requests.receive_bounce(message)
-        elif isinstance(message, EncryptedMessage):
+        if self._open_requests.route(message):
+            return None
+        if isinstance(message, EncryptedMessage):
             self._reply_to_encrypted(message)
         elif isinstance(message, MalformedRequest):
             self._reply_to_malformed(message)
@@ -118,7 +116,7 @@ class InboundGateway:
         if isinstance(message, InboundRequest) and self.access.is_allowed(message.sender):
             await self._runner.wait_for_capacity(message)
             return self.receive_request(message, is_archived=True)
-        if isinstance(message, ReplyEvent | Retraction | Reaction | EncryptedMessage):
+        if isinstance(message, ReplyEvent | ReplyBatch | Retraction | Reaction | EncryptedMessage):
             return self.receive(message)
         self.dropped["no request"] += 1
         return None
@@ -139,7 +137,8 @@ class InboundGateway:
             self._people.record(incoming)
         if incoming.root_sender:
             is_trusted = incoming.sender in self._trusted_agents
-            incoming = replace(incoming, root_sender=_parse_person(incoming.root_sender) if is_trusted else "")
+            context = incoming.context._replace(root_sender=_parse_person(incoming.root_sender) if is_trusted else "")
+            incoming = replace(incoming, context=context)
         flood_limit = self._runner.flood_limit
         if flood_limit.has_refusals and flood_limit.is_flood(incoming):
             self.dropped["too many refused"] += 1

@@ -33,6 +33,7 @@ class ReplyTimers:
 
     def __init__(self, timings: RunnerTimings) -> None:
         self.buffering = TimerGroup(timings.buffer_s)
+        self.batching = TimerGroup(timings.batch_s)
         self.typing = TimerGroup(timings.typing_after_s)
         self.typing_repeat = TimerGroup(timings.typing_interval_s)
         self.first_update = TimerGroup(timings.first_update_s)
@@ -40,7 +41,7 @@ class ReplyTimers:
 
     def stop(self) -> None:
         """Cancel all timers, after the last turn."""
-        for timers in (self.buffering, self.typing, self.typing_repeat, self.first_update, self.updates):
+        for timers in (self.buffering, self.batching, self.typing, self.typing_repeat, self.first_update, self.updates):
             timers.cancel_all()
 
 
@@ -52,7 +53,8 @@ def dump_reply(messages: Sequence[OutboundMessage]) -> str:
 class TurnOutput:
     """The output of one turn. `TurnResponse` and `TurnStream` put events in; the turn ends it with `finish` or `cancel`.
 
-    A block is buffered until the next event, so that the last one leaves only when the turn is stored.
+    A block is buffered until the next event, so that the last one leaves only when the turn is stored. A program gets several
+    events in one message: those that come within `RunnerTimings.batch_s`, and all that come in the last moment of the turn.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class TurnOutput:
         self._key = key
         self._long_answers = long_answers if channel.shows_files else None
         self._buffered: list[OutboundMessage] = []
+        self._has_batch = False
+        """True while events wait in the channel for `_send_batch`."""
         self._last_number = 0
         self._thought_count = 0
         self.is_closed = False
@@ -125,10 +129,12 @@ class TurnOutput:
         self.reported_error = block
 
     def emit_thought(self, **fields: Any) -> None:
-        """Emit a thinking block with these fields at once. It is not part of the reply, so it is not stored."""
+        """Emit a thinking block with these fields at once. For a person it is not part of the reply, so it is not stored."""
         self._thought_count += 1
-        block = ThinkingBlock(id=derive_part_id(self._key, self._thought_count << 64), **fields)
-        if messages := self._as_messages(self.channel.encode(BlockEmitted(block))):
+        event = BlockEmitted(ThinkingBlock(id=derive_part_id(self._key, self._thought_count << 64), **fields))
+        if self.channel.batches:
+            self._emit_now(event)
+        elif messages := self._as_messages(self.channel.encode(event)):
             self.send(self._drain_buffer() + messages)
 
     def record(self, event: dict[str, Any]) -> None:
@@ -161,7 +167,7 @@ class TurnOutput:
     def finish(self, event: TurnEvent) -> list[OutboundMessage]:
         """End the turn with its last event. Return the messages to send once the turn is stored."""
         self._close()
-        final_messages = self._as_messages(self.channel.encode(event))
+        final_messages = self._as_messages(self.channel.encode(event) + self.channel.flush())
         self.messages += final_messages
         if self.messages:
             self.stored_reply = dump_reply(self.messages)
@@ -191,17 +197,39 @@ class TurnOutput:
 
     def _emit_now(self, event: TurnEvent) -> None:
         """Send an event at once, after all events before it."""
-        if messages := self._encode(event):
+        messages = self._encode(event)
+        if self.channel.batches:
+            self._schedule_batch(messages)
+        elif messages:
             self.send(self._drain_buffer() + messages)
 
     def _emit_soon(self, event: TurnEvent) -> None:
         """Buffer an event. It is sent with the next event, with the end of the turn, or after `RunnerTimings.buffer_s`."""
-        if messages := self._encode(event):
+        messages = self._encode(event)
+        if self.channel.batches:
+            self._schedule_batch(messages)
+        elif messages:
             buffered, self._buffered = self._drain_buffer(), messages
             if not self.is_held:
                 self.timers.buffering.schedule(self._flush)
             if buffered:
                 self.send(buffered)
+
+    def _schedule_batch(self, messages: list[OutboundMessage]) -> None:
+        """Send the messages of a full batch, and see to it that the events which wait in the channel are sent soon."""
+        if messages:
+            self.send(messages)
+        elif not self._has_batch and not self.is_held:
+            self._has_batch = True
+            self.timers.batching.schedule(self._send_batch)
+
+    def _send_batch(self) -> None:
+        """Send the events that wait in the channel, unless the turn is about to be stored."""
+        self._has_batch = False
+        if not self.is_held:
+            messages = self._as_messages(self.channel.flush())
+            self.messages += messages
+            self.send(messages)
 
     def _send_stream_update(self, stream_id: str) -> bool:
         """Send the new text of a stream, after all events before it. Return False if there is none."""
@@ -253,6 +281,9 @@ class TurnOutput:
         if self.channel.shows_typing:
             timers.typing.cancel(self._show_typing)
             timers.typing_repeat.cancel(self._show_typing)
+        if self._has_batch:
+            self._has_batch = False
+            timers.batching.cancel(self._send_batch)
         for stream in self.streams.values():
             stream._stop_updates()
         self.streams.clear()

@@ -18,7 +18,7 @@ from ..domain.access import TrustedAgents
 from ..domain.foreign_json import MAX_JSON_CHARACTERS, parse_foreign_json
 from ..domain.identifiers import derive_thread
 from ..domain.jid import bare_jid
-from ..domain.messages import COMMAND_METADATA, ROOT_SENDER, Bounce, ReplyEvent
+from ..domain.messages import COMMAND_METADATA, ROOT_SENDER, Bounce, InboundMessage, ReplyBatch, ReplyEvent, RequestContext
 from ..exceptions import (
     PeerError,
     PeerFailedError,
@@ -79,6 +79,19 @@ class OpenRequests:
         # By id and JID, because one request may be sent to several peers at once.
         self._open: dict[tuple[str, str], _OpenRequest] = {}
         self.dropped = 0
+
+    def route(self, message: InboundMessage) -> bool:
+        """Receive a message that is a reply or a bounce. Return False for any other, which is left alone."""
+        if isinstance(message, ReplyBatch):
+            for reply in message.events:
+                self.receive(reply)
+        elif isinstance(message, ReplyEvent):
+            self.receive(message)
+        elif isinstance(message, Bounce):
+            self.receive_bounce(message)
+        else:
+            return False
+        return True
 
     def receive(self, reply: ReplyEvent) -> None:
         """Receive an event of a reply; drop it if it is no reply to an open request, or a duplicate."""
@@ -239,26 +252,29 @@ class Peers:
         self._requests = requests
         self._transport = transport
 
-    async def ask(self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0) -> PeerAnswer:
+    async def ask(
+        self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0, *, thoughts: bool = False
+    ) -> PeerAnswer:
         """Ask the agent `jid` and wait for its whole reply, at most `timeout` seconds.
 
         A text or a payload becomes a child of the request that this task answers. After a timeout or a cancellation, the
-        request is retracted; if it is sent again, the peer starts anew.
+        request is retracted; if it is sent again, the peer starts anew. With `thoughts`, the events of the answer include those
+        of the peer.
 
         Raises `PeerTimeoutError`, `PeerUnavailableError`, `PeerRefusedError`, `PeerFailedError` or `RequestTooLongError`.
         Each names the peer. A request to the agent itself is a plain `PeerError`, before anything is sent.
         """
-        return collect_answer(jid, [event async for event in self.stream(jid, request, timeout)])
+        return collect_answer(jid, [event async for event in self.stream(jid, request, timeout, thoughts=thoughts)])
 
     async def stream(
-        self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0
+        self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0, *, thoughts: bool = False
     ) -> AsyncIterator[PeerEvent]:
         """Ask the agent `jid`, and yield the events of its reply as they arrive.
 
         Parameters, errors and retraction are those of `ask`.
         """
         child = to_request(request)
-        message, send = self._encode(jid, child), self._transport.send
+        message, send = self._encode(jid, child, thoughts=thoughts), self._transport.send
         try:
             async for event in self._requests.events(jid, str(child.request_id), timeout, lambda: send([message])):
                 yield event
@@ -278,19 +294,18 @@ class Peers:
             raise PeerError(bare_jid(jid), f"{problem}; answer with `response` in a turn")
         self._transport.send([self._encode(jid, child)])
 
-    def _encode(self, jid: str, request: AgentRequest) -> OutboundMessage:
+    def _encode(self, jid: str, request: AgentRequest, *, thoughts: bool = False) -> OutboundMessage:
         if _normalise_jid(jid) == self._own_jid:
             problem = "was not asked: this is the agent's own address, and an agent cannot ask itself; name another agent"
             raise PeerError(bare_jid(jid), problem)
         thread = derive_thread(request.session_id, _normalise_jid(jid))
         current = CURRENT_REQUEST.get()
-        if current is None:
-            return self._transport.encode_request(jid, request, thread, 1)
-        metadata = current.metadata
+        metadata = {} if current is None else current.metadata
         root_sender = ""
-        if jid in self._trusted_agents:
+        if current is not None and jid in self._trusted_agents:
             root_sender = metadata.get(ROOT_SENDER) or bare_jid(metadata.get("sender", ""))
-        return self._transport.encode_request(jid, request, thread, metadata.get("hops", 0) + 1, root_sender)
+        context = RequestContext(metadata.get("hops", 0) + 1, root_sender, accepts_batches=True, wants_thoughts=thoughts)
+        return self._transport.encode_request(jid, request, thread, context)
 
 
 def to_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:

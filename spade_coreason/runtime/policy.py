@@ -68,6 +68,8 @@ class RunnerTimings:
     """Time after which the log warns of work that blocks the event loop."""
     buffer_s: float = 0.1
     """Time that a block is buffered for the next event, so that the only block of a quick turn is sent with its commit."""
+    batch_s: float = 0.05
+    """Time that events for a program are collected, to be sent in one message."""
     typing_after_s: float = 0.2
     """Time after which typing is shown."""
     typing_interval_s: float = 20.0

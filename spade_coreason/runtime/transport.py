@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from ..contracts import AgentRequest, DataBlock
-from ..domain.messages import InboundRequest, MalformedRequest, TurnEvent
+from ..domain.messages import NO_CONTEXT, InboundRequest, MalformedRequest, RequestContext, TurnEvent
 from ..domain.value import value
 
 
@@ -84,6 +84,8 @@ class ReplyChannel(Protocol):
     """True if it takes the chunks of a stream as they come. Otherwise it takes the whole stream at its end."""
     shows_files: bool
     """True if the recipient is a person: a long text may be sent as a file, and a link shows the file behind it."""
+    batches: bool
+    """True if events are collected, and their messages come from `flush`."""
 
     def reads_thoughts(self, title: str | None) -> bool:
         """Return True if thoughts with this title, `STEP_TITLE` or none, are shown to the recipient."""
@@ -94,6 +96,10 @@ class ReplyChannel(Protocol):
 
         The list is empty while it waits for more events, or if it is not for the recipient.
         """
+        ...
+
+    def flush(self) -> list[str]:
+        """Encode the events that wait for more events, if the channel `batches`."""
         ...
 
     def encode_update(self, stream_id: str) -> list[str]:
@@ -118,7 +124,8 @@ class ReplyChannel(Protocol):
 
 def encode_reply(channel: ReplyChannel, *events: TurnEvent) -> list[OutboundMessage]:
     """Encode events as the messages of a reply."""
-    return [OutboundMessage(channel.recipient, content) for event in events for content in channel.encode(event)]
+    contents = [content for event in events for content in channel.encode(event)] + channel.flush()
+    return [OutboundMessage(channel.recipient, content) for content in contents]
 
 
 class ClientFeatures(Protocol):
@@ -195,13 +202,9 @@ class Transport(Protocol):
         ...
 
     def encode_request(
-        self, to: str, request: AgentRequest, thread: str | None, hops: int = 0, root_sender: str = ""
+        self, to: str, request: AgentRequest, thread: str | None, context: RequestContext = NO_CONTEXT
     ) -> OutboundMessage:
-        """Encode a request to another agent. `RequestTooLongError` if the network does not carry that much.
-
-        `hops` counts the agents that the request has passed through. `root_sender` is the bare JID of the person that it goes
-        back to.
-        """
+        """Encode a request to another agent. `RequestTooLongError` if the network does not carry that much."""
         ...
 
     def encode_retraction(self, to: str, request_id: str) -> OutboundMessage:

@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 
 from ..config import read_run_file
 from ..contracts import AgentRequest
-from ..domain.messages import Bounce, ReplyEvent
+from ..domain.messages import RequestContext
 from ..exceptions import ServerError
 from ..runtime import (
     OpenRequests,
@@ -134,16 +134,19 @@ class AgentClient:
         *,
         thread: str | None = None,
         timeout: float = 30.0,
+        thoughts: bool = False,
     ) -> PeerAnswer:
         """Send a request to the agent `jid` and return its complete reply.
 
         `request` is a text, a payload (a mapping) or an `AgentRequest`. A text becomes the payload's `query`. `thread` selects
-        the conversation. Wait at most `timeout` seconds. Several requests may run at once.
+        the conversation. Wait at most `timeout` seconds. Several requests may run at once. With `thoughts`, the events of the
+        answer include those of the agent.
 
         Raise PeerTimeoutError, PeerUnavailableError, PeerRefusedError, PeerFailedError or RequestTooLongError. Each names
         the agent.
         """
-        return collect_answer(jid, [event async for event in self.stream(jid, request, thread=thread, timeout=timeout)])
+        events = self.stream(jid, request, thread=thread, timeout=timeout, thoughts=thoughts)
+        return collect_answer(jid, [event async for event in events])
 
     async def stream(
         self,
@@ -152,6 +155,7 @@ class AgentClient:
         *,
         thread: str | None = None,
         timeout: float = 30.0,
+        thoughts: bool = False,
     ) -> AsyncIterator[PeerEvent]:
         """Send a request and yield the events of the reply as they come. Parameters and errors are those of `ask`."""
         connection = self._connection
@@ -159,7 +163,8 @@ class AgentClient:
             raise RuntimeError("the client is not connected; use it in `async with`")
         agent_request = to_request(request)
         transport = XmppTransport(self.jid, connection.send, self._stanza_bytes)
-        message, request_id = transport.encode_request(jid, agent_request, thread), str(agent_request.request_id)
+        context = RequestContext(accepts_batches=True, wants_thoughts=thoughts)
+        message, request_id = transport.encode_request(jid, agent_request, thread, context), str(agent_request.request_id)
         async for event in self._requests.events(jid, request_id, timeout, lambda: connection.send([message])):
             yield event
 
@@ -175,16 +180,12 @@ class AgentClient:
 
         Yield the events of the reply, as `stream` does.
         """
-        return self.stream(jid, command_request(command), timeout=timeout)
+        return self.stream(jid, command_request(command), timeout=timeout, thoughts=True)
 
     def _on_session(self, is_new: bool) -> None:
         if is_new and self._connection is not None:
             self._connection.client.send_presence()  # the server delivers stored messages after the first presence
 
     def _on_message(self, stanza: Element) -> Commit[Any] | None:
-        message = decode(stanza)
-        if isinstance(message, ReplyEvent):
-            self._requests.receive(message)
-        elif isinstance(message, Bounce):
-            self._requests.receive_bounce(message)
+        self._requests.route(decode(stanza))
         return None

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, fromstring
 
 from ..contracts import AgentRequest, DataBlock
 from ..domain.jid import bare_jid
-from ..domain.messages import InboundMessage, InboundRequest, MalformedRequest
+from ..domain.messages import NO_CONTEXT, InboundMessage, InboundRequest, MalformedRequest, RequestContext
 from ..exceptions import RequestTooLongError
 from ..runtime import (
     PLAIN_PRESENTATION,
@@ -110,7 +110,7 @@ class XmppTransport:
         return OutboundMessage(person, encode_notice(person, text, choices))
 
     def encode_request(
-        self, to: str, request: AgentRequest, thread: str | None, hops: int = 0, root_sender: str = ""
+        self, to: str, request: AgentRequest, thread: str | None, context: RequestContext = NO_CONTEXT
     ) -> OutboundMessage:
         """Encode a request. The stanza has the id of the request, so that a bounce names it; the id of the session is not sent.
 
@@ -119,9 +119,7 @@ class XmppTransport:
         dumped = request.dump(exclude={"session_id"})
         source, limit = f"xmpp:{self._jid}", self._stanza_bytes
         stanza_id = str(request.request_id)
-        stanza = request_stanza(
-            to, dumped, source=source, thread=thread, stanza_id=stanza_id, hops=hops, root_sender=root_sender
-        )
+        stanza = request_stanza(to, dumped, source=source, thread=thread, stanza_id=stanza_id, context=context)
         if len(stanza) * 4 > limit and (size := len(stanza.encode())) > limit:
             raise RequestTooLongError(bare_jid(to), size, limit)
         return OutboundMessage(to, stanza)

@@ -17,6 +17,7 @@ from spade_coreason.domain.messages import (
     Failed,
     InboundRequest,
     Refused,
+    RequestContext,
     StreamAborted,
     StreamChunk,
     StreamEnded,
@@ -89,7 +90,9 @@ def request_example() -> str:
     request = AgentRequest.model_validate(
         {"request_id": _REQUEST_ID, "session_id": _SESSION_ID, "created_at": _TIME, "payload": {"query": "Berlin"}}
     )
-    return request_stanza(_AGENT, request.dump(), source=f"xmpp:{_PROGRAM}", thread=_THREAD, stanza_id=str(_REQUEST_ID), hops=1)
+    return request_stanza(
+        _AGENT, request.dump(), source=f"xmpp:{_PROGRAM}", thread=_THREAD, stanza_id=str(_REQUEST_ID), context=RequestContext(1)
+    )
 
 
 def event_examples(stanza_bytes: int = 65_536, events: list[TurnEvent] | None = None) -> list[str]:

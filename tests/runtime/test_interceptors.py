@@ -16,7 +16,7 @@ from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ConfigErr
 from spade_coreason.config import load_settings
 from spade_coreason.contracts import Accept, CloudEvent, ErrorCode, Interceptor, Next, ReceivedRequest, Refuse, ResponseWrapper
 from spade_coreason.domain.identifiers import derive_inbox_key
-from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.domain.messages import InboundRequest, RequestContext
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError
 from spade_coreason.runtime.admission import MAX_HOPS
 from spade_coreason.runtime.interceptors import chain_around
@@ -177,7 +177,9 @@ async def test_the_limits_of_hops_and_capacity_come_first() -> None:
         assert recorder.received == ["0", "1"]
         t.runners[t.jid].control.resume()
         await t.settled()
-        incoming = InboundRequest("program", f"{BOB}/x", "1", "u", {"query": "circle"}, "", hops=MAX_HOPS + 1, owner=BOB)
+        incoming = InboundRequest(
+            "program", f"{BOB}/x", "1", "u", {"query": "circle"}, "", owner=BOB, context=RequestContext(MAX_HOPS + 1)
+        )
         assert t.runners[t.jid].receive(incoming) is None
         assert recorder.received == ["0", "1"]
 

@@ -33,7 +33,7 @@ LONG = 'He said "no\\", <and> é🎈\n' * 120
 def stanzas(*events: tuple[str, dict[str, Any]], prefix: str = "answer") -> list[list[ReplyEvent]]:
     """Encode the events of a peer: each as one stanza, or as fragments."""
     writer = EventWriter(to=ME, source=f"xmpp:{PEER}", thread=None, id_prefix=prefix, request_id="r", stanza_bytes=4096)
-    return [[decode_event(stanza) for stanza in writer.write(*event)] for event in events]
+    return [[decode_event(stanza) for stanza in writer.add(*event) + writer.flush()] for event in events]
 
 
 def decode_event(stanza: str) -> ReplyEvent:

@@ -14,7 +14,7 @@ import pytest
 from spade_coreason import AgentRequest, Peers, ResponseHandler, SessionHandle, agent
 from spade_coreason.concurrency import RATE_INTERVAL_S
 from spade_coreason.contracts import ErrorCode, Refuse
-from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.domain.messages import InboundRequest, RequestContext
 from spade_coreason.domain.quotas import Quota, Quotas, Role
 from spade_coreason.exceptions import PeerRefusedError
 from spade_coreason.runtime.admission import MAX_COMMANDS_PER_MINUTE
@@ -40,7 +40,9 @@ class Meter:
         self.limit = QuotaLimit(AgentRepository(database, AGENT), quotas, self.clock, lambda: self.seconds)
 
     def send(self, owner: str = ALICE, text: str = "x", channel: str = "person", root: str = "") -> Refuse | None:
-        request = InboundRequest(channel, owner, "1", None, {"query": text}, text, owner=owner, root_sender=root)
+        request = InboundRequest(
+            channel, owner, "1", None, {"query": text}, text, owner=owner, context=RequestContext(root_sender=root)
+        )
         verdict = self.limit.receive(request)
         return verdict if isinstance(verdict, Refuse) else None
 
@@ -302,7 +304,14 @@ async def test_a_root_that_a_stranger_names_is_not_believed() -> None:
     async with AgentTester(echo) as t:
         for sender in ("mallory@localhost", "mallory@other.example"):
             request = InboundRequest(
-                "program", f"{sender}/x", "1", None, {"query": "x"}, sender, owner=sender, root_sender=ALICE
+                "program",
+                f"{sender}/x",
+                "1",
+                None,
+                {"query": "x"},
+                sender,
+                owner=sender,
+                context=RequestContext(root_sender=ALICE),
             )
             t.gateways[AGENT].receive(request)
         await t.settled()
@@ -312,7 +321,9 @@ async def test_a_root_that_a_stranger_names_is_not_believed() -> None:
 @pytest.mark.parametrize("root", ["a\0b@localhost", "@", "a@", "a b@localhost", "x" * 2000 + "@localhost"])
 async def test_a_root_that_is_no_person_is_not_believed(root: str) -> None:
     async with AgentTester(echo, peers={OTHER: echo}) as t:
-        request = InboundRequest("program", f"{OTHER}/x", "1", None, {"query": "x"}, "x", owner=OTHER, root_sender=root)
+        request = InboundRequest(
+            "program", f"{OTHER}/x", "1", None, {"query": "x"}, "x", owner=OTHER, context=RequestContext(root_sender=root)
+        )
         t.gateways[AGENT].receive(request)
         await t.settled()
         assert usage_by_holder(t, AGENT) == {"": 1, "localhost": 1, OTHER: 1}

@@ -25,7 +25,7 @@ def text_event(text: str) -> TextEmitted:
 
 def encode_all(encoder: ReplyChannel, *events: TurnEvent) -> list[str]:
     """Encode all events and return their stanzas."""
-    return [stanza for event in events for stanza in encoder.encode(event)]
+    return [stanza for event in events for stanza in encoder.encode(event)] + encoder.flush()
 
 
 def longest_bytes(stanzas: list[str]) -> int:

@@ -58,7 +58,7 @@ async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float) -> int:
             continue
         answer = AnswerText()
         try:
-            async for event in client.stream(jid, question, timeout=timeout_s):
+            async for event in client.stream(jid, question, timeout=timeout_s, thoughts=True):
                 write(answer.feed(event))
         except PeerError as error:
             errors.print_error(error)
@@ -158,7 +158,7 @@ class Chat:
         waiting_line = _WaitingLine(self._client, local_part(jid))
         problem, is_silent = "", True
         choices: list[str] = []
-        events = self._client.stream(jid, request, timeout=self._timeout_s)
+        events = self._client.stream(jid, request, timeout=self._timeout_s, thoughts=True)
         export = ExportReader(events) if text.lower() == EXPORT_COMMAND else None
         try:
             async for event in export or events:

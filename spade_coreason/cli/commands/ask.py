@@ -75,7 +75,7 @@ async def _ask(account: Account, agent: str, question: str, thread: str | None, 
     jid = account.resolve_jid(agent)
     request = to_request(question)
     async with account.build_client(timeout_s) as client:
-        events = client.stream(jid, request, thread=thread, timeout=timeout_s)
+        events = client.stream(jid, request, thread=thread, timeout=timeout_s, thoughts=True)
         try:
             if as_json:
                 async for event in events:

@@ -144,7 +144,7 @@ class _Transcript:
         text, events = AnswerText(), list[PeerEvent]()
         jid = self._agents[name]
         try:
-            async for event in client.stream(jid, question, thread=self._thread, timeout=limit_s):
+            async for event in client.stream(jid, question, thread=self._thread, timeout=limit_s, thoughts=True):
                 events.append(event)
                 write("".join(f"({step}) " for step in parse_steps(event)))
                 write(re.sub(r"\n(?=[^\n])", "\n  ", text.feed(event)))

@@ -77,10 +77,17 @@ class ChildCalls:
     # Peers
 
     async def _stream(
-        self, send_event: SendEvent, jid: str, request: dict[str, Any], timeout_s: float, origin: dict[str, Any] | None
+        self,
+        send_event: SendEvent,
+        jid: str,
+        request: dict[str, Any],
+        timeout_s: float,
+        origin: dict[str, Any] | None,
+        thoughts: bool,
     ) -> None:
         _set_current_request(origin)
-        async for event in self._parts.peers.stream(jid, AgentRequest.model_validate(request), timeout_s):
+        asked = AgentRequest.model_validate(request)
+        async for event in self._parts.peers.stream(jid, asked, timeout_s, thoughts=thoughts):
             send_event(event.type, event.data)
 
     async def _tell(self, jid: str, request: dict[str, Any], origin: dict[str, Any] | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -18,25 +19,45 @@ from ...domain.jid import bare_jid
 from ...domain.messages import (
     LINEAGE_FIELDS,
     MAX_ID_CHARACTERS,
+    NO_CONTEXT,
     RESERVED_METADATA,
     InboundMessage,
     InboundRequest,
     MalformedRequest,
+    ReplyBatch,
     ReplyEvent,
+    RequestContext,
 )
 from ...domain.text import replace_lone_surrogates
 from .elements import ANSWER_MARKER_XML, text_bytes, thread_element
 from .namespaces import FRAGMENT_TYPE, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, REQUEST_TYPE, RETRACT_NAMESPACE, TYPE_PREFIX
 from .xml import clean, escape_attribute, escape_clean, split_text
 
+_BATCH_CHARACTERS = 4096
+"""Number of characters from which on collected events are sent at once."""
+_MAX_BYTES = 5
+"""Number of bytes of a character in a stanza, at most: an ampersand, escaped."""
+
 
 class EventWriter:
     """Writer of CloudEvents 1.0 as stanzas.
 
-    An event that is too long for one stanza is sent as ordered fragments of its JSON.
+    Events are collected until `flush`, or until they are long enough. A receiver that `accepts_batches` gets them as a JSON
+    array in one stanza (the JSON batch format of CloudEvents), any other a stanza for each. An event that is too long for one
+    stanza is sent as ordered fragments of its JSON.
     """
 
-    def __init__(self, *, to: str, source: str, thread: str | None, id_prefix: str, request_id: str, stanza_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        to: str,
+        source: str,
+        thread: str | None,
+        id_prefix: str,
+        request_id: str,
+        stanza_bytes: int,
+        accepts_batches: bool = False,
+    ) -> None:
         self._opening = f"<message to='{escape_attribute(to)}' id='"
         self._source = _json_text(source)
         self._request_id = _json_text(request_id)
@@ -46,15 +67,47 @@ class EventWriter:
         self._event_count = 0
         self._thought_count = 0
         self._checksum = 0
+        self._accepts_batches = accepts_batches
+        self._batch: list[str] = []
+        """The collected events for the next batch, as JSON."""
+        self._batch_id = ""
+        self._stanzas: list[str] = []
+        """The collected stanzas. The events of `_batch` come after them."""
+        self._characters = 0
+        """The characters of all that is collected."""
 
-    def write(self, kind: str, data: dict[str, Any], extra_xml: str = "") -> list[str]:
-        """Return the stanzas of one event: one, or several fragments if it is too long.
+    def add(self, kind: str, data: dict[str, Any], extra_xml: str = "") -> list[str]:
+        """Add an event. Return the stanzas to send now, of all events so far: none while more events may come.
 
-        `extra_xml` is left out if it does not fit.
+        `extra_xml` is for receivers that read single events. It is left out if it does not fit.
         """
         json_data = _json_text(data)
-        stanza_id = self._next_id(kind, json_data)
-        whole = self._encode_event(kind, stanza_id, json_data)
+        event_id = self._next_id(kind, json_data)
+        event = self._encode_event(kind, event_id, json_data)
+        self._characters += len(event) + 1
+        if self._accepts_batches and _MAX_BYTES * (len(event) + _BATCH_CHARACTERS) <= self._json_bytes:
+            self._batch.append(event)
+            self._batch_id = event_id
+        else:
+            self._close_batch()
+            self._stanzas += self._write(event_id, event, extra_xml)
+        return self.flush() if self._characters >= _BATCH_CHARACTERS else []
+
+    def flush(self) -> list[str]:
+        """Return the stanzas of all collected events."""
+        self._close_batch()
+        stanzas, self._stanzas, self._characters = self._stanzas, [], 0
+        return stanzas
+
+    def _close_batch(self) -> None:
+        """Make a stanza of the events for the next batch. Its id is that of its last event."""
+        if self._batch:
+            text = self._batch[0] if len(self._batch) == 1 else f"[{','.join(self._batch)}]"
+            self._stanzas.append(self._stanza(self._batch_id, escape_clean(text)))
+            self._batch.clear()
+
+    def _write(self, stanza_id: str, whole: str, extra_xml: str) -> list[str]:
+        """Return the stanzas of one event: one, or several fragments if it is too long."""
         text = escape_clean(whole)
         if len(text) * 4 <= self._json_bytes or len(text.encode()) <= self._json_bytes:
             if extra_xml and len(text.encode()) + len(extra_xml.encode()) > self._json_bytes:
@@ -109,13 +162,12 @@ def request_stanza(
     source: str,
     thread: str | None,
     stanza_id: str,
-    hops: int = 0,
-    root_sender: str = "",
+    context: RequestContext = NO_CONTEXT,
 ) -> str:
     """Encode a program's request (event type `ai.coreason.request`).
 
-    `request_json` is the dump of an AgentRequest. `hops` counts the agents that the request passed through. `root_sender` is
-    the bare JID of the person it goes back to. Both are extension attributes of the CloudEvent, left out if 0 or "".
+    `request_json` is the dump of an AgentRequest. The parts of `context` are extension attributes of the CloudEvent; those with
+    their default are left out.
     """
     event = {
         "specversion": "1.0",
@@ -124,8 +176,7 @@ def request_stanza(
         "id": stanza_id,
         "time": datetime.now(UTC),
         "datacontenttype": "application/json",
-        **({"hops": hops} if hops else {}),
-        **({"rootsender": root_sender} if root_sender else {}),
+        **_context_attributes(context),
         "data": request_json,
     }
     text = escape_clean(_json_text(event))
@@ -152,6 +203,8 @@ def _json_text(value: Any) -> str:
 
 
 _MAX_JID_CHARACTERS = 3071  # RFC 7622, 3.1
+_MAX_CHAIN = 64  # more agents than a request may pass through
+_MAX_NUMBER = 2**31  # an Integer of CloudEvents 1.0 has 32 bits
 FOREIGN_CONTAINER = MalformedRequest("", "", None, "a container of another application")
 
 _parse_uuid = lru_cache(maxsize=256)(UUID)  # most requests are their own root
@@ -168,27 +221,69 @@ def read_container(
         event = parse_foreign_json(text)
     except ValueError:
         event = None
+    if isinstance(event, list) and (batch := _read_batch(event, sender)) is not None:
+        return batch
     kind = event.get("type") if isinstance(event, dict) else None
     if not isinstance(event, dict) or not isinstance(kind, str) or not kind.startswith(TYPE_PREFIX):
         if has_body or is_answer or (isinstance(event, dict) and kind is not None):
             return FOREIGN_CONTAINER
         return MalformedRequest(sender, stanza_id, thread, "the JSON container holds no CloudEvent of a request")
-    data = event.get("data")
     if kind != REQUEST_TYPE:
-        request_id, event_id = event.get("requestid"), event.get("id")
-        if not isinstance(request_id, str) or not isinstance(data, dict):
-            return None
-        return ReplyEvent(sender, request_id, kind.removeprefix(TYPE_PREFIX), str(event_id), data)
+        return _read_reply_event(event, sender)
     if is_answer:
         return None
-    request = _read_request(data, text, sender, stanza_id, thread)
+    request = _read_request(event.get("data"), text, sender, stanza_id, thread)
     if isinstance(request, InboundRequest):
-        hops, root_sender = event.get("hops"), event.get("rootsender")
-        if isinstance(hops, int) and 0 < hops < 2**31:
-            request = replace(request, hops=hops)
-        if isinstance(root_sender, str) and 0 < len(root_sender) <= _MAX_JID_CHARACTERS:
-            request = replace(request, root_sender=bare_jid(root_sender).lower())
+        return replace(request, context=_read_context(event))
     return request
+
+
+def _read_batch(events: list[Any], sender: str) -> ReplyBatch | None:
+    """Read several events of replies (the JSON batch format of CloudEvents). None if there is none."""
+    replies = [reply for event in events if isinstance(event, dict) and (reply := _read_reply_event(event, sender)) is not None]
+    return ReplyBatch(tuple(replies)) if replies else None
+
+
+def _read_reply_event(event: Mapping[str, Any], sender: str) -> ReplyEvent | None:
+    """Read an event of a reply. None for another event, or one that is malformed."""
+    kind, request_id, data = event.get("type"), event.get("requestid"), event.get("data")
+    if not isinstance(kind, str) or not kind.startswith(TYPE_PREFIX) or kind == REQUEST_TYPE:
+        return None
+    if not isinstance(request_id, str) or not isinstance(data, dict):
+        return None
+    return ReplyEvent(sender, request_id, kind.removeprefix(TYPE_PREFIX), str(event.get("id")), data)
+
+
+def _context_attributes(context: RequestContext) -> dict[str, Any]:
+    """Return the extension attributes of a request: names of lower-case letters, and simple values (CloudEvents 1.0)."""
+    attributes: dict[str, Any] = {}
+    if context.hops:
+        attributes["hops"] = context.hops
+    if context.root_sender:
+        attributes["rootsender"] = context.root_sender
+    if context.chain:
+        attributes["chain"] = " ".join(context.chain)
+    if context.remaining_ms is not None:
+        attributes["remainingms"] = context.remaining_ms
+    if context.accepts_batches:
+        attributes["batch"] = True
+    if context.wants_thoughts:
+        attributes["thoughts"] = True
+    return attributes
+
+
+def _read_context(event: Mapping[str, Any]) -> RequestContext:
+    """Read the extension attributes of a request. One with a value of another type counts as missing."""
+    hops, root_sender, chain, remaining_ms = (event.get(name) for name in ("hops", "rootsender", "chain", "remainingms"))
+    has_root = isinstance(root_sender, str) and len(root_sender) <= _MAX_JID_CHARACTERS
+    return RequestContext(
+        hops if isinstance(hops, int) and 0 < hops < _MAX_NUMBER else 0,
+        bare_jid(root_sender).lower() if has_root else "",
+        tuple(jid.lower() for jid in chain.split()[-_MAX_CHAIN:]) if isinstance(chain, str) else (),
+        remaining_ms if isinstance(remaining_ms, int) and 0 <= remaining_ms < _MAX_NUMBER else None,
+        event.get("batch") is True,
+        event.get("thoughts") is True,
+    )
 
 
 def _read_request(data: Any, text: str, sender: str, stanza_id: str, thread: str | None) -> InboundRequest | MalformedRequest:

@@ -109,6 +109,7 @@ class ChatEncoder:
     """
 
     shows_files = True
+    batches = False
     has_quick_responses = True
     """True if answers may be offered. The chosen one is sent to the agent as it is."""
 
@@ -172,6 +173,9 @@ class ChatEncoder:
             )
         elif isinstance(event, Failed | Refused):
             return self._encode_text(event.message)
+        return []
+
+    def flush(self) -> list[str]:
         return []
 
     def encode_update(self, stream_id: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""Replies to programs: every event of a turn as a CloudEvent.
+"""Replies to programs: every event of a turn as a CloudEvent, several of them in one stanza.
 
-An encoder is the `ReplyChannel` of one turn. It is pure: it takes an event and returns stanzas as strings, in order. Their ids
+An encoder is the `ReplyChannel` of one turn. It is pure: it takes events and returns stanzas as strings, in order. Their ids
 derive from the inbox key of the request, so that a reply sent twice is recognised. Each id is also the origin-id (XEP-0359).
 """
 
@@ -39,6 +39,7 @@ class CloudEventEncoder:
     has_live_messages = False
     follows_streams = True
     shows_files = False
+    batches = True
 
     def __init__(self, incoming: InboundRequest, key: UUID, agent: str, stanza_bytes: int) -> None:
         self.key = str(key)
@@ -51,14 +52,19 @@ class CloudEventEncoder:
             id_prefix=self.key,
             request_id=str(incoming.request_id or key),
             stanza_bytes=stanza_bytes,
+            accepts_batches=incoming.context.accepts_batches,
         )
+        self._wants_thoughts = incoming.context.wants_thoughts
 
     def reads_thoughts(self, title: str | None) -> bool:
-        return True
+        return self._wants_thoughts
 
     def encode(self, event: TurnEvent) -> list[str]:
         kind, data = _event_data(event, self._uuid)
-        return self._writer.write(kind, data, extra_xml=result_form(data) if kind == "block.data" else "")
+        return self._writer.add(kind, data, extra_xml=result_form(data) if kind == "block.data" else "")
+
+    def flush(self) -> list[str]:
+        return self._writer.flush()
 
     def encode_update(self, stream_id: str) -> list[str]:
         return []
@@ -84,7 +90,8 @@ def encode_malformed_reply(malformed: MalformedRequest, agent: str, stanza_bytes
         request_id=malformed.request_id or malformed.stanza_id,
         stanza_bytes=stanza_bytes,
     )
-    return writer.write(*_event_data(Failed(f"not a request: {malformed.problem}", ErrorCode.BAD_REQUEST, False), key))
+    writer.add(*_event_data(Failed(f"not a request: {malformed.problem}", ErrorCode.BAD_REQUEST, False), key))
+    return writer.flush()
 
 
 def _event_data(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:

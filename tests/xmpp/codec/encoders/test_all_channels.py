@@ -97,7 +97,7 @@ def test_a_turn_that_runs_again_gives_the_same_ids(make_request: Callable[[], In
 @each_channel
 def test_ids_differ_by_request_text_and_position(make_request: Callable[[], InboundRequest]) -> None:
     ids = {
-        parse_stanza(make_encoder(make_request(), key=key).encode(text_event(text))[0]).get("id")
+        parse_stanza(encode_all(make_encoder(make_request(), key=key), text_event(text))[0]).get("id")
         for key in (KEY, UUID(int=KEY.int + 1))
         for text in ("one", "two", "a\ud800")
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -17,7 +18,9 @@ from spade_coreason.domain.messages import (
     Failed,
     MalformedRequest,
     Refused,
+    ReplyBatch,
     ReplyEvent,
+    RequestContext,
     StreamAborted,
     StreamChunk,
     StreamEnded,
@@ -56,7 +59,7 @@ def origin_of(message: Element) -> str | None:
 
 def test_a_program_gets_events_at_the_full_jid() -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
-    [stanza] = make_encoder(program_request(thread="t")).encode(text_event("hi"))
+    [stanza] = encode_all(make_encoder(program_request(thread="t")), text_event("hi"))
     element, event = parse_stanza(stanza), event_of(stanza)
     assert (element.get("to"), element.find(BODY)) == (DEVICE, None)
     assert event["id"] == element.get("id") == origin_of(element)
@@ -98,22 +101,64 @@ EVENTS: list[tuple[TurnEvent, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("event", "kind", "data"), EVENTS, ids=[kind for _, kind, _ in EVENTS])
 def test_every_event_is_a_cloud_event_to_a_program(event: TurnEvent, kind: str, data: dict[str, Any]) -> None:
-    [stanza] = make_encoder(program_request()).encode(event)
+    [stanza] = encode_all(make_encoder(program_request()), event)
     written = event_of(stanza)
     assert written["type"] == f"ai.coreason.{kind}"
     assert data.items() <= written["data"].items()
     assert decode(parse_stanza(stanza)) == ReplyEvent(AGENT, REQUEST_ID, kind, written["id"], written["data"])
 
 
+def test_events_travel_together_to_a_program_that_accepts_batches() -> None:
+    request = replace(program_request(thread="t"), context=RequestContext(accepts_batches=True))
+    events = (StreamStarted("s"), StreamChunk("s", 0, "hi <&>"), StreamEnded("s"), Completed("c", "completed"))
+    encoder = make_encoder(request)
+    assert [encoder.encode(event) for event in events] == [[], [], [], []]
+    [stanza] = encoder.flush()
+    assert encoder.flush() == []
+    element = parse_stanza(stanza)
+    batch = decode(element)
+    assert isinstance(batch, ReplyBatch)
+    single = [event_of(one) for one in encode_all(make_encoder(program_request(thread="t")), *events)]
+    assert [event.type for event in batch.events] == ["stream.start", "stream.chunk", "stream.end", "request.completed"]
+    assert [(event.event_id, event.data) for event in batch.events] == [(event["id"], event["data"]) for event in single]
+    assert element.get("id") == origin_of(element) == batch.events[-1].event_id
+    assert element.findtext(THREAD) == "t"
+
+
+@pytest.mark.parametrize("piece", HEAVY, ids=ascii)
+def test_no_batch_is_longer_than_a_stanza(piece: str) -> None:
+    request = replace(program_request(), context=RequestContext(accepts_batches=True))
+    for length in (10, 1_000, 3_000, 8_000, 30_000):
+        encoder = make_encoder(request, 32_768)
+        chunks = [StreamChunk("s", seq, piece * (length // len(piece) + 1)) for seq in range(12)]
+        stanzas = encode_all(encoder, *chunks, Completed("c", "active"))
+        assert longest_bytes(stanzas) <= 32_768
+        assert sum(stanza.count("request.completed") for stanza in stanzas) == 1
+
+
+def test_a_long_stream_is_sent_in_pieces_of_some_thousand_characters() -> None:
+    encoder = make_encoder(replace(program_request(), context=RequestContext(accepts_batches=True)))
+    sent = [encoder.encode(StreamChunk("s", seq, "word " * 20)) for seq in range(200)]
+    batches = [decode(parse_stanza(stanza)) for stanzas in sent for stanza in stanzas]
+    assert 10 < len(batches) < 40
+    seqs = [event.data["seq"] for batch in batches if isinstance(batch, ReplyBatch) for event in batch.events]
+    assert seqs == list(range(len(seqs)))
+
+
+def test_only_a_program_that_wants_thoughts_gets_them() -> None:
+    assert not make_encoder(program_request()).reads_thoughts(None)
+    assert make_encoder(replace(program_request(), context=RequestContext(wants_thoughts=True))).reads_thoughts(None)
+
+
 @pytest.mark.parametrize("thoughts", [["looking at 10:00"], ["looking at 10:01"], ["hm", "hm", "well"]])
 def test_thoughts_change_no_id_of_later_events(thoughts: list[str]) -> None:
     plain, thinking = make_encoder(program_request()), make_encoder(program_request())
     for thought in thoughts:
-        thinking.encode(BlockEmitted(ThinkingBlock(content=thought)))
-    expected = [event_of(plain.encode(event)[0])["id"] for event in (text_event("one"), text_event("two"))]
-    [first] = thinking.encode(text_event("one"))
-    between = thinking.encode(BlockEmitted(ThinkingBlock(content="between")))
-    [second] = thinking.encode(text_event("two"))
+        encode_all(thinking, BlockEmitted(ThinkingBlock(content=thought)))
+    expected = [event_of(encode_all(plain, event)[0])["id"] for event in (text_event("one"), text_event("two"))]
+    [first] = encode_all(thinking, text_event("one"))
+    between = encode_all(thinking, BlockEmitted(ThinkingBlock(content="between")))
+    [second] = encode_all(thinking, text_event("two"))
     assert [event_of(stanza)["id"] for stanza in (first, second)] == expected
     assert event_of(between[0])["id"] not in expected
 
@@ -124,7 +169,7 @@ def test_a_program_sees_no_typing() -> None:
 
 
 def test_a_request_without_an_id_of_its_own_is_answered_under_ours() -> None:
-    [stanza] = make_encoder(decode_request(message(envelope()))).encode(text_event("hi"))
+    [stanza] = encode_all(make_encoder(decode_request(message(envelope()))), text_event("hi"))
     assert event_of(stanza)["requestid"] == str(KEY)
 
 
@@ -152,8 +197,8 @@ def parse_result_form(stanza: str) -> tuple[str | None, list[tuple[str, list[str
 
 def test_keys_and_values_are_a_form_to_a_program() -> None:
     data = {"city": "<&'>", "°C": 7.5, "wet": False, "tags": ["a", 1], "wind": None, "more": {"a": [1]}, "note": "x\ny"}
-    [stanza] = make_encoder(program_request()).encode(
-        BlockEmitted(DataBlock(data=data, view_hint="KEY_VALUE", title="Berlin & more"))
+    [stanza] = encode_all(
+        make_encoder(program_request()), BlockEmitted(DataBlock(data=data, view_hint="KEY_VALUE", title="Berlin & more"))
     )
     assert parse_result_form(stanza) == (
         "Berlin & more",
@@ -176,7 +221,7 @@ def test_keys_and_values_are_a_form_to_a_program() -> None:
 
 def test_a_table_is_a_form_to_a_program() -> None:
     data = {"columns": ["city", "°C"], "rows": [{"city": "Berlin", "°C": 7}, {"city": "Rom", "secret": 1}]}
-    [stanza] = make_encoder(program_request()).encode(BlockEmitted(DataBlock(data=data, view_hint="TABLE")))
+    [stanza] = encode_all(make_encoder(program_request()), BlockEmitted(DataBlock(data=data, view_hint="TABLE")))
     assert parse_result_form(stanza) == (None, [("city", []), ("°C", [])], [[["Berlin"], ["7"]], [["Rom"], []]])
     assert event_of(stanza)["data"]["data"] == data
 
@@ -196,7 +241,7 @@ def test_a_table_is_a_form_to_a_program() -> None:
     ids=lambda block: f"{block.view_hint} {block.data}"[:40],
 )
 def test_data_that_fit_no_form_are_sent_without_one(block: DataBlock) -> None:
-    [stanza] = make_encoder(program_request()).encode(BlockEmitted(block))
+    [stanza] = encode_all(make_encoder(program_request()), BlockEmitted(block))
     assert parse_stanza(stanza).find(DATA_FORM) is None
     assert event_of(stanza)["data"]["data"] == block.data
 
@@ -206,7 +251,7 @@ def test_a_form_that_does_not_fit_into_the_stanza_is_left_out() -> None:
         block = DataBlock(data={"text": "x" * length}, view_hint="KEY_VALUE")
         return [
             parse_stanza(stanza).find(DATA_FORM) is not None
-            for stanza in make_encoder(program_request(), 10_000).encode(BlockEmitted(block))
+            for stanza in encode_all(make_encoder(program_request(), 10_000), BlockEmitted(block))
         ]
 
     assert has_form(3_000) == [True]
@@ -216,7 +261,7 @@ def test_a_form_that_does_not_fit_into_the_stanza_is_left_out() -> None:
 
 
 def test_characters_that_xml_forbids_are_sent_in_json() -> None:
-    [stanza] = make_encoder(program_request()).encode(StreamChunk("s", 0, "\x00\x1b\r\n\ud800"))
+    [stanza] = encode_all(make_encoder(program_request()), StreamChunk("s", 0, "\x00\x1b\r\n\ud800"))
     assert event_of(stanza)["data"]["chunk"] == "\x00\x1b\r\n?"
 
 
@@ -249,7 +294,7 @@ async def test_an_event_that_is_too_long_arrives_whole(piece: str) -> None:
 
 
 def test_fragments_name_their_event_index_and_count() -> None:
-    stanzas = make_encoder(program_request(thread="t"), 10_000).encode(text_event("x" * 30_000))
+    stanzas = encode_all(make_encoder(program_request(thread="t"), 10_000), text_event("x" * 30_000))
     events = [event_of(stanza) for stanza in stanzas]
     count = len(stanzas)
     assert count > 3
@@ -272,9 +317,9 @@ async def test_fragments_of_any_text_arrive_in_any_order_and_more_than_once(seed
     for _ in range(3):
         text = "".join(rng.choices('ab &<>"\\é\N{ROCKET}\x00\r\n. ', k=rng.randrange(30_000)))
         encoder = make_encoder(program_request(), 10_000)
-        fragments = encoder.encode(StreamChunk("s", 0, text))
+        fragments = encode_all(encoder, StreamChunk("s", 0, text))
         rng.shuffle(fragments)
-        chunk, _ = await receive(fragments * 2 + encoder.encode(Completed("c", "active")))
+        chunk, _ = await receive(fragments * 2 + encode_all(encoder, Completed("c", "active")))
         assert chunk.data["chunk"] == text
         assert longest_bytes(fragments) <= 10_000
 
