@@ -108,8 +108,22 @@ class Refused:
     """False if only a program is told."""
 
 
+@value
+class Repeated:
+    """The events that follow are the whole reply to a request that was answered before. Earlier events do not count."""
+
+
 TurnEvent: TypeAlias = (
-    TextEmitted | BlockEmitted | StreamStarted | StreamChunk | StreamEnded | StreamAborted | Completed | Failed | Refused
+    TextEmitted
+    | BlockEmitted
+    | StreamStarted
+    | StreamChunk
+    | StreamEnded
+    | StreamAborted
+    | Completed
+    | Failed
+    | Refused
+    | Repeated
 )
 
 

@@ -196,7 +196,8 @@ def _raise_if_failed(jid: str, final_event: ReplyEvent) -> None:
 def collect_answer(jid: str, events: list[PeerEvent]) -> PeerAnswer:
     """Build the reply from its events: blocks and streams in the order of their start, with two line breaks between them.
 
-    A turn that was interrupted and runs again may send other text. Then the newer text counts, from where it differs.
+    A turn that was interrupted and runs again may send other text. Then the newer text counts, from where it differs. A reply
+    that is repeated as a whole takes the place of what came before it.
     """
     texts: dict[str, dict[int, str]] = {}
     data: dict[str, Mapping[str, Any]] = {}
@@ -210,6 +211,9 @@ def collect_answer(jid: str, events: list[PeerEvent]) -> PeerAnswer:
             texts[str(event.data.get("stream_id"))] = {0: replacement}
         elif event.type == "stream.start":
             texts.setdefault(str(event.data.get("stream_id")), {})
+        elif event.type == "request.repeated":
+            texts.clear()
+            data.clear()
         elif event.type == "block.data":
             data[str(event.data.get("id", number))] = event.data
         elif event.type == "request.completed":

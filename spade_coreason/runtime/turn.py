@@ -216,7 +216,7 @@ class Turn:
             status = conversation.complete(status)
         final_messages = output.finish(final_event)
         usage = sum_usage(output.events) if output.events else {}
-        text = _encode_turn(self._interaction_fields(usage))
+        text = _encode_turn(self._interaction_fields(usage, final_event))
         # Prune
         windows, record = services.history_windows, active.record
         turn, turns, window_start = windows.append(active.turns, text, record.turns + 1, active.variables)
@@ -256,7 +256,12 @@ class Turn:
         """
         variables = [*self.changes.close(), *usage]
         commit = self.services.repository.inbox.finish(
-            self.queued.inbox_row, self.conversation.record, turn, self.output.stored_reply, variables
+            self.queued.inbox_row,
+            self.conversation.record,
+            turn,
+            self.output.stored_reply,
+            variables,
+            is_command=turn is None,
         )
         commit.on_stored(partial(self._send_final, final_messages))
         return commit
@@ -276,7 +281,7 @@ class Turn:
             log.exception("%s: cannot send the answer to %s", self.services.jid, self.queued.incoming.sender)
             self.services.metrics.record_failure("an answer cannot be sent; see the log")
 
-    def _interaction_fields(self, usage: dict[str, Any]) -> dict[str, Any]:
+    def _interaction_fields(self, usage: dict[str, Any], final_event: TurnEvent) -> dict[str, Any]:
         """Build the fields of the `Interaction`. `usage` is the turn's use of language models."""
         request, reply, incoming = self.request, self.output, self.queued.incoming
         key = reply.channel.key
@@ -295,6 +300,10 @@ class Turn:
             meta["nickname"] = nickname
         if usage:
             meta["usage"] = usage
+        if isinstance(final_event, Failed) and final_event.incident is not None:
+            meta["incident"] = final_event.incident
+        elif self.changes.is_ended:
+            meta["state"] = "completed"
         return {
             "interaction_id": key,
             "timestamp": self.started_at,

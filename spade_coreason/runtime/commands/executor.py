@@ -160,7 +160,7 @@ class CommandExecutor:
         if mailbox.active is None:  # it was deleted, and must not be created again
             await repository.inbox.store_reply(queued.inbox_row, reply)
         else:
-            await repository.inbox.finish(queued.inbox_row, active.record, None, reply)
+            await repository.inbox.finish(queued.inbox_row, active.record, None, reply, is_command=True)
         await queued.stored
         self._services.outbox.send_final(queued.inbox_row, messages)
 

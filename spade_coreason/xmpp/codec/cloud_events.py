@@ -151,6 +151,12 @@ class EventWriter:
         return f"{self._opening}{stanza_id}'>{content}{_origin_id_element(stanza_id)}</message>"
 
 
+def readdress(stanza: str, to: str) -> str:
+    """Return a stanza of an `EventWriter` for another recipient."""
+    _, _, rest = stanza.partition("' id='")
+    return f"<message to='{escape_attribute(to)}' id='{rest}"
+
+
 def _origin_id_element(stanza_id: str) -> str:
     return f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/>"
 
