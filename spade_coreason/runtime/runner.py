@@ -7,6 +7,7 @@ by `Runner.receive`, and messages go out by its `Transport`. `gateway` lists the
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -19,7 +20,7 @@ from ..contracts import Agent, ErrorCode, Interceptor
 from ..contracts.base import utc_now
 from ..domain.conversation import RUN, Outcome
 from ..domain.jid import bare_jid
-from ..domain.messages import Failed, InboundRequest, TextEmitted
+from ..domain.messages import Failed, InboundRequest, Refused, TextEmitted
 from ..domain.translation import LANGUAGE, translate, use_language
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
@@ -280,6 +281,11 @@ class Runner:
         self._is_accepting = False
         return await self._mailboxes.drain(grace_s)
 
+    @property
+    def is_cancelling_turns(self) -> bool:
+        """True while a stop cancels the running turns, whose requests run again after the next start."""
+        return self._mailboxes.is_cancelling_turns
+
     async def close(self) -> None:
         """Close the agent, after `drain`: end the background tasks and run `shutdown()`."""
         self._services.reply_timers.stop()
@@ -414,6 +420,9 @@ class Runner:
             return
         if self._outbox.late_replies:
             await self._outbox.wait_until_arrived(bare_jid(incoming.reply_address))
+        if incoming.context.deadline and incoming.context.deadline <= time.time():
+            self._refuse_overdue(queued)
+            return
         # Load
         active = mailbox.active or await self.loader.load(mailbox)
         now = self._clock()
@@ -437,7 +446,8 @@ class Runner:
             self._outbox.send([self._services.transport.encode_displayed(incoming)])
         # Execute
         output = self._open_output(active, queued)
-        turn = Turn(self._services, mailbox, active, queued, output, now)
+        person = active.person if not incoming.hops else await self.loader.load_person(active, incoming)
+        turn = Turn(self._services, mailbox, active, queued, output, now, person)
         final_event = await turn.run(turn.assist)
         # Update, prune and save
         if turn.is_deleted:
@@ -516,6 +526,12 @@ class Runner:
         await queued.stored
         if final_messages:
             self._outbox.send_final(queued.inbox_row, final_messages)
+
+    def _refuse_overdue(self, queued: QueuedRequest) -> None:
+        """Refuse a request whose sender no longer waits for the reply."""
+        text = translate("There is no time left for this request. It waited too long.")
+        self._outbox.send_problem(queued.incoming, Refused(text, ErrorCode.TIMEOUT), queued.key)
+        self.repository.inbox.close(queued.inbox_row)
 
     async def _report_storage_failure(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
         """Tell the sender that nothing can be stored, and run the request again later if it is in the inbox.

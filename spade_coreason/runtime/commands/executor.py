@@ -182,7 +182,7 @@ class CommandExecutor:
         services = self._services
         channel = services.transport.open_reply(queued.incoming, queued.key)
         output = TurnOutput(channel, send, queued.key, services.reply_timers)
-        return Turn(services, mailbox, active, queued, output, services.clock())
+        return Turn(services, mailbox, active, queued, output, services.clock(), active.person)
 
     async def _run_agent_command(
         self, turn: Turn, agent_command: AgentCommand, values: Mapping[str, Any], *, sends_reply: bool
