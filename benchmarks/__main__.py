@@ -73,7 +73,7 @@ QUICK_SESSIONS = SessionLoad((100, 2_000), rounds=1, times=5, turns=400)
 RECALL = "recall"
 LLM_OVERHEAD = "thinking"
 EXCHANGE = "exchange"
-FULL_EXCHANGE = Load(rounds=16, messages=1024, pings=30)
+FULL_EXCHANGE = Load(rounds=12, messages=1024, pings=30)
 QUICK_EXCHANGE = Load(rounds=1, messages=128, pings=10)
 PARTS = (*SERVERS, EXCHANGE, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, LLM_OVERHEAD)
 WITHOUT_SERVER = {MEMORY, SESSIONS, RECALL, LLM_OVERHEAD}

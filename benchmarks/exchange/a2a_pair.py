@@ -25,6 +25,9 @@ from starlette.applications import Starlette
 
 from .pair import TIMEOUT_S, AskInConversation, Place, ask_in_turn
 
+KEEPALIVE_S = 600
+"""Connections stay open between two rounds."""
+
 
 class Echo(AgentExecutor):  # type: ignore[misc]  # the types of the SDK are in an environment of its own
     """Answers every message with one of the same text."""
@@ -47,7 +50,9 @@ async def answerer(place: Place) -> AsyncIterator[str]:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         handler = DefaultRequestHandler(Echo(), InMemoryTaskStore(), _card(url))
         application = Starlette(routes=create_jsonrpc_routes(handler, "/"))
-        server = uvicorn.Server(uvicorn.Config(application, log_level="warning", access_log=False))
+        server = uvicorn.Server(
+            uvicorn.Config(application, log_level="warning", access_log=False, timeout_keep_alive=KEEPALIVE_S)
+        )
         serving = asyncio.create_task(server.serve([listener]))
         yield url
         server.should_exit = True
@@ -57,7 +62,7 @@ async def answerer(place: Place) -> AsyncIterator[str]:
 @asynccontextmanager
 async def asker(place: Place) -> AsyncIterator[AskInConversation]:
     """Run the client of the SDK, with connections that stay open."""
-    limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
+    limits = httpx.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=KEEPALIVE_S)
     async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits) as http:
         client = ClientFactory(ClientConfig(streaming=False, httpx_client=http)).create(_card(place.address))
 

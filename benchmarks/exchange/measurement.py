@@ -73,25 +73,25 @@ class ExchangeMeasured(Measured):
     asker_cpu_us: float
 
 
-def find_kinds(wanted: Iterable[str]) -> tuple[list[str], list[str]]:
+def find_kinds(wanted: Iterable[str], peers_python: Path = PEERS_PYTHON) -> tuple[list[str], list[str]]:
     """Return the kinds that can run, with slixmpp for the ratios, and a line for each that cannot."""
     found, missing = [RAW], []
     for name in wanted:
         if name == RAW:
             continue
-        if (problem := _find_problem(KINDS[name])) is None:
+        if (problem := _find_problem(KINDS[name], peers_python)) is None:
             found.append(name)
         else:
             missing.append(f"{name} is not compared: {problem}; `make bench-peers` installs it")
     return found, missing
 
 
-def _find_problem(kind: Kind) -> str | None:
+def _find_problem(kind: Kind, peers_python: Path) -> str | None:
     if not kind.packages:
         return None
-    if not PEERS_PYTHON.exists():
+    if not peers_python.exists():
         return "it is not installed"
-    command = [str(PEERS_PYTHON), "-c", f"import {', '.join(kind.packages)}"]
+    command = [str(peers_python), "-c", f"import {', '.join(kind.packages)}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return done.stderr.strip().splitlines()[-1] if done.returncode else None
 
