@@ -18,6 +18,8 @@ INBOX_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:inbox")
 
 THREAD_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:thread")
 
+STEP_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:step")
+
 EXPORT_SCHEMA = "ai.coreason.export"
 """The schema that an export of a person's data names."""
 
@@ -60,6 +62,14 @@ def derive_inbox_key(agent: str, sender: str, stanza_id: str, content: str, arch
     object.__setattr__(key, "int", int.from_bytes(digest.digest()[:16], "big") & _VERSION_MASK | _VERSION_5)
     object.__setattr__(key, "is_safe", SafeUUID.unknown)
     return key
+
+
+def derive_step_key(request: UUID, name: str, number: int) -> UUID:
+    """Derive the idempotency key of a durable step, the same in every run of its request.
+
+    `request` is the inbox key of the request. `number` counts the uses of the name within its turn.
+    """
+    return uuid5(STEP_NAMESPACE, f"{request}\0{number}\0{name}")
 
 
 def derive_thread(session: UUID, peer: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 from spade_coreason import AgentInteractionMemory, StoreError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backup import back_up, restore
-from spade_coreason.storage.records import Variable
+from spade_coreason.storage.records import StoredStep, Variable
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SQLITE, execute, read_all_tables
 from tests.support.records import AGENT, ALICE, NOW, new_conversation, receive_request, store_turn
@@ -32,7 +32,8 @@ async def fill(url: str, memory_dir: Path, turns: int = 30) -> None:
     row = new_conversation(repository)
     for number in range(turns):
         row = await store_turn(repository, row, Variable("person", ALICE, "v", f'"{number} ☂"'), answer='["<message/>"]')
-    await receive_request(repository, key=b"k" * 16)
+    request = await receive_request(repository, key=b"k" * 16)
+    await repository.inbox.save_step(request, StoredStep("charge", 1, "0" * 64, '"☂"'))
     await database.close()
     memory = AgentInteractionMemory(AGENT, memory_dir)
     memory.add_information("t", "a plane on Friday ☂")
