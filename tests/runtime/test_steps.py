@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import event
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, command
+from spade_coreason.contracts.authoring import OnUncertain
 from spade_coreason.exceptions import PeerFailedError, StepMismatchError, StepUncertainError
 from spade_coreason.runtime.steps import (
     MAX_RESULT_BYTES,
@@ -26,11 +27,11 @@ from spade_coreason.runtime.steps import (
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import DELETE_STEPS, SAVE_STEP
 from spade_coreason.testing import Policy
-from tests.support.databases import SQLITE, WriterGate, read_rows
+from tests.support.databases import SQLITE, WriterGate, count_commits, read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.records import receive_request
-from tests.support.runner import RunnerHarness
-from tests.support.wait import TIMEOUT_S
+from tests.support.runner import RememberingAgent, RunnerHarness
+from tests.support.wait import TIMEOUT_S, eventually
 
 KEY = UUID("6f9619ff-8b86-d011-b42d-00c04fc964ff")
 
@@ -230,18 +231,13 @@ async def test_steps_of_concurrent_tasks_are_numbered_in_the_order_of_their_call
             for _ in range(random.randrange(5)):
                 await asyncio.sleep(0)
             if number == 6:
+                await eventually(lambda: len(agent.calls) >= 9)  # all others have finished
                 await agent.hang()
             return agent.note(number)
 
         return await asyncio.gather(*(session.run_once("fetch", fetch, number) for number in range(10)))
 
-    class PatientAgent(InterruptedAgent):
-        async def hang(self) -> None:
-            while len(self.calls) < 9:  # until all others have finished
-                await asyncio.sleep(0)
-            await super().hang()
-
-    agent = PatientAgent(work)
+    agent = InterruptedAgent(work)
     fetched = await run_interrupted(agent)
     assert [result[0] for result in fetched] == list(range(10))
     assert sorted(agent.calls) == [(number,) for number in range(10)]
@@ -328,14 +324,15 @@ async def test_a_turn_with_other_arguments_fails_also_if_the_agent_catches_it(ex
 async def test_mistakes_in_a_step_are_errors_of_the_agent() -> None:
     async def work(agent: InterruptedAgent, session: Session) -> Any:
         problems = []
-        for name, function, args, options in (
-            ("", agent.note, (), {}),
-            ("a", agent.note, (object(),), {}),
-            ("b", object, (), {}),
-            ("c", agent.note, (), {"on_uncertain": "hope"}),
+        wrong: Any = session
+        for work in (
+            wrong.run_once("", agent.note),
+            wrong.run_once("a", agent.note, object()),
+            wrong.run_once("b", object),
+            wrong.run_once("c", agent.note, on_uncertain="hope"),
         ):
             try:
-                await session.run_once(name, function, *args, **options)
+                await work
             except ValueError as error:
                 problems.append(str(error))
         return problems
@@ -344,10 +341,11 @@ async def test_mistakes_in_a_step_are_errors_of_the_agent() -> None:
     async with AgentTester(agent) as t:
         problems = json.loads((await t.ask("go")).text)
     assert agent.calls == []
+    not_serializable = "Object of type object is not JSON serializable"
     assert problems == [
         "the name of a durable step must be a text of 1 to 200 characters, not ''",
-        "the durable step 'a': Object of type object is not JSON serializable; its arguments must be JSON values",
-        "the durable step 'b': Object of type object is not JSON serializable; its result is not stored: it must be a JSON value",
+        f"the durable step 'a': {not_serializable}; its arguments must be JSON values",
+        f"the durable step 'b': {not_serializable}; its result is not stored: it must be a JSON value",
         'on_uncertain must be "retry" or "fail", not \'hope\'',
     ]
 
@@ -368,9 +366,8 @@ async def test_a_command_of_an_agent_has_durable_steps() -> None:
     class Shop:
         manifest = AgentDefinition.simple("shop")
 
-        @command()
+        @command("buy", "Buy something")
         async def buy(self, session: Session) -> str:
-            """Buy something."""
             bought = await session.run_once("buy", lambda idempotency_key: [idempotency_key])
             return str(UUID(bought[0]))
 
@@ -428,19 +425,38 @@ async def test_a_turn_without_steps_executes_no_statement_about_steps(tmp_path: 
         queries.append(statement)
 
     writes.on_batch = record_batch
-    for texts, is_redelivered in ((["a", "b"], False), ([], True)):
-        async with RunnerHarness(f"{SQLITE}{tmp_path}/platform.db") as harness:
+    agent = RememberingAgent(release=asyncio.Event())
+    harness = RunnerHarness(f"{SQLITE}{tmp_path}/platform.db", agent)
+    for is_redelivered in (False, True):
+        async with harness:
             database = harness.database
             database._writer_hook = writes
             for engine in (database._reader_engine.sync_engine, database._writer_engine):  # type: ignore[attr-defined]  # of SQLite's
                 event.listen(engine, "before_cursor_execute", record_query)
-            for text in texts:
-                await harness.receive_and_wait(text, text)
             if is_redelivered:
+                assert agent.release is not None
+                agent.release.set()
                 await harness.runner.wait_until_idle()
             else:
-                row = await receive_request(harness.repository, request=harness.make_request("c"))
-    assert row
+                await harness.receive("go")
+                await agent.started.wait()
+    assert len(agent.observations) == 1
     assert statements
     assert not {SAVE_STEP, DELETE_STEPS} & set(statements)
     assert [query for query in queries if "steps" in query] == []
+
+
+@pytest.mark.parametrize(("on_uncertain", "commits"), [("retry", 1), ("fail", 2)])
+async def test_a_step_costs_one_commit_or_two(tmp_path: Path, on_uncertain: OnUncertain, commits: int) -> None:
+    url, counted = f"{SQLITE}{tmp_path}/platform.db", list[int]()
+
+    async def work(agent: InterruptedAgent, session: Session) -> Any:
+        counted.append(count_commits(url))
+        for number in range(10):
+            await session.run_once("note", agent.note, number, on_uncertain=on_uncertain)
+        counted.append(count_commits(url))
+
+    async with AgentTester(InterruptedAgent(work), database=url) as t:
+        await t.ask("first")
+        await t.ask("second")
+    assert counted[3] - counted[2] <= 10 * commits + 1  # the request itself may be written meanwhile
