@@ -1,4 +1,4 @@
-"""Values of agents as JSON text, for what is stored: exactly the values that come back equal."""
+"""Values of agents as JSON text. Only values that come back equal are accepted."""
 
 from __future__ import annotations
 

@@ -54,9 +54,9 @@ class TurnUsage:
     ) -> Completion:
         """Call `model.complete` with the request that `prepare` makes, as a durable step, and count its tokens.
 
-        In a turn that runs again, a completion of the earlier run comes from the journal: the model is not asked, `listener`
-        receives the text at once, and the tokens count as those of this turn. The server's count is used if it sends one, else
-        an estimate from the messages and the received text.
+        In a turn that runs again, a completion of the earlier run comes from the journal, and the model is not asked. Then
+        `listener` receives its text at once, and its tokens count as those of this turn. The server's count is used if it
+        sends one, else an estimate from the messages and the received text.
         """
         cost: Counter[str] = Counter()
         completions: list[Completion] = []

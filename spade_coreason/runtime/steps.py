@@ -85,8 +85,8 @@ class StepJournal:
     def begin(self, name: str, arguments: object = None, *, on_uncertain: OnUncertain = "retry") -> DurableStep:
         """Begin the next use of a step. If it is finished, its result is that of an earlier run.
 
-        ValueError if the name is no text of at most 200 characters, or the arguments are not JSON; RuntimeError after the turn.
-        StepMismatchError if an earlier run gave other arguments. StepUncertainError if an earlier run was cut off in it, and
+        ValueError if the name is not a text of at most 200 characters, or the arguments are not JSON. RuntimeError after the
+        turn. StepMismatchError if an earlier run gave other arguments. StepUncertainError if an earlier run was cut off in it, and
         `on_uncertain` is "fail".
         """
         self._require_open()
