@@ -81,7 +81,7 @@ class Session(SessionHandle, Protocol):
         `idempotency_key`, it gets a text that is the same in every run of this step.
 
         A step that raises is not stored. One that was cut off is uncertain: "retry" calls the function again, with the same
-        key. "fail" stores the intention first, and raises StepUncertainError in the next run; so it does if the function raised.
+        key. "fail" stores the intention first, and raises StepUncertainError in the next run, also if the function raised.
 
         Raise ValueError, which names the step, if an argument or the result is not JSON, or the result has more than 1 MiB.
         Raise StepMismatchError if an earlier run gave other arguments; the turn then fails. Raise StoreError if the result

@@ -86,7 +86,7 @@ class StepJournal:
         """Begin the next use of a step. If it is finished, its result is that of an earlier run.
 
         ValueError if the name is not a text of at most 200 characters, or the arguments are not JSON. RuntimeError after the
-        turn. StepMismatchError if an earlier run gave other arguments. StepUncertainError if an earlier run was cut off in it, and
+        turn. StepMismatchError if an earlier run gave other arguments. StepUncertainError if an earlier run was cut off, and
         `on_uncertain` is "fail".
         """
         self._require_open()

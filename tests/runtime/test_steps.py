@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import event
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, command
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, StoreError, command
 from spade_coreason.contracts.authoring import OnUncertain
 from spade_coreason.exceptions import PeerFailedError, StepMismatchError, StepUncertainError
 from spade_coreason.runtime.steps import (
@@ -26,10 +26,10 @@ from spade_coreason.runtime.steps import (
 )
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import DELETE_STEPS, SAVE_STEP
-from spade_coreason.testing import Policy
+from spade_coreason.testing import Policy, RunnerTimings
 from tests.support.databases import SQLITE, WriterGate, count_commits, read_rows
 from tests.support.errors import ExpectedErrors
-from tests.support.records import receive_request
+from tests.support.records import NOT_REMEMBERED, receive_request
 from tests.support.runner import RememberingAgent, RunnerHarness
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -376,6 +376,46 @@ async def test_a_command_of_an_agent_has_durable_steps() -> None:
     async with AgentTester(Shop) as t:
         [text] = await t.say("/buy")
         assert str(UUID(text)) == text
+
+
+async def test_steps_are_known_when_the_turn_runs_again_because_it_could_not_be_stored(
+    tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    file, away, is_first = tmp_path / "platform.db", tmp_path / "away.db", [True]
+
+    async def work(agent: InterruptedAgent, session: Session) -> Any:
+        noted = await session.run_once("note", agent.note)
+        if is_first.pop():
+            file.rename(away)
+        is_first.append(False)
+        return noted
+
+    agent, policy = InterruptedAgent(work), Policy(timings=RunnerTimings(retry_s=0.05))
+    async with AgentTester(agent, database=f"{SQLITE}{file}", policy=policy) as t:
+        t.send("go")
+        assert (await t.message()).text == NOT_REMEMBERED
+        await eventually(lambda: sum("cannot store a request" in line for line in expected_errors.logged) >= 2)
+        away.rename(file)  # until then the steps cannot be read either
+        assert len(json.loads((await t.message()).text or "")) == 1
+    assert agent.calls == [()]
+    expected_errors("cannot store a request of tester@localhost", "the file is missing")
+
+
+async def test_a_step_that_cannot_be_stored_raises_and_is_no_result(tmp_path: Path, expected_errors: ExpectedErrors) -> None:
+    file, away = tmp_path / "platform.db", tmp_path / "away.db"
+
+    async def work(agent: InterruptedAgent, session: Session) -> Any:
+        file.rename(away)
+        with pytest.raises(StoreError, match="the file is missing"):
+            await session.run_once("note", agent.note)
+        away.rename(file)
+        return await session.run_once("note", agent.note)
+
+    agent = InterruptedAgent(work)
+    async with AgentTester(agent, database=f"{SQLITE}{file}") as t:
+        assert len(json.loads((await t.ask("go")).text)) == 1
+    assert agent.calls == [(), ()]
+    expected_errors("the file is missing")
 
 
 # What is left
