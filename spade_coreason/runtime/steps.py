@@ -62,14 +62,15 @@ class StepJournal:
     would run again.
     """
 
-    __slots__ = ("_earlier", "_inbox", "_inbox_row", "_key", "_numbers", "_total_bytes", "is_closed", "mismatch")
+    __slots__ = ("_earlier", "_inbox", "_inbox_row", "_key", "_numbers", "_step_count", "_total_bytes", "is_closed", "mismatch")
 
     def __init__(self, inbox: Inbox, inbox_row: int, key: UUID) -> None:
         self._inbox = inbox
         self._inbox_row = inbox_row
         self._key = key
         self._earlier: dict[tuple[str, int], StoredStep] | None = None
-        self._numbers: Counter[str] | None = None
+        self._numbers: Counter[str] | None = None  # made by the first step: most turns have none
+        self._step_count = 0
         self._total_bytes = 0
         self.is_closed = False
         """True if the turn has ended, so that there are no more steps."""
@@ -91,10 +92,11 @@ class StepJournal:
         """
         self._require_open()
         given = hash_arguments(name, arguments)
+        if self._step_count >= MAX_STEPS:
+            raise RuntimeError(f"a turn has at most {MAX_STEPS:,} durable steps")
         if self._numbers is None:
             self._numbers = Counter()
-        if self._numbers.total() >= MAX_STEPS:
-            raise RuntimeError(f"a turn has at most {MAX_STEPS:,} durable steps")
+        self._step_count += 1
         self._numbers[name] += 1
         number = self._numbers[name]
         key = str(derive_step_key(self._key, name, number))

@@ -105,11 +105,12 @@ class Inbox:
             now = to_micros(conversation.status.last_interaction)
             rows += [(SAVE_VARIABLE, (self._agent, v.scope, v.holder, v.name, v.value, now)) for v in variables]
         rows.append((ANSWER, (inbox_row, CLOSED if answer is None else ANSWERED, answer)))
-        if inbox_row in self._database.inbox_rows_with_steps:
+        rows_with_steps = self._database.inbox_rows_with_steps
+        if has_steps := inbox_row in rows_with_steps:
             rows.append((DELETE_STEPS, (inbox_row,)))
         stored = self._database.submit(rows, is_turn_end=True)
-        if len(rows) > 1 and rows[-1][0] == DELETE_STEPS:
-            stored.on_stored(lambda _: self._database.inbox_rows_with_steps.discard(inbox_row))
+        if has_steps:
+            stored.on_stored(lambda _: rows_with_steps.discard(inbox_row))
         if answer is None:
             stored.on_stored(lambda _: self._open_rows.discard(inbox_row))
         return stored
