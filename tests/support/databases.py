@@ -19,7 +19,7 @@ from spade_coreason.storage import migrations, open_database
 from spade_coreason.storage.database import Database, WriterHook
 
 SQLITE = "sqlite+aiosqlite:///"
-TABLES = ("conversations", "interactions", "variables", "inbox", "steps")
+TABLES = ("conversations", "interactions", "variables", "inbox")
 RECEIVED, ANSWERED, CLOSED = range(3)
 """The states of a row in the inbox."""
 
