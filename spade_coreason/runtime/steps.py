@@ -159,7 +159,7 @@ class StepJournal:
 
 
 CURRENT_JOURNAL: ContextVar[StepJournal | None] = ContextVar("current_journal", default=None)
-"""The journal of the turn that runs in this task."""
+"""The journal of the turn that runs in this task. It is closed once the turn has ended."""
 
 
 class JournalAccess(Protocol):

@@ -97,7 +97,8 @@ class Turn:
         services, mailbox, output, steps = self.services, self.mailbox, self.output, self.steps
         if self.queued.is_redelivered:
             await steps.load()
-        token, journal_token = CURRENT_REQUEST.set(self.request), CURRENT_JOURNAL.set(steps)
+        token = CURRENT_REQUEST.set(self.request)
+        CURRENT_JOURNAL.set(steps)
         task = mailbox.worker
         deadline, syncs = None, DeferredSyncs()
         running = services.crash_guard.running
@@ -151,7 +152,6 @@ class Turn:
             )
         finally:
             steps.is_closed = True
-            CURRENT_JOURNAL.reset(journal_token)
             CURRENT_REQUEST.reset(token)
         if (reported_error := output.reported_error) is not None:
             services.metrics.record_failure("it reported an error")
