@@ -46,13 +46,14 @@ test: $(VENV)/.ready
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a
-# request that ends the process under twenty agents and fifty long turns; attacks, kills and cuts, whose tables go into
+# request that ends the process under twenty agents and fifty long turns; durable steps under 200 kills; attacks, kills and cuts, whose tables go into
 # docs/explanation/chaos.md (two hours); thousands of mutated stanzas, others in each run.
 ATTACK_SECONDS ?= 60
 chaos: $(VENV)/.ready
 	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/muc/test_crowds.py
 	@CHAOS_ROUNDS=5000 $(BIN)/pytest tests/memory/interaction/test_journal.py -k killed_at_any_instant
 	@LONG_TURNS=50 OTHER_AGENTS=19 $(BIN)/pytest tests/app/test_crashes.py
+	@STEP_KILLS=100 $(BIN)/pytest tests/app/test_steps.py
 	@EXAMPLES=5000 $(BIN)/pytest tests/xmpp/test_mutations.py tests/xmpp/codec/test_mutations.py
 	@$(BIN)/python -m tests.chaos kills --write
 	@$(BIN)/python -m tests.chaos attacks --seconds $(ATTACK_SECONDS) --write

@@ -199,7 +199,7 @@ class LLMAgent:
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         """Answer one request. When cancelled, close the request to the model and cancel its tools."""
         name = self._manifest.metadata.name
-        turn_usage = TurnUsage(name, self._model.models[0])
+        turn_usage = TurnUsage(name, self._model.models[0], session)
         person = str(request.metadata.get(ROOT_SENDER, session.identity.id))  # a budget counts for them, whoever asks for them
         meter = BudgetMeter(self._budgets, self._usage, turn_usage, person, _conversation_id(request, session))
         guard = self._guardrails.for_turn(name, response, meter)
@@ -275,7 +275,7 @@ class LLMAgent:
             tools += build_memory_tools(self._memory, _conversation_id(request, session))
         if self._peers is not None and self._agents:
             tools.append(build_ask_agent_tool(self._peers, self._agents, self._limits.tool_timeout_s))
-        return Toolbox(tools, self._limits)
+        return Toolbox(tools, self._limits, session)
 
 
 def _model_name(manifest: AgentDefinition, stand_in: StandIn | None) -> str:

@@ -43,7 +43,7 @@ async def export_person(
     - `incidents`: the failures that the person was told of. The exceptions behind them are for the operator: they may contain
       secrets of the agent.
     - `requests`: the messages of the last seven days. Only unfinished ones have their text, and those that ended the process;
-      that of others is not stored.
+      that of others is not stored. Those whose turn was interrupted have its durable `steps`.
     """
     owner, records, conversation_ids = await find_person_records(repository, owner)
     entries = await memory.aget_entries() if memory is not None else {}
@@ -102,6 +102,11 @@ def _export_request(record: InboxRecord) -> dict[str, Any]:
     for name, text in (("request", record.request), ("answer", record.reply)):
         if text is not None:
             request[name] = _parse_json(text)
+    if record.steps:
+        request["steps"] = [
+            {"name": step.name, "use": step.number, **({} if step.result is None else {"result": _parse_json(step.result)})}
+            for step in record.steps
+        ]
     return request
 
 

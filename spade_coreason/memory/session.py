@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ..contracts import Identity, Interaction, MemoryStrategy
-from ..contracts.authoring import VariableScope
+from ..contracts.authoring import OnUncertain, VariableScope
 from ..domain.history import StoredTurn, parse_interactions, parse_turns, turn_text
+from ..domain.json_text import dump_json
 from ..domain.text import extract_keywords, text_coverage
 from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, AgentRepository, CompactionState, StoredConversation, Variable
 from .conversation import Variables
@@ -57,10 +58,9 @@ class SessionChanges:
         if key in (COMPACTION_VARIABLE, TOKENS_VARIABLE):
             raise ValueError(f'variable "{key}" is reserved for the platform; choose another name')
         try:
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-            _require_text_keys(value)
-            (key + text).encode()  # a lone surrogate cannot be stored
-        except (TypeError, ValueError, RecursionError) as error:
+            key.encode()  # a lone surrogate cannot be stored
+            text = dump_json(value)
+        except ValueError as error:
             raise ValueError(f'variable "{key}": {error}; only JSON values can be stored') from error
         for name in _resolve_scopes(scope):
             self.set(name, key, text)
@@ -101,10 +101,18 @@ class SessionChanges:
                 variables.values[key] = text
 
 
+class StepRunner(Protocol):
+    """The runner of the durable steps of one turn."""
+
+    async def run_once(self, name: str, function: Callable[..., Any], args: Sequence[Any], on_uncertain: OnUncertain) -> Any:
+        """Run a durable step, as `Session.run_once`."""
+        ...
+
+
 class TurnSession:
     """The `Session` of one turn. `contracts.authoring` documents the methods for agents.
 
-    `person` is the bare JID of the person whose knowledge it searches; "" for nobody's.
+    `person` is the bare JID of the person whose knowledge it searches; "" if it is not known.
     """
 
     __slots__ = (
@@ -117,6 +125,7 @@ class TurnSession:
         "_recent_turns",
         "_record",
         "_repository",
+        "_steps",
     )
 
     def __init__(
@@ -126,6 +135,7 @@ class TurnSession:
         identity: Identity,
         repository: AgentRepository,
         changes: SessionChanges,
+        steps: StepRunner,
         *,
         compaction: CompactionState = NO_COMPACTION,
         knowledge: Knowledge | None = None,
@@ -141,6 +151,7 @@ class TurnSession:
         self._person = person
         self._on_window_read = on_window_read
         self._changes = changes
+        self._steps = steps
 
     @property
     def session_id(self) -> str:
@@ -216,6 +227,10 @@ class TurnSession:
         text = self._changes.find(key)
         return default if text is None else json.loads(text)
 
+    async def run_once(self, name: str, function: Callable[..., Any], *args: Any, on_uncertain: OnUncertain = "retry") -> Any:
+        """Run a durable step: call `function(*args)`, and store its result before this returns it."""
+        return await self._steps.run_once(name, function, args, on_uncertain)
+
     def variables(self) -> dict[str, dict[str, str]]:
         """Return the JSON texts of all variables by scope, for an agent in another process."""
         return self._changes.current_values()
@@ -223,21 +238,6 @@ class TurnSession:
     def end(self) -> None:
         """End the episode of the conversation after this turn. The next message opens a new one with the same memory."""
         self._changes.is_ended = True
-
-
-def _require_text_keys(value: object) -> None:
-    """Raise TypeError if an object has keys that are no texts.
-
-    `json.dumps` writes such keys as texts, so that other keys would come back.
-    """
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"the keys of an object must be texts, not {key!r}")
-            _require_text_keys(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            _require_text_keys(inner)
 
 
 def _resolve_scopes(scope: VariableScope | None) -> tuple[VariableScope, ...]:

@@ -44,6 +44,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "policy": ["Keep", "Policy", "Retention", "RunnerTimings"],
         "quotas": ["QuotaUsage"],
         "runner": ["Runner"],
+        "steps": ["MAX_RESULT_BYTES"],
         "transport": [
             "PLAIN_PRESENTATION",
             "ClientFeatures",

@@ -83,6 +83,9 @@ from .status import (
     AgentStatus as AgentStatus,
     PlatformStatus as PlatformStatus,
 )
+from .steps import (
+    MAX_RESULT_BYTES as MAX_RESULT_BYTES,
+)
 from .transport import (
     PLAIN_PRESENTATION as PLAIN_PRESENTATION,
     ClientFeatures as ClientFeatures,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,10 +16,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
+from pydantic_core import to_json
+
 from ..contracts import AgentRequest
 from ..domain.access import TrustedAgents
 from ..domain.foreign_json import MAX_JSON_CHARACTERS, parse_foreign_json
-from ..domain.identifiers import derive_thread
+from ..domain.identifiers import derive_thread, digest_request
 from ..domain.jid import bare_jid
 from ..domain.messages import (
     CHAIN,
@@ -39,6 +41,7 @@ from ..exceptions import (
     PeerTimeoutError,
     PeerUnavailableError,
 )
+from .steps import CURRENT_JOURNAL, DurableStep
 from .transport import OutboundMessage, Transport
 
 if TYPE_CHECKING:
@@ -48,6 +51,8 @@ CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request",
 """The request whose turn runs in this task."""
 
 _MAX_ROOTS = 10_000
+_MAX_STEP_JID = 150  # the name of a step has 200 characters at most
+_MAX_REPLY_CHARACTERS = 2**17
 
 # The last event of a request.
 _FINAL_EVENTS = frozenset({"request.completed", "request.failed", "request.refused"})
@@ -343,16 +348,18 @@ class Peers:
     ) -> PeerAnswer:
         """Ask the agent `jid` and wait for its whole reply, at most `timeout` seconds.
 
-        The time is never longer than what is left to the request that this task answers. After a timeout or a cancellation, the
-        request is retracted; if it is sent again, the peer starts anew. With `thoughts`, the events of the answer include those
-        of the peer. With `retry`, it is sent again after a bounce or a refusal. With `separate`, it gets a conversation of its
-        own at the peer, beside those of other requests. Otherwise the requests of one conversation here form one there, and are
-        answered one after the other.
+        An ask is a durable step: if the turn runs again after a crash, it gets the same answer. The time is never longer than
+        what is left to the request that this task answers. After a timeout or a cancellation, the request is retracted; if it
+        is sent again, the peer starts anew. With `thoughts`, the events of the answer include those of the peer. With `retry`,
+        it is sent again after a bounce or a refusal. With `separate`, it gets a conversation of its own at the peer, beside
+        those of other requests. Otherwise the requests of one conversation here form one there, and are answered in order.
 
         Raises `PeerTimeoutError`, `PeerUnavailableError`, `PeerRefusedError`, `PeerFailedError` or `RequestTooLongError`.
         Each names the peer. A request to the agent itself is a plain `PeerError`, before anything is sent.
         """
-        child = to_request(request)
+        child, step = await self._begin_step(jid, request)
+        if step is not None and step.is_finished:
+            return collect_answer(jid, [PeerEvent(*event) for event in step.result])
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
         for attempt in count(1):
@@ -364,6 +371,7 @@ class Peers:
                 if wait_s is None or loop.time() + wait_s >= end:
                     raise
             else:
+                await _end_step(step, events)
                 return collect_answer(jid, events)
             await asyncio.sleep(wait_s)
         raise AssertionError("not reached")
@@ -441,7 +449,7 @@ class Peers:
 
         Parameters, errors and retraction are those of `ask`.
         """
-        child = to_request(request)
+        child = request if isinstance(request, AgentRequest) else (await self._begin_step(jid, request))[0]
         message, timeout = self._encode(jid, child, timeout, thoughts=thoughts, separate=separate)
         send = self._transport.send
         try:
@@ -463,6 +471,25 @@ class Peers:
             problem = f"was not notified: this is the address of {noun}, and agents cannot write to {noun} first"
             raise PeerError(bare_jid(jid), f"{problem}; answer with `response` in a turn")
         self._transport.send([self._encode(jid, child)[0]])
+
+    async def _begin_step(
+        self, jid: str, request: AgentRequest | Mapping[str, Any] | str
+    ) -> tuple[AgentRequest, DurableStep | None]:
+        """Begin the durable step of an ask, if this task runs a turn. Return the request that it sends.
+
+        A text or a payload gets an id that is the same when the turn runs again. So the peer recognises the request.
+        """
+        child = to_request(request)
+        journal = CURRENT_JOURNAL.get()
+        if journal is None or journal.is_closed:
+            return child, None
+        digest = digest_request(child.payload, child.metadata.get("capability")).hex()
+        step = await journal.open_step(f"ask {_normalise_jid(jid)[:_MAX_STEP_JID]} {digest}", (), "retry")
+        if not isinstance(request, AgentRequest):
+            request_id = UUID(step.key)
+            root = child.root_request_id if child.parent_request_id is not None else request_id
+            child = child.model_copy(update={"request_id": request_id, "root_request_id": root})
+        return child, step
 
     def _encode(
         self,
@@ -499,6 +526,16 @@ class Peers:
         context = RequestContext(metadata.get("hops", 0) + 1, root_sender, chain, deadline, True, thoughts)
         thread = derive_thread(request.session_id, f"{peer} {request.request_id}" if separate else peer)
         return self._transport.encode_request(jid, request, thread, context), deadline - now
+
+
+async def _end_step(step: DurableStep | None, events: Sequence[PeerEvent]) -> None:
+    """Store the reply to an ask. A very long one is not stored: the peer has it, and gives it again."""
+    journal = CURRENT_JOURNAL.get()
+    if step is None or journal is None or journal.is_closed:
+        return
+    reply = to_json([(event.type, event.data) for event in events]).decode()
+    if len(reply) <= _MAX_REPLY_CHARACTERS:
+        await journal.close_step_soon(step, reply)
 
 
 def describe_chain(chain: Iterable[str]) -> str:

@@ -35,6 +35,7 @@ from .mailboxes import Mailbox, QueuedRequest
 from .output import TurnOutput
 from .peers import CURRENT_REQUEST
 from .response import TurnResponse
+from .steps import CURRENT_JOURNAL, StepJournal
 from .transport import OutboundMessage
 from .turn_services import TurnServices
 
@@ -60,6 +61,8 @@ class Turn:
     response: TurnResponse = field(init=False)
     changes: SessionChanges = field(init=False)
     """The changes that the agent makes to its session."""
+    steps: StepJournal = field(init=False)
+    """The durable steps of the turn."""
     has_failed: bool = False
     """True if the turn counts as failed in the status of the conversation."""
 
@@ -68,6 +71,7 @@ class Turn:
         self.request = _make_request(active, queued, self.started_at)
         identity = active.identity_for(queued.incoming.channel, queued.incoming.nickname)
         self.changes = SessionChanges(active.variables, self.person.variables if self.person is not None else None)
+        self.steps = StepJournal(services.repository.inbox, queued.inbox_row, queued.key)
         windows = services.history_windows
         self.session = TurnSession(
             active.record,
@@ -75,6 +79,7 @@ class Turn:
             identity,
             services.repository,
             self.changes,
+            self.steps,
             compaction=windows.compaction_state(active.variables) if windows.compacts else NO_COMPACTION,
             knowledge=services.knowledge,
             person=queued.incoming.person,
@@ -98,9 +103,13 @@ class Turn:
         """Run `assist`, or a command of the agent, and return the last event of the reply.
 
         Any exception of `work` becomes a failure of this turn only. Returns None if the sender has cancelled the request.
+        StoreError if the request runs again, and its durable steps cannot be read.
         """
-        services, mailbox, output = self.services, self.mailbox, self.output
+        services, mailbox, output, steps = self.services, self.mailbox, self.output, self.steps
+        if self.queued.is_redelivered:
+            await steps.load()
         token = CURRENT_REQUEST.set(self.request)
+        CURRENT_JOURNAL.set(steps)
         task = mailbox.worker
         deadline, syncs = None, DeferredSyncs()
         running = services.crash_guard.running
@@ -125,6 +134,8 @@ class Turn:
                 running.slots[slot] = 0
                 if slot != SPARE_SLOT:
                     running.free_slots.append(slot)
+            if steps.mismatch is not None:
+                raise steps.mismatch  # the agent has caught it
             if returned is not None:
                 services.warn_of_return("assist", returned)
             if task is not None and task.cancelling():
@@ -151,6 +162,7 @@ class Turn:
                 error, is_late=isinstance(error, TimeoutError) and deadline is not None and deadline.has_expired
             )
         finally:
+            steps.is_closed = True
             CURRENT_REQUEST.reset(token)
         if (reported_error := output.reported_error) is not None:
             services.metrics.record_failure("it reported an error")

@@ -42,6 +42,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "MessageCount",
             "StorageErasureReport",
             "StoredConversation",
+            "StoredStep",
             "TurnRecord",
             "Variable",
         ],

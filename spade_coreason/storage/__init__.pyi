@@ -67,6 +67,7 @@ from .records import (
     MessageCount as MessageCount,
     StorageErasureReport as StorageErasureReport,
     StoredConversation as StoredConversation,
+    StoredStep as StoredStep,
     TurnRecord as TurnRecord,
     Variable as Variable,
 )

@@ -13,7 +13,7 @@ from . import audit
 from .incidents import delete_incidents_of_conversation, delete_incidents_of_person
 from .knowledge import Shelf, delete_shelves
 from .records import StorageErasureReport, StoredConversation
-from .schema import CLOSED, conversations, crashed_requests, inbox, interactions, variables
+from .schema import CLOSED, conversations, crashed_requests, inbox, interactions, steps, variables
 
 REFUSED_SCOPE = "refused"
 """The scope of the variables that mark people whom an agent has refused."""
@@ -49,6 +49,8 @@ def delete_everything(
         received = update(inbox).where(inbox.c.agent == agent, inbox.c.sender == person)
         open_requests = received.where(inbox.c.state < CLOSED).values(state=CLOSED, request=None, answer=None)
         request_count = connection.execute(open_requests).rowcount
+        of_person = select(inbox.c.id).where(inbox.c.agent == agent, inbox.c.sender == person)
+        connection.execute(delete(steps).where(steps.c.request.in_(of_person)))
         connection.execute(received.values(sender=""))
         crashed = delete(crashed_requests).where(crashed_requests.c.agent == agent, crashed_requests.c.sender == person)
         connection.execute(crashed)

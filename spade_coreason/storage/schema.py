@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISION = "0009"
+REVISION = "0010"
 """The newest migration. `metadata` describes the tables after it."""
 
 metadata = MetaData()
@@ -95,6 +95,19 @@ inbox = Table(
     Column("answer", Text),
     Column("digest", LargeBinary),
     Column("interaction", BigInt),
+)
+
+# The journal of durable steps. `number` counts the uses of a name within the turn of the request, from 1. `result` is JSON
+# text, and NULL while a step is only intended. The rows of a request are deleted when it is answered or closed.
+steps = Table(
+    "steps",
+    metadata,
+    Column("request", BigInt, ForeignKey("inbox.id", ondelete="CASCADE"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("arguments_hash", Text, nullable=False),
+    Column("result", Text),
+    PrimaryKeyConstraint("request", "name", "number"),
 )
 
 # Requests whose turns ran when the process died. The id is that of the row in the inbox, which loses its text at the end.

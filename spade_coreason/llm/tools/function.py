@@ -15,6 +15,8 @@ from pydantic.errors import PydanticUserError
 from ...concurrency import DaemonThreads
 from ...exceptions import ConfigError
 
+KEY_PARAMETER = "idempotency_key"
+"""The parameter of a tool that gets the idempotency key of a call."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):\s*$", re.M)
 _ARGUMENT = re.compile(r"^\s+(\w+)(?:\s*\([^)]*\))?:\s*(.+)$", re.M)
@@ -32,6 +34,9 @@ class Tool:
     parameters: Mapping[str, Any]
     """The JSON Schema of its arguments."""
     call: Callable[[dict[str, Any]], Awaitable[Any]]
+    takes_idempotency_key: bool = False
+    """True if `call` gets the argument `idempotency_key`, which the model does not see: a text that is the same if the call is
+    repeated after a crash."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -48,8 +53,9 @@ class Tool:
 def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) -> Tool:
     """Build a tool from a Tool, a function or "module:function". A plain function runs in a thread.
 
-    Each parameter needs an annotation that pydantic can make a schema of. The first paragraphs of the docstring describe the
-    tool. Its section "Args:" and `Annotated[…, Field(description=…)]` describe the parameters. ConfigError for anything else.
+    Each parameter needs an annotation that pydantic can make a schema of. A parameter `idempotency_key` gets the key of the
+    call, and the model does not see it. The first paragraphs of the docstring describe the tool. Its section "Args:" and
+    `Annotated[…, Field(description=…)]` describe the parameters. ConfigError for anything else.
     """
     if isinstance(spec, Tool):
         return spec
@@ -64,16 +70,18 @@ def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) ->
     description, descriptions = _parse_docstring(function)
     arguments = _build_arguments_model(function, name, descriptions)
     is_async = inspect.iscoroutinefunction(function)
+    takes_key = KEY_PARAMETER in inspect.signature(function).parameters
 
     async def call(raw_arguments: dict[str, Any]) -> Any:
-        validated = arguments.model_validate(raw_arguments)
-        values = {info.alias or field: getattr(validated, field) for field, info in arguments.model_fields.items()}
+        key = {KEY_PARAMETER: raw_arguments[KEY_PARAMETER]} if takes_key else {}
+        validated = arguments.model_validate({name: value for name, value in raw_arguments.items() if name not in key})
+        values = {info.alias or field: getattr(validated, field) for field, info in arguments.model_fields.items()} | key
         if is_async:
             return await function(**values)
         result = await threads.run(function, **values)
         return await result if inspect.isawaitable(result) else result
 
-    return Tool(name, description, _strip_titles(arguments.model_json_schema()), call)
+    return Tool(name, description, _strip_titles(arguments.model_json_schema()), call, takes_key)
 
 
 def describe_validation_error(error: ValidationError) -> str:
@@ -91,6 +99,8 @@ def _build_arguments_model(function: Callable[..., Any], name: str, descriptions
                 raise ConfigError(
                     "options.tools", f"{name}: {parameter} cannot be passed by name; write it as a plain parameter"
                 )
+            if parameter.name == KEY_PARAMETER:
+                continue  # the platform gives it
             if parameter.name not in hints:
                 raise ConfigError(
                     "options.tools", f"{name}: {parameter.name} needs an annotation, such as {parameter.name}: str"

@@ -23,6 +23,7 @@ from ..function_agent import FunctionAgent
 from ..peers import CURRENT_REQUEST
 from ..response import TurnResponse
 from ..status import ProcessStatus
+from ..steps import CURRENT_JOURNAL
 from .calls import ChildCalls
 from .description import REQUEST_FIELDS, AgentDescription, CommandDescription, Isolation
 from .process import AgentProcess, log_levels
@@ -255,7 +256,7 @@ class IsolatedAgent:
             [session.session_id, identity.id, identity.name, identity.role, getattr(session, "summary", ""), LANGUAGE.get()],
             session.variables() if is_plain and isinstance(session, TurnSession) else None,
         ]
-        return await self._supervisor.run(OpenTurn(request, session, response), message)
+        return await self._supervisor.run(OpenTurn(request, session, response, CURRENT_JOURNAL.get()), message)
 
     async def _call(self, name: str, *args: object) -> None:
         await self._supervisor.run(OpenTurn(), ["call", 0, name, args])

@@ -14,9 +14,11 @@ from typing import Any, TypeAlias, cast
 from uuid import uuid4
 
 from ...contracts import AgentRequest, Interaction
+from ...contracts.authoring import OnUncertain
 from ...exceptions import UploadError
 from ..assembly import AgentParts
 from ..peers import CURRENT_REQUEST
+from ..steps import JournalAccess
 from .turns import OpenTurn
 
 MAX_UPLOAD_BYTES = 100 * 1024 * 1024
@@ -58,6 +60,8 @@ class ChildCalls:
             "recall": _recall,
             "get": _get,
             "audit": _audit,
+            "open_step": _open_step,
+            "close_step": _close_step,
         }
 
     def start(self, name: str, args: list[Any], turn: OpenTurn | None, send_event: SendEvent) -> Coroutine[Any, Any, object]:
@@ -171,6 +175,24 @@ async def _get(turn: OpenTurn, key: str) -> object:
 
 async def _audit(turn: OpenTurn, actor: str, action: str, resource: str, success: bool) -> None:
     await cast(Any, turn.response).audit(actor, action, resource, success)
+
+
+async def _open_step(turn: OpenTurn, name: str, args: list[Any], on_uncertain: OnUncertain) -> object:
+    step = await _journal(turn).open_step(name, args, on_uncertain)
+    if not step.is_finished:
+        turn.steps[step.name, step.number] = step
+    return step.number, step.arguments_hash, step.key, step.result_text
+
+
+async def _close_step(turn: OpenTurn, name: str, number: int, result_text: str) -> None:
+    step = turn.steps.pop((name, number))
+    await _journal(turn).close_step(step, result_text)
+
+
+def _journal(turn: OpenTurn) -> JournalAccess:
+    if turn.journal is None:
+        raise RuntimeError("there is no turn with durable steps")
+    return turn.journal
 
 
 def _session(turn: OpenTurn) -> Any:

@@ -35,6 +35,7 @@ from ..agent_factory import Injectables, load_agent
 from ..agent_lifecycle import call_hook
 from ..commands.decorator import commands_of
 from ..peers import CURRENT_REQUEST
+from ..steps import CURRENT_JOURNAL
 from ..turn import construct_valid
 from .description import AgentDescription
 from .errors import dump_error
@@ -230,6 +231,7 @@ class _Child:
 
         async def work() -> object:
             CURRENT_REQUEST.set(request)
+            CURRENT_JOURNAL.set(session)
             LANGUAGE.set(language)
             if command:
                 text = await self._commands[command].run(session, **values)

@@ -17,13 +17,14 @@ from uuid import UUID, uuid4
 from pydantic_core import from_json, to_json
 
 from ...contracts import AgentRequest, CloudEvent, DataBlock, GraphEventBase, Identity, Interaction, UserErrorBlock
-from ...contracts.authoring import VariableScope
+from ...contracts.authoring import OnUncertain, VariableScope
 from ...contracts.base import utc_now
 from ...memory import Knowledge, ProgressCallback, SearchHit, SessionChanges, Usage, Variables
 from ...storage import Document
 from ..files import Files, Progress
 from ..peers import CURRENT_REQUEST, PeerEvent, Peers, to_request
 from ..response import check_choices, check_text, check_thought
+from ..steps import DurableStep, hash_arguments, run_step
 from .description import ORIGIN_METADATA
 from .errors import load_error
 from .frames import MAX_FRAME_BYTES, WINDOW_BYTES, Message, encode_message
@@ -193,6 +194,28 @@ class ForwardedSession:
             return found[0] if found else default
         text = self.changes.find(key)
         return default if text is None else json.loads(text)
+
+    async def run_once(self, name: str, function: Callable[..., Any], *args: Any, on_uncertain: OnUncertain = "retry") -> Any:
+        """Run a durable step: the function here, and its journal in the process of the platform."""
+        return await run_step(self, name, function, args, on_uncertain)
+
+    async def open_step(self, name: str, args: Sequence[Any], on_uncertain: OnUncertain) -> DurableStep:
+        """Begin a step in the journal of the turn."""
+        hash_arguments(name, args)  # what is refused there is refused here
+        return DurableStep(name, *await self._turn.call("open_step", name, args, on_uncertain))
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the turn has ended."""
+        return self._turn.is_closed
+
+    async def close_step_soon(self, step: DurableStep, result_text: str) -> None:
+        """Store the result of a step that may run again without harm."""
+        await self.close_step(step, result_text)
+
+    async def close_step(self, step: DurableStep, result_text: str) -> None:
+        """Store the result of a step, and wait until it is durable."""
+        await self._turn.call("close_step", step.name, step.number, result_text)
 
     def end(self) -> None:
         """End the episode of the conversation after this turn."""
