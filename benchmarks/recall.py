@@ -19,7 +19,7 @@ from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.memory.conversation import Variables
 from spade_coreason.memory.session import SessionChanges, TurnSession
-from spade_coreason.runtime.steps import StepJournal
+from spade_coreason.runtime.step_journal import StepJournal
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.knowledge import KnowledgeRepository, MissingVectors, NewDocument, Shelf, VectorRecord

@@ -45,7 +45,7 @@ from ..runtime import (
     make_interceptor,
 )
 from ..storage import Database, RunningRequests, index_outdated_passages, open_database, record_crash
-from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error
+from ..xmpp import BackOff, HostedAgent, LocalExchange, LocalServer, ServerEndpoint, describe_start_error
 from .factories import (
     build_access_policy,
     build_embedder,
@@ -128,6 +128,7 @@ class Platform:
         self._crash_guard: CrashGuard | None = None
         self._upload_warnings: defaultdict[str, UploadWarnings] = defaultdict(UploadWarnings)
         self._fan_out = FanOutLimit(settings.peers.requests_per_root)
+        self._local_exchange = LocalExchange() if settings.peers.local == "direct" else None
         self._checked_upload_domains: set[str] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
 
@@ -299,6 +300,7 @@ class Platform:
             register=needs_registration,
             avatar=load_avatar(settings, place),
             rooms=build_room_configs(self.settings, settings),
+            local_exchange=self._local_exchange,
         )
         agent = host.runtime.agent
         self.agents[jid] = host

@@ -441,6 +441,12 @@ class QuotaSettings(Section):
 class PeerSettings(Section):
     """Requests between agents."""
 
+    local: Literal["direct", "wire"] = "direct"
+    """The way of messages between agents of this platform.
+
+    - direct: from one agent to the other, as soon as both are online
+    - wire: over the server, as all other messages
+    """
     requests_per_root: Annotated[int, NotBool, Field(ge=1)] = 10_000
     """The number of requests between agents to which one request of a person or a program may lead."""
 

@@ -35,7 +35,8 @@ from .mailboxes import Mailbox, QueuedRequest
 from .output import TurnOutput
 from .peers import CURRENT_REQUEST
 from .response import TurnResponse
-from .steps import CURRENT_JOURNAL, StepJournal
+from .step_journal import StepJournal
+from .steps import CURRENT_JOURNAL
 from .transport import OutboundMessage
 from .turn_services import TurnServices
 

@@ -29,6 +29,7 @@ from .archive import Archive
 from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, archive_id
 from .connection.connection import Connection
 from .connection.endpoint import ServerEndpoint
+from .local_exchange import LocalExchange
 from .muc.room import RoomConfig, is_ephemeral_owner
 from .muc.rooms import INVITED_ROOMS_KEY, Rooms
 from .offline import OfflineMessages
@@ -114,6 +115,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         register: register the account in-band first (XEP-0077).
         avatar: the agent's picture. By default one is drawn from its name.
         rooms: the chat rooms to join.
+        local_exchange: the agents of this process, with which it exchanges messages directly. By default there are none.
         timings: timeouts and intervals of the connection.
     """
 
@@ -128,6 +130,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         register: bool = False,
         avatar: Avatar | None = None,
         rooms: Iterable[RoomConfig] = (),
+        local_exchange: LocalExchange | None = None,
         timings: ConnectionTimings = DEFAULT_TIMINGS,
     ) -> None:
         _remove_upload_directory()
@@ -163,6 +166,9 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._deletions: set[asyncio.Task[None]] = set()
         self._claims: dict[str, bool] = {}
         self._is_stopping = False
+        self._local_exchange = local_exchange or LocalExchange()
+        self._is_announced = False
+        """True once the agent has announced itself in the current session."""
         self._start_error: Exception | SystemExit | None = None
         """The failure of the last attempt to start; None without one, and when the agent has started."""
         self.peer_features = PeerFeatures(self.connection.client, lambda jid: self._gateway.is_allowed(jid))
@@ -179,7 +185,33 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
 
         Return what `SendQueue.send` returns.
         """
+        return self._local_exchange.send(self, stanzas)
+
+    def send_by_server(self, stanzas: Sequence[OutboundMessage]) -> bool:
+        """Send stanzas as `send` does, all of them over the server."""
         return self.connection.send(self.rooms.route(stanzas) if self.rooms.by_jid else stanzas)
+
+    @property
+    def full_jid(self) -> str:
+        """The JID with the resource that it has bound."""
+        return str(self.connection.client.boundjid.full)
+
+    @property
+    def is_reachable(self) -> bool:
+        """True if the agent is online and has received all that came while it was away."""
+        return (
+            self._is_announced
+            and self.connection.state == "online"
+            and not (self._is_stopping or self.archive.is_reading or self.offline_messages.arriving)
+        )
+
+    def receive_local(self, stanza: Element) -> Commit[bool] | None:
+        """Receive a message of an agent of this process, as one that comes over the server."""
+        if self._profile.presence.update_timer is None:
+            self._profile.presence.on_activity()
+        if self._offer_to_behaviours(stanza):
+            return None
+        return receive_stanza(self._gateway, self._own_jid, stanza)
 
     async def _async_start(self, auto_register: bool = True) -> None:
         """Connect, open the runner, and only then announce the agent. Raise ConnectError or LoginError if that fails.
@@ -209,6 +241,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
                 self._start_error = error
             raise
         self._start_error = None
+        self._local_exchange.add(self, self._own_jid)
         self._alive.set()
         for behaviour in self.behaviours:
             if not behaviour.is_running:
@@ -229,6 +262,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         if self.client is None or self._start_error is not None:
             return  # a start that failed has closed everything
         self._is_stopping = True
+        self._local_exchange.remove(self._own_jid)
         if not self._runner.turns_in_flight:
             await self.rooms.close()
         self._profile.announce_stopping()
@@ -351,6 +385,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         if not is_new:
             self.rooms.ping.check()
             return
+        self._is_announced = False
         self.peer_features.clear()
         self.archive.pause()
         if self._alive.is_set():
@@ -378,6 +413,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         return bool(self.rooms.by_jid) or stanza.find(MUC_USER) is not None or stanza.find(CONFERENCE) is not None
 
     def _catch_up(self) -> None:
+        self._is_announced = True
         if self.client.is_full_server:
             self.archive.start(self._runner.repository)
             self.offline_messages.start()
