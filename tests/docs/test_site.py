@@ -161,6 +161,7 @@ frame.style = "width: 1300px; height: 800px";
 frame.src = "/?q=agent";
 document.body.append(frame);
 const select = (selector) => [...frame.contentDocument.querySelectorAll(selector)];
+const toPlace = (url) => url.pathname + (url.searchParams.has("question") ? `#${url.searchParams.get("question")}` : url.hash);
 const results = () => select(".md-search-result__item > .md-search-result__link");
 const until = async (isDone) => { while (!isDone()) await new Promise((done) => setTimeout(done, 10)); };
 const type = (text) => {
@@ -170,12 +171,13 @@ const type = (text) => {
 };
 await until(() => results().length);
 const found = {};
+const isWithoutResult = () => select(".md-search-result__meta")[0].textContent.includes("No matching");
 for (const question of QUESTIONS) {
   type("");
-  await until(() => !results().length);
+  await until(() => !results().length && !isWithoutResult());
   type(question);
-  await until(() => results().length || select(".md-search-result__meta")[0].textContent.includes("No matching"));
-  found[question] = results().map((link) => new URL(link.href)).map((url) => url.pathname + url.hash);
+  await until(() => results().length || isWithoutResult());
+  found[question] = results().map((link) => toPlace(new URL(link.href)));
 }
 await report(found);
 """
