@@ -1,7 +1,8 @@
 // The search of Material takes each word as the beginning of another: "do" finds "Docker", and "answering" not "answers". So a
 // whole question finds everything. Here a finished word counts as a word in any form, words such as "how" do not count, and
-// words that mean the same find each other. No word is required: an unknown one leaves the results of the others.
-// Messages of type 2 are queries (Material 9.8); lunr leaves words with a boost ("^1") to its stemmer.
+// words that mean the same find each other. A long word with one wrong letter is found. No word is required: an unknown one leaves
+// the results of the others. Messages of type 2 are queries (Material 9.8); lunr leaves words with a boost ("^20", whole numbers
+// only) to its stemmer.
 // Each question of the page of questions is a result of its own, whose address is questions/?question=ANCHOR.
 (() => {
   const question = new URLSearchParams(location.search).get("question");
@@ -14,17 +15,17 @@
       + "when where which while who why will with would you your").split(" "));
   // These are on nearly every page. They count only in a query of nothing else.
   const frequent = new Set(
-    ("agent agents another answer answers change doesn't don't give know make makes mean need needs now one platform possible see set "
+    ("agent agents another answer answers bot bots change doesn't don't give know make makes mean need needs now one platform possible see set "
       + "should show something such tell thing use used user uses using want work works").split(" "));
   // Words on the left are searched as those on the right, too.
   const synonyms = {
     admins: "operator", administrator: "operator", allow: "access", approve: "approval", approves: "approval", autogen: "langgraph",
-    ban: "banned fail2ban", banned: "fail2ban", bill: "cost price", boss: "supervisor", bug: "exception", cert: "certificate", certs: "certificate",
+    audio: "voice", ban: "banned block", banned: "fail2ban", bill: "cost price", boss: "supervisor", bug: "exception", cert: "certificate", certs: "certificate",
     claude: "anthropic", cloud: "docker", concurrency: "concurrent atomic", concurrent: "atomic", container: "docker",
-    counter: "atomic", crewai: "langgraph", cron: "schedule", dashboard: "prometheus status", db: "database", debugging: "debug",
+    counter: "atomic", crewai: "langgraph", cron: "schedule", daemon: "service systemd", dashboard: "prometheus status", db: "database", debugging: "debug",
     delegate: "supervisor", delegates: "supervisor", deployment: "deploy", disk: "space", dollar: "cost", e2ee: "omemo encryption", erase: "delete", escalate: "handover human",
     eval: "evaluate", evals: "evaluate", evaluation: "evaluate", expense: "cost", firewall: "port", forbid: "access restrict", gemini: "anthropic",
-    gpt: "openai", gui: "web", handoff: "handover human", handover: "human", hitl: "human approval", housekeeping: "retention", image: "picture vision",
+    gpt: "openai", greet: "first", gui: "web", handoff: "handover human", handover: "human", hitl: "human approval", housekeeping: "retention", image: "picture vision",
     images: "picture vision", isolate: "isolation", jabber: "xmpp", jid: "address", journal: "log", journald: "log", k8s: "kubernetes",
     langchain: "langgraph", latency: "slow fast", lets: "certificate", lock: "atomic", lockout: "banned fail2ban", locked: "banned fail2ban", log: "logging",
     logging: "log", logrotate: "log rotate", login: "account password", logs: "logging", mariadb: "mysql", monitor: "monitoring", morning: "schedule reminder",
@@ -34,15 +35,15 @@
     ping: "status", price: "cost", proactive: "first schedule", purge: "delete", push: "notify first", race: "concurrent atomic", ram: "memory", recurring: "schedule",
     redis: "database", reminder: "schedule", remind: "reminder schedule", remote: "external", renewal: "certificate", restrict: "access", revert: "upgrade",
     rollback: "upgrade", roster: "contact", scale: "several", scheduler: "schedule", secrets: "password", shared: "share", shutdown: "stop", signup: "register", silent: "silence",
-    sla: "guarantee", ssl: "tls certificate", startup: "start", stranger: "access", subagent: "supervisor", syslog: "log", tail: "log", team: "access", temperature: "manifest",
+    sla: "guarantee", spend: "cost budget", spending: "cost budget", ssl: "tls certificate", startup: "start", stranger: "access", subagent: "supervisor", syslog: "log", tail: "log", tenant: "separate", tenants: "separate", team: "access", temperature: "manifest",
     testing: "test", throttle: "quota", timezone: "utc", tokens: "budget", trace: "tracing", traces: "tracing", tz: "utc timezone", undo: "retract",
     unban: "fail2ban", uninstall: "remove", update: "upgrade", vision: "picture image", webhook: "http", websocket: "bosh", whitelist: "access allow", zero: "downtime",
   };
   const forms = (word) => [word, word.replace(/s$/, ""), word.replace(/(ing|ed)$/, ""), word.replace(/(ing|ed)$/, "e")];
   const similar = (word) => [...new Set(forms(word).flatMap((form) => Object.hasOwn(synonyms, form) ? synonyms[form].split(" ") : []))];
   const rewrite = (query) => {
-    if (/[+:^~*"]|(^|\s)-/.test(query)) return query;
-    const words = query.toLowerCase().split(/[\s?!,;()/]+/).map((word) => word.replace(/^['.]+|[.']+$/g, "")).filter((word) => word);
+    if (/[+^~*"]|(^|\s)-|(title|text|tags):/.test(query)) return query;
+    const words = query.toLowerCase().split(/[\s?!,;:()/]+/).map((word) => word.replace(/^['.]+|[.']+$/g, "")).filter((word) => word);
     const isFinished = /[\s?!.)]$/.test(query);
     const uncommon = words.filter((word, i) => !common.has(word) || (i === words.length - 1 && !isFinished));
     if (!uncommon.length) return query;
@@ -54,9 +55,10 @@
       const parts = word.split(/[._\-]/).filter((part) => part && !common.has(part));
       const isBeginning = !isFinished && i === last && word === words.at(-1);
       return [
-        ...(parts.length ? parts : [word]).map((part) => `${part}^1`),
-        ...(isBeginning && parts.length ? [parts.at(-1)] : []),
-        ...similar(word).filter((other) => !counted.includes(other)).map((other) => `${other}^0.5`),
+        ...(parts.length ? parts : [word]).map((part) => `${part}^20`),
+        ...parts.filter((part) => part.length > 5).map((part) => `${part}~1^1`),
+        ...(isBeginning && parts.length ? [`${parts.at(-1)}*^20`] : []),
+        ...similar(word).filter((other) => !counted.includes(other)).map((other) => `${other}^10`),
       ];
     }).join(" ");
   };

@@ -257,7 +257,10 @@ QUESTIONS = {
     "how big may a message or stored value be": {"questions/#how-long-may-a-message-be"},
     "only usable by my team": {"questions/#how-do-i-make-an-agent-usable"},
     "what is a JID": {"questions/#what-is-a-jid", "reference/glossary/"},
-    "create a self-signed certificate for Prosody": {"questions/#how-do-i-create-a-self-signed", "how-to/prosody/#a-certificate"},
+    "create a self-signed certificate for Prosody": {
+        "questions/#how-do-i-create-a-self-signed",
+        "how-to/prosody/#a-certificate",
+    },
     "share a list between my wife and me": {"questions/#how-do-i-share-a-list"},
     "change the structure of stored variables": {"questions/#how-do-i-change-migrate"},
     "deploy new agent code without downtime": {"questions/#how-do-i-deploy"},
@@ -304,6 +307,33 @@ QUESTIONS = {
     "pg_dump": {"questions/#can-i-use-pg_dump", "how-to/backups/"},
     "restore when only the database was lost": {"questions/#how-do-i-restore-when-only"},
     "does the agent know that an operator is asking": {"questions/#how-does-my-agent-know-that-an-operator"},
+    "How do I migrate from sqlite to postgres?": {"questions/#how-do-i-move-migrate", "how-to/postgresql/"},
+    "it forgets everything after restart": {"questions/#what-does-an-agent-remember"},
+    "run in the background as a daemon": {"how-to/systemd/"},
+    "who is allowed to talk with the bot?": {"how-to/access-and-operators/"},
+    "can the bot greet new users?": {"questions/#can-an-agent-write-first"},
+    "show typing indicator": {"questions/#how-do-people-see-that"},
+    "rate limiting": {"how-to/interceptors/", "how-to/quotas/"},
+    "how to unit test my bot without server": {"how-to/testing-agents/"},
+    "docker-compose example": {"how-to/docker/"},
+    "my agent crashed the whole process": {"how-to/isolation/"},
+    "the model hallucinates, how do I give it my documents?": {"how-to/knowledge/"},
+    "ban a user": {"questions/#how-do-i-block-a-user"},
+    "change max_interactions": {"questions/#my-bot-stopped"},
+    "multi-tenant: separate customers": {"questions/#how-do-i-keep-customers-apart"},
+    "upgrade to a new version and roll back": {"how-to/upgrading/"},
+    "Does it scale horizontally?": {"questions/#can-i-run-two-platforms"},
+    "voice messages": {"questions/#does-it-support-voice"},
+    "connect two servers federation": {"questions/#can-agents-of-two-organisations"},
+    "postgers": {"how-to/postgresql/"},
+    "ask from a shell script": {"questions/#how-do-i-ask-an-agent-from-a-shell"},
+    "how do I stop the platform cleanly": {"questions/#how-do-i-stop-the-platform-cleanly"},
+    "run blocking code": {"questions/#my-agent-blocks"},
+    "webhooks": {"questions/#can-a-webhook"},
+    "orchestrator": {"questions/#can-a-supervisor"},
+    "GDPR export": {"questions/#how-does-a-person-get-export"},
+    "throttle LLM spending per user": {"questions/#how-do-i-cap-the-cost", "how-to/guardrails-and-budgets/", "how-to/quotas/"},
+    "nagios xyzzy check": {"questions/#how-do-i-see-the-state-of-a-platform"},
     "PeerTimeoutError": {"tutorial/4-agents-ask-agents/", "how-to/testing-agents/#problems"},
 }
 
@@ -368,3 +398,4 @@ def test_the_search_answers_questions_of_users(site: Path, tmp_path: Path) -> No
         if not any(place.startswith(page) for place in first for page in expected):
             missed[question] = first
     assert missed == {}
+    assert not any(place.removeprefix("/") == "questions/" for places in found.values() for place in places)
