@@ -1,4 +1,4 @@
-"""The agents of docs/how-to/coming-from-langgraph.md that need packages of others. Each test is skipped where its package is missing."""
+"""The agents of docs/how-to/coming-from-langgraph.md that need packages of others; skipped where a package is missing."""
 
 from __future__ import annotations
 

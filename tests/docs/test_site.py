@@ -181,6 +181,13 @@ for (const question of QUESTIONS) {
 }
 await report(found);
 """
+_QUESTION_SCRIPT = """
+const frame = document.createElement("iframe");
+frame.src = "/questions/?question=what-is-a-jid&h=jid";
+document.body.append(frame);
+while (!frame.contentWindow.location.hash) await new Promise((done) => setTimeout(done, 10));
+await report(frame.contentWindow.location.hash);
+"""
 # Questions in the words of users, and the pages that answer them.
 QUESTIONS = {
     "How do I stop it answering strangers?": {"how-to/access-and-operators/", "questions/#how-do-i-stop-an-agent-from"},
@@ -399,3 +406,7 @@ def test_the_search_answers_questions_of_users(site: Path, tmp_path: Path) -> No
             missed[question] = first
     assert missed == {}
     assert not any(place.removeprefix("/") == "questions/" for places in found.values() for place in places)
+
+
+def test_the_result_of_a_question_leads_to_its_place_on_the_page(site: Path, tmp_path: Path) -> None:
+    assert run_in_browser(site, tmp_path, _QUESTION_SCRIPT) == "#what-is-a-jid"
