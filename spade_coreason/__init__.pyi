@@ -42,6 +42,7 @@ from .runtime import (
     PeerAnswer as PeerAnswer,
     PeerEvent as PeerEvent,
     Peers as Peers,
+    Retry as Retry,
     agent as agent,
     command as command,
 )

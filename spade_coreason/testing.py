@@ -122,7 +122,10 @@ class LocalNetwork:
         """The number of stanzas that were sent and have not arrived."""
 
     def attach(self, jid: str, receive: Callable[[Element], object]) -> None:
-        """Deliver stanzas for this bare JID to `receive`, beginning with those that were stored for it."""
+        """Deliver stanzas for this JID to `receive`, beginning with those that were stored for it.
+
+        A full JID gets what is sent to it alone, a bare one the rest.
+        """
         self._receivers[jid] = receive
         for message in self._undelivered.pop(jid, []):
             receive(message)
@@ -154,8 +157,9 @@ class LocalNetwork:
         self.in_flight_count -= 1
         [message] = fromstring(f"<stream xmlns='jabber:client'>{stanza}</stream>")  # a stanza has the namespace of its stream
         message.set("from", sender)
-        to = bare_jid(message.get("to", ""))
-        if (receive := self._receivers.get(to)) is not None:
+        address = message.get("to", "")
+        to = bare_jid(address)
+        if (receive := self._receivers.get(address) or self._receivers.get(to)) is not None:
             receive(message)
         elif to in self._undelivered:
             self._undelivered[to].append(message)
@@ -241,7 +245,8 @@ class LocalUser:
     def __init__(self, jid: str, network: LocalNetwork) -> None:
         self.jid = jid
         self.requests = OpenRequests()
-        self.transport = XmppTransport(jid, network.build_sender(f"{jid}/test"), MAX_REQUEST_BYTES)
+        sender = network.build_sender(jid if "/" in jid else f"{jid}/test")
+        self.transport = XmppTransport(jid, sender, MAX_REQUEST_BYTES)
         self.messages: list[ReceivedMessage] = []
         """All received messages, oldest first."""
         self._unread: list[ReceivedMessage] = []
@@ -447,7 +452,8 @@ class AgentTester:
         """Send a request as a program, wait for the complete reply and return it.
 
         `request` is an AgentRequest, a payload or a text. `user` and `to` are bare JIDs; by default they are the tester's
-        user and the agent under test. The reply must be complete after `timeout` seconds. Its events include thoughts.
+        user and the agent under test. A full JID is one device of a user, with messages of its own.
+        The reply must be complete after `timeout` seconds. Its events include thoughts.
 
         Raise a PeerError if the request is not successful: PeerTimeoutError, PeerUnavailableError, PeerRefusedError,
         RequestTooLongError or PeerFailedError.

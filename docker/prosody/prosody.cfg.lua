@@ -11,6 +11,7 @@ ssl = { key = certs .. "/localhost.key"; certificate = certs .. "/localhost.crt"
 c2s_ports = { tonumber(env("C2S_PORT", "5222")) }
 interfaces = { env("C2S_INTERFACE", "*") }
 c2s_require_encryption = true
+network_settings = { nagle = false } -- else a small message waits until the one before it is acknowledged, 40 ms
 s2s_ports = {}
 http_ports = { tonumber(env("HTTP_PORT", "5280")) }
 http_interfaces = { env("C2S_INTERFACE", "*") }

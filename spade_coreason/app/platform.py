@@ -28,6 +28,7 @@ from ..runtime import (
     AgentParts,
     AgentRuntime,
     CrashGuard,
+    FanOutLimit,
     InterceptorSource,
     Isolation,
     OnConversationEnd,
@@ -126,6 +127,7 @@ class Platform:
         self._embedder: Embedder | None = None
         self._crash_guard: CrashGuard | None = None
         self._upload_warnings: defaultdict[str, UploadWarnings] = defaultdict(UploadWarnings)
+        self._fan_out = FanOutLimit(settings.peers.requests_per_root)
         self._checked_upload_domains: set[str] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
 
@@ -317,6 +319,7 @@ class Platform:
             embedder=self._embedder,
             trusted_agents=build_trusted_agents(self.settings, settings),
             upload_warnings=self._upload_warnings[jid_domain(jid)],
+            fan_out=self._fan_out,
         )
         agent = self._load_agent(place, settings, parts)
         memory = self.settings.memory_of(settings)

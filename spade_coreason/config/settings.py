@@ -438,6 +438,13 @@ class QuotaSettings(Section):
         )
 
 
+class PeerSettings(Section):
+    """Requests between agents."""
+
+    requests_per_root: Annotated[int, NotBool, Field(ge=1)] = 10_000
+    """The number of requests between agents to which one request of a person or a program may lead."""
+
+
 class RoomSettings(Section):
     """A room (XEP-0045) that an agent joins, and the messages that it answers there."""
 
@@ -538,6 +545,7 @@ class Settings(Section):
     limits: LimitSettings = LimitSettings()
     access: AccessSettings = AccessSettings()
     quotas: QuotaSettings = QuotaSettings()
+    peers: PeerSettings = PeerSettings()
     interceptors: tuple[ImportName, ...] = ()
     """The interceptors of all agents, as `module:attribute`, in their order: classes, functions that make one, or instances."""
     agents: tuple[AgentSettings, ...] = ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import NAMESPACE_URL, UUID, SafeUUID, uuid4, uuid5
 
 SESSION_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:session")
@@ -20,6 +21,8 @@ THREAD_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:thread")
 
 EXPORT_SCHEMA = "ai.coreason.export"
 """The schema that an export of a person's data names."""
+
+NO_DIGEST = b""
 
 _INBOX_HASH = hashlib.sha1(INBOX_NAMESPACE.bytes, usedforsecurity=False)
 
@@ -60,6 +63,20 @@ def derive_inbox_key(agent: str, sender: str, stanza_id: str, content: str, arch
     object.__setattr__(key, "int", int.from_bytes(digest.digest()[:16], "big") & _VERSION_MASK | _VERSION_5)
     object.__setattr__(key, "is_safe", SafeUUID.unknown)
     return key
+
+
+def derive_request_key(agent: str, sender: str, request_id: UUID) -> UUID:
+    """Derive the inbox key of a program's request from agent, bare sender and the id that the program gave it.
+
+    A request that is sent again has the same key, whatever else is around it.
+    """
+    return derive_inbox_key(agent, sender, "", "", f"\0{request_id}")
+
+
+def digest_request(payload: Mapping[str, Any], capability: object) -> bytes:
+    """Return a hash of what a request asks: its payload, and the capability that it names."""
+    asked = json.dumps([payload, capability], ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(asked.encode()).digest()[:16]
 
 
 def derive_thread(session: UUID, peer: str) -> str:

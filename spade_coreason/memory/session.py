@@ -102,7 +102,10 @@ class SessionChanges:
 
 
 class TurnSession:
-    """The `Session` of one turn. `contracts.authoring` documents the methods for agents."""
+    """The `Session` of one turn. `contracts.authoring` documents the methods for agents.
+
+    `person` is the bare JID of the person whose knowledge it searches; "" for nobody's.
+    """
 
     __slots__ = (
         "_changes",
@@ -110,6 +113,7 @@ class TurnSession:
         "_identity",
         "_knowledge",
         "_on_window_read",
+        "_person",
         "_recent_turns",
         "_record",
         "_repository",
@@ -125,6 +129,7 @@ class TurnSession:
         *,
         compaction: CompactionState = NO_COMPACTION,
         knowledge: Knowledge | None = None,
+        person: str = "",
         on_window_read: Callable[[], None] = lambda: None,
     ) -> None:
         self._record = record
@@ -133,6 +138,7 @@ class TurnSession:
         self._repository = repository
         self._compaction = compaction
         self._knowledge = knowledge
+        self._person = person
         self._on_window_read = on_window_read
         self._changes = changes
 
@@ -181,7 +187,7 @@ class TurnSession:
             return []
         scored: list[tuple[float, str]] = []
         if self._knowledge is not None:
-            owner = {"person": self._identity.id, "conversation": self._record.conversation_id}
+            owner = {"person": self._person, "conversation": self._record.conversation_id}
             scored = [(hit.score, hit.text) for hit in await self._knowledge.search(query, limit, threshold, **owner)]
         scored += await self._search_turns(extract_keywords(query), threshold)
         scored.sort(key=lambda pair: -pair[0])  # stable: knowledge comes before turns, newer turns before older

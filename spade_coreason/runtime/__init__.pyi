@@ -58,10 +58,12 @@ from .isolation.description import (
     IsolationTimings as IsolationTimings,
 )
 from .peers import (
+    FanOutLimit as FanOutLimit,
     OpenRequests as OpenRequests,
     PeerAnswer as PeerAnswer,
     PeerEvent as PeerEvent,
     Peers as Peers,
+    Retry as Retry,
     collect_answer as collect_answer,
     command_request as command_request,
     to_request as to_request,

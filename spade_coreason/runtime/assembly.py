@@ -21,7 +21,7 @@ from .files import FetchFile, Files, UploadFile, UploadWarnings, fetch, refuse_u
 from .gateway import InboundGateway
 from .known_people import KnownPeople
 from .languages import PersonLanguages
-from .peers import OpenRequests, Peers
+from .peers import FanOutLimit, OpenRequests, Peers
 from .policy import Policy
 from .runner import Runner
 from .transport import Transport
@@ -32,7 +32,8 @@ class AgentParts:
 
     `jid` is a bare JID. `upload` stores a file. `memory` returns the interaction memory; None for an
     agent without one. `fetch_file` gets the target of a link. `clock` is the time of conversations. `trusted_agents` and this
-    agent tell each other the person whose request they pass on. `upload_warnings` is that of all agents of the server.
+    agent tell each other the person whose request they pass on. `upload_warnings` is that of all agents of the server, and
+    `fan_out` that of all agents of the process.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class AgentParts:
         clock: Callable[[], datetime] = utc_now,
         trusted_agents: TrustedAgents | None = None,
         upload_warnings: UploadWarnings | None = None,
+        fan_out: FanOutLimit | None = None,
     ) -> None:
         self.jid = jid
         self.trusted_agents = trusted_agents or TrustedAgents()
@@ -57,7 +59,16 @@ class AgentParts:
         self.repository = AgentRepository(database, jid)
         self.open_requests = OpenRequests()
         self.people = KnownPeople(self.repository)
-        self.peers = Peers(jid, self.open_requests, transport, self.trusted_agents, self.people)
+        self._runner: Runner | None = None
+        self.peers = Peers(
+            jid,
+            self.open_requests,
+            transport,
+            self.trusted_agents,
+            self.people,
+            fan_out=fan_out,
+            is_stopping=lambda: self._runner is not None and self._runner.is_cancelling_turns,
+        )
         self.files = Files(upload, fetch_file, upload_warnings or UploadWarnings())
         self.knowledge = Knowledge(KnowledgeRepository(database, jid), embedder, clock=clock)
         self.usage = Usage(self.repository, clock)
@@ -108,6 +119,7 @@ class AgentParts:
             crash_guard=crash_guard,
             languages=languages,
         )
+        self._runner = runner
         gateway = InboundGateway(runner, self.open_requests, access_requests, self.transport, self.trusted_agents, self.people)
         return AgentRuntime(agent, self, runner, gateway)
 

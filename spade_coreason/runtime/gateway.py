@@ -135,9 +135,10 @@ class InboundGateway:
             return None
         if self._people is not None:
             self._people.record(incoming)
-        if incoming.root_sender:
+        if incoming.hops or incoming.root_sender:
             is_trusted = incoming.sender in self._trusted_agents
-            context = incoming.context._replace(root_sender=_parse_person(incoming.root_sender) if is_trusted else "")
+            root_sender = _parse_person(incoming.root_sender) if is_trusted and incoming.root_sender else ""
+            context = incoming.context._replace(root_sender=root_sender, hides_person=not is_trusted)
             incoming = replace(incoming, context=context)
         flood_limit = self._runner.flood_limit
         if flood_limit.has_refusals and flood_limit.is_flood(incoming):

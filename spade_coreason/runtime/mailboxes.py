@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from ..concurrency import Semaphore
+from ..domain.identifiers import NO_DIGEST
 from ..domain.jid import bare_jid, jid_domain
 from ..domain.messages import InboundRequest
 from ..domain.quotas import Quotas
@@ -24,6 +25,7 @@ from ..memory import ActiveConversation
 from ..storage import AgentRepository, Commit
 from .commands.parser import ParsedCommand
 from .crash_guard import CrashGuard
+from .repeated_requests import OpenProgramRequests
 from .thread_resolver import ThreadResolver
 
 _MAX_MAILBOXES = 10_000
@@ -63,6 +65,8 @@ class QueuedRequest:
     """True if the inbox may have the request already, so that `receive` of the interceptors was not called for it."""
     is_for_agent: bool = True
     """True if the agent handles the request, so that a pause delays it; False for a command of the platform."""
+    digest: bytes = NO_DIGEST
+    """The hash of what a program's request asks, by which a repeated one is recognised; empty for other requests."""
 
     def has_message_id(self, message_id: str) -> bool:
         """Return True if the sender uses this id for the message: the id of the stanza, or its origin id (XEP-0359)."""
@@ -228,8 +232,8 @@ class Mailboxes:
         self._quotas_by_role = quotas or Quotas()
         self._max_turns = min(max_turns, self._quotas_by_role.total.turns or max_turns)
         self._slots = Semaphore(self._max_turns)
-        self._slots_by_holder: weakref.WeakValueDictionary[tuple[str, str, int], Semaphore] = weakref.WeakValueDictionary()
-        """The slots of people, rooms and domains, by kind, holder and number of hops."""
+        self._slots_by_holder: weakref.WeakValueDictionary[tuple[str, str], Semaphore] = weakref.WeakValueDictionary()
+        """The slots of people, rooms and domains, by kind and holder."""
         self._mailboxes: dict[tuple[str, str | None], Mailbox] = {}
         self._by_id: dict[str, Mailbox] = {}
         self._kept_characters = 0
@@ -242,6 +246,10 @@ class Mailboxes:
         """Requests by sender that wait until the thread of the first of them is found; the rest wait for their order."""
         self._resolver_tasks: dict[str, asyncio.Task[None]] = {}
         self._retry_timers: set[asyncio.TimerHandle] = set()
+        self._keys_to_retry: set[UUID] = set()
+        """The keys of the requests that `put_later` has taken."""
+        self.program_requests = OpenProgramRequests()
+        """The requests of programs that are here, to which a repeated one is attached."""
         self.is_paused = False
         """True while no item for the agent is started."""
         self._is_draining = False
@@ -266,6 +274,8 @@ class Mailboxes:
 
     def put(self, queued: QueuedRequest, sender: str) -> None:
         """Queue a request of a sender (a bare JID) behind their earlier ones, and start the worker of its mailbox."""
+        if queued.digest:
+            self.program_requests.add(queued.key, queued.incoming, queued.digest, queued.stored)
         if sender in self._unresolved:
             self._unresolved[sender].append(queued)
         elif queued.incoming.thread is None and self._thread_resolver.needs_search(queued.incoming):
@@ -281,7 +291,10 @@ class Mailboxes:
 
         def put() -> None:
             self._retry_timers.discard(timer)
+            self._keys_to_retry.discard(queued.key)
             self._enqueue(queued, sender)
+
+        self._keys_to_retry.add(queued.key)
 
         timer = self._loop.call_later(delay_s, put)
         self._retry_timers.add(timer)
@@ -299,15 +312,19 @@ class Mailboxes:
             for queued in mailbox.queue:
                 if isinstance(queued, QueuedRequest) and queued.has_message_id(message_id):
                     mailbox.remove(queued)
-                    self._inbox.close(queued.inbox_row)
+                    self._close_withdrawn(queued)
                     return True
         unresolved = self._unresolved.get(sender, deque())
         for queued in unresolved:
             if queued.has_message_id(message_id):
                 unresolved.remove(queued)
-                self._inbox.close(queued.inbox_row)
+                self._close_withdrawn(queued)
                 return True
         return False
+
+    def _close_withdrawn(self, queued: QueuedRequest) -> None:
+        self._inbox.close(queued.inbox_row)
+        self.program_requests.remove(queued.key)
 
     async def _resolve_threads(self, sender: str) -> None:
         """Find the threads of the waiting requests of a sender, and enqueue each in its order."""
@@ -445,7 +462,7 @@ class Mailboxes:
         if isinstance(item, QueuedRequest):
             incoming = item.incoming
             if incoming.root_sender or incoming.channel == "room":
-                slots = self._slots_of(incoming.root_owner, is_room=incoming.channel == "room", hops=incoming.hops)
+                slots = self._slots_of(incoming.root_owner, is_room=incoming.channel == "room")
         is_waiting = True
         try:
             if isinstance(item, QueuedRequest) and len(item.incoming.content) > LARGE_CHARACTERS:
@@ -457,6 +474,8 @@ class Mailboxes:
                     mailbox.requeue(item)  # it was paused while this one waited for its slot
                 elif isinstance(item, QueuedRequest):
                     await self._handler.handle(mailbox, item)
+                    if item.digest and item.key not in self._keys_to_retry:
+                        self.program_requests.remove(item.key)
                 else:
                     await item.run()
         finally:
@@ -553,14 +572,11 @@ class Mailboxes:
             quota = self._quotas[sender] = SenderQuota(self._slots_of(sender, is_room=False))
         return quota
 
-    def _slots_of(self, owner: str, *, is_room: bool, hops: int = 0) -> Semaphore:
-        """Return the slots for the turns of a person or a room (a bare JID).
-
-        Each number of hops has slots of its own: agents that ask in a circle would else wait for their own turns.
-        """
+    def _slots_of(self, owner: str, *, is_room: bool) -> Semaphore:
+        """Return the slots for the turns of a person or a room (a bare JID)."""
         if "/" in owner:  # an occupant who writes privately shares the slots of the room
             owner, is_room = bare_jid(owner), True
-        key = ("room" if is_room else "person"), owner, hops
+        key = ("room" if is_room else "person"), owner
         slots = self._slots_by_holder.get(key)
         if slots is None:
             role, quota = ("", self._quotas_by_role.room) if is_room else self._quotas_by_role.role_of(owner)
@@ -571,7 +587,7 @@ class Mailboxes:
 
     async def _pace_large(self, owner: str) -> None:
         """Wait until the next large request of a sender may begin, which is some time after the one before it."""
-        key = "large", owner, 0
+        key = "large", owner
         slot = self._slots_by_holder.get(key)
         if slot is None:
             slot = self._slots_by_holder[key] = Semaphore(1)
@@ -582,7 +598,7 @@ class Mailboxes:
         limit = self._quotas_by_role.domain.turns
         if not limit:
             return self._slots
-        slots = self._slots_by_holder.get(("domain", domain, 0))
+        slots = self._slots_by_holder.get(("domain", domain))
         if slots is None:
-            slots = self._slots_by_holder["domain", domain, 0] = Semaphore(limit, self._slots)
+            slots = self._slots_by_holder["domain", domain] = Semaphore(limit, self._slots)
         return slots

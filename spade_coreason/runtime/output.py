@@ -73,6 +73,8 @@ class TurnOutput:
         self._buffered: list[OutboundMessage] = []
         self._has_batch = False
         """True while events wait in the channel for `_send_batch`."""
+        self._listeners: list[str] = []
+        """The addresses that get the reply besides the recipient of the channel."""
         self._last_number = 0
         self._thought_count = 0
         self.is_closed = False
@@ -195,6 +197,17 @@ class TurnOutput:
             if self.channel.shows_typing and not self.is_closed:
                 self._restart_typing()
 
+    def repeat_to(self, address: str) -> None:
+        """Send the reply so far, and all that follows, to an address (a full JID) that has sent the same request."""
+        channel = self.channel
+        sent = [message.content for message in self.messages if message.recipient == channel.recipient]
+        if address != channel.recipient and address not in self._listeners:
+            self._listeners.append(address)
+        repeated = [OutboundMessage(address, channel.readdress(content, address)) for content in sent]
+        if address != channel.recipient:
+            self.messages += repeated
+        self.send(repeated)
+
     def _emit_now(self, event: TurnEvent) -> None:
         """Send an event at once, after all events before it."""
         messages = self._encode(event)
@@ -247,8 +260,14 @@ class TurnOutput:
         return messages
 
     def _as_messages(self, contents: Sequence[str]) -> list[OutboundMessage]:
-        recipient = self.channel.recipient
-        return [OutboundMessage(recipient, content) for content in contents] if contents else []
+        if not contents:
+            return []
+        channel = self.channel
+        recipient = channel.recipient
+        messages = [OutboundMessage(recipient, content) for content in contents]
+        for listener in self._listeners:
+            messages += [OutboundMessage(listener, channel.readdress(content, listener)) for content in contents]
+        return messages
 
     async def _render(self, content: str) -> RenderedAnswer:
         """Return the file or the link in place of a Markdown text, if the recipient gets one."""

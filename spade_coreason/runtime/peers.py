@@ -6,19 +6,32 @@ An event belongs to a reply only if it comes from the JID that was asked, for a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from ..contracts import AgentRequest
 from ..domain.access import TrustedAgents
 from ..domain.foreign_json import MAX_JSON_CHARACTERS, parse_foreign_json
 from ..domain.identifiers import derive_thread
 from ..domain.jid import bare_jid
-from ..domain.messages import COMMAND_METADATA, ROOT_SENDER, Bounce, InboundMessage, ReplyBatch, ReplyEvent, RequestContext
+from ..domain.messages import (
+    CHAIN,
+    COMMAND_METADATA,
+    DEADLINE,
+    ROOT_SENDER,
+    Bounce,
+    InboundMessage,
+    ReplyBatch,
+    ReplyEvent,
+    RequestContext,
+)
 from ..exceptions import (
     PeerError,
     PeerFailedError,
@@ -33,6 +46,8 @@ if TYPE_CHECKING:
 
 CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request", default=None)
 """The request whose turn runs in this task."""
+
+_MAX_ROOTS = 10_000
 
 # The last event of a request.
 _FINAL_EVENTS = frozenset({"request.completed", "request.failed", "request.refused"})
@@ -196,7 +211,8 @@ def _raise_if_failed(jid: str, final_event: ReplyEvent) -> None:
 def collect_answer(jid: str, events: list[PeerEvent]) -> PeerAnswer:
     """Build the reply from its events: blocks and streams in the order of their start, with two line breaks between them.
 
-    A turn that was interrupted and runs again may send other text. Then the newer text counts, from where it differs.
+    A turn that was interrupted and runs again may send other text. Then the newer text counts, from where it differs. A reply
+    that is repeated as a whole takes the place of what came before it.
     """
     texts: dict[str, dict[int, str]] = {}
     data: dict[str, Mapping[str, Any]] = {}
@@ -210,6 +226,9 @@ def collect_answer(jid: str, events: list[PeerEvent]) -> PeerAnswer:
             texts[str(event.data.get("stream_id"))] = {0: replacement}
         elif event.type == "stream.start":
             texts.setdefault(str(event.data.get("stream_id")), {})
+        elif event.type == "request.repeated":
+            texts.clear()
+            data.clear()
         elif event.type == "block.data":
             data[str(event.data.get("id", number))] = event.data
         elif event.type == "request.completed":
@@ -228,14 +247,69 @@ def _add_chunk(chunks: dict[int, str], data: Mapping[str, Any]) -> None:
     chunks[number] = str(data.get("chunk", ""))
 
 
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A rule for trying again: after a bounce, or after a refusal that says when a retry may succeed.
+
+    `attempts` counts the first try too. The first wait is `wait_s` seconds, and each further one is `factor` times as long. No
+    wait is shorter than a refusal asks for. An ask that timed out or failed is never tried again.
+    """
+
+    attempts: int = 3
+    wait_s: float = 0.5
+    factor: float = 2.0
+
+    def wait_after(self, attempt: int, error: PeerError) -> float | None:
+        """Return the seconds to wait after a failed attempt, counted from 1; None if there is to be no other."""
+        if attempt >= self.attempts:
+            return None
+        wait_s = self.wait_s * self.factor ** (attempt - 1)
+        if isinstance(error, PeerUnavailableError):
+            return wait_s
+        if isinstance(error, PeerRefusedError) and error.retry_after_s is not None:
+            return max(wait_s, error.retry_after_s)
+        return None
+
+
+NO_RETRY = Retry(attempts=1)
+
+
+class FanOutLimit:
+    """The number of requests to which one root request may lead, over all agents of the process.
+
+    Counts of the `_MAX_ROOTS` roots that led to requests last are in memory.
+    """
+
+    def __init__(self, max_requests: int = 10_000) -> None:
+        self.max_requests = max_requests
+        self._counts: OrderedDict[UUID, int] = OrderedDict()
+
+    def allow(self, root: UUID | None) -> bool:
+        """Count a request of a root. Return False if it has led to too many."""
+        if root is None:
+            return True
+        count = self._counts.get(root, 0) + 1
+        if count > self.max_requests:
+            return False
+        self._counts[root] = count
+        self._counts.move_to_end(root)
+        if len(self._counts) > _MAX_ROOTS:
+            self._counts.popitem(last=False)
+        return True
+
+
 class Peers:
     """The other agents that an agent can ask. A constructor parameter named `peers` receives it.
 
-    A request made with `request.create_child(...)` keeps its lineage. It is sent on a thread of its own, derived from the
-    calling conversation and the peer. So two people who use one agent have two conversations with its peer.
+    A text or a payload becomes a child of the request that this task answers; so does a request made with
+    `request.create_child(...)`. It keeps the lineage, and has no more time than that request has left. It is sent on a thread
+    of its own, derived from the calling conversation and the peer. So two people who use one agent have two conversations with
+    its peer.
 
-    `jid` is the agent that asks. It cannot ask itself: a `PeerError` says so, and nothing is sent. Agents in `trusted_agents`
-    are told the person whose request led to theirs, for whose quotas it counts. `tell` refuses the addresses of `people`.
+    `jid` is the agent that asks. It asks neither itself nor an agent that waits for the current request, which would be a
+    circle. Agents in `trusted_agents` are told the person whose request led to theirs, for whose quotas it counts. `tell`
+    refuses the addresses of `people`. While `is_stopping` returns True, requests that are cancelled are not taken back: their
+    turns run again after the next start, and then get the same answers.
     """
 
     def __init__(
@@ -245,41 +319,137 @@ class Peers:
         transport: Transport,
         trusted_agents: TrustedAgents | None = None,
         people: KnownPeople | None = None,
+        *,
+        fan_out: FanOutLimit | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._people = people
         self._trusted_agents = trusted_agents or TrustedAgents()
         self._own_jid = _normalise_jid(jid)
         self._requests = requests
         self._transport = transport
+        self._fan_out = fan_out or FanOutLimit()
+        self._is_stopping = is_stopping
 
     async def ask(
-        self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0, *, thoughts: bool = False
+        self,
+        jid: str,
+        request: AgentRequest | Mapping[str, Any] | str,
+        timeout: float = 30.0,
+        *,
+        thoughts: bool = False,
+        retry: Retry = NO_RETRY,
+        separate: bool = False,
     ) -> PeerAnswer:
         """Ask the agent `jid` and wait for its whole reply, at most `timeout` seconds.
 
-        A text or a payload becomes a child of the request that this task answers. After a timeout or a cancellation, the
+        The time is never longer than what is left to the request that this task answers. After a timeout or a cancellation, the
         request is retracted; if it is sent again, the peer starts anew. With `thoughts`, the events of the answer include those
-        of the peer.
+        of the peer. With `retry`, it is sent again after a bounce or a refusal. With `separate`, it gets a conversation of its
+        own at the peer, beside those of other requests. Otherwise the requests of one conversation here form one there, and are
+        answered one after the other.
 
         Raises `PeerTimeoutError`, `PeerUnavailableError`, `PeerRefusedError`, `PeerFailedError` or `RequestTooLongError`.
         Each names the peer. A request to the agent itself is a plain `PeerError`, before anything is sent.
         """
-        return collect_answer(jid, [event async for event in self.stream(jid, request, timeout, thoughts=thoughts)])
+        child = to_request(request)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
+        for attempt in count(1):
+            try:
+                stream = self.stream(jid, child, end - loop.time(), thoughts=thoughts, separate=separate)
+                events = [event async for event in stream]
+            except PeerError as error:
+                wait_s = retry.wait_after(attempt, error)
+                if wait_s is None or loop.time() + wait_s >= end:
+                    raise
+            else:
+                return collect_answer(jid, events)
+            await asyncio.sleep(wait_s)
+        raise AssertionError("not reached")
+
+    async def gather(
+        self,
+        asks: Iterable[tuple[str, AgentRequest | Mapping[str, Any] | str]],
+        timeout: float = 30.0,
+        *,
+        limit: int = 16,
+        retry: Retry = NO_RETRY,
+        separate: bool = False,
+    ) -> list[PeerAnswer | PeerError]:
+        """Ask many agents, or one agent many questions, and return the answers in the order of `asks`.
+
+        `asks` are pairs of a JID and a request. At most `limit` of them wait for a reply at once. `timeout` counts for each
+        from when it is sent. An ask that fails does not disturb the others: its `PeerError` is in the place of its answer.
+        `separate` is that of `ask`: questions to one peer that need not know of each other are then answered at the same time.
+
+        If this is cancelled, all open asks are retracted.
+        """
+        if limit < 1:
+            raise ValueError(f"limit must be 1 or more, not {limit}")
+        slots = asyncio.Semaphore(limit)
+
+        async def ask(jid: str, request: AgentRequest | Mapping[str, Any] | str) -> PeerAnswer | PeerError:
+            async with slots:
+                try:
+                    return await self.ask(jid, request, timeout, retry=retry, separate=separate)
+                except PeerError as error:
+                    return error
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ask(jid, request)) for jid, request in asks]
+        return [task.result() for task in tasks]
+
+    async def first(
+        self, jids: Iterable[str], request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0
+    ) -> PeerAnswer:
+        """Ask several agents the same, and return the first answer. The other asks are cancelled, so that their peers stop.
+
+        If none answers, the `PeerError` of the one that failed last is raised; its notes name the others. ValueError without a
+        JID.
+        """
+        payload = request.payload if isinstance(request, AgentRequest) else request
+        tasks = {asyncio.create_task(self.ask(jid, payload, timeout)) for jid in jids}
+        if not tasks:
+            raise ValueError("first needs at least one agent")
+        failures: list[PeerError] = []
+        try:
+            for finished in asyncio.as_completed(tasks):
+                try:
+                    return await finished
+                except PeerError as error:
+                    failures.append(error)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        last = failures.pop()
+        for failure in failures:
+            last.add_note(str(failure))
+        raise last
 
     async def stream(
-        self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0, *, thoughts: bool = False
+        self,
+        jid: str,
+        request: AgentRequest | Mapping[str, Any] | str,
+        timeout: float = 30.0,
+        *,
+        thoughts: bool = False,
+        separate: bool = False,
     ) -> AsyncIterator[PeerEvent]:
         """Ask the agent `jid`, and yield the events of its reply as they arrive.
 
         Parameters, errors and retraction are those of `ask`.
         """
         child = to_request(request)
-        message, send = self._encode(jid, child, thoughts=thoughts), self._transport.send
+        message, timeout = self._encode(jid, child, timeout, thoughts=thoughts, separate=separate)
+        send = self._transport.send
         try:
             async for event in self._requests.events(jid, str(child.request_id), timeout, lambda: send([message])):
                 yield event
         except (asyncio.CancelledError, PeerTimeoutError):
-            send([self._transport.encode_retraction(jid, str(child.request_id))])  # so that the peer stops its turn
+            if not self._is_stopping():
+                send([self._transport.encode_retraction(jid, str(child.request_id))])  # so that the peer stops its turn
             raise
 
     async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
@@ -292,20 +462,48 @@ class Peers:
         if self._people is not None and (noun := await self._people.describe(jid)) is not None:
             problem = f"was not notified: this is the address of {noun}, and agents cannot write to {noun} first"
             raise PeerError(bare_jid(jid), f"{problem}; answer with `response` in a turn")
-        self._transport.send([self._encode(jid, child)])
+        self._transport.send([self._encode(jid, child)[0]])
 
-    def _encode(self, jid: str, request: AgentRequest, *, thoughts: bool = False) -> OutboundMessage:
-        if _normalise_jid(jid) == self._own_jid:
+    def _encode(
+        self,
+        jid: str,
+        request: AgentRequest,
+        timeout: float | None = None,
+        *,
+        thoughts: bool = False,
+        separate: bool = False,
+    ) -> tuple[OutboundMessage, float]:
+        """Encode a request. Return it with its time in seconds: `timeout`, or what is left to the current request."""
+        peer = _normalise_jid(jid)
+        if peer == self._own_jid:
             problem = "was not asked: this is the agent's own address, and an agent cannot ask itself; name another agent"
             raise PeerError(bare_jid(jid), problem)
-        thread = derive_thread(request.session_id, _normalise_jid(jid))
         current = CURRENT_REQUEST.get()
         metadata = {} if current is None else current.metadata
+        chain = (*metadata.get(CHAIN, ()), self._own_jid)
+        if peer in chain:
+            problem = f"was not asked: agents would ask in a circle: {describe_chain((*chain, peer))}"
+            raise PeerRefusedError(bare_jid(jid), problem)
+        if not self._fan_out.allow(request.root_request_id):
+            problem = f"was not asked: one request led to {self._fan_out.max_requests} others already (peers.requests_per_root)"
+            raise PeerRefusedError(bare_jid(jid), problem)
+        now = time.time()
+        deadline = 0.0 if timeout is None else now + timeout
+        if parent_deadline := metadata.get(DEADLINE, 0.0):
+            deadline = min(deadline, parent_deadline) if deadline else parent_deadline
+        if timeout is not None and deadline <= now:
+            raise PeerTimeoutError(bare_jid(jid), max(0.0, timeout), has_started=False)
         root_sender = ""
         if current is not None and jid in self._trusted_agents:
             root_sender = metadata.get(ROOT_SENDER) or bare_jid(metadata.get("sender", ""))
-        context = RequestContext(metadata.get("hops", 0) + 1, root_sender, accepts_batches=True, wants_thoughts=thoughts)
-        return self._transport.encode_request(jid, request, thread, context)
+        context = RequestContext(metadata.get("hops", 0) + 1, root_sender, chain, deadline, True, thoughts)
+        thread = derive_thread(request.session_id, f"{peer} {request.request_id}" if separate else peer)
+        return self._transport.encode_request(jid, request, thread, context), deadline - now
+
+
+def describe_chain(chain: Iterable[str]) -> str:
+    """Return the agents that a request passed through as text: `a@x → b@x → a@x`."""
+    return " → ".join(chain)
 
 
 def to_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:

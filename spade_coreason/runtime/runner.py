@@ -7,6 +7,7 @@ by `Runner.receive`, and messages go out by its `Transport`. `gateway` lists the
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -18,9 +19,8 @@ from ..concurrency import DeadlineTimers, RateLimiter
 from ..contracts import Agent, ErrorCode, Interceptor
 from ..contracts.base import utc_now
 from ..domain.conversation import RUN, Outcome
-from ..domain.identifiers import derive_inbox_key
 from ..domain.jid import bare_jid
-from ..domain.messages import Failed, InboundRequest, TextEmitted
+from ..domain.messages import Failed, InboundRequest, Refused, TextEmitted
 from ..domain.translation import LANGUAGE, translate, use_language
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
@@ -48,6 +48,7 @@ from .output import ReplyTimers, TurnOutput, dump_reply
 from .policy import Policy
 from .quotas import QuotaLimit
 from .received_reactions import ReceivedReactions
+from .repeated_requests import OpenProgramRequest, identify, identify_message, refuse_other_content, repeat_reply
 from .retention_job import EphemeralOwners, Purged, RetentionJob
 from .transport import NO_CHAINED_DEVICE, OutboundMessage, PresentationOptions, Transport
 from .turn import Turn
@@ -249,7 +250,16 @@ class Runner:
             for_agent, command, is_for_agent = self._parse_command(incoming)
             received_at_s = self.metrics.now()
             queued = QueuedRequest(
-                for_agent, key, inbox_row, stored, received_at_s, False, True, command, is_for_agent=is_for_agent
+                for_agent,
+                key,
+                inbox_row,
+                stored,
+                received_at_s,
+                False,
+                True,
+                command,
+                is_for_agent=is_for_agent,
+                digest=identify(self.jid, incoming)[1],
             )
             self._mailboxes.put(queued, incoming.owner)
             return
@@ -270,6 +280,11 @@ class Runner:
         """
         self._is_accepting = False
         return await self._mailboxes.drain(grace_s)
+
+    @property
+    def is_cancelling_turns(self) -> bool:
+        """True while a stop cancels the running turns, whose requests run again after the next start."""
+        return self._mailboxes.is_cancelling_turns
 
     async def close(self) -> None:
         """Close the agent, after `drain`: end the background tasks and run `shutdown()`."""
@@ -302,11 +317,21 @@ class Runner:
         sender, inbox = incoming.owner, self.repository.inbox
         if incoming.thread is None:
             incoming = self._mailboxes.resolve_thread(incoming, sender)
-        key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
+        key, digest = identify(self.jid, incoming)
         may_be_duplicate = inbox.may_have(key.bytes)
         for_agent, command, is_for_agent = self._parse_command(incoming)
         if may_be_duplicate and not self._duplicate_limiter.allow(sender):
             return None  # whatever it is a duplicate of is in the inbox
+        if (
+            digest
+            and not may_be_duplicate
+            and inbox.has_older_keys
+            and inbox.may_have(identify_message(self.jid, incoming).bytes)
+        ):
+            return Commit.completed(False)
+        earlier = self._mailboxes.program_requests.get(key) if may_be_duplicate and digest else None
+        if earlier is not None and self._attach(earlier, incoming, digest):
+            return earlier.stored
         refusal = self._admission.refuse(for_agent, is_for_agent=is_for_agent, may_be_duplicate=may_be_duplicate)
         if refusal is not None:
             refusal.when_recorded(partial(self._outbox.send_problem, incoming, refusal.problem))
@@ -317,11 +342,21 @@ class Runner:
             self._mailboxes.withdraw(sender, incoming.replaces)
         request = incoming.to_json if incoming.is_text_only else incoming.to_json()
         inbox_row, stored, may_start_early = inbox.receive(
-            key.bytes, sender, request, self._clock(), may_be_duplicate=may_be_duplicate
+            key.bytes, sender, request, self._clock(), digest=digest, may_be_duplicate=may_be_duplicate
         )
         received_at_s = self.metrics.now()
         queued = QueuedRequest(
-            for_agent, key, inbox_row, stored, received_at_s, may_start_early, False, command, may_be_duplicate, is_for_agent
+            for_agent,
+            key,
+            inbox_row,
+            stored,
+            received_at_s,
+            may_start_early,
+            False,
+            command,
+            may_be_duplicate,
+            is_for_agent,
+            digest,
         )
         if command is not None:
             self._command_executor.cancel_if_requested(queued, sender)
@@ -361,6 +396,8 @@ class Runner:
         try:
             if queued.may_start_early or await queued.stored:
                 await self._answer(mailbox, queued)
+            elif queued.digest:
+                await self._answer_repeated(queued)
         except StoreError as error:
             log.error("%s: cannot store a request of %s: %s", self.jid, mailbox.sender, error)
             self.metrics.record_failure(str(error))
@@ -383,6 +420,9 @@ class Runner:
             return
         if self._outbox.late_replies:
             await self._outbox.wait_until_arrived(bare_jid(incoming.reply_address))
+        if incoming.context.deadline and incoming.context.deadline <= time.time():
+            self._refuse_overdue(queued)
+            return
         # Load
         active = mailbox.active or await self.loader.load(mailbox)
         now = self._clock()
@@ -406,7 +446,8 @@ class Runner:
             self._outbox.send([self._services.transport.encode_displayed(incoming)])
         # Execute
         output = self._open_output(active, queued)
-        turn = Turn(self._services, mailbox, active, queued, output, now)
+        person = active.person if not incoming.hops else await self.loader.load_person(active, incoming)
+        turn = Turn(self._services, mailbox, active, queued, output, now, person)
         final_event = await turn.run(turn.assist)
         # Update, prune and save
         if turn.is_deleted:
@@ -416,6 +457,29 @@ class Runner:
             await turn.close_cancelled()
         else:
             await turn.finish(final_event)
+
+    def _attach(self, earlier: OpenProgramRequest, incoming: InboundRequest, digest: bytes) -> bool:
+        """Attach a repeated request to the one that is queued or runs. False if that has ended, so that its answer is stored.
+
+        The sender is told if the id was used for another request.
+        """
+        if earlier.digest != digest:
+            self._outbox.send_problem(incoming, refuse_other_content())
+            return True
+        return earlier.attach(incoming.sender)
+
+    async def _answer_repeated(self, queued: QueuedRequest) -> None:
+        """Answer a request that was received before: with the reply of the turn that runs, or with the one that is stored."""
+        incoming, program_requests = queued.incoming, self._mailboxes.program_requests
+        while (earlier := program_requests.get(queued.key)) is not None and earlier.stored is not queued.stored:
+            if self._attach(earlier, incoming, queued.digest):
+                return
+            await earlier.wait_until_ended()
+        stored = await self.repository.inbox.load_earlier(queued.key.bytes)
+        addresses = [incoming.sender, *(earlier.listeners if earlier is not None else ())]
+        for address in addresses:
+            channel = self._services.transport.open_reply(replace(incoming, sender=address), queued.key)
+            self._outbox.send(repeat_reply(stored, queued.digest, channel))
 
     def _refuse_late(self, queued: QueuedRequest) -> bool:
         """Ask the interceptors about a request that looked like a duplicate and is none. Return True if they refuse it."""
@@ -441,7 +505,10 @@ class Runner:
             client_features.has_replies(incoming.sender),
         )
         channel = services.transport.open_reply(incoming, queued.key, presentation)
-        return TurnOutput(channel, self._outbox.send, queued.key, services.reply_timers, services.long_answers)
+        output = TurnOutput(channel, self._outbox.send, queued.key, services.reply_timers, services.long_answers)
+        if queued.digest and (request := self._mailboxes.program_requests.get(queued.key)) is not None:
+            request.open_output(output)
+        return output
 
     async def _refuse(
         self, active: ActiveConversation, queued: QueuedRequest, output: TurnOutput, outcome: Outcome, now: datetime
@@ -459,6 +526,12 @@ class Runner:
         await queued.stored
         if final_messages:
             self._outbox.send_final(queued.inbox_row, final_messages)
+
+    def _refuse_overdue(self, queued: QueuedRequest) -> None:
+        """Refuse a request whose sender no longer waits for the reply."""
+        text = translate("There is no time left for this request. It waited too long.")
+        self._outbox.send_problem(queued.incoming, Refused(text, ErrorCode.TIMEOUT), queued.key)
+        self.repository.inbox.close(queued.inbox_row)
 
     async def _report_storage_failure(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
         """Tell the sender that nothing can be stored, and run the request again later if it is in the inbox.

@@ -102,6 +102,10 @@ class ReplyChannel(Protocol):
         """Encode the events that wait for more events, if the channel `batches`."""
         ...
 
+    def readdress(self, content: str, recipient: str) -> str:
+        """Return a message to a program, which was encoded here, for another recipient."""
+        ...
+
     def encode_update(self, stream_id: str) -> list[str]:
         """Encode the current text of a stream, if it has grown and the channel `has_live_messages`.
 

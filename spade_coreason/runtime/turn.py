@@ -17,11 +17,19 @@ from pydantic_core import to_json
 from ..concurrency import Deadline
 from ..contracts import AgentRequest, ErrorCode, UserErrorBlock
 from ..domain import conversation
-from ..domain.messages import ROOT_SENDER, Completed, Failed, TurnEvent
+from ..domain.messages import CHAIN, DEADLINE, ROOT_SENDER, Completed, Failed, TurnEvent
 from ..domain.text import replace_lone_surrogates
 from ..domain.translation import N_, translate
 from ..exceptions import StoreError, describe_for_log
-from ..memory import CURRENT_DEFERRED_SYNCS, ActiveConversation, DeferredSyncs, SessionChanges, TurnSession, sum_usage
+from ..memory import (
+    CURRENT_DEFERRED_SYNCS,
+    ActiveConversation,
+    ActivePerson,
+    DeferredSyncs,
+    SessionChanges,
+    TurnSession,
+    sum_usage,
+)
 from ..storage import NO_COMPACTION, SPARE_SLOT, Commit, TurnRecord, Variable
 from .mailboxes import Mailbox, QueuedRequest
 from .output import TurnOutput
@@ -45,6 +53,8 @@ class Turn:
     queued: QueuedRequest
     output: TurnOutput
     started_at: datetime
+    person: ActivePerson | None
+    """The person whose variables the turn may use."""
     request: AgentRequest = field(init=False)
     session: TurnSession = field(init=False)
     response: TurnResponse = field(init=False)
@@ -57,7 +67,7 @@ class Turn:
         services, active, queued = self.services, self.conversation, self.queued
         self.request = _make_request(active, queued, self.started_at)
         identity = active.identity_for(queued.incoming.channel, queued.incoming.nickname)
-        self.changes = SessionChanges(active.variables, active.person.variables)
+        self.changes = SessionChanges(active.variables, self.person.variables if self.person is not None else None)
         windows = services.history_windows
         self.session = TurnSession(
             active.record,
@@ -67,6 +77,7 @@ class Turn:
             self.changes,
             compaction=windows.compaction_state(active.variables) if windows.compacts else NO_COMPACTION,
             knowledge=services.knowledge,
+            person=queued.incoming.person,
             on_window_read=windows.warn_unbounded,
         )
         self.response = TurnResponse(self.output, self.request, active.record.owner, services.repository)
@@ -216,7 +227,7 @@ class Turn:
             status = conversation.complete(status)
         final_messages = output.finish(final_event)
         usage = sum_usage(output.events) if output.events else {}
-        text = _encode_turn(self._interaction_fields(usage))
+        text = _encode_turn(self._interaction_fields(usage, final_event))
         # Prune
         windows, record = services.history_windows, active.record
         turn, turns, window_start = windows.append(active.turns, text, record.turns + 1, active.variables)
@@ -240,11 +251,10 @@ class Turn:
 
     async def _count_usage(self, usage: dict[str, Any]) -> list[Variable]:
         """Add the tokens of the turn to the counters, and return the counters as variables to store."""
-        return (
-            await self.services.usage.add(usage, self.conversation.record.owner, self.conversation.record.conversation_id)
-            if usage
-            else []
-        )
+        if not usage:
+            return []
+        record = self.conversation.record
+        return await self.services.usage.add(usage, self.queued.incoming.person or record.owner, record.conversation_id)
 
     def store(
         self, final_messages: list[OutboundMessage], turn: TurnRecord | None, usage: Sequence[Variable] = ()
@@ -256,7 +266,12 @@ class Turn:
         """
         variables = [*self.changes.close(), *usage]
         commit = self.services.repository.inbox.finish(
-            self.queued.inbox_row, self.conversation.record, turn, self.output.stored_reply, variables
+            self.queued.inbox_row,
+            self.conversation.record,
+            turn,
+            self.output.stored_reply,
+            variables,
+            is_command=turn is None,
         )
         commit.on_stored(partial(self._send_final, final_messages))
         return commit
@@ -276,7 +291,7 @@ class Turn:
             log.exception("%s: cannot send the answer to %s", self.services.jid, self.queued.incoming.sender)
             self.services.metrics.record_failure("an answer cannot be sent; see the log")
 
-    def _interaction_fields(self, usage: dict[str, Any]) -> dict[str, Any]:
+    def _interaction_fields(self, usage: dict[str, Any], final_event: TurnEvent) -> dict[str, Any]:
         """Build the fields of the `Interaction`. `usage` is the turn's use of language models."""
         request, reply, incoming = self.request, self.output, self.queued.incoming
         key = reply.channel.key
@@ -295,6 +310,10 @@ class Turn:
             meta["nickname"] = nickname
         if usage:
             meta["usage"] = usage
+        if isinstance(final_event, Failed) and final_event.incident is not None:
+            meta["incident"] = final_event.incident
+        elif self.changes.is_ended:
+            meta["state"] = "completed"
         return {
             "interaction_id": key,
             "timestamp": self.started_at,
@@ -340,6 +359,10 @@ def _make_request(active: ActiveConversation, queued: QueuedRequest, now: dateti
         metadata["hops"] = incoming.hops
     if incoming.root_sender:
         metadata[ROOT_SENDER] = incoming.root_sender
+    if incoming.context.chain:
+        metadata[CHAIN] = list(incoming.context.chain)
+    if incoming.context.deadline:
+        metadata[DEADLINE] = incoming.context.deadline
     if queued.is_redelivered:
         metadata["redelivered"] = True
     if (language := active.person.preferences.language) is not None:

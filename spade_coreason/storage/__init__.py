@@ -36,7 +36,15 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "turn_document_name",
         ],
         "lock": ["lock_database", "lock_directory"],
-        "records": ["InboxRecord", "MessageCount", "StorageErasureReport", "StoredConversation", "TurnRecord", "Variable"],
+        "records": [
+            "EarlierRequest",
+            "InboxRecord",
+            "MessageCount",
+            "StorageErasureReport",
+            "StoredConversation",
+            "TurnRecord",
+            "Variable",
+        ],
         "repository": ["AgentRepository", "list_stored_agents"],
     },
 )

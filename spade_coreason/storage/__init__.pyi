@@ -62,6 +62,7 @@ from .lock import (
     lock_directory as lock_directory,
 )
 from .records import (
+    EarlierRequest as EarlierRequest,
     InboxRecord as InboxRecord,
     MessageCount as MessageCount,
     StorageErasureReport as StorageErasureReport,

@@ -461,7 +461,9 @@ def group_rows(batch: Sequence[Commit[Any]]) -> list[list[Row]]:
             groups[statement].append(row)
     if groups[RECEIVE]:
         received, groups[RECEIVE_ANSWERED], groups[ANSWER] = _merge_answered(groups[RECEIVE], groups[ANSWER])
-        groups[RECEIVE] = [(*row, request if isinstance(request, str) else request()) for *row, request in received]
+        groups[RECEIVE] = [
+            (*row, request if isinstance(request, str) else request(), digest) for *row, request, digest in received
+        ]
     return groups
 
 
@@ -477,7 +479,9 @@ def _merge_answered(received: list[Row], answers: list[Row]) -> tuple[list[Row],
         if row is None:
             rest.append(answer)
         else:
-            answered.append((*row[:-2], *answer[1:]))
+            *start, _, _, digest = row
+            _, state, reply, interaction = answer
+            answered.append((*start, state, reply, digest, interaction))
     return list(unanswered.values()), answered, rest
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
-from .schema import CLOSED, inbox
+from .schema import CLOSED, NO_TURN, RECEIVED, inbox
+from .statements import RECEIVED_COLUMNS
 
 _ROW_MASK = 2**40 - 1
 
@@ -88,17 +89,20 @@ _DUPLICATE_MICROS = DUPLICATE_DAYS * 24 * 3600 * 1_000_000
 def insert_unless_duplicate(connection: Connection, values: tuple[Any, ...], key: bytes, key_index: KeyIndex) -> bool:
     """Store a request and return True, or return False if the inbox has a request with its `key` already.
 
-    A closed request that is older than seven days does not count; it is deleted. Run this inside a transaction of the writer:
-    there all earlier requests are stored.
+    A closed request that is older than seven days does not count; it is deleted. So is a program's request that ended without
+    a turn: it was cancelled or refused, and begins anew. Run this inside a transaction of the writer: there all earlier
+    requests are stored.
     """
-    row, agent, _, _, received_at, *_ = values
-    query = select(inbox.c.id, inbox.c.state, inbox.c.received_at).where(
+    row, agent, _, _, received_at, _, _, digest = values
+    query = select(inbox.c.id, inbox.c.state, inbox.c.received_at, inbox.c.interaction).where(
         inbox.c.id.in_(key_index.find_rows(key)), inbox.c.agent == agent, inbox.c.key == key
     )
     for earlier in connection.execute(query).all():
-        if earlier.state != CLOSED or earlier.received_at >= received_at - _DUPLICATE_MICROS:
+        begins_anew = digest and earlier.state != RECEIVED and earlier.interaction == NO_TURN
+        is_recent = earlier.received_at >= received_at - _DUPLICATE_MICROS
+        if not begins_anew and (earlier.state != CLOSED or is_recent):
             return False
         connection.execute(delete(inbox).where(inbox.c.id == earlier.id))
-    connection.execute(insert(inbox).values(values))
+    connection.execute(insert(inbox).values(dict(zip(RECEIVED_COLUMNS, values, strict=True))))
     key_index.add_replacement(key, row)
     return True

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import Connection, Row, Select, delete, func, select
 
+from ..domain.identifiers import NO_DIGEST
 from .crashes import delete_old_crashes
 from .database import Commit, Database
 from .dedup import DUPLICATE_DAYS, insert_unless_duplicate
 from .records import (
+    EarlierRequest,
     InboxRecord,
     PendingRequest,
     StoredConversation,
@@ -21,7 +24,7 @@ from .records import (
     from_micros,
     to_micros,
 )
-from .schema import ANSWERED, CLOSED, RECEIVED, crashed_requests, inbox
+from .schema import ANSWERED, CLOSED, COMMAND, NO_TURN, RECEIVED, REVISION, conversations, crashed_requests, inbox, interactions
 from .statements import ADD_INTERACTION, ANSWER, CLOSE, RECEIVE, SAVE_CONVERSATION, SAVE_VARIABLE
 
 
@@ -40,14 +43,26 @@ class Inbox:
         """Return False if the request with this key is certainly new. Only the commit of `receive` tells a duplicate."""
         return bool(self._database.inbox_keys.find_rows(key))
 
+    @property
+    def has_older_keys(self) -> bool:
+        """True if the database was migrated at this start. The keys of programs' requests were of another form."""
+        return self._database.previous_revision not in (None, REVISION)
+
     def receive(
-        self, key: bytes, sender: str, request: str | Callable[[], str], now: datetime, *, may_be_duplicate: bool | None = None
+        self,
+        key: bytes,
+        sender: str,
+        request: str | Callable[[], str],
+        now: datetime,
+        *,
+        digest: bytes = NO_DIGEST,
+        may_be_duplicate: bool | None = None,
     ) -> tuple[int, Commit[bool], bool]:
         """Store a request. Return its row id, its commit and a flag.
 
-        `may_be_duplicate` is the result of `may_have`, if the caller has asked for it. The result of the commit is False for a
-        duplicate. The flag is True if the request is certainly no duplicate and no failure of the database is known: its turn
-        may begin at once.
+        `digest` is the hash of what a program's request asks; empty for other requests. `may_be_duplicate` is the result of
+        `may_have`, if the caller has asked for it. The result of the commit is False for a duplicate. The flag is True if the
+        request is certainly no duplicate and no failure of the database is known: its turn may begin at once.
 
         `request` is JSON, or a function that returns it. The function may run in the writer's thread, and only if the request
         is written.
@@ -55,10 +70,10 @@ class Inbox:
         database = self._database
         row = database.next_id("inbox")
         # Python's sqlite3 searches its adapters for every value but int, float, str and bytearray, also for bytes and None.
-        values = (row, self._agent, bytearray(key), sender, to_micros(now), RECEIVED, request)
+        values = (row, self._agent, bytearray(key), sender, to_micros(now), RECEIVED, request, bytearray(digest))
         if self.may_have(key) if may_be_duplicate is None else may_be_duplicate:
             if not isinstance(request, str):
-                values = (*values[:-1], request())
+                values = (*values[:-2], request(), values[-1])
             self._open_rows.add(row)
             commit = database.run(lambda connection: insert_unless_duplicate(connection, values, key, database.inbox_keys))
             return row, commit, False
@@ -73,12 +88,15 @@ class Inbox:
         turn: TurnRecord | None,
         answer: str | None,
         variables: Sequence[Variable] = (),
+        *,
+        is_command: bool = False,
     ) -> Commit[bool]:
         """Store the end of a request in one transaction: its turn, conversation, variables and reply.
 
-        Without a reply (`answer`) the request is closed at once.
+        Without a reply (`answer`) the request is closed at once. A program's request that ended without a turn begins anew when
+        it is repeated, unless it was a command.
         """
-        interaction_id = 0 if turn is None else self._database.next_id("interactions")
+        interaction_id = COMMAND if is_command else NO_TURN if turn is None else self._database.next_id("interactions")
         rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, conversation_columns(self._agent, conversation))]
         if turn is not None:
             interaction = (
@@ -93,15 +111,15 @@ class Inbox:
         if variables:
             now = to_micros(conversation.status.last_interaction)
             rows += [(SAVE_VARIABLE, (self._agent, v.scope, v.holder, v.name, v.value, now)) for v in variables]
-        rows.append((ANSWER, (inbox_row, CLOSED if answer is None else ANSWERED, answer)))
+        rows.append((ANSWER, (inbox_row, CLOSED if answer is None else ANSWERED, answer, interaction_id)))
         stored = self._database.submit(rows, is_turn_end=True)
         if answer is None:
             stored.on_stored(lambda _: self._open_rows.discard(inbox_row))
         return stored
 
     def store_reply(self, inbox_row: int, answer: str) -> Commit[bool]:
-        """Store the reply to a request that does not belong to a conversation any more."""
-        return self._database.submit([(ANSWER, (inbox_row, ANSWERED, answer))])
+        """Store the reply to a command that does not belong to a conversation any more."""
+        return self._database.submit([(ANSWER, (inbox_row, ANSWERED, answer, COMMAND))])
 
     def close(self, inbox_row: int) -> None:
         """Close a request whose whole reply the server has, so that it is not sent again. Stored with the next transaction."""
@@ -120,6 +138,19 @@ class Inbox:
         )
         rows = await self._fetch_rows(query)
         return [PendingRequest(r.id, r.key, r.request, r.answer) for r in rows if r.id in self._open_rows]
+
+    async def load_earlier(self, key: bytes) -> EarlierRequest | None:
+        """Return the stored request with a key, or None. Its turn is None if there was none, or if it was deleted."""
+        turn_id = str(UUID(bytes=key))  # the row id of a deleted turn may be that of another one later
+        query = (
+            select(inbox.c.sender, inbox.c.digest, inbox.c.answer, interactions.c.body, conversations.c.conversation_id)
+            .outerjoin(interactions, (interactions.c.id == inbox.c.interaction) & (interactions.c.interaction_id == turn_id))
+            .outerjoin(conversations, conversations.c.id == interactions.c.conversation)
+            .where(inbox.c.id.in_(self._database.inbox_keys.find_rows(key)), inbox.c.agent == self._agent, inbox.c.key == key)
+            .order_by(inbox.c.id.desc())
+        )
+        rows = await self._fetch_rows(query)
+        return EarlierRequest._make(rows[0]) if rows else None
 
     async def purge(self, now: datetime) -> None:
         """Delete closed requests that are too old to have duplicates."""

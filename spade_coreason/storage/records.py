@@ -118,6 +118,19 @@ class PendingRequest(NamedTuple):
     reply: str | None
 
 
+class EarlierRequest(NamedTuple):
+    """A stored request of a program, and its turn as JSON. `sender` is "" if the sender's data were deleted.
+
+    `reply` are the messages of a reply that the server has not acknowledged yet, as JSON.
+    """
+
+    sender: str
+    digest: bytes
+    reply: str | None
+    turn: str | None
+    conversation_id: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class StorageErasureReport:
     """The ids of deleted conversations, and the number of other deleted rows by kind."""

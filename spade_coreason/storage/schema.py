@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISION = "0008"
+REVISION = "0009"
 """The newest migration. `metadata` describes the tables after it."""
 
 metadata = MetaData()
@@ -75,10 +75,13 @@ variables = Table(
 
 RECEIVED, ANSWERED, CLOSED = range(3)
 """The states of a request in the inbox."""
+NO_TURN, COMMAND = 0, -1
+"""In place of the turn that answered a request: there was none, or it was a command."""
 
 # A closed row stays for seven days, so that duplicates are recognised. The keys are random and have no index: each would cost a
 # page of writing, half of all writes of a turn (see dedup.py). Open rows have no index either: the one process that writes
-# knows them (`Database.open_inbox_rows`).
+# knows them (`Database.open_inbox_rows`). `digest` is a hash of what a program's request asks, empty for other requests.
+# `interaction` is the stored turn (its row id), `NO_TURN` or `COMMAND`: the answer to a repeated request is made from it.
 inbox = Table(
     "inbox",
     metadata,
@@ -90,6 +93,8 @@ inbox = Table(
     Column("state", Integer, nullable=False),
     Column("request", Text),
     Column("answer", Text),
+    Column("digest", LargeBinary),
+    Column("interaction", BigInt),
 )
 
 # Requests whose turns ran when the process died. The id is that of the row in the inbox, which loses its text at the end.

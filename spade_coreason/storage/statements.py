@@ -32,7 +32,15 @@ Each number of rows is a separate prepared statement. With up to 64 rows these c
 # The name of the rows inside an update.
 _ROWS = "batch"
 _UPDATES = {
-    ANSWER: ({"state": f"{_ROWS}.state", "answer": f"{_ROWS}.answer", "request": "NULL"}, ["id", "state", "answer"]),
+    ANSWER: (
+        {
+            "state": f"{_ROWS}.state",
+            "answer": f"{_ROWS}.answer",
+            "interaction": f"{_ROWS}.interaction",
+            "request": "NULL",
+        },
+        ["id", "state", "answer", "interaction"],
+    ),
     CLOSE: ({"state": "2", "answer": "NULL", "request": "NULL"}, ["id"]),
 }
 
@@ -67,8 +75,8 @@ def _upsert(insert: InsertFunction, table: Table, key: Sequence[str], fixed: Seq
 
 
 _FIXED_CONVERSATION_COLUMNS = ["agent", "conversation_id", "owner", "session_id", "created_at"]
-_RECEIVED_COLUMNS = ["id", "agent", "key", "sender", "received_at", "state", "request"]
-_ANSWERED_COLUMNS = [*_RECEIVED_COLUMNS[:-1], "answer"]
+RECEIVED_COLUMNS = ["id", "agent", "key", "sender", "received_at", "state", "request", "digest"]
+_ANSWERED_COLUMNS = [*RECEIVED_COLUMNS[:-2], "answer", "digest", "interaction"]
 
 
 KEY_COLUMNS: dict[int, slice] = {
@@ -82,7 +90,7 @@ KEY_COLUMNS: dict[int, slice] = {
 }
 """The values of a row that identify it, by statement."""
 TEXT_INDEXES = {
-    RECEIVE: _RECEIVED_COLUMNS.index("request"),
+    RECEIVE: RECEIVED_COLUMNS.index("request"),
     RECEIVE_ANSWERED: _ANSWERED_COLUMNS.index("answer"),
     ADD_INTERACTION: _column_names(interactions).index("body"),
     SAVE_VARIABLE: _column_names(variables).index("value"),
@@ -93,7 +101,7 @@ TEXT_INDEXES = {
 
 def _build_inserts(insert: InsertFunction, dialect: Dialect) -> dict[int, str]:
     return {
-        RECEIVE: _compile(_insert(insert, inbox, _RECEIVED_COLUMNS), _RECEIVED_COLUMNS, dialect),
+        RECEIVE: _compile(_insert(insert, inbox, RECEIVED_COLUMNS), RECEIVED_COLUMNS, dialect),
         RECEIVE_ANSWERED: _compile(_insert(insert, inbox, _ANSWERED_COLUMNS), _ANSWERED_COLUMNS, dialect),
         SAVE_CONVERSATION: _compile(
             _upsert(insert, conversations, ["id"], _FIXED_CONVERSATION_COLUMNS), _column_names(conversations), dialect

@@ -17,6 +17,7 @@ from spade_coreason.domain.messages import (
     Failed,
     InboundRequest,
     Refused,
+    Repeated,
     RequestContext,
     StreamAborted,
     StreamChunk,
@@ -50,8 +51,8 @@ EVENTS: list[tuple[str, TurnEvent]] = [
         BlockEmitted(DataBlock(id=_BLOCK_ID, title="Today", data={"city": "Berlin", "celsius": 12})),
     ),
     (
-        "A thought (`response.thought`). `status` is `IN_PROGRESS` or `COMPLETE`. A step (`response.step`) has"
-        " the title `step`.",
+        "A thought (`response.thought`), if you want them. `status` is `IN_PROGRESS` or `COMPLETE`. A step"
+        " (`response.step`) has the title `step`.",
         BlockEmitted(ThinkingBlock(id=_BLOCK_ID, title="step", content="Asking the station…")),
     ),
     (
@@ -66,6 +67,10 @@ EVENTS: list[tuple[str, TurnEvent]] = [
     (
         "A stream ends early (`stream.abort`, `stream.replace`). A `replacement` replaces all text of the stream.",
         StreamAborted(_STREAM_ID, "a second look", "It is cold."),
+    ),
+    (
+        "The events that follow are the whole stored reply to a request that was sent again. Events before it do not count.",
+        Repeated(),
     ),
     (
         "The last event of a reply. `state` is that of the conversation: `active` or `completed`.",
@@ -101,7 +106,8 @@ def event_examples(stanza_bytes: int = 65_536, events: list[TurnEvent] | None = 
     incoming = decode(fromstring(received))
     assert isinstance(incoming, InboundRequest), incoming
     encoder = CloudEventEncoder(incoming, _KEY, f"{_AGENT}/agent", stanza_bytes)
-    return [stanza for event in events or [event for _, event in EVENTS] for stanza in encoder.encode(event)]
+    stanzas = [stanza for event in events or [event for _, event in EVENTS] for stanza in encoder.encode(event)]
+    return stanzas + encoder.flush()
 
 
 def read_event(stanza: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import pytest
@@ -332,20 +333,28 @@ async def test_migrating_keeps_the_stored_data(database_url: str, revision: str)
     row = await store_one_turn(repository, make_conversation(repository), 1)
     request, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW)
     assert await is_new
-    stored = read_all_tables(database_url)
+    stored = _read_what_all_revisions_have(database_url)
     await database.write(lambda connection: downgrade(connection, revision))
     await database.close()
     assert execute(database_url, "SELECT * FROM alembic_version") == [{"version_num": revision}]
-    assert read_all_tables(database_url) == stored
+    assert _read_what_all_revisions_have(database_url) == stored
     database = await open_database(database_url, "off")
     assert database.previous_revision == revision
-    assert read_all_tables(database_url) == stored
+    assert _read_what_all_revisions_have(database_url) == stored
     repository = AgentRepository(database, "echo@localhost")
     assert await repository.load_history(row.id, 1) == ['{"n": 1}']
     assert [pending.inbox_row for pending in await repository.inbox.load_pending()] == [request]
     assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
     assert await repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
     await database.close()
+
+
+def _read_what_all_revisions_have(url: str) -> dict[str, list[dict[str, Any]]]:
+    tables = read_all_tables(url)
+    for row in tables["inbox"]:
+        for column in ("digest", "interaction"):  # since 0009
+            row.pop(column, None)
+    return tables
 
 
 def _schema(url: str) -> dict[str, list[object]]:

@@ -160,7 +160,7 @@ class CommandExecutor:
         if mailbox.active is None:  # it was deleted, and must not be created again
             await repository.inbox.store_reply(queued.inbox_row, reply)
         else:
-            await repository.inbox.finish(queued.inbox_row, active.record, None, reply)
+            await repository.inbox.finish(queued.inbox_row, active.record, None, reply, is_command=True)
         await queued.stored
         self._services.outbox.send_final(queued.inbox_row, messages)
 
@@ -182,7 +182,7 @@ class CommandExecutor:
         services = self._services
         channel = services.transport.open_reply(queued.incoming, queued.key)
         output = TurnOutput(channel, send, queued.key, services.reply_timers)
-        return Turn(services, mailbox, active, queued, output, services.clock())
+        return Turn(services, mailbox, active, queued, output, services.clock(), active.person)
 
     async def _run_agent_command(
         self, turn: Turn, agent_command: AgentCommand, values: Mapping[str, Any], *, sends_reply: bool

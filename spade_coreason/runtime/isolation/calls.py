@@ -83,11 +83,11 @@ class ChildCalls:
         request: dict[str, Any],
         timeout_s: float,
         origin: dict[str, Any] | None,
-        thoughts: bool,
+        options: dict[str, bool],
     ) -> None:
         _set_current_request(origin)
         asked = AgentRequest.model_validate(request)
-        async for event in self._parts.peers.stream(jid, asked, timeout_s, thoughts=thoughts):
+        async for event in self._parts.peers.stream(jid, asked, timeout_s, **options):
             send_event(event.type, event.data)
 
     async def _tell(self, jid: str, request: dict[str, Any], origin: dict[str, Any] | None) -> None:

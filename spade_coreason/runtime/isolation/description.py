@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from ...contracts import AgentDefinition
 from ...domain.forms import Field
-from ...domain.messages import ROOT_SENDER
+from ...domain.messages import CHAIN, DEADLINE, ROOT_SENDER
 from ..commands.decorator import commands_of
 
 HOOKS = ("startup", "shutdown", "feedback", "on_conversation_end")
@@ -27,7 +27,7 @@ REQUEST_FIELDS = (
 )
 """The fields of a request, in the order in which they cross."""
 
-ORIGIN_METADATA = ("sender", ROOT_SENDER, "hops")
+ORIGIN_METADATA = ("sender", ROOT_SENDER, "hops", CHAIN, DEADLINE)
 """The metadata of a request that its agent passes on with requests of its own."""
 
 

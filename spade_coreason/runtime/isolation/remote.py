@@ -310,7 +310,13 @@ class ForwardedPeers(Peers):
         self._connection = connection
 
     async def stream(
-        self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0, *, thoughts: bool = False
+        self,
+        jid: str,
+        request: AgentRequest | Mapping[str, Any] | str,
+        timeout: float = 30.0,
+        *,
+        thoughts: bool = False,
+        separate: bool = False,
     ) -> AsyncIterator[PeerEvent]:
         """Ask the agent `jid`, and yield the events of its reply as they arrive."""
         arrivals: asyncio.Queue[PeerEvent | None] = asyncio.Queue()
@@ -321,7 +327,7 @@ class ForwardedPeers(Peers):
                 to_request(request),
                 timeout,
                 _origin(),
-                thoughts,
+                {"thoughts": thoughts, "separate": separate},
                 on_event=lambda kind, data: arrivals.put_nowait(PeerEvent(kind, data)),
             )
         )

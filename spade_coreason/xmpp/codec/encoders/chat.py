@@ -178,6 +178,9 @@ class ChatEncoder:
     def flush(self) -> list[str]:
         return []
 
+    def readdress(self, content: str, recipient: str) -> str:
+        return content  # a person is answered at the bare JID
+
     def encode_update(self, stream_id: str) -> list[str]:
         stream = self._streams[stream_id]
         return (

@@ -17,6 +17,7 @@ from ....domain.messages import (
     InboundRequest,
     MalformedRequest,
     Refused,
+    Repeated,
     StreamAborted,
     StreamChunk,
     StreamEnded,
@@ -25,7 +26,7 @@ from ....domain.messages import (
     TurnEvent,
     derive_part_id,
 )
-from ..cloud_events import EventWriter
+from ..cloud_events import EventWriter, readdress
 from ..data_forms import result_form
 
 
@@ -65,6 +66,9 @@ class CloudEventEncoder:
 
     def flush(self) -> list[str]:
         return self._writer.flush()
+
+    def readdress(self, content: str, recipient: str) -> str:
+        return readdress(content, recipient)
 
     def encode_update(self, stream_id: str) -> list[str]:
         return []
@@ -116,6 +120,8 @@ def _event_data(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
             }
         case BlockEmitted(block):
             return f"block.{block.block_type.lower()}", block.dump()
+        case Repeated():
+            return "request.repeated", {}
         case Completed(conversation_id, state):
             return "request.completed", {"conversation_id": conversation_id, "state": state}
         case Failed(message, code, recoverable, incident):
