@@ -104,7 +104,7 @@ class SessionChanges:
 class TurnSession:
     """The `Session` of one turn. `contracts.authoring` documents the methods for agents.
 
-    `person` is the bare JID of the person whose knowledge it searches; "" for nobody's.
+    `person` is the bare JID of the person whose knowledge it searches; "" for that of no person.
     """
 
     __slots__ = (
