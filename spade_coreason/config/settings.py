@@ -103,6 +103,7 @@ class StorageSettings(Section):
     url: DatabaseUrl = Field(f"{SQLITE_PREFIX}data/platform.db", repr=False)
     """The database of sessions, variables and messages. Default: the SQLite file `platform.db` in `data_dir`. For PostgreSQL
     install `spade-coreason[postgres]` and write `postgresql+asyncpg://user:${DB_PASSWORD}@host:5432/database`.
+    In a user and a password write `@ / ? # %` as `%40 %2F %3F %23 %25`.
     """
     memory_dir: ProjectPath = Path("data/memory")
     """The directory of the interaction memories: a JSON file and a journal for each agent. Default: `memory` in `data_dir`."""
@@ -116,7 +117,7 @@ class StorageSettings(Section):
 
     @field_serializer("url")
     def _hide_password(self, url: str) -> str:
-        return re.sub(r"(://[^/@:]*):[^@]*@", r"\1:**********@", url)
+        return re.sub(r"(://[^/@:]*):.*@", r"\1:**********@", url, flags=re.DOTALL)
 
 
 class RetentionLimits(Section):
