@@ -50,8 +50,8 @@ def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: f
     On a terminal with colours, the Markdown of the answer is formatted. Otherwise, or with NO_COLOR, it is printed unchanged.
 
     Exit code: 0 answered, 1 the agent reported an error, 2 wrong usage or configuration, 3 no answer in time, 4 cannot
-    connect or log in, or the agent is unavailable. If the agent ends its turn without an answer, the code is 0 and a line on
-    standard error says so.
+    connect, or the agent is unavailable, 5 the server refuses the login. If the agent ends its turn without an answer, the
+    code is 0 and a line on standard error says so.
     """
     context = click.get_current_context()
     if context.args:
