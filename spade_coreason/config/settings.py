@@ -115,6 +115,11 @@ class StorageSettings(Section):
       database server can lose the last half second.
     """
 
+    @property
+    def shown_url(self) -> str:
+        """`url` with its password hidden."""
+        return self._hide_password(self.url)
+
     @field_serializer("url")
     def _hide_password(self, url: str) -> str:
         return re.sub(r"(://[^/@:]*):.*@", r"\1:**********@", url, flags=re.DOTALL)
