@@ -119,7 +119,7 @@ def test_an_unknown_number_is_one_line(tmp_path: Path, invoke: Invoke) -> None:
     run(tmp_path, lambda repository: None)
     check("1f2e3d4c")
     check("incident", "number", "one")
-    assert invoke("incident").stdout == "No incidents: nothing is stored in data yet.\n"
+    assert invoke("incident").stdout == "No incidents.\n"
     refused = invoke("incident", "--message")
     assert refused.exit_code == 2
     assert refused.stderr == "error: --message: needs the number of an incident: spade-coreason incident ID --message\n"

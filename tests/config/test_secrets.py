@@ -23,7 +23,9 @@ def test_the_password_of_the_database_is_in_no_text(project: Path) -> None:
         assert "s%2Fcr" not in text
 
 
-@pytest.mark.parametrize("password", ["sec@ret", "p@ss/w#rd%1", "sec/ret", "sec?ret", "sec#ret", "a/b@secret", "sec@ret@secret"])
+@pytest.mark.parametrize(
+    "password", ["sec@ret", "p@ss/w#rd%1", "sec/ret", "sec?ret", "sec#ret", "a/b@secret", "sec@ret@secret"]
+)
 def test_a_database_password_that_is_not_percent_encoded_is_refused_and_not_shown(project: Path, password: str) -> None:
     url = f"postgresql+asyncpg://me:{password}@127.0.0.1:5433/d"
     message = config_error(project, f"storage: {{url: '{url}'}}")

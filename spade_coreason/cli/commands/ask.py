@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...exceptions import ConfigError
+from ...exceptions import ConfigError, PeerTimeoutError, PeerUnavailableError
 from ..account import Account, account_options, resolve_account
 from ..answer_writer import open_answer, shows_markdown
 from ..answers import AnswerText
 from ..completion import complete_agents
-from ..console import check_encoding, decode_input, disable_echo, encode_json, paint, strip_control_characters, write
+from ..console import check_encoding, decode_input, disable_echo, encode_json, paint, strip_control_characters, warn, write
 from ..context import define_command as define, run_async
 
 if TYPE_CHECKING:
@@ -82,6 +82,10 @@ async def _ask(account: Account, agent: str, question: str, thread: str | None, 
                     write(encode_json({"type": event.type, "data": dict(event.data)}) + "\n")
             elif not await _print_answer(events):
                 print(f"{jid} ended its turn without an answer", file=sys.stderr, flush=True)
+        except (PeerTimeoutError, PeerUnavailableError):
+            if account.hint:
+                warn(account.hint)
+            raise
         except asyncio.CancelledError:  # Ctrl-C: the rest has no reader
             client.cancel(jid, request)
             raise
