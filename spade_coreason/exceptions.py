@@ -6,7 +6,7 @@ CoReasonError
 ├── ServerError                  a local server did not start, or ended (exit code 4).
 │   └── AddressInUseError        another program listens on the address of the server (xmpp.servers).
 ├── ConnectError                 the XMPP server cannot be reached or refuses the connection (exit code 4).
-│   └── LoginError               the server was reached and refuses the account.
+│   └── LoginError               the server was reached and refuses the account (exit code 5).
 ├── StoreError                   stored data cannot be read or written.
 │   ├── DatabaseEmptyError       the database is empty: nothing was ever stored in it.
 │   ├── MemoryFileError          an interaction memory file is damaged; it is left unchanged.
@@ -118,6 +118,9 @@ class ConnectError(CoReasonError):
 
 class LoginError(ConnectError):
     """The XMPP server was reached and refuses the account."""
+
+    # Not 4: a service manager must not try it again and again, for which servers lock an address out.
+    exit_code = 5
 
     def __init__(self, jid: str, address: str, problem: str) -> None:
         super().__init__(jid, address, problem)

@@ -122,6 +122,11 @@ async def test_the_unit_starts_and_stops_a_platform(prosody: XmppServer, tmp_pat
     # Without the file of passwords: a mistake in the configuration, after which systemd does not try again.
     refused = await asyncio.to_thread(run_command, *arguments, cwd=project, env=environment)
     assert str(refused.returncode) in values("RestartPreventExitStatus")[0].split()
+    # A wrong password: servers lock out an address that tries it again and again.
+    environment["ECHO_PASSWORD"] = "wrong"
+    refused = await asyncio.to_thread(run_command, *arguments, cwd=project, env=environment)
+    assert (refused.returncode, "refuses the login" in refused.stderr) == (5, True)
+    assert str(refused.returncode) in values("RestartPreventExitStatus")[0].split()
     environment["ECHO_PASSWORD"] = password
     with run_in_background(*arguments, cwd=project, env=environment, until="Ready") as up:
         async with StockClient(*await prosody.account(), prosody) as alice:

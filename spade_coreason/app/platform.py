@@ -483,6 +483,8 @@ class Platform:
                 for (jid, description), agent in zip(self.agent_descriptions, self.settings.agents, strict=True)
             ],
             configuration=self.settings.file,
+            project=str(self.settings.project),
+            database=self.settings.storage.shown_url,
         )
         path = await write_run_file(self.settings.data_dir, run)
         if self._supervision is None:  # else the next process writes it again, and commands find the server meanwhile

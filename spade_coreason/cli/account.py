@@ -16,9 +16,10 @@ from ..domain.jid import bare_jid, jid_domain
 from ..exceptions import ConfigError, PeerUnavailableError, ServerError
 from .console import format_path
 from .context import current_options
-from .settings import config_option, find_data_directories
+from .settings import PLATFORM_FILE, config_option, find_data_directories
 
 if TYPE_CHECKING:
+    from ..config import ServerSettings
     from ..xmpp import AgentClient
 
 PASSWORD_VARIABLE = "SPADE_COREASON_PASSWORD"
@@ -80,6 +81,8 @@ class Account:
     is_embedded: bool = False
     agents: Mapping[str, str] = field(default_factory=dict)
     is_complete: bool = False
+    hint: str = ""
+    """A reason why an agent may not answer, if one is known."""
 
     def build_client(self, timeout_s: float = 10.0) -> AgentClient:
         """Build a client with this account, for use in `async with`; it connects within that time."""
@@ -154,12 +157,29 @@ def resolve_account(
     except ValueError as error:
         raise ConfigError("--jid", str(error)) from error
     agents: Mapping[str, str] = {}
+    hint = ""
     if running is not None and host is None and jid_domain(jid) == running.domain:
         agents = _agent_descriptions(running)
         host, port = running.host, port or running.port
         ca_file = ca_file or (Path(running.ca_file) if running.ca_file else None)
         no_verify = no_verify or not running.verify
-    return Account(jid, read_password(jid, password_file), host, port, ca_file, not no_verify, agents=agents)
+    elif host is None and (server := _configured_server(file, jid)) is not None:
+        host, port = server.host, port or server.port
+        ca_file = ca_file or server.tls.ca_file
+        no_verify = no_verify or not server.tls.verify
+        hint = f"no platform is running on {format_path(directory)}"
+    return Account(jid, read_password(jid, password_file), host, port, ca_file, not no_verify, agents=agents, hint=hint)
+
+
+def _configured_server(file: Path | None, jid: str) -> ServerSettings | None:
+    """Return the external server of the configuration if it has the domain of `jid`. No platform needs to run."""
+    from ..config import load_server_settings
+
+    project = current_options().project
+    if file is None and not (project / PLATFORM_FILE).is_file():
+        return None
+    server = load_server_settings(file or PLATFORM_FILE, project, os.environ)
+    return server if not server.is_local and server.domain == jid_domain(jid) else None
 
 
 def find_running_directory(file: Path | None, data: Path | None) -> Path:

@@ -16,6 +16,7 @@ from ..domain.jid import bare_jid
 from ..exceptions import ConfigError, DatabaseEmptyError
 from .account import data_option, describe_agents
 from .completion import complete_agents, read_local_accounts
+from .console import format_path
 from .settings import config_option, load_storage_settings, sqlite_file
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ class AgentStorage:
         from ..memory import AgentInteractionMemory
 
         return AgentInteractionMemory(agent, self.settings.storage.memory_dir, limits=build_memory_limits(self.settings))
+
+    def describe_none(self, things: str) -> str:
+        """Return the line that there are no such things, which also says if there is no database at all."""
+        shown = format_path(self.settings.data_dir)
+        return f"No {things}." if self.database is not None else f"No {things}: nothing is stored in {shown} yet."
 
     @property
     def only_agent(self) -> str:

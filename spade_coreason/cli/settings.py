@@ -16,7 +16,7 @@ from .console import warn
 from .context import current_options
 
 if TYPE_CHECKING:
-    from ..config import Settings
+    from ..config import RunFile, Settings
 
 PLATFORM_FILE = Path("config/platform.yaml")
 DEMO_FILE = Path("config/demo.yaml")
@@ -65,17 +65,39 @@ def load_demo_settings(file: Path | None, data: Path | None) -> Settings:
 
 
 def load_storage_settings(file: Path | None, data: Path | None) -> Settings:
-    """Load the settings that locate the stored data: `-c FILE` or `--data DIR`, else config/platform.yaml, else data/."""
+    """Load the settings that locate the stored data.
+
+    They are those of `-c FILE`. Without it they are those of the platform that runs on `--data DIR`, or else in the data
+    directory of config/platform.yaml or in data/. If none runs, they are those of `--data DIR`, config/platform.yaml or data/.
+    """
     return _print_warnings(load_storage_settings_quietly(current_options().project, file, data))
 
 
 def load_storage_settings_quietly(project: Path, file: Path | None, data: Path | None) -> Settings:
     """Load the same settings as `load_storage_settings`, without printing their warnings."""
-    from ..config import load_settings
+    from ..config import load_settings, read_run_file
 
+    if file is None:
+        directories = [project / data] if data is not None else find_data_directories(project, None, None)
+        for directory in directories:
+            if (running := read_run_file(directory)) is not None:
+                return _load_running_settings(running, directory, project)
     if file is None and data is None and (project / PLATFORM_FILE).is_file():
         file = PLATFORM_FILE
     return load_settings(file, project, _environ_with_data_dir(os.environ, data), logs_in=False)
+
+
+def _load_running_settings(running: RunFile, directory: Path, project: Path) -> Settings:
+    """Load the settings of the platform that runs on `directory`. Raise ConfigError if its database cannot be known."""
+    from ..config import load_settings
+
+    file = Path(running.configuration) if running.configuration else None
+    environ = _environ_with_data_dir(os.environ, directory.absolute())
+    settings = load_settings(file, Path(running.project or project), environ, logs_in=False)
+    if running.database not in (None, settings.storage.shown_url):
+        remedy = "set the environment variables with which it was started, or name its configuration with -c FILE"
+        raise ConfigError("storage.url", f"the running platform uses {running.database}; {remedy}")
+    return settings
 
 
 def find_data_directories(project: Path, file: Path | None, data: Path | None) -> list[Path]:

@@ -11,6 +11,7 @@ from .importer import (
     suggest_agent_name as suggest_agent_name,
 )
 from .loader import (
+    load_server_settings as load_server_settings,
     load_settings as load_settings,
 )
 from .manifest_file import (
@@ -28,5 +29,6 @@ from .settings import (
     MemorySettings as MemorySettings,
     RetentionLimits as RetentionLimits,
     RetentionSettings as RetentionSettings,
+    ServerSettings as ServerSettings,
     Settings as Settings,
 )

@@ -12,7 +12,7 @@ from ..domain.jid import jid_domain
 from ..exceptions import ConfigError
 from .environment import KeyPath as Key, expand_references, format_key, merge_overrides, read_overrides, variable_for
 from .files import read_file
-from .settings import AgentSettings, Origin, Settings
+from .settings import AgentSettings, Origin, ServerSettings, Settings
 from .validation import describe_mistakes, find_problems, find_warnings
 
 
@@ -59,6 +59,25 @@ def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], 
     return settings
 
 
+def load_server_settings(path: Path, project: Path, environ: Mapping[str, str]) -> ServerSettings:
+    """Read the server from a configuration file. The rest, and its secrets, concern only the user who runs the agents.
+
+    Raise ConfigError if the server is wrong. Other mistakes are not looked for.
+    """
+    file_name = _display_name(path, project)
+    raw = read_file(project / path, file_name)
+    overrides = {key: value for key, value in read_overrides(environ).items() if key == "server"}
+    section = expand_references({"server": raw.get("server") or {}}, environ, file_name)
+    try:
+        server = Settings.model_validate(merge_overrides(section, overrides, environ), context={"project": project}).server
+    except ValidationError as error:
+        mistakes = describe_mistakes(error, raw)
+        raise ConfigError.combine(ConfigError(f"{file_name}: {format_key(key)}", text) for key, text in mistakes) from error
+    agents = raw.get("agents")
+    first = agents[0] if isinstance(agents, list) and agents and isinstance(agents[0], Mapping) else {}
+    return _with_default_domain(server, str(first.get("jid", "")))
+
+
 def _display_name(path: Path, project: Path) -> str:
     absolute = project / path
     return str(absolute.relative_to(project)) if path.is_absolute() and absolute.is_relative_to(project) else str(path)
@@ -66,11 +85,14 @@ def _display_name(path: Path, project: Path) -> str:
 
 def _with_external_domain(settings: Settings) -> Settings:
     """Default the domain of an external server to the domain of the first agent."""
-    server = settings.server
-    if server.is_local or "domain" in server.model_fields_set or not settings.agents:
-        return settings
-    server = server.model_copy(update={"domain": jid_domain(settings.agents[0].jid)})
-    return settings.model_copy(update={"server": server})
+    jid = settings.agents[0].jid if settings.agents else ""
+    return settings.model_copy(update={"server": _with_default_domain(settings.server, jid)})
+
+
+def _with_default_domain(server: ServerSettings, jid: str) -> ServerSettings:
+    if server.is_local or "domain" in server.model_fields_set or not jid:
+        return server
+    return server.model_copy(update={"domain": jid_domain(jid)})
 
 
 def _with_password(agent: AgentSettings, place: str) -> AgentSettings:

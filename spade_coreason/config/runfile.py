@@ -29,7 +29,11 @@ class RunFile:
     agents: list[dict[str, str]]
     """The agents: `jid`, `description`, and `agent`: the MODULE:ATTRIBUTE if it says all, else empty."""
     configuration: str | None = None
-    """The configuration file, if there is one."""
+    """The configuration file, if there is one; relative to `project`."""
+    project: str | None = None
+    """The project of the platform, an absolute path."""
+    database: str | None = None
+    """The address of the database, with its password hidden."""
 
 
 async def write_private_json(path: Path, content: object) -> None:

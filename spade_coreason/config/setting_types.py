@@ -64,6 +64,12 @@ def _resolve_in_project(path: Path, info: ValidationInfo) -> Path:
 
 
 def _check_postgresql_url(url: str) -> str:
+    # The error quotes nothing: any part of the address may be a part of the password.
+    account, at, _ = url.removeprefix(_POSTGRESQL_PREFIX).rpartition("@")
+    if "#" in url or (at and re.search(r"[@/?]", account)):
+        raise ValueError(
+            'write "@" "/" "?" "#" "%" in a user or password as %40 %2F %3F %23 %25; outside of them there is one "@"'
+        )
     try:
         parts = urlsplit(url)
         _ = parts.port

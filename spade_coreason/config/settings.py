@@ -103,6 +103,7 @@ class StorageSettings(Section):
     url: DatabaseUrl = Field(f"{SQLITE_PREFIX}data/platform.db", repr=False)
     """The database of sessions, variables and messages. Default: the SQLite file `platform.db` in `data_dir`. For PostgreSQL
     install `spade-coreason[postgres]` and write `postgresql+asyncpg://user:${DB_PASSWORD}@host:5432/database`.
+    In a user and a password write `@ / ? # %` as `%40 %2F %3F %23 %25`.
     """
     memory_dir: ProjectPath = Path("data/memory")
     """The directory of the interaction memories: a JSON file and a journal for each agent. Default: `memory` in `data_dir`."""
@@ -114,9 +115,14 @@ class StorageSettings(Section):
       database server can lose the last half second.
     """
 
+    @property
+    def shown_url(self) -> str:
+        """`url` with its password hidden."""
+        return self._hide_password(self.url)
+
     @field_serializer("url")
     def _hide_password(self, url: str) -> str:
-        return re.sub(r"(://[^/@:]*):[^@]*@", r"\1:**********@", url)
+        return re.sub(r"(://[^/@:]*):.*@", r"\1:**********@", url, flags=re.DOTALL)
 
 
 class RetentionLimits(Section):

@@ -25,7 +25,7 @@ Scope: TypeAlias = Literal["person", "room", "domain", "total"]
 _ACCEPT = Accept()
 _MINUTE_S = 60.0
 _MAX_COUNTERS = 100_000
-_MAX_IN_ADVANCE, _MAX_BYTES_IN_ADVANCE = 255, 262_144
+_MAX_IN_ADVANCE, _BYTES_IN_ADVANCE = 255, 1024
 _SHARE_IN_ADVANCE = 0.01
 _IN_ADVANCE_S = 1.0
 _REFUSALS: Mapping[str, str] = {
@@ -168,15 +168,22 @@ class _Sender:
     Asking three counters for each message would cost some per cent of a turn.
     """
 
-    __slots__ = ("bytes_left", "counted_at_s", "counters", "expires_s", "is_told", "messages_left")
+    __slots__ = ("bytes_left", "counted_at_s", "counters", "expires_s", "in_advance", "is_told", "messages_left")
 
     def __init__(self, own: _Counter, domain: _Counter, total: _Counter) -> None:
         self.counters = own, domain, total
         self.messages_left = self.bytes_left = 0
+        self.in_advance = 0
+        """The number of messages that were counted in advance the last time."""
         self.counted_at_s = self.expires_s = 0.0
         """The time of the count in advance, and the time until which it may be used."""
         self.is_told = False
         """True if the sender has been told that the quota is used up, and no message was accepted since."""
+
+    def count_in_advance(self, now_s: float) -> int:
+        """Return the number of messages to count in advance with the next one. Call it before the last ones are given back."""
+        used = self.in_advance - self.messages_left if now_s < self.expires_s + _IN_ADVANCE_S else 0
+        return min(2 * used + (now_s < self.expires_s), _MAX_IN_ADVANCE)
 
 
 class QuotaLimit(Interceptor):
@@ -186,9 +193,10 @@ class QuotaLimit(Interceptor):
     counts for the domain of that person, and for the total. Operators are counted; the quotas of domain and total do not
     refuse them.
 
-    Up to 256 messages of a sender are counted in advance for a second, at most a hundredth of what is left. What was not sent
-    is given back, at the latest before a domain or the total would refuse a message. So no quota is ever exceeded, and a
-    process that dies has counted too many rather than too few.
+    Of a sender whose messages follow each other within a second, some are counted in advance for a second: twice as many as
+    were sent of the last ones, at most 256, and at most a hundredth of what is left. What was not sent is given back, at the
+    latest before a domain or the total would refuse a message. So no quota is ever exceeded, and a process that dies has
+    counted some too many rather than too few.
 
     `now` returns seconds and never goes back. `clock` returns the time of day. Call `load` before the agent goes online, and
     `close` when it is offline.
@@ -255,6 +263,7 @@ class QuotaLimit(Interceptor):
     def _decide(self, sender: _Sender, size: int, now_s: float) -> Accept | Refuse:
         """Refuse a message, or count it with some more in advance."""
         self._check_day()
+        wanted = sender.count_in_advance(now_s)
         self._give_back(sender)
         deciding = sender.counters[:1] if sender.counters[0].role == "operator" else sender.counters
         full = _find_full(deciding, size, now_s)
@@ -263,17 +272,18 @@ class QuotaLimit(Interceptor):
             full = _find_full(deciding, size, now_s)
         if full is not None:
             return self._refuse(sender, full, size, now_s)
-        messages, extra_size = _MAX_IN_ADVANCE, _MAX_BYTES_IN_ADVANCE
+        messages, extra_size = wanted, wanted * _BYTES_IN_ADVANCE
         for counter in deciding:
             free_messages, free_size = counter.count_free(now_s)
             messages = int(min(messages, (free_messages - 1) * _SHARE_IN_ADVANCE))
             extra_size = int(min(extra_size, max(0.0, free_size - size) * _SHARE_IN_ADVANCE))
         if messages:
             sender.messages_left, sender.bytes_left = messages, extra_size
-            sender.counted_at_s, sender.expires_s = now_s, now_s + min(_IN_ADVANCE_S, self._until_next_day_s())
             self._in_advance[sender] = None
         else:
             extra_size = 0
+        sender.in_advance = messages
+        sender.counted_at_s, sender.expires_s = now_s, now_s + min(_IN_ADVANCE_S, self._until_next_day_s())
         for counter in sender.counters:
             counter.count(1 + messages, size + extra_size, now_s)
         self._save(sender)

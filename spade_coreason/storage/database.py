@@ -449,7 +449,9 @@ def display_name(url: URL) -> str:
     if url.get_backend_name() == "sqlite":
         return url.database or ""
     host = url.host or url.query.get("host") or "localhost"
-    return f"postgresql://{host}{f':{url.port}' if url.port else ''}/{url.database or ''}"
+    address = f"{host}{f':{url.port}' if url.port else ''}/{url.database or ''}"
+    # SQLAlchemy ends a password at its first "@": the rest of one that is not encoded is in the host or in the database.
+    return f"postgresql://{address.rpartition('@')[2]}"
 
 
 def group_rows(batch: Sequence[Commit[Any]]) -> list[list[Row]]:

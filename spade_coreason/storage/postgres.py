@@ -41,6 +41,7 @@ _LOCK_TIMEOUT_MS = 2000
 """The connection of a killed platform may stay open for this time."""
 # SQLSTATE classes of errors in one write. All other classes are failures of the server (PostgreSQL, appendix A).
 _SINGLE_WRITE_STATES = {"21", "22", "23", "42"}
+_UNDEFINED_TABLE = "42P01"
 _INSERTING_STATEMENTS = (RECEIVE, RECEIVE_ANSWERED, ADD_INTERACTION)
 """The statements whose new rows identify a transaction."""
 _DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, OSError)
@@ -141,6 +142,12 @@ class PostgresDatabase(Database):
                 self._resolve(*resolved)
                 if self._next_batch:
                     self._wake_event.set()
+
+    def problem(self, error: Exception) -> StoreError:
+        problem = super().problem(error)
+        if _sqlstate(error) != _UNDEFINED_TABLE:
+            return problem
+        return StoreError(f"{problem}: the database has lost its tables; stop the platform and restore a backup")
 
     async def _commit(self, batch: list[Commit[Any]]) -> tuple[Outcomes, StoreError | None]:
         """Commit a batch. Return the result of each write, and the failure if the server accepts no writes at all."""
@@ -268,8 +275,13 @@ def _is_server_failure(error: Exception) -> bool:
     cause = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(cause, ValueError) or not isinstance(error, _DRIVER_ERRORS):
         return False  # asyncpg itself rejects a value that does not fit a column
-    state = getattr(cause, "sqlstate", None)
-    return state is None or state[:2] not in _SINGLE_WRITE_STATES
+    state = _sqlstate(error)
+    return state is None or state == _UNDEFINED_TABLE or state[:2] not in _SINGLE_WRITE_STATES
+
+
+def _sqlstate(error: Exception) -> str | None:
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlstate", None)
 
 
 async def _write_rows(driver: Any, statement: int, rows: list[Row]) -> None:

@@ -45,6 +45,26 @@ def test_an_agent_runs_on_another_server_and_answers_a_stock_client(
         assert err.count("\n") == 1
 
 
+def test_ask_finds_the_server_of_the_configuration_where_no_platform_runs(prosody: XmppServer, tmp_path: Path) -> None:
+    """Otherwise it looked for example.org, and said that it has no address."""
+    agent, options, env = create_login(prosody, tmp_path, "SPADE_COREASON_PASSWORD")
+    asker, _, env_of_asker = create_login(prosody, tmp_path, "SPADE_COREASON_PASSWORD")
+    server = f"{{mode: external, host: {prosody.host}, port: {prosody.port}, tls: {{ca_file: '{prosody.ca_file}'}}}}"
+    (tmp_path / "desk.yaml").write_text(
+        f"server: {server}\nstorage: {{url: '${{NOT_SET}}'}}\n"
+        f"agents: [{{jid: {agent}, agent: '{ECHO}', password: '${{NOT_SET}}'}}]\n"
+    )
+    question = ("ask", agent, "hello", "-c", "desk.yaml", "--jid", asker)
+    with run_in_background("run", ECHO, *options, cwd=tmp_path, env=env, until="spade-coreason ask", may_log=["localhost"]):
+        done = run_command(*question, cwd=tmp_path, env=env_of_asker)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
+    done = run_command(*question, "--timeout", "1", cwd=tmp_path, env=env_of_asker)
+    assert done.returncode == 3  # the server stores the message until the agent comes
+    assert done.stderr == f"warning: no platform is running on data\nerror: {agent} did not answer in 1 s\n"
+    local = run_command("ask", "echo", "hi", cwd=tmp_path)
+    assert (local.returncode, "no platform is running on data" in local.stderr) == (4, True)
+
+
 @pytest.mark.parametrize("password_source", ["--password-file", "SPADE_COREASON_PASSWORD"])
 def test_an_agent_on_another_server_is_asked(prosody: XmppServer, tmp_path: Path, password_source: str) -> None:
     agent, options, env = create_login(prosody, tmp_path, "SPADE_COREASON_PASSWORD")

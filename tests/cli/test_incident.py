@@ -115,7 +115,7 @@ def test_an_unknown_number_is_one_line(tmp_path: Path, invoke: Invoke) -> None:
         assert refused.stderr == said
 
     check("1f2e3d4c")
-    assert invoke("incident").stdout == "No incidents.\n"
+    assert invoke("incident").stdout == "No incidents: nothing is stored in data yet.\n"
     run(tmp_path, lambda repository: None)
     check("1f2e3d4c")
     check("incident", "number", "one")

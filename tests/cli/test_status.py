@@ -236,6 +236,7 @@ async def test_status_shows_agents_that_cannot_store_anything(
             shown = await asyncio.to_thread(invoke, "status", "--data", str(data))
             assert shown.exit_code == 1
             assert ", cannot store anything" in shown.stdout
+            assert "\n1 of 1 agents online, 1 cannot store anything, process " in shown.stdout
             assert shown.stdout.count(str(agent.storage_problem)) == 1
 
         await database.write(lambda connection: connection.exec_driver_sql("PRAGMA max_page_count = 1"))  # no room for more

@@ -150,7 +150,7 @@ async def test_an_account_that_is_refused_ends_up_when_the_server_comes(prosody:
             await wait_for_status(tmp_path / "data", lambda status: bool(status.agents[0].connection_problem))
             tunnel.is_open = True
             code = await asyncio.to_thread(up.process.wait, TIMEOUT_S)
-    assert code == 4
+    assert code == 5
 
 
 def test_what_no_retry_mends_ends_up_at_once(prosody: XmppServer, tmp_path: Path) -> None:

@@ -190,19 +190,19 @@ def test_a_wrong_password(invoke: Invoke, prosody: XmppServer, tmp_path: Path) -
         "refuses the login: wrong password, or no such account; correct the password, or create the account "
         f"(prosodyctl adduser {jid}; ejabberdctl register {user} {domain} PASSWORD), or set register: true (--register)"
     )
-    assert_one_line(invoke("up"), 4, f"config/platform.yaml: agents[0].password: {jid}", remedy)
+    assert_one_line(invoke("up"), 5, f"config/platform.yaml: agents[0].password: {jid}", remedy)
     checked = invoke("check")
-    assert checked.exit_code == 4
+    assert checked.exit_code == 5
     [line] = [line for line in checked.stdout.splitlines() if "refuses" in line]
     assert "  config/platform.yaml: agents[0].password: 127.0.0.1:" in line
     assert line.endswith(remedy)
     write_file(Path("secret"), "wrong\n")
     connection_options = ("--host", prosody.host, "--port", str(prosody.port), "--ca-file", str(prosody.ca_file))
     asked = invoke("ask", "echo", "hi", "--jid", jid, "--password-file", "secret", *connection_options)
-    assert_one_line(asked, 4, jid, "refuses the login")
+    assert_one_line(asked, 5, jid, "refuses the login")
     assert "register: true" not in asked.stderr
     run_options = ("--jid", jid, "--password-file", "secret", *connection_options)
-    assert_one_line(invoke("run", "spade_coreason.agents.echo:EchoAgent", *run_options), 4, f"error: {jid}", remedy)
+    assert_one_line(invoke("run", "spade_coreason.agents.echo:EchoAgent", *run_options), 5, f"error: {jid}", remedy)
 
 
 def test_check_logs_in_and_says_what_the_server_can_do(

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from spade_coreason.config.loader import load_settings
+from spade_coreason.config.settings import StorageSettings
 from spade_coreason.exceptions import ConfigError
+from spade_coreason.storage.database import display_name
 from tests.support.configurations import ECHO, agents_section, config_error, load_config
 
 
@@ -18,6 +21,20 @@ def test_the_password_of_the_database_is_in_no_text(project: Path) -> None:
     assert settings.storage.url == "postgresql+asyncpg://me:s%2Fcr%40t@h:5433/d"
     for text in (repr(settings), str(settings), settings.model_dump_json()):
         assert "s%2Fcr" not in text
+
+
+@pytest.mark.parametrize(
+    "password", ["sec@ret", "p@ss/w#rd%1", "sec/ret", "sec?ret", "sec#ret", "a/b@secret", "sec@ret@secret"]
+)
+def test_a_database_password_that_is_not_percent_encoded_is_refused_and_not_shown(project: Path, password: str) -> None:
+    url = f"postgresql+asyncpg://me:{password}@127.0.0.1:5433/d"
+    message = config_error(project, f"storage: {{url: '{url}'}}")
+    assert message == (
+        'config/platform.yaml: storage.url: write "@" "/" "?" "#" "%" in a user or password as %40 %2F %3F %23 %25; '
+        'outside of them there is one "@"'
+    )
+    assert display_name(make_url(url)) == "postgresql://127.0.0.1:5433/d"
+    assert StorageSettings.model_construct(url=url).model_dump()["url"] == "postgresql+asyncpg://me:**********@127.0.0.1:5433/d"
 
 
 def test_a_literal_password_works_with_one_warning(project: Path) -> None:

@@ -7,6 +7,7 @@ import itertools
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import AgentRepository, Database
 from spade_coreason.testing import AgentTester, Policy
 from tests.support.clock import Clock, LoopClock
+from tests.support.databases import open_without_sync
 from tests.support.wait import eventually
 
 AGENT, OTHER = "agent@localhost", "other@localhost"
@@ -267,6 +269,45 @@ async def test_counts_that_were_shown_are_stored_exactly(database: Database) -> 
     again = Meter(database, for_user(messages_per_day=1000))
     await again.limit.load()
     assert again.limit.usage_of(ALICE).messages == 1
+
+
+async def test_messages_now_and_then_are_counted_exactly_at_any_kill(database: Database) -> None:
+    """Otherwise one message was shown as 257 after a kill, or from a backup that was made while the platform ran."""
+    meter = Meter(database, for_user(messages_per_day=1_000_000))
+    for number in range(5):
+        meter.send()
+        await AgentRepository(database, AGENT).save_agent_value("any", number)  # the transaction of the message
+        meter.pass_time(2)
+    killed = Meter(database, for_user(messages_per_day=1_000_000))
+    await killed.limit.load()
+    assert killed.limit.usage_of(ALICE).messages == killed.limit.usage()[0].messages == 5
+
+
+@pytest.mark.parametrize("sent", [2, 10, 100, 1000])
+async def test_after_a_kill_a_count_is_too_high_by_few_and_never_too_low(database: Database, sent: int) -> None:
+    meter = Meter(database, for_user(messages_per_day=1_000_000))
+    for number in range(sent):
+        meter.send()
+        meter.pass_time(0.01)
+        await AgentRepository(database, AGENT).save_agent_value("any", number)
+    killed = Meter(database, for_user(messages_per_day=1_000_000))
+    await killed.limit.load()
+    counted = killed.limit.usage_of(ALICE).messages
+    assert sent <= counted <= sent + min(2 * min(sent, 100), 256) + 1
+
+
+async def test_an_orderly_stop_stores_exact_counts(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/quotas.db"
+    database = await open_without_sync(url)
+    meter = Meter(database, for_user(messages_per_day=1_000_000))
+    meter.send_many(100)
+    meter.limit.close()
+    await database.close()
+    database = await open_without_sync(url)
+    again = Meter(database, for_user(messages_per_day=1_000_000))
+    await again.limit.load()
+    await database.close()
+    assert again.limit.usage_of(ALICE).messages == 100
 
 
 async def test_many_senders_take_a_limited_amount_of_memory(database: Database) -> None:

@@ -83,6 +83,24 @@ async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works
     await database.close()
 
 
+async def test_a_database_that_lost_its_tables_is_a_failure_with_its_remedy(
+    postgres: Postgres, expected_errors: ExpectedErrors
+) -> None:
+    """It was an error of each single write, for ever, and `status` did not show it."""
+    expected_errors("the database has lost its tables")
+    url = postgres.url()
+    database = await open_database(url)
+    repository = AgentRepository(database, AGENT)
+    assert await receive(repository, 1)
+    tables = [row["tablename"] for row in execute(url, "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")]
+    execute(url, f"DROP TABLE {', '.join(tables)} CASCADE")
+    outcomes = await asyncio.gather(receive(repository, 2), repository.list_conversations(), return_exceptions=True)
+    for outcome in (*outcomes, database.failure):
+        assert isinstance(outcome, StoreError)
+        assert str(outcome).endswith("the database has lost its tables; stop the platform and restore a backup")
+    await database.close()
+
+
 async def test_confirmed_writes_survive_a_crash_of_the_server(own_postgres: Postgres, expected_errors: ExpectedErrors) -> None:
     expected_errors("retrying every 5 s")
     database = await open_database(own_postgres.url())

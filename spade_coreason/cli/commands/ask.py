@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...exceptions import ConfigError
+from ...exceptions import ConfigError, PeerTimeoutError, PeerUnavailableError
 from ..account import Account, account_options, resolve_account
 from ..answer_writer import open_answer, shows_markdown
 from ..answers import AnswerText
 from ..completion import complete_agents
-from ..console import check_encoding, decode_input, disable_echo, encode_json, paint, strip_control_characters, write
+from ..console import check_encoding, decode_input, disable_echo, encode_json, paint, strip_control_characters, warn, write
 from ..context import define_command as define, run_async
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: f
     On a terminal with colours, the Markdown of the answer is formatted. Otherwise, or with NO_COLOR, it is printed unchanged.
 
     Exit code: 0 answered, 1 the agent reported an error, 2 wrong usage or configuration, 3 no answer in time, 4 cannot
-    connect or log in, or the agent is unavailable. If the agent ends its turn without an answer, the code is 0 and a line on
-    standard error says so.
+    connect, or the agent is unavailable, 5 the server refuses the login. If the agent ends its turn without an answer, the
+    code is 0 and a line on standard error says so.
     """
     context = click.get_current_context()
     if context.args:
@@ -82,6 +82,10 @@ async def _ask(account: Account, agent: str, question: str, thread: str | None, 
                     write(encode_json({"type": event.type, "data": dict(event.data)}) + "\n")
             elif not await _print_answer(events):
                 print(f"{jid} ended its turn without an answer", file=sys.stderr, flush=True)
+        except (PeerTimeoutError, PeerUnavailableError):
+            if account.hint:
+                warn(account.hint)
+            raise
         except asyncio.CancelledError:  # Ctrl-C: the rest has no reader
             client.cancel(jid, request)
             raise

@@ -54,7 +54,7 @@ async def _list(
     if as_json:
         print(encode_json([conversation.contract_record.dump() for _, conversation in found], indent=2))
     elif not found:
-        print("No conversations.")
+        print(storage.describe_none("conversations"))
     else:
         columns = ("agent", "conversation", "state", "interactions", "of", "begun", "last")
         rows = []

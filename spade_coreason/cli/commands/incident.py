@@ -64,7 +64,7 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, as_json
     if as_json:
         print(encode_json([_record(incident, has_texts=False) for incident in found], indent=2))
     elif not found:
-        print("No incidents.")
+        print(storage.describe_none("incidents"))
     else:
         print_table(("id", "agent", "time", "type", "place"), [_row(incident) for incident in found])
 

@@ -51,7 +51,7 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, as_json
     if as_json:
         print(encode_json([_record(request) for request in found], indent=2))
     elif not found:
-        print("No failed requests.")
+        print(storage.describe_none("failed requests"))
     else:
         rows = [(r.id, r.agent, r.sender, r.crashes, format_time(r.received_at)) for r in found]
         print_table(("id", "agent", "sender", "crashes", "received"), rows)

@@ -64,7 +64,7 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, person:
     if as_json:
         print(encode_json([_session_record(jid, record) for jid, record in found], indent=2))
     elif not found:
-        print("No sessions.")
+        print(storage.describe_none("sessions"))
     else:
         rows = [
             (j, record.owner, record.conversation_id, record.turns, format_time(record.status.last_interaction))

@@ -78,7 +78,9 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     for problem in dict.fromkeys(problems):
         print(paint(strip_control_characters(problem), "red"))
     online = sum(agent.state == "online" for agent in found.agents)
-    print(f"{online} of {len(found.agents)} agents online, process {found.pid}")
+    cannot_store = sum(agent.storage_problem is not None for agent in found.agents)
+    failing = paint(f", {cannot_store} cannot store anything", "red") if cannot_store else ""
+    print(f"{online} of {len(found.agents)} agents online{failing}, process {found.pid}")
     return 0 if found.is_healthy else 1
 
 

@@ -30,9 +30,9 @@ def command(file: Path | None, is_reloading: bool, is_strict: bool) -> None:
     If the server does not answer, or startup() of an agent raises, the agent is retried with growing delays. The other agents
     keep running, and `spade-coreason status` shows the problem.
 
-    Exit code: 0 stopped, 2 a mistake in the configuration, 4 a server that refuses an account, has no address, does not
-    serve the domain, or has an untrusted certificate. With --strict, also 4 if the server does not answer, and 1 if an agent
-    does not start.
+    Exit code: 0 stopped, 2 a mistake in the configuration, 4 a server that has no address, does not serve the domain, or
+    has an untrusted certificate, 5 a server that refuses an account. With --strict, also 4 if the server does not answer, and
+    1 if an agent does not start.
 
     \b
       spade-coreason up

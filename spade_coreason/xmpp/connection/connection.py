@@ -267,6 +267,8 @@ class Connection:
         self.state = "connecting"
         endpoint = self._endpoint
         host = endpoint.host or (self.client.boundjid.host if endpoint.port else None)
+        self.client.ssl_context = endpoint.update_context()
+        self.client.is_in_handshake = False
         self.client.enable_direct_tls = False  # direct TLS would cost one failed attempt on a STARTTLS port
         self.client.connect(host, (endpoint.port or 5222) if host else None)
         try:
@@ -363,6 +365,9 @@ class Connection:
             self.client.stream_management.session_end(None)
         problem = self._end_reason or describe_problem(reason or CONNECTION_CLOSED)
         advice = self._end_reason or problem + suggest_remedy(reason or CONNECTION_CLOSED)
+        if self.client.is_in_handshake and (reason is None or isinstance(reason, ConnectionError)):
+            problem = f"{CONNECTION_CLOSED} during the TLS handshake"
+            advice = f"{problem}; check that the server has a certificate for {self.client.boundjid.host}"
         self._fail(ConnectError(self.jid, self.address, advice, is_transient=is_transient(reason)))
         if was_online and not self._is_closing:
             self.last_problem = problem

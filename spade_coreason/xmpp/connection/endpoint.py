@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -22,14 +25,37 @@ class ServerEndpoint:
     timeout_s: float = 10.0
     attempts: int = 1
     context: ssl.SSLContext = field(init=False, repr=False, compare=False)
+    _read_at: tuple[int, int, int] | None = field(init=False, repr=False, compare=False)
+    """The state of `ca_file` when it was read."""
 
     def __post_init__(self) -> None:
+        self._read_ca_file()
+
+    def update_context(self) -> ssl.SSLContext:
+        """Return the TLS context, made anew if `ca_file` has changed. A file that cannot be read changes nothing."""
+        if self._stat_ca_file() != self._read_at:
+            try:
+                self._read_ca_file()
+            except OSError as error:  # ssl.SSLError is one
+                log.warning("server.tls.ca_file: %s: cannot be read: %s; its last content is used", self.ca_file, error)
+        return self.context
+
+    def _read_ca_file(self) -> None:
+        read_at = self._stat_ca_file()
         context = ssl.create_default_context(cafile=str(self.ca_file) if self.ca_file else None)
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         # A separate context for each client would cost 850 KiB each.
         object.__setattr__(self, "context", context)
+        object.__setattr__(self, "_read_at", read_at)
+
+    def _stat_ca_file(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.ca_file.stat() if self.ca_file is not None else None
+        except OSError:
+            return None
+        return (found.st_ino, found.st_mtime_ns, found.st_size) if found is not None else None
 
     def address(self, domain: str) -> str:
         """Return host and port, for messages to people. The host is `domain` if none is set."""

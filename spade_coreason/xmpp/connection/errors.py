@@ -28,7 +28,8 @@ def describe_problem(problem: Any) -> str:
         return f"its certificate is not trusted ({problem.verify_message}); {remedy}"
     if isinstance(problem, OSError) and problem.errno is not None and problem.errno > 0:
         return os.strerror(problem.errno)  # asyncio's own text repeats the address
-    return str(problem)
+    # asyncio raises errors without a text, such as ConnectionResetError().
+    return str(problem) or (CONNECTION_CLOSED if isinstance(problem, ConnectionError) else type(problem).__name__)
 
 
 def describe_refused_login(jid: str, registration_problem: str) -> str:

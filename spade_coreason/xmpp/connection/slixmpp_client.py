@@ -69,6 +69,8 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         self._unhandled: deque[Element] = deque()
         """The stanzas that were read, and wait to be handled in the order in which they came."""
         self.ssl_context = endpoint.context
+        self.is_in_handshake = False
+        """True from the beginning of the TLS handshake until it succeeds."""
         self.enable_direct_tls = False  # otherwise the first attempt is direct TLS, which a STARTTLS port cannot answer
         self.register_plugin("xep_0199")  # answers pings; its own keepalive would open a connection beside ours
         if register:
@@ -94,6 +96,12 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         except IqError as error:
             if error.condition != "conflict":  # a conflict means that the account exists
                 self.registration_problem = f"the server refuses to register it ({error.text or error.condition})"
+
+    async def start_tls(self) -> bool:
+        """Do the TLS handshake. Return True if it succeeded."""
+        self.is_in_handshake = True
+        self.is_in_handshake = not await super().start_tls()
+        return not self.is_in_handshake
 
     def send(self, data: Any, use_filters: bool = True) -> None:
         """Send a stanza. slixmpp calls this for ours too, when it resumes a stream that lost them."""

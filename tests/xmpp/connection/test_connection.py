@@ -24,6 +24,7 @@ from spade_coreason.runtime import AgentParts, AgentRuntime, OutboundMessage, Tr
 from spade_coreason.storage import open_database
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
+from spade_coreason.xmpp.connection.errors import describe_problem
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
@@ -243,16 +244,59 @@ async def test_a_self_signed_certificate_is_to_be_named_itself(tmp_path: Path) -
     assert text.endswith("set server.tls.ca_file (--ca-file) to this certificate")
 
 
+async def test_a_server_that_hangs_up_during_the_handshake_is_said_to(tmp_path: Path) -> None:
+    """ejabberd does so if it has no certificate for the domain."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _offer_tls(reader, writer)
+        await reader.read(1000)
+        writer.transport.abort()
+
+    async with _listen(serve) as port:
+        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=5), tmp_path)
+    problem = "the server closed the connection during the TLS handshake; check that the server has a certificate for localhost"
+    assert text == f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: {problem}"
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(), ConnectionAbortedError(), EOFError()])
+def test_an_error_without_a_text_has_a_reason(error: Exception) -> None:
+    assert describe_problem(error) in ("the server closed the connection", "EOFError")
+
+
+async def test_a_renewed_certificate_in_the_ca_file_is_read_by_the_next_attempt(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    account, ca_file = await real_server.account(), tmp_path / "ca.pem"
+    ca_file.write_bytes(ensure_certificate(tmp_path / "another", ("localhost",)).ca_file.read_bytes())
+    connection = Connection(
+        *account,
+        ServerEndpoint(real_server.host, real_server.port, ca_file=ca_file, timeout_s=TIMEOUT_S),
+        on_message=lambda _: None,
+    )
+    with pytest.raises(ConnectError, match="its certificate is not trusted"):
+        await connection.open()
+    ca_file.write_bytes(real_server.ca_file.read_bytes())
+    await connection.open()
+    await connection.close()
+    ca_file.write_text("not yet written")  # a file that is being replaced
+    await connection.open()
+    await connection.close()
+
+
+async def _offer_tls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1000)
+    writer.write(f"{STREAM}<stream:features><starttls xmlns='{TLS}'><required/></starttls></stream:features>".encode())
+    await reader.read(1000)
+    writer.write(f"<proceed xmlns='{TLS}'/>".encode())
+
+
 async def _tls_error(certificate: Path, key: Path, ca_file: Path | None, directory: Path) -> str:
     """Return the error of a connection to a server with that certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1000)
-        writer.write(f"{STREAM}<stream:features><starttls xmlns='{TLS}'><required/></starttls></stream:features>".encode())
-        await reader.read(1000)
-        writer.write(f"<proceed xmlns='{TLS}'/>".encode())
+        await _offer_tls(reader, writer)
         with suppress(ssl.SSLError, ConnectionError):
             await writer.start_tls(context)
 
