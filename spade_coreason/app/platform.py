@@ -31,6 +31,7 @@ from ..runtime import (
     InterceptorSource,
     Isolation,
     OnConversationEnd,
+    PlatformDirectory,
     PlatformStatus,
     Runner,
     Transport,
@@ -48,6 +49,7 @@ from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_s
 from .factories import (
     build_access_policy,
     build_embedder,
+    build_finder,
     build_memory_limits,
     build_policy,
     build_room_configs,
@@ -128,6 +130,7 @@ class Platform:
         self._upload_warnings: defaultdict[str, UploadWarnings] = defaultdict(UploadWarnings)
         self._checked_upload_domains: set[str] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
+        self._directory = PlatformDirectory()
 
     async def __aenter__(self) -> Platform:
         try:
@@ -297,8 +300,13 @@ class Platform:
             register=needs_registration,
             avatar=load_avatar(settings, place),
             rooms=build_room_configs(self.settings, settings),
+            directory=self._directory if settings.directory else None,
         )
         agent = host.runtime.agent
+        if not settings.directory:
+            self._directory.add(
+                jid, agent.manifest, host.runtime.gateway.access_requests, host.takes_requests, host.count_turns
+            )
         self.agents[jid] = host
         self.runners[jid] = host.runtime.runner
         self._knowledge[jid] = host.runtime.parts.knowledge
@@ -317,6 +325,7 @@ class Platform:
             embedder=self._embedder,
             trusted_agents=build_trusted_agents(self.settings, settings),
             upload_warnings=self._upload_warnings[jid_domain(jid)],
+            finder=build_finder(self.settings, settings, self._directory),
         )
         agent = self._load_agent(place, settings, parts)
         memory = self.settings.memory_of(settings)

@@ -16,6 +16,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "commands.dialogs": ["AdHocSessions"],
         "commands.model": ["CommandResult"],
         "crash_guard": ["CrashGuard"],
+        "directory": ["AgentFinder", "PlatformDirectory"],
         "expiry": ["OnConversationEnd"],
         "files": [
             "FetchedFile",

@@ -23,6 +23,10 @@ from .commands.model import (
 from .crash_guard import (
     CrashGuard as CrashGuard,
 )
+from .directory import (
+    AgentFinder as AgentFinder,
+    PlatformDirectory as PlatformDirectory,
+)
 from .expiry import (
     OnConversationEnd as OnConversationEnd,
 )

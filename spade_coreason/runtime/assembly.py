@@ -16,6 +16,7 @@ from ..storage import AgentRepository, Database, KnowledgeRepository
 from .access_requests import AccessRequests
 from .agent_factory import Injectables
 from .crash_guard import CrashGuard
+from .directory import AgentFinder
 from .expiry import OnConversationEnd
 from .files import FetchFile, Files, UploadFile, UploadWarnings, fetch, refuse_upload
 from .gateway import InboundGateway
@@ -33,6 +34,7 @@ class AgentParts:
     `jid` is a bare JID. `upload` stores a file. `memory` returns the interaction memory; None for an
     agent without one. `fetch_file` gets the target of a link. `clock` is the time of conversations. `trusted_agents` and this
     agent tell each other the person whose request they pass on. `upload_warnings` is that of all agents of the server.
+    `finder` finds other agents.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class AgentParts:
         clock: Callable[[], datetime] = utc_now,
         trusted_agents: TrustedAgents | None = None,
         upload_warnings: UploadWarnings | None = None,
+        finder: AgentFinder | None = None,
     ) -> None:
         self.jid = jid
+        self.finder = finder or AgentFinder(jid)
         self.trusted_agents = trusted_agents or TrustedAgents()
         self.transport = transport
         self.memory = memory
@@ -57,7 +61,7 @@ class AgentParts:
         self.repository = AgentRepository(database, jid)
         self.open_requests = OpenRequests()
         self.people = KnownPeople(self.repository)
-        self.peers = Peers(jid, self.open_requests, transport, self.trusted_agents, self.people)
+        self.peers = Peers(jid, self.open_requests, transport, self.trusted_agents, self.people, self.finder)
         self.files = Files(upload, fetch_file, upload_warnings or UploadWarnings())
         self.knowledge = Knowledge(KnowledgeRepository(database, jid), embedder, clock=clock)
         self.usage = Usage(self.repository, clock)

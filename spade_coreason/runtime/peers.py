@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from ..contracts import AgentRequest
 from ..domain.access import TrustedAgents
+from ..domain.cards import AgentCard, Capability
 from ..domain.foreign_json import MAX_JSON_CHARACTERS, parse_foreign_json
 from ..domain.identifiers import derive_thread
 from ..domain.jid import bare_jid
@@ -26,6 +27,8 @@ from ..exceptions import (
     PeerTimeoutError,
     PeerUnavailableError,
 )
+from .capability_requests import CapabilityRequests
+from .directory import AgentFinder
 from .transport import OutboundMessage, Transport
 
 if TYPE_CHECKING:
@@ -249,17 +252,55 @@ class Peers:
         transport: Transport,
         trusted_agents: TrustedAgents | None = None,
         people: KnownPeople | None = None,
+        finder: AgentFinder | None = None,
     ) -> None:
         self._people = people
+        self.finder = finder or AgentFinder(bare_jid(jid))
+        """The finder behind `find`; the directory agent of a platform reads its agents there."""
+        self._by_capability = CapabilityRequests(self, collect_answer)
         self._trusted_agents = trusted_agents or TrustedAgents()
         self._own_jid = _normalise_jid(jid)
         self._requests = requests
         self._transport = transport
 
+    async def find(
+        self,
+        *,
+        capability: str | None = None,
+        text: str | None = None,
+        accepts: Mapping[str, Any] | None = None,
+        timeout: float = 10.0,
+    ) -> list[AgentCard]:
+        """Find agents that this agent may ask: those of its platform, and those in the directories of `peers.directories`.
+
+        All given criteria must hold; without any, the result is all agents.
+
+        - `capability`: the name of a capability of the agent
+        - `text`: words in its name, its description or its capabilities, in any form; the best match comes first
+        - `accepts`: the JSON Schema of a payload that the capability accepts; see the guide "Find agents"
+
+        The state on a card (`is_online`, `turns_in_flight`) is at most 5 seconds old. The directories have `timeout` seconds
+        to answer. A `PeerError` of a directory that does not answer is raised only if no other agent fits.
+        """
+        return await self.finder.find(self._ask_directory, capability, text, accepts, timeout)
+
+    async def _ask_directory(self, jid: str, payload: Mapping[str, Any], timeout_s: float) -> PeerAnswer:
+        request = to_request(payload).model_copy(update={"session_id": self.finder.session_id})
+        return collect_answer(jid, [event async for event in self.stream(jid, request, timeout_s)])
+
     async def ask(
-        self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0, *, thoughts: bool = False
+        self,
+        jid: str | Capability,
+        request: AgentRequest | Mapping[str, Any] | str,
+        timeout: float = 30.0,
+        *,
+        thoughts: bool = False,
     ) -> PeerAnswer:
         """Ask the agent `jid` and wait for its whole reply, at most `timeout` seconds.
+
+        A `Capability` in place of a JID asks one of the agents that have it and are online: the least busy one, and the next
+        after a bounce or a refusal. The answer has to fit the `outputs` of the capability; else it is a `PeerFailedError`.
+        Without such an agent it is a `PeerUnavailableError`. `PeerAnswer.jid` is the agent that answered.
 
         A text or a payload becomes a child of the request that this task answers. After a timeout or a cancellation, the
         request is retracted; if it is sent again, the peer starts anew. With `thoughts`, the events of the answer include those
@@ -268,15 +309,28 @@ class Peers:
         Raises `PeerTimeoutError`, `PeerUnavailableError`, `PeerRefusedError`, `PeerFailedError` or `RequestTooLongError`.
         Each names the peer. A request to the agent itself is a plain `PeerError`, before anything is sent.
         """
+        if isinstance(jid, Capability):
+            stream = self._by_capability.stream(jid, to_request(request), timeout, thoughts=thoughts)
+            answered = [pair async for pair in stream]
+            return collect_answer(answered[-1][0], [event for _, event in answered])
         return collect_answer(jid, [event async for event in self.stream(jid, request, timeout, thoughts=thoughts)])
 
     async def stream(
-        self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0, *, thoughts: bool = False
+        self,
+        jid: str | Capability,
+        request: AgentRequest | Mapping[str, Any] | str,
+        timeout: float = 30.0,
+        *,
+        thoughts: bool = False,
     ) -> AsyncIterator[PeerEvent]:
-        """Ask the agent `jid`, and yield the events of its reply as they arrive.
+        """Ask the agent `jid`, or one with a `Capability`, and yield the events of its reply as they arrive.
 
         Parameters, errors and retraction are those of `ask`.
         """
+        if isinstance(jid, Capability):
+            async for _, event in self._by_capability.stream(jid, to_request(request), timeout, thoughts=thoughts):
+                yield event
+            return
         child = to_request(request)
         message, send = self._encode(jid, child, thoughts=thoughts), self._transport.send
         try:
