@@ -31,12 +31,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "function_agent": ["agent"],
         "gateway": ["InboundGateway"],
+        "peer_answers": ["PeerAnswer", "PeerEvent", "collect_answer"],
         "peers": [
             "OpenRequests",
-            "PeerAnswer",
-            "PeerEvent",
             "Peers",
-            "collect_answer",
             "command_request",
             "to_request",
         ],

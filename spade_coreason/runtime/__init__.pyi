@@ -61,12 +61,14 @@ from .isolation.description import (
     Isolation as Isolation,
     IsolationTimings as IsolationTimings,
 )
-from .peers import (
-    OpenRequests as OpenRequests,
+from .peer_answers import (
     PeerAnswer as PeerAnswer,
     PeerEvent as PeerEvent,
-    Peers as Peers,
     collect_answer as collect_answer,
+)
+from .peers import (
+    OpenRequests as OpenRequests,
+    Peers as Peers,
     command_request as command_request,
     to_request as to_request,
 )

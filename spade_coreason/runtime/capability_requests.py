@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ..contracts import AgentRequest
 from ..domain.cards import AgentCard, Capability, order_by_load
 from ..exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
-
-if TYPE_CHECKING:
-    from .peers import PeerAnswer, PeerEvent, Peers
+from .peer_answers import PeerAnswer, PeerEvent, collect_answer
 
 CAPABILITY_METADATA = "capability"
 """The metadata of a request that names the capability that it asks for."""
@@ -23,12 +21,14 @@ CAPABILITY_METADATA = "capability"
 class CapabilityRequests:
     """The requests of one agent to capabilities. It remembers which agents it asked, so that it asks them in turn.
 
-    `collect_answer` builds the answer from its JID and its events.
+    `find` and `stream` are those of `Peers`.
     """
 
-    def __init__(self, peers: Peers, collect_answer: Callable[[str, list[PeerEvent]], PeerAnswer]) -> None:
-        self._peers = peers
-        self._collect_answer = collect_answer
+    def __init__(
+        self, find: Callable[..., Awaitable[list[AgentCard]]], stream: Callable[..., AsyncIterator[PeerEvent]]
+    ) -> None:
+        self._find = find
+        self._stream = stream
         self._open: Counter[str] = Counter()
         self._last_asked: dict[str, int] = {}
         self._numbers = count(1)
@@ -43,7 +43,7 @@ class CapabilityRequests:
         deadline = monotonic() + timeout_s
         name = capability.name
         request = request.model_copy(update={"metadata": {**request.metadata, CAPABILITY_METADATA: name}})
-        cards = order_by_load(await self._peers.find(capability=name, timeout=timeout_s), self._open, self._last_asked)
+        cards = order_by_load(await self._find(capability=name, timeout=timeout_s), self._open, self._last_asked)
         if not cards:
             problem = "is a capability of no agent that is online and may be asked; peers.find() lists the agents"
             raise PeerUnavailableError(name, problem)
@@ -72,21 +72,22 @@ class CapabilityRequests:
         self._last_asked[card.jid] = next(self._numbers)
         self._open[card.jid] += 1
         try:
-            stream = cast("AsyncGenerator[PeerEvent]", self._peers.stream(card.jid, request, timeout_s, thoughts=thoughts))
+            stream = cast("AsyncGenerator[PeerEvent]", self._stream(card.jid, request, timeout_s, thoughts=thoughts))
             async with aclosing(stream) as events:
                 async for event in events:
                     if outputs:
                         received.append(event)
                         if event.type == "request.completed":
-                            self._check_answer(card.jid, received, name, outputs)
+                            _check_answer(card.jid, received, name, outputs)
                     yield event
         finally:
             self._open[card.jid] -= 1
 
-    def _check_answer(self, jid: str, events: list[PeerEvent], name: str, outputs: Mapping[str, Any]) -> None:
-        """Raise PeerFailedError if an answer does not fit the outputs of the capability `name`."""
-        if (problem := find_output_problem(self._collect_answer(jid, events), outputs)) is not None:
-            raise PeerFailedError(jid, f'an answer that does not fit the outputs of its capability "{name}": {problem}')
+
+def _check_answer(jid: str, events: list[PeerEvent], name: str, outputs: Mapping[str, Any]) -> None:
+    """Raise PeerFailedError if an answer does not fit the outputs of the capability `name`."""
+    if (problem := find_output_problem(collect_answer(jid, events), outputs)) is not None:
+        raise PeerFailedError(jid, f'an answer that does not fit the outputs of its capability "{name}": {problem}')
 
 
 def find_output_problem(answer: PeerAnswer, outputs: Mapping[str, Any]) -> str | None:

@@ -15,11 +15,11 @@ from ..contracts import AgentDefinition
 from ..domain.cards import AgentCard, apply_state, build_card, compute_cards_version, find_cards, load_cards
 from ..domain.jid import bare_jid
 from ..exceptions import PeerError, PeerFailedError, PeerTimeoutError, PeerUnavailableError
-from .access_requests import AccessRequests
+from .peer_answers import PeerAnswer
 from .signal import Signal
 
 if TYPE_CHECKING:
-    from .peers import PeerAnswer
+    from .access_requests import AccessRequests
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ STATE_INTERVAL_S = 5.0
 UNSEEN_LIST_AGE_S = 60.0
 """The age up to which a list is used if its directory does not answer and its presence was never seen."""
 
-AskDirectory: TypeAlias = "Callable[[str, Mapping[str, Any], float], Awaitable[PeerAnswer]]"
+AskDirectory: TypeAlias = Callable[[str, Mapping[str, Any], float], Awaitable[PeerAnswer]]
 """A function that sends a payload to a directory (a bare JID), and returns the answer within a time in seconds."""
 
 

@@ -24,7 +24,8 @@ from ...memory import Knowledge, ProgressCallback, SearchHit, SessionChanges, Us
 from ...storage import Document
 from ..capability_requests import CapabilityRequests
 from ..files import Files, Progress
-from ..peers import CURRENT_REQUEST, PeerEvent, Peers, collect_answer, to_request
+from ..peer_answers import PeerEvent
+from ..peers import CURRENT_REQUEST, Peers, to_request
 from ..response import check_choices, check_text, check_thought
 from .description import ORIGIN_METADATA
 from .errors import load_error
@@ -310,7 +311,7 @@ class ForwardedPeers(Peers):
 
     def __init__(self, connection: PlatformConnection) -> None:
         self._connection = connection
-        self._by_capability = CapabilityRequests(self, collect_answer)
+        self._by_capability = CapabilityRequests(self.find, self.stream)
 
     async def find(
         self,
