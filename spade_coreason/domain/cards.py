@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,6 +13,7 @@ from ..contracts import AgentDefinition
 from .jid import bare_jid, parse_jid
 from .text import extract_keywords, text_coverage
 
+_WORD_BOUNDARY = re.compile(r"[_-]+|(?<=[a-z0-9])(?=[A-Z])")
 # A card of another platform is dropped if it has more, or a text is cut.
 _MAX_CAPABILITIES = 100
 _MAX_CHARACTERS = 1000
@@ -109,8 +111,8 @@ def _text_of(card: AgentCard) -> str:
 
 
 def _split_name(name: str) -> str:
-    """Return a name as words: `translate_text` as a person would write it."""
-    return name.replace("_", " ").replace("-", " ")
+    """Return a name with its words apart: `translate_text` and `TranslateText` as "translate text"."""
+    return _WORD_BOUNDARY.sub(" ", name)
 
 
 def accepts_payload(inputs: Mapping[str, Any], payload: Mapping[str, Any]) -> bool:

@@ -27,6 +27,8 @@ STATE_INTERVAL_S = 5.0
 """The shortest interval between two requests to the same directory."""
 UNSEEN_LIST_AGE_S = 60.0
 """The age up to which a list is used if its directory does not answer and its presence was never seen."""
+OFFLINE_S = 60.0
+"""The time in which a directory is not asked after its presence has shown that it is offline."""
 
 AskDirectory: TypeAlias = Callable[[str, Mapping[str, Any], float], Awaitable[PeerAnswer]]
 """A function that sends a payload to a directory (a bare JID), and returns the answer within a time in seconds."""
@@ -108,6 +110,7 @@ class RemoteDirectory:
         self._received_at = 0.0
         self._shown_version = ""
         """The version in its presence; "" while it is offline or was not seen."""
+        self._offline_until = 0.0
         self._must_ask = True
         """True until the directory has answered, and again when its presence has shown something else."""
         self._is_failing = False
@@ -115,11 +118,13 @@ class RemoteDirectory:
     def receive_presence(self, version: str) -> None:
         """Receive the version in a presence of the directory; "" if it is offline."""
         self._shown_version = version
+        self._offline_until = 0.0 if version else self._clock() + OFFLINE_S
         self._must_ask = version != self._version
 
     def forget_presence(self) -> None:
         """Forget the presence at the start of a session: the server sends that of a directory that is online again."""
         self._shown_version = ""
+        self._offline_until = 0.0
 
     async def list_agents(self, ask: AskDirectory, timeout_s: float) -> list[AgentCard]:
         """Return the agents that the directory lists, from its last answer if that is still valid. Raise PeerError."""
@@ -147,6 +152,9 @@ class RemoteDirectory:
 
     async def _refresh(self, ask: AskDirectory, timeout_s: float) -> None:
         try:
+            if self._clock() < self._offline_until:
+                # Servers store a message to an account that is offline, so that the request would wait for its time-out.
+                raise PeerUnavailableError(self.jid, "is offline")
             answer = await ask(self.jid, {"known": self._version} if self._version else {}, timeout_s)
             self._read(answer)
         except PeerError as error:
