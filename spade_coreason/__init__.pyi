@@ -22,6 +22,10 @@ from .contracts import (
     Stream as Stream,
     StreamHandle as StreamHandle,
 )
+from .domain.cards import (
+    AgentCard as AgentCard,
+    Capability as Capability,
+)
 from .exceptions import (
     ConfigError as ConfigError,
     CoReasonError as CoReasonError,

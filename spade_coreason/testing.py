@@ -57,6 +57,7 @@ from .exceptions import ConfigError, PeerError
 from .llm import FakeFailure, FakeModel, FakeReply, FakeToolCall, ModelRequest, Reply, error, stream, tool_call
 from .memory import AgentInteractionMemory, Embedder, Summariser, TokenCounter
 from .runtime import (
+    AgentFinder,
     AgentParts,
     FetchedFile,
     InboundGateway,
@@ -70,6 +71,7 @@ from .runtime import (
     OutboundMessage,
     PeerAnswer,
     PeerEvent,
+    PlatformDirectory,
     Policy,
     Progress,
     Retention,
@@ -339,7 +341,7 @@ class AgentTester:
         agent: The agent under test: a class, a factory or an instance. The parameters of its constructor are filled as in a
             configuration. Entry raises ConfigError if they are wrong.
         jid: The bare JID of the agent.
-        peers: Further agents, by JID or by name on the agent's domain.
+        peers: Further agents, by JID or by name on the agent's domain. `peers.find` finds all agents of the tester.
         options: Keyword arguments for the constructor of `agent`.
         model: The language model of all agents, or of each by its JID or name. An agent that a mapping leaves out may ask
             nothing. Exit raises AssertionError if a reply is left over. Without a `model`, agents ask the server that their
@@ -407,6 +409,7 @@ class AgentTester:
         self._upload = upload or self._files.upload
         self._devices = LocalClientFeatures(client_features)
         self._database: Database | None = None
+        self._platform_directory = PlatformDirectory()
         self._memories: dict[str, AgentInteractionMemory] = {}
         self.runners: dict[str, Runner] = {}
         self.gateways: dict[str, InboundGateway] = {}
@@ -632,6 +635,7 @@ class AgentTester:
     async def _open(self) -> None:
         url = self._database_url or f"sqlite+aiosqlite:///{self._directory}/platform.db"
         self._database = await open_database(url, "off")
+        self._platform_directory = PlatformDirectory()
         for jid, agent_spec in self._agent_specs.items():
             self._build_runner(jid, agent_spec, self._database)
         for jid, runner in self.runners.items():
@@ -654,6 +658,7 @@ class AgentTester:
             embedder=self._embedder,
             clock=self._clock,
             trusted_agents=TrustedAgents(self._agent_specs),
+            finder=AgentFinder(jid, self._platform_directory),
         )
         with self._install_model(jid):
             agent = self.built_agents[jid] = self._build_agent(jid, agent_spec, parts)
@@ -668,6 +673,13 @@ class AgentTester:
             interceptors=[make_interceptor(source, "interceptors", jid, Path.cwd()) for source in self._interceptors],
         )
         self.runners[jid], self.gateways[jid] = runtime.runner, runtime.gateway
+        self._platform_directory.add(
+            jid,
+            agent.manifest,
+            runtime.gateway.access_requests,
+            lambda: not runtime.runner.control.is_paused,
+            lambda: runtime.runner.turns_in_flight,
+        )
         self._network.detach(jid)
 
     def _build_agent(self, jid: str, agent_spec: Any, parts: AgentParts) -> Agent:

@@ -32,6 +32,7 @@ from ..runtime import (
     InterceptorSource,
     Isolation,
     OnConversationEnd,
+    PlatformDirectory,
     PlatformStatus,
     Runner,
     Transport,
@@ -49,6 +50,7 @@ from ..xmpp import BackOff, HostedAgent, LocalExchange, LocalServer, ServerEndpo
 from .factories import (
     build_access_policy,
     build_embedder,
+    build_finder,
     build_memory_limits,
     build_policy,
     build_room_configs,
@@ -131,6 +133,7 @@ class Platform:
         self._local_exchange = LocalExchange() if settings.peers.local == "direct" else None
         self._checked_upload_domains: set[str] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
+        self._directory = PlatformDirectory()
 
     async def __aenter__(self) -> Platform:
         try:
@@ -301,8 +304,13 @@ class Platform:
             avatar=load_avatar(settings, place),
             rooms=build_room_configs(self.settings, settings),
             local_exchange=self._local_exchange,
+            directory=self._directory if settings.directory else None,
         )
         agent = host.runtime.agent
+        if not settings.directory:
+            self._directory.add(
+                jid, agent.manifest, host.runtime.gateway.access_requests, host.takes_requests, host.count_turns
+            )
         self.agents[jid] = host
         self.runners[jid] = host.runtime.runner
         self._knowledge[jid] = host.runtime.parts.knowledge
@@ -322,6 +330,7 @@ class Platform:
             trusted_agents=build_trusted_agents(self.settings, settings),
             upload_warnings=self._upload_warnings[jid_domain(jid)],
             fan_out=self._fan_out,
+            finder=build_finder(self.settings, settings, self._directory),
         )
         agent = self._load_agent(place, settings, parts)
         memory = self.settings.memory_of(settings)

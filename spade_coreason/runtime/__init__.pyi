@@ -23,6 +23,10 @@ from .commands.model import (
 from .crash_guard import (
     CrashGuard as CrashGuard,
 )
+from .directory import (
+    AgentFinder as AgentFinder,
+    PlatformDirectory as PlatformDirectory,
+)
 from .expiry import (
     OnConversationEnd as OnConversationEnd,
 )
@@ -57,14 +61,16 @@ from .isolation.description import (
     Isolation as Isolation,
     IsolationTimings as IsolationTimings,
 )
+from .peer_answers import (
+    PeerAnswer as PeerAnswer,
+    PeerEvent as PeerEvent,
+    collect_answer as collect_answer,
+)
 from .peers import (
     FanOutLimit as FanOutLimit,
     OpenRequests as OpenRequests,
-    PeerAnswer as PeerAnswer,
-    PeerEvent as PeerEvent,
     Peers as Peers,
     Retry as Retry,
-    collect_answer as collect_answer,
     command_request as command_request,
     to_request as to_request,
 )

@@ -16,6 +16,7 @@ from ..storage import AgentRepository, Database, KnowledgeRepository
 from .access_requests import AccessRequests
 from .agent_factory import Injectables
 from .crash_guard import CrashGuard
+from .directory import AgentFinder
 from .expiry import OnConversationEnd
 from .files import FetchFile, Files, UploadFile, UploadWarnings, fetch, refuse_upload
 from .gateway import InboundGateway
@@ -33,7 +34,7 @@ class AgentParts:
     `jid` is a bare JID. `upload` stores a file. `memory` returns the interaction memory; None for an
     agent without one. `fetch_file` gets the target of a link. `clock` is the time of conversations. `trusted_agents` and this
     agent tell each other the person whose request they pass on. `upload_warnings` is that of all agents of the server, and
-    `fan_out` that of all agents of the process.
+    `fan_out` that of all agents of the process. `finder` finds other agents.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class AgentParts:
         trusted_agents: TrustedAgents | None = None,
         upload_warnings: UploadWarnings | None = None,
         fan_out: FanOutLimit | None = None,
+        finder: AgentFinder | None = None,
     ) -> None:
         self.jid = jid
+        self.finder = finder or AgentFinder(jid)
         self.trusted_agents = trusted_agents or TrustedAgents()
         self.transport = transport
         self.memory = memory
@@ -66,6 +69,7 @@ class AgentParts:
             transport,
             self.trusted_agents,
             self.people,
+            finder=self.finder,
             fan_out=fan_out,
             is_stopping=lambda: self._runner is not None and self._runner.is_cancelling_turns,
         )

@@ -20,6 +20,7 @@ from pydantic_core import to_json
 
 from ..contracts import AgentRequest
 from ..domain.access import TrustedAgents
+from ..domain.cards import AgentCard, Capability
 from ..domain.foreign_json import MAX_JSON_CHARACTERS, parse_foreign_json
 from ..domain.identifiers import derive_thread, digest_request
 from ..domain.jid import bare_jid
@@ -41,6 +42,9 @@ from ..exceptions import (
     PeerTimeoutError,
     PeerUnavailableError,
 )
+from .capability_requests import CapabilityRequests
+from .directory import AgentFinder
+from .peer_answers import PeerAnswer, PeerEvent, collect_answer
 from .steps import CURRENT_JOURNAL, DurableStep
 from .transport import OutboundMessage, Transport
 
@@ -56,28 +60,6 @@ _MAX_REPLY_CHARACTERS = 2**17
 
 # The last event of a request.
 _FINAL_EVENTS = frozenset({"request.completed", "request.failed", "request.refused"})
-
-
-@dataclass(frozen=True, slots=True)
-class PeerEvent:
-    """One event of a reply. `type` has no prefix `ai.coreason.`, for example `block.markdown` or `stream.chunk`."""
-
-    type: str
-    data: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class PeerAnswer:
-    """A whole reply of a peer: its text, its data blocks, and all its events in the order of arrival."""
-
-    jid: str
-    text: str
-    data: tuple[Mapping[str, Any], ...] = ()
-    events: tuple[PeerEvent, ...] = ()
-    conversation_id: str | None = None
-
-    def __str__(self) -> str:
-        return self.text
 
 
 @dataclass(slots=True, eq=False)
@@ -213,45 +195,6 @@ def _raise_if_failed(jid: str, final_event: ReplyEvent) -> None:
         raise PeerFailedError(jid, message, code if isinstance(code, int) else None)
 
 
-def collect_answer(jid: str, events: list[PeerEvent]) -> PeerAnswer:
-    """Build the reply from its events: blocks and streams in the order of their start, with two line breaks between them.
-
-    A turn that was interrupted and runs again may send other text. Then the newer text counts, from where it differs. A reply
-    that is repeated as a whole takes the place of what came before it.
-    """
-    texts: dict[str, dict[int, str]] = {}
-    data: dict[str, Mapping[str, Any]] = {}
-    conversation_id = None
-    for number, event in enumerate(events):
-        if event.type == "block.markdown":
-            texts[str(event.data.get("id", number))] = {0: str(event.data.get("content", ""))}
-        elif event.type == "stream.chunk":
-            _add_chunk(texts.setdefault(str(event.data.get("stream_id")), {}), event.data)
-        elif event.type == "stream.abort" and isinstance(replacement := event.data.get("replacement"), str):
-            texts[str(event.data.get("stream_id"))] = {0: replacement}
-        elif event.type == "stream.start":
-            texts.setdefault(str(event.data.get("stream_id")), {})
-        elif event.type == "request.repeated":
-            texts.clear()
-            data.clear()
-        elif event.type == "block.data":
-            data[str(event.data.get("id", number))] = event.data
-        elif event.type == "request.completed":
-            given_id = event.data.get("conversation_id")
-            conversation_id = given_id if isinstance(given_id, str) else None
-    text = "\n\n".join(filter(None, ("".join(parts.values()).strip() for parts in texts.values())))
-    return PeerAnswer(bare_jid(jid), text, tuple(data.values()), tuple(events), conversation_id)
-
-
-def _add_chunk(chunks: dict[int, str], data: Mapping[str, Any]) -> None:
-    seq = data.get("seq")
-    number = seq if isinstance(seq, int) else len(chunks)
-    if number in chunks:
-        for stale in [later for later in chunks if later >= number]:
-            del chunks[stale]
-    chunks[number] = str(data.get("chunk", ""))
-
-
 @dataclass(frozen=True, slots=True)
 class Retry:
     """A rule for trying again: after a bounce, or after a refusal that says when a retry may succeed.
@@ -325,10 +268,14 @@ class Peers:
         trusted_agents: TrustedAgents | None = None,
         people: KnownPeople | None = None,
         *,
+        finder: AgentFinder | None = None,
         fan_out: FanOutLimit | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._people = people
+        self.finder = finder or AgentFinder(bare_jid(jid))
+        """The finder behind `find`; the directory agent of a platform reads its agents there."""
+        self._by_capability = CapabilityRequests(self.find, self.stream)
         self._trusted_agents = trusted_agents or TrustedAgents()
         self._own_jid = _normalise_jid(jid)
         self._requests = requests
@@ -336,9 +283,34 @@ class Peers:
         self._fan_out = fan_out or FanOutLimit()
         self._is_stopping = is_stopping
 
+    async def find(
+        self,
+        *,
+        capability: str | None = None,
+        text: str | None = None,
+        accepts: Mapping[str, Any] | None = None,
+        timeout: float = 10.0,
+    ) -> list[AgentCard]:
+        """Find agents that this agent may ask: those of its platform, and those in the directories of `peers.directories`.
+
+        All given criteria must hold; without any, the result is all agents.
+
+        - `capability`: the name of a capability of the agent
+        - `text`: words in its name, its description or its capabilities, in any form; the best match comes first
+        - `accepts`: the JSON Schema of a payload that the capability accepts; see the guide "Find agents"
+
+        The state on a card (`is_online`, `turns_in_flight`) is at most 5 seconds old. The directories have `timeout` seconds
+        to answer. A `PeerError` of a directory that does not answer is raised only if no other agent fits.
+        """
+        return await self.finder.find(self._ask_directory, capability, text, accepts, timeout)
+
+    async def _ask_directory(self, jid: str, payload: Mapping[str, Any], timeout_s: float) -> PeerAnswer:
+        request = to_request(payload).model_copy(update={"session_id": self.finder.session_id})
+        return collect_answer(jid, [event async for event in self.stream(jid, request, timeout_s)])
+
     async def ask(
         self,
-        jid: str,
+        jid: str | Capability,
         request: AgentRequest | Mapping[str, Any] | str,
         timeout: float = 30.0,
         *,
@@ -347,6 +319,10 @@ class Peers:
         separate: bool = False,
     ) -> PeerAnswer:
         """Ask the agent `jid` and wait for its whole reply, at most `timeout` seconds.
+
+        A `Capability` in place of a JID asks one of the agents that have it and are online: the least busy one, and the next
+        after a bounce or a refusal. The answer has to fit the `outputs` of the capability; else it is a `PeerFailedError`.
+        Without such an agent it is a `PeerUnavailableError`. `PeerAnswer.jid` is the agent that answered.
 
         An ask is a durable step: if the turn runs again after a crash, it gets the same answer. The time is never longer than
         what is left to the request that this task answers. After a timeout or a cancellation, the request is retracted; if it
@@ -359,26 +335,35 @@ class Peers:
         """
         child, step = await self._begin_step(jid, request)
         if step is not None and step.is_finished:
-            return collect_answer(jid, [PeerEvent(*event) for event in step.result])
+            answered, stored = step.result
+            return collect_answer(answered, [PeerEvent(*event) for event in stored])
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
         for attempt in count(1):
             try:
-                stream = self.stream(jid, child, end - loop.time(), thoughts=thoughts, separate=separate)
-                events = [event async for event in stream]
+                answered, events = await self._ask_once(jid, child, end - loop.time(), thoughts=thoughts, separate=separate)
             except PeerError as error:
                 wait_s = retry.wait_after(attempt, error)
                 if wait_s is None or loop.time() + wait_s >= end:
                     raise
             else:
-                await _end_step(step, events)
-                return collect_answer(jid, events)
+                await _end_step(step, answered, events)
+                return collect_answer(answered, events)
             await asyncio.sleep(wait_s)
         raise AssertionError("not reached")
 
+    async def _ask_once(
+        self, jid: str | Capability, request: AgentRequest, timeout: float, **options: bool
+    ) -> tuple[str, list[PeerEvent]]:
+        """Send a request, and return the agent that answered and the events of its reply."""
+        if isinstance(jid, Capability):
+            pairs = [pair async for pair in self._by_capability.stream(jid, request, timeout, **options)]
+            return pairs[-1][0], [event for _, event in pairs]
+        return jid, [event async for event in self.stream(jid, request, timeout, **options)]
+
     async def gather(
         self,
-        asks: Iterable[tuple[str, AgentRequest | Mapping[str, Any] | str]],
+        asks: Iterable[tuple[str | Capability, AgentRequest | Mapping[str, Any] | str]],
         timeout: float = 30.0,
         *,
         limit: int = 16,
@@ -387,9 +372,10 @@ class Peers:
     ) -> list[PeerAnswer | PeerError]:
         """Ask many agents, or one agent many questions, and return the answers in the order of `asks`.
 
-        `asks` are pairs of a JID and a request. At most `limit` of them wait for a reply at once. `timeout` counts for each
-        from when it is sent. An ask that fails does not disturb the others: its `PeerError` is in the place of its answer.
-        `separate` is that of `ask`: questions to one peer that need not know of each other are then answered at the same time.
+        `asks` are pairs of a JID (or a `Capability`) and a request. At most `limit` of them wait for a reply at once. `timeout`
+        counts for each from when it is sent. An ask that fails does not disturb the others: its `PeerError` is in the place of
+        its answer. `separate` is that of `ask`: questions to one peer that need not know of each other are then answered at the
+        same time.
 
         If this is cancelled, all open asks are retracted.
         """
@@ -397,7 +383,7 @@ class Peers:
             raise ValueError(f"limit must be 1 or more, not {limit}")
         slots = asyncio.Semaphore(limit)
 
-        async def ask(jid: str, request: AgentRequest | Mapping[str, Any] | str) -> PeerAnswer | PeerError:
+        async def ask(jid: str | Capability, request: AgentRequest | Mapping[str, Any] | str) -> PeerAnswer | PeerError:
             async with slots:
                 try:
                     return await self.ask(jid, request, timeout, retry=retry, separate=separate)
@@ -438,18 +424,22 @@ class Peers:
 
     async def stream(
         self,
-        jid: str,
+        jid: str | Capability,
         request: AgentRequest | Mapping[str, Any] | str,
         timeout: float = 30.0,
         *,
         thoughts: bool = False,
         separate: bool = False,
     ) -> AsyncIterator[PeerEvent]:
-        """Ask the agent `jid`, and yield the events of its reply as they arrive.
+        """Ask the agent `jid`, or one with a `Capability`, and yield the events of its reply as they arrive.
 
         Parameters, errors and retraction are those of `ask`.
         """
         child = request if isinstance(request, AgentRequest) else (await self._begin_step(jid, request))[0]
+        if isinstance(jid, Capability):
+            async for _, event in self._by_capability.stream(jid, child, timeout, thoughts=thoughts, separate=separate):
+                yield event
+            return
         message, timeout = self._encode(jid, child, timeout, thoughts=thoughts, separate=separate)
         send = self._transport.send
         try:
@@ -473,7 +463,7 @@ class Peers:
         self._transport.send([self._encode(jid, child)[0]])
 
     async def _begin_step(
-        self, jid: str, request: AgentRequest | Mapping[str, Any] | str
+        self, jid: str | Capability, request: AgentRequest | Mapping[str, Any] | str
     ) -> tuple[AgentRequest, DurableStep | None]:
         """Begin the durable step of an ask, if this task runs a turn. Return the request that it sends.
 
@@ -484,7 +474,8 @@ class Peers:
         if journal is None or journal.is_closed:
             return child, None
         digest = digest_request(child.payload, child.metadata.get("capability")).hex()
-        step = await journal.open_step(f"ask {_normalise_jid(jid)[:_MAX_STEP_JID]} {digest}", (), "retry")
+        peer = f"capability {jid.name}" if isinstance(jid, Capability) else _normalise_jid(jid)
+        step = await journal.open_step(f"ask {peer[:_MAX_STEP_JID]} {digest}", (), "retry")
         if not isinstance(request, AgentRequest):
             request_id = UUID(step.key)
             root = child.root_request_id if child.parent_request_id is not None else request_id
@@ -528,12 +519,12 @@ class Peers:
         return self._transport.encode_request(jid, request, thread, context), deadline - now
 
 
-async def _end_step(step: DurableStep | None, events: Sequence[PeerEvent]) -> None:
+async def _end_step(step: DurableStep | None, jid: str, events: Sequence[PeerEvent]) -> None:
     """Store the reply to an ask. A very long one is not stored: the peer has it, and gives it again."""
     journal = CURRENT_JOURNAL.get()
     if step is None or journal is None or journal.is_closed:
         return
-    reply = to_json([(event.type, event.data) for event in events]).decode()
+    reply = to_json((jid, [(event.type, event.data) for event in events])).decode()
     if len(reply) <= _MAX_REPLY_CHARACTERS:
         await journal.close_step_soon(step, reply)
 

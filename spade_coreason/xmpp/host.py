@@ -20,10 +20,11 @@ from spade.presence import PresenceManager
 
 from ..concurrency import RateLimiter
 from ..domain.avatar import Avatar
+from ..domain.cards import build_card
 from ..domain.jid import bare_jid
 from ..domain.messages import InboundRequest
 from ..exceptions import ConnectError, CoReasonError, StoreError
-from ..runtime import AgentCondition, AgentStatus, BuildRuntime, IsolatedAgent, OutboundMessage
+from ..runtime import AgentCondition, AgentStatus, BuildRuntime, IsolatedAgent, OutboundMessage, PlatformDirectory
 from ..storage import AgentRepository, Commit
 from .archive import Archive
 from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, archive_id
@@ -34,6 +35,7 @@ from .muc.room import RoomConfig, is_ephemeral_owner
 from .muc.rooms import INVITED_ROOMS_KEY, Rooms
 from .offline import OfflineMessages
 from .peer_features import PeerFeatures
+from .profile.presence import read_list_version
 from .profile.profile import AgentProfile
 from .timings import DEFAULT_TIMINGS, ConnectionTimings
 from .transport import MAX_REQUEST_BYTES, XmppTransport, receive_archived_stanza, receive_stanza
@@ -117,6 +119,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         rooms: the chat rooms to join.
         local_exchange: the agents of this process, with which it exchanges messages directly. By default there are none.
         timings: timeouts and intervals of the connection.
+        directory: the agents of the platform, if this agent is their directory. Its presence shows the version of their list.
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         rooms: Iterable[RoomConfig] = (),
         local_exchange: LocalExchange | None = None,
         timings: ConnectionTimings = DEFAULT_TIMINGS,
+        directory: PlatformDirectory | None = None,
     ) -> None:
         _remove_upload_directory()
         _prepare_container()
@@ -176,9 +180,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.runtime = build(transport, self.uploads.upload)
         self._runner, self._gateway = self.runtime.runner, self.runtime.gateway
         self.rooms = Rooms(self.connection, rooms, self._gateway.access, self._on_occupant_left)
-        self._profile = AgentProfile(
-            self.connection, self._runner, self._gateway.access_requests, avatar, self._may_run_commands, timings
-        )
+        self._profile = AgentProfile(self.connection, self.runtime, avatar, self._may_run_commands, timings, directory)
 
     def send(self, stanzas: Sequence[OutboundMessage]) -> bool:
         """Send stanzas in order. They wait while the connection is lost, or while the agent is not in the room.
@@ -292,6 +294,14 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         """Return True if the agent is started and its connection is online."""
         return bool(self._alive.is_set() and self.connection.state == "online")
 
+    def takes_requests(self) -> bool:
+        """Return True if the agent is online, and neither paused nor stopping."""
+        return self.is_alive() and not self._is_stopping and not self._runner.control.is_paused
+
+    def count_turns(self) -> int:
+        """Return the number of conversations with a running or waiting turn."""
+        return self._runner.turns_in_flight
+
     async def _restore_invited_rooms(self, repository: AgentRepository) -> None:
         def log_failed_write(error: BaseException) -> None:
             log.warning("%s: cannot store the rooms it was invited to: %s", self.jid, error)
@@ -342,6 +352,12 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             quotas=tuple(runner.quota_limit.usage()),
             process=agent.process_status if isinstance(agent := self.runtime.agent, IsolatedAgent) else None,
             recent=runner.metrics.snapshot(),
+            card=build_card(
+                bare_jid(connection.jid),
+                self.runtime.agent.manifest,
+                is_online=self.takes_requests(),
+                turns_in_flight=runner.turns_in_flight,
+            ),
         )
 
     def _is_visible_to(self, requester: str) -> bool:
@@ -374,6 +390,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         if self.rooms.handle_presence(presence.xml):
             return True  # otherwise slixmpp would store a roster for each room
         self.peer_features.handle_presence(presence)
+        if (version := read_list_version(presence.xml)) is not None:
+            self.runtime.parts.finder.receive_presence(presence["from"].bare, version)
         return False
 
     def _on_occupant_left(self, owner: str) -> None:
@@ -387,6 +405,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             return
         self._is_announced = False
         self.peer_features.clear()
+        self.runtime.parts.finder.forget_presences()
         self.archive.pause()
         if self._alive.is_set():
             self._profile.announce_new_session(self._catch_up)

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from ...contracts import AgentRequest, Interaction
 from ...contracts.authoring import OnUncertain
+from ...domain.cards import dump_card
 from ...exceptions import UploadError
 from ..assembly import AgentParts
 from ..peers import CURRENT_REQUEST
@@ -46,6 +47,7 @@ class ChildCalls:
             "knowledge.search": self._search,
             "knowledge.missing": parts.knowledge.missing,
             "knowledge.add_turns": self._add_turns,
+            "peers.find": self._find,
             "peers.tell": self._tell,
         }
         self._with_events: dict[str, Callable[..., Coroutine[Any, Any, object]]] = {
@@ -93,6 +95,18 @@ class ChildCalls:
         asked = AgentRequest.model_validate(request)
         async for event in self._parts.peers.stream(jid, asked, timeout_s, **options):
             send_event(event.type, event.data)
+
+    async def _find(
+        self,
+        capability: str | None,
+        text: str | None,
+        accepts: dict[str, Any] | None,
+        timeout_s: float,
+        origin: dict[str, Any] | None,
+    ) -> object:
+        _set_current_request(origin)
+        found = await self._parts.peers.find(capability=capability, text=text, accepts=accepts, timeout=timeout_s)
+        return [dump_card(card) for card in found]
 
     async def _tell(self, jid: str, request: dict[str, Any], origin: dict[str, Any] | None) -> None:
         _set_current_request(origin)

@@ -19,10 +19,13 @@ from pydantic_core import from_json, to_json
 from ...contracts import AgentRequest, CloudEvent, DataBlock, GraphEventBase, Identity, Interaction, UserErrorBlock
 from ...contracts.authoring import OnUncertain, VariableScope
 from ...contracts.base import utc_now
+from ...domain.cards import AgentCard, Capability, load_cards
 from ...memory import Knowledge, ProgressCallback, SearchHit, SessionChanges, Usage, Variables
 from ...storage import Document
+from ..capability_requests import CapabilityRequests
 from ..files import Files, Progress
-from ..peers import CURRENT_REQUEST, PeerEvent, Peers, to_request
+from ..peer_answers import PeerEvent
+from ..peers import CURRENT_REQUEST, Peers, to_request
 from ..response import check_choices, check_text, check_thought
 from ..steps import DurableStep, hash_arguments, run_step
 from .description import ORIGIN_METADATA
@@ -331,17 +334,35 @@ class ForwardedPeers(Peers):
 
     def __init__(self, connection: PlatformConnection) -> None:
         self._connection = connection
+        self._by_capability = CapabilityRequests(self.find, self.stream)
+
+    async def find(
+        self,
+        *,
+        capability: str | None = None,
+        text: str | None = None,
+        accepts: Mapping[str, Any] | None = None,
+        timeout: float = 10.0,
+    ) -> list[AgentCard]:
+        """Find agents that this agent may ask."""
+        return load_cards(await self._connection.call("peers.find", capability, text, accepts, timeout, _origin()))
 
     async def stream(
         self,
-        jid: str,
+        jid: str | Capability,
         request: AgentRequest | Mapping[str, Any] | str,
         timeout: float = 30.0,
         *,
         thoughts: bool = False,
         separate: bool = False,
     ) -> AsyncIterator[PeerEvent]:
-        """Ask the agent `jid`, and yield the events of its reply as they arrive."""
+        """Ask the agent `jid`, or one with a `Capability`, and yield the events of its reply as they arrive."""
+        if isinstance(jid, Capability):
+            async for _, answered in self._by_capability.stream(
+                jid, to_request(request), timeout, thoughts=thoughts, separate=separate
+            ):
+                yield answered
+            return
         arrivals: asyncio.Queue[PeerEvent | None] = asyncio.Queue()
         call = asyncio.ensure_future(
             self._connection.call(
