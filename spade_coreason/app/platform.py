@@ -317,6 +317,7 @@ class Platform:
             embedder=self._embedder,
             trusted_agents=build_trusted_agents(self.settings, settings),
             upload_warnings=self._upload_warnings[jid_domain(jid)],
+            topic_broker=self.settings.peers.topics,
         )
         agent = self._load_agent(place, settings, parts)
         memory = self.settings.memory_of(settings)

@@ -349,6 +349,13 @@ class AccessSettings(Section):
     """
 
 
+class PeersSettings(Section):
+    """The other agents that the agents of the platform use."""
+
+    topics: Person | None = None
+    """The topic broker of the agents, for `@subscribe` and `peers.publish`: an agent of this platform or of another one."""
+
+
 class QuotaLimits(Section):
     """One quota: messages and bytes a minute and a day (UTC), and turns at once. 0 means no limit."""
 
@@ -538,6 +545,7 @@ class Settings(Section):
     limits: LimitSettings = LimitSettings()
     access: AccessSettings = AccessSettings()
     quotas: QuotaSettings = QuotaSettings()
+    peers: PeersSettings = PeersSettings()
     interceptors: tuple[ImportName, ...] = ()
     """The interceptors of all agents, as `module:attribute`, in their order: classes, functions that make one, or instances."""
     agents: tuple[AgentSettings, ...] = ()

@@ -81,6 +81,12 @@ from .status import (
     AgentStatus as AgentStatus,
     PlatformStatus as PlatformStatus,
 )
+from .topics.decorator import (
+    subscribe as subscribe,
+)
+from .topics.store import (
+    TopicStore as TopicStore,
+)
 from .transport import (
     PLAIN_PRESENTATION as PLAIN_PRESENTATION,
     ClientFeatures as ClientFeatures,

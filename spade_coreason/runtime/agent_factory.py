@@ -20,8 +20,9 @@ AGENT_REQUIREMENTS = 'an agent has an attribute "manifest" and a coroutine assis
 class Injectables:
     """The arguments that the platform has for the constructor of an agent.
 
-    `peers`, `memory`, `knowledge`, `files` and `usage` are functions, called only if the constructor has a parameter of
-    that name. `manifest` takes precedence over `manifest_file`; without both, it is made from the name and the docstring.
+    `peers`, `memory`, `knowledge`, `files`, `usage` and `topic_store` are functions, called only if the constructor has a
+    parameter of that name. `manifest` takes precedence over `manifest_file`; without both, it is made from the name and the
+    docstring.
     """
 
     manifest: AgentDefinition | None = None
@@ -31,9 +32,10 @@ class Injectables:
     knowledge: Callable[[], object] | None = None
     files: Callable[[], object] | None = None
     usage: Callable[[], object] | None = None
+    topic_store: Callable[[], object] | None = None
 
 
-INJECTABLE_NAMES = ("manifest", "peers", "memory", "knowledge", "files", "usage")
+INJECTABLE_NAMES = ("manifest", "peers", "memory", "knowledge", "files", "usage", "topic_store")
 
 
 def load_agent(spec: str, *, place: str, project: Path, injectables: Injectables, options: Mapping[str, object]) -> Agent:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from ..contracts import AgentRequest
 from ..domain.access import TrustedAgents
@@ -20,12 +20,14 @@ from ..domain.identifiers import derive_thread
 from ..domain.jid import bare_jid
 from ..domain.messages import COMMAND_METADATA, ROOT_SENDER, Bounce, InboundMessage, ReplyBatch, ReplyEvent, RequestContext
 from ..exceptions import (
+    ConfigError,
     PeerError,
     PeerFailedError,
     PeerRefusedError,
     PeerTimeoutError,
     PeerUnavailableError,
 )
+from .topics.requests import make_publish_request, read_item_id
 from .transport import OutboundMessage, Transport
 
 if TYPE_CHECKING:
@@ -240,6 +242,7 @@ class Peers:
 
     `jid` is the agent that asks. It cannot ask itself: a `PeerError` says so, and nothing is sent. Agents in `trusted_agents`
     are told the person whose request led to theirs, for whose quotas it counts. `tell` refuses the addresses of `people`.
+    `topic_broker` is the agent to which `publish` publishes.
     """
 
     def __init__(
@@ -249,8 +252,10 @@ class Peers:
         transport: Transport,
         trusted_agents: TrustedAgents | None = None,
         people: KnownPeople | None = None,
+        topic_broker: str | None = None,
     ) -> None:
         self._people = people
+        self._topic_broker = topic_broker
         self._trusted_agents = trusted_agents or TrustedAgents()
         self._own_jid = _normalise_jid(jid)
         self._requests = requests
@@ -297,6 +302,23 @@ class Peers:
             problem = f"was not notified: this is the address of {noun}, and agents cannot write to {noun} first"
             raise PeerError(bare_jid(jid), f"{problem}; answer with `response` in a turn")
         self._transport.send([self._encode(jid, child)])
+
+    async def publish(
+        self, topic: str, payload: Mapping[str, Any], timeout: float = 30.0, *, request_id: UUID | None = None
+    ) -> str:
+        """Publish a payload, a JSON object, to a topic such as `news/sport`, and return the id of the item.
+
+        When it returns, the broker has stored the item for all its subscribers. Publish with the same `request_id` again after
+        an error: it is the same item. Without one, each call publishes a new item.
+
+        Raises what `ask` raises; `PeerRefusedError` also for a topic that this agent may not use. ValueError or TypeError for a
+        wrong topic or payload, and ConfigError if no topic broker is configured.
+        """
+        if self._topic_broker is None:
+            raise ConfigError("peers.topics", "names no topic broker to publish to; set it to the JID of the broker")
+        request = make_publish_request(topic, payload, request_id, CURRENT_REQUEST.get())
+        answer = await self.ask(self._topic_broker, request, timeout)
+        return read_item_id(answer.jid, answer.data)
 
     def _encode(self, jid: str, request: AgentRequest, *, thoughts: bool = False) -> OutboundMessage:
         if _normalise_jid(jid) == self._own_jid:

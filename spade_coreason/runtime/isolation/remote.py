@@ -306,8 +306,9 @@ class ForwardedResponse:
 class ForwardedPeers(Peers):
     """The other agents. The platform sends the requests and receives the replies."""
 
-    def __init__(self, connection: PlatformConnection) -> None:
+    def __init__(self, connection: PlatformConnection, topic_broker: str | None) -> None:
         self._connection = connection
+        self._topic_broker = topic_broker
 
     async def stream(
         self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0, *, thoughts: bool = False
