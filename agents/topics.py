@@ -16,7 +16,7 @@ from spade_coreason import (
 )
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.domain.topics import PUBLISH, SUBSCRIBE, TopicRules, check_pattern, check_topic
-from spade_coreason.domain.translation import translate, translate_plural
+from spade_coreason.domain.translation import N_, translate, translate_plural
 
 _MAX_PATTERNS = 1000
 _RETENTION = {"items": 1000, "days": 30}
@@ -118,7 +118,7 @@ class TopicBroker:
             return True
         return self._subscribe_rules.is_allowed(subscriber, pattern)
 
-    @command("topics", "the topics and their subscribers", "operators", topic="a topic, to see its newest items")
+    @command("topics", N_("the topics and their subscribers"), "operators", topic=N_("a topic, to see its newest items"))
     async def topics(self, session: Session, topic: str = "") -> str:
         """List topics, subscribers and waiting items, or the newest items of one topic."""
         if topic:

@@ -223,7 +223,7 @@ class InboundRequest:
     is_text_only: bool = False
     """True if the payload is only a text. An agent gets a copy of it and so cannot change it."""
     context: RequestContext = NO_CONTEXT
-    """What only a program sends beside its request."""
+    """The values that only a program sends beside its request."""
     archive_id: str = ""
     """The id that our own server gives a request without an id (XEP-0359)."""
     owner: str = field(kw_only=True)

@@ -120,7 +120,7 @@ def refuse_other_content() -> Refused:
 
 
 def repeat_reply(earlier: EarlierRequest | None, digest: bytes, channel: ReplyChannel) -> list[OutboundMessage]:
-    """Return the messages of the reply to a repeated request, from what is stored of it.
+    """Return the messages of the reply to a repeated request, from its stored turn.
 
     The sender is told if the id was used for another request, or if the turn was deleted.
     """

@@ -177,7 +177,7 @@ class TopicRepository:
     async def move_to_dead_letters(self, delivery: TopicDelivery, error: str, now: datetime) -> list[str]:
         """Delete a delivery, and store its item as a dead letter. Return the subscribers of that.
 
-        A dead letter itself is only dropped. Nothing happens if the delivery is not there any more.
+        A dead letter itself is only dropped. Nothing happens if the delivery was deleted.
         """
         item, row = delivery.item, self._database.next_id("topic_items")
         dead_letter = {

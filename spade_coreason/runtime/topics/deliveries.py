@@ -1,4 +1,4 @@
-"""The deliveries of a topic broker: each subscriber gets the items of one topic in their order, and waits for nobody else.
+"""The deliveries of a topic broker: each subscriber gets the items of a topic in their order, and waits for no other.
 
 A delivery stays in the database until its subscriber has answered. What fails is repeated with back-off; after the last attempt
 the item becomes a dead letter. An absent subscriber costs no attempt: its deliveries wait.
