@@ -340,6 +340,12 @@ async def test_a_wrong_option_is_named(options: dict[str, Any], problem: str) ->
     assert problem in str(caught.value)
 
 
+async def test_a_broker_in_a_process_of_its_own_is_refused() -> None:
+    with pytest.raises(ConfigError, match="needs topic_store, which is not available here"):
+        async with AgentTester(TopicBroker, isolation=Isolation()):
+            pass
+
+
 # What is repeated
 
 
