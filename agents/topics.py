@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -164,5 +165,5 @@ def _read_retention(retention: Mapping[str, float | None] | None) -> dict[str, f
 
 
 def _shorten(payload: Mapping[str, Any]) -> str:
-    text = str(payload)
+    text = json.dumps(payload, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:79]}…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ def find_agents(specs: Iterable[tuple[str, str]], project: Path) -> None:
 
 def build_agent(target: object, *, injectables: Injectables, options: Mapping[str, object]) -> Agent:
     """Return the agent of a class, a factory or an instance. `ConfigError` as for `load_agent`."""
-    name = getattr(target, "__name__", type(target).__name__)
+    named = target.func if isinstance(target, partial) else target
+    name = getattr(named, "__name__", type(named).__name__)
     return _AgentSpec(str(name), "", Path.cwd(), injectables, options).build(target)
 
 
@@ -243,6 +245,7 @@ def _describe_type(agent: object) -> str:
 
 
 def _manifest_of(target: Any, spec: str) -> AgentDefinition:
+    target = target.func if isinstance(target, partial) else target
     name = getattr(target, "__name__", None) or spec.rpartition(":")[2]
     # The docstring of the class itself, because that of a base class does not describe it. A dataclass without a docstring
     # has its signature there.

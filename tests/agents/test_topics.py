@@ -320,6 +320,8 @@ async def test_a_wrong_request_of_another_program_is_an_error(capability: str, p
 async def test_a_person_is_told_what_the_broker_is_for() -> None:
     async with AgentTester(TopicBroker) as t:
         assert "peers.publish" in (await t.say("hello"))[0]
+    async with AgentTester(partial(TopicBroker, attempts=3)) as t:
+        assert (await t.say("/help"))[0].startswith("I am TopicBroker: Passes items")
 
 
 @pytest.mark.parametrize(
@@ -505,7 +507,7 @@ async def test_operators_list_topics_and_nobody_else() -> None:
         [text] = await t.say("/topics", to=BROKER, user=OPERATOR)
         assert text.splitlines() == ["- news/sport: 1 item", f"- {READER} ← news/#: 0 items wait"]
         [line] = await t.say("/topics news/sport", to=BROKER, user=OPERATOR)
-        assert line.endswith(f"{PRESS} {{'title': 'We won'}}")
+        assert line.endswith(f'{PRESS} {{"title": "We won"}}')
         assert await t.say("/topics nothing", to=BROKER, user=OPERATOR) == ["There are no items of the topic nothing."]
         assert await t.say("/topics", to=BROKER) == ["/topics is for my operators only."]
         assert "/topics" not in (await t.say("/help", to=BROKER))[0]
