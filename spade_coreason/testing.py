@@ -59,6 +59,7 @@ from .memory import AgentInteractionMemory, Embedder, Summariser, TokenCounter
 from .runtime import (
     AgentFinder,
     AgentParts,
+    AgentRuntime,
     FetchedFile,
     InboundGateway,
     InterceptorSource,
@@ -342,6 +343,8 @@ class AgentTester:
             configuration. Entry raises ConfigError if they are wrong.
         jid: The bare JID of the agent.
         peers: Further agents, by JID or by name on the agent's domain. `peers.find` finds all agents of the tester.
+        topics: The agent that is the topic broker of all others, by JID or by name: `peers={"topics": TopicBroker}` and
+            `topics="topics"`. On entry it knows all their subscriptions.
         options: Keyword arguments for the constructor of `agent`.
         model: The language model of all agents, or of each by its JID or name. An agent that a mapping leaves out may ask
             nothing. Exit raises AssertionError if a reply is left over. Without a `model`, agents ask the server that their
@@ -371,6 +374,7 @@ class AgentTester:
         *,
         jid: str = "agent@localhost",
         peers: Mapping[str, Any] | None = None,
+        topics: str | None = None,
         options: Mapping[str, Any] | None = None,
         model: FakeModel | Mapping[str, FakeModel] | None = None,
         policy: Policy | None = None,
@@ -393,6 +397,7 @@ class AgentTester:
         self._embedder, self._summariser, self._count_tokens = embedder, summariser, count
         peer_specs = {self._complete_jid(peer): spec for peer, spec in (peers or {}).items()}
         self._agent_specs = {jid: agent, **peer_specs}
+        self._topic_broker = None if topics is None else self._complete_jid(topics)
         self._models = self._assign_models(model)
         self._options = {jid: dict(options or {})}
         self._policy = policy or Policy()
@@ -413,6 +418,7 @@ class AgentTester:
         self._memories: dict[str, AgentInteractionMemory] = {}
         self.runners: dict[str, Runner] = {}
         self.gateways: dict[str, InboundGateway] = {}
+        self.runtimes: dict[str, AgentRuntime] = {}
         self.built_agents: dict[str, Agent] = {}
 
     async def __aenter__(self) -> AgentTester:
@@ -589,11 +595,20 @@ class AgentTester:
         await self._network.wait_until_delivered()
 
     async def settled(self) -> None:
-        """Wait until no turn runs or waits, all messages have arrived, and the compaction of windows has finished."""
-        while self._network.in_flight_count or any(runner.turns_in_flight for runner in self.runners.values()):
-            for runner in self.runners.values():
-                await runner.wait_until_idle()
-            await self._network.wait_until_delivered()
+        """Wait until no turn runs or waits, all messages have arrived, and the compaction of windows has finished.
+
+        No item of a topic is on its way to an agent then. One that an agent did not take waits for its next attempt.
+        """
+        brokers = [runtime.parts.topic_store for runtime in self.runtimes.values()]
+        while True:
+            while self._network.in_flight_count or any(runner.turns_in_flight for runner in self.runners.values()):
+                for runner in self.runners.values():
+                    await runner.wait_until_idle()
+                await self._network.wait_until_delivered()
+            busy = next((broker for broker in brokers if broker.is_busy(self._agent_specs)), None)
+            if busy is None:
+                break
+            await busy.wait_for_change()
         for runner in self.runners.values():
             await runner.history_windows.wait_until_idle()
         self._raise_model_problem()
@@ -645,6 +660,10 @@ class AgentTester:
         for jid, runner in self.runners.items():
             self._network.attach(jid, partial(receive_stanza, self.gateways[jid], jid))
             runner.send_unsent()
+        for runtime in self.runtimes.values():
+            runtime.announcement.start()
+        for runtime in self.runtimes.values():
+            await runtime.announcement.wait_until_tried()
 
     def _build_runner(self, jid: str, agent_spec: Any, database: Database) -> None:
         send = self._network.build_sender(f"{jid}/{_AGENT_RESOURCE}")
@@ -659,6 +678,7 @@ class AgentTester:
             clock=self._clock,
             trusted_agents=TrustedAgents(self._agent_specs),
             finder=AgentFinder(jid, self._platform_directory),
+            topic_broker=self._topic_broker,
         )
         with self._install_model(jid):
             agent = self.built_agents[jid] = self._build_agent(jid, agent_spec, parts)
@@ -672,7 +692,7 @@ class AgentTester:
             count_tokens=self._count_tokens,
             interceptors=[make_interceptor(source, "interceptors", jid, Path.cwd()) for source in self._interceptors],
         )
-        self.runners[jid], self.gateways[jid] = runtime.runner, runtime.gateway
+        self.runtimes[jid], self.runners[jid], self.gateways[jid] = runtime, runtime.runner, runtime.gateway
         self._platform_directory.add(
             jid,
             agent.manifest,
@@ -726,6 +746,8 @@ class AgentTester:
 
     async def _close(self, grace_s: float) -> None:
         runners, self.runners = self.runners, {}
+        runtimes, self.runtimes = self.runtimes, {}
+        await asyncio.gather(*(runtime.announcement.close() for runtime in runtimes.values()))
         await asyncio.gather(*(runner.drain(grace_s) for runner in runners.values()))
         for jid in runners:
             self._network.detach(jid)

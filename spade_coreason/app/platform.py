@@ -331,6 +331,7 @@ class Platform:
             upload_warnings=self._upload_warnings[jid_domain(jid)],
             fan_out=self._fan_out,
             finder=build_finder(self.settings, settings, self._directory),
+            topic_broker=self.settings.peers.topics,
         )
         agent = self._load_agent(place, settings, parts)
         memory = self.settings.memory_of(settings)

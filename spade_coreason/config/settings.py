@@ -457,6 +457,8 @@ class PeerSettings(Section):
     """
     requests_per_root: Annotated[int, NotBool, Field(ge=1)] = 10_000
     """The number of requests between agents to which one request of a person or a program may lead."""
+    topics: Person | None = None
+    """The topic broker of the agents, for `@subscribe` and `peers.publish`: an agent of this platform or of another one."""
     directories: tuple[Person, ...] = ()
     """The directory agents of other platforms, a list of JIDs. `peers.find` asks them for their agents, besides those of this
     platform.

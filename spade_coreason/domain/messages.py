@@ -11,6 +11,7 @@ from pydantic_core import from_json, to_json
 
 from ..contracts import ClientCapabilities, DataBlock, ThinkingBlock, UserErrorBlock
 from .jid import bare_jid
+from .topics import DEAD_LETTER_METADATA, ITEM_METADATA
 from .value import value
 
 
@@ -165,6 +166,8 @@ RESERVED_METADATA = frozenset(
         "occupant",
         "preferred_language",
         "language_tag",
+        *ITEM_METADATA,
+        DEAD_LETTER_METADATA,
     }
 )
 

@@ -54,6 +54,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "Transport",
             "UnknownClientFeatures",
         ],
+        "topics.decorator": ["subscribe"],
+        "topics.store": ["TopicStore"],
         "status": ["AgentCondition", "AgentStatus", "PlatformStatus"],
     },
 )

@@ -92,6 +92,12 @@ from .status import (
 from .steps import (
     MAX_RESULT_BYTES as MAX_RESULT_BYTES,
 )
+from .topics.decorator import (
+    subscribe as subscribe,
+)
+from .topics.store import (
+    TopicStore as TopicStore,
+)
 from .transport import (
     PLAIN_PRESENTATION as PLAIN_PRESENTATION,
     ClientFeatures as ClientFeatures,

@@ -39,6 +39,7 @@ from .access_requests import AccessRequests
 from .known_people import KnownPeople
 from .peers import OpenRequests
 from .runner import Runner
+from .topics.requests import ItemReader, is_item
 from .transport import Transport, encode_reply
 
 log = logging.getLogger(__name__)
@@ -67,8 +68,10 @@ class InboundGateway:
         transport: Transport,
         trusted_agents: TrustedAgents | None = None,
         people: KnownPeople | None = None,
+        topic_broker: str | None = None,
     ) -> None:
         self._runner = runner
+        self._items = ItemReader(topic_broker)
         self._open_requests = requests
         self.access = access_requests.access
         self.access_requests = access_requests
@@ -113,9 +116,11 @@ class InboundGateway:
         Strangers and malformed messages get no reply: their senders no longer wait for one. A duplicate gets no second
         receipt.
         """
-        if isinstance(message, InboundRequest) and self.access.is_allowed(message.sender):
-            await self._runner.wait_for_capacity(message)
-            return self.receive_request(message, is_archived=True)
+        if isinstance(message, InboundRequest):
+            message = self._items.read(message) if message.metadata else message
+            if is_item(message) or self.access.is_allowed(message.sender):
+                await self._runner.wait_for_capacity(message)
+                return self.receive_request(message, is_archived=True)
         if isinstance(message, ReplyEvent | ReplyBatch | Retraction | Reaction | EncryptedMessage):
             return self.receive(message)
         self.dropped["no request"] += 1
@@ -130,7 +135,10 @@ class InboundGateway:
         if bare_jid(incoming.sender) == self._runner.jid:
             self.dropped["from itself"] += 1
             return None
-        if not incoming.address and not self.access.is_allowed(incoming.sender):
+        if incoming.metadata:
+            incoming = self._items.read(incoming)
+        # The configured broker is admitted with items of topics, and with nothing else.
+        if not incoming.address and not self.access.is_allowed(incoming.sender) and not is_item(incoming):
             self._refuse(incoming)
             return None
         if self._people is not None:

@@ -36,6 +36,7 @@ from ..domain.messages import (
     RequestContext,
 )
 from ..exceptions import (
+    ConfigError,
     PeerError,
     PeerFailedError,
     PeerRefusedError,
@@ -46,6 +47,7 @@ from .capability_requests import CapabilityRequests
 from .directory import AgentFinder
 from .peer_answers import PeerAnswer, PeerEvent, collect_answer
 from .steps import CURRENT_JOURNAL, DurableStep
+from .topics.requests import make_publish_request, read_item_id
 from .transport import OutboundMessage, Transport
 
 if TYPE_CHECKING:
@@ -256,8 +258,9 @@ class Peers:
 
     `jid` is the agent that asks. It asks neither itself nor an agent that waits for the current request, which would be a
     circle. Agents in `trusted_agents` are told the person whose request led to theirs, for whose quotas it counts. `tell`
-    refuses the addresses of `people`. While `is_stopping` returns True, requests that are cancelled are not taken back: their
-    turns run again after the next start, and then get the same answers.
+    refuses the addresses of `people`. `topic_broker` is the agent to which `publish` publishes. While `is_stopping` returns
+    True, requests that are cancelled are not taken back: their turns run again after the next start, and then get the same
+    answers.
     """
 
     def __init__(
@@ -269,10 +272,12 @@ class Peers:
         people: KnownPeople | None = None,
         *,
         finder: AgentFinder | None = None,
+        topic_broker: str | None = None,
         fan_out: FanOutLimit | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._people = people
+        self._topic_broker = topic_broker
         self.finder = finder or AgentFinder(bare_jid(jid))
         """The finder behind `find`; the directory agent of a platform reads its agents there."""
         self._by_capability = CapabilityRequests(self.find, self.stream)
@@ -462,12 +467,32 @@ class Peers:
             raise PeerError(bare_jid(jid), f"{problem}; answer with `response` in a turn")
         self._transport.send([self._encode(jid, child)[0]])
 
+    async def publish(
+        self, topic: str, payload: Mapping[str, Any], timeout: float = 30.0, *, request_id: UUID | None = None
+    ) -> str:
+        """Publish a payload, a JSON object, to a topic such as `news/sport`, and return the id of the item.
+
+        When it returns, the broker has stored the item for all its subscribers. Publish with the same `request_id` again after
+        an error: it is the same item. Without one, each call publishes a new item.
+
+        Raises what `ask` raises; `PeerRefusedError` also for a topic that this agent may not use. ValueError or TypeError for a
+        wrong topic or payload, and ConfigError if no topic broker is configured.
+        """
+        if self._topic_broker is None:
+            raise ConfigError("peers.topics", "names no topic broker to publish to; set it to the JID of the broker")
+        request = make_publish_request(topic, payload, request_id, CURRENT_REQUEST.get())
+        if request_id is None:
+            request, _ = await self._begin_step(self._topic_broker, request, keeps_id=False)
+        answer = await self.ask(self._topic_broker, request, timeout)
+        return read_item_id(answer.jid, answer.data)
+
     async def _begin_step(
-        self, jid: str | Capability, request: AgentRequest | Mapping[str, Any] | str
+        self, jid: str | Capability, request: AgentRequest | Mapping[str, Any] | str, *, keeps_id: bool | None = None
     ) -> tuple[AgentRequest, DurableStep | None]:
         """Begin the durable step of an ask, if this task runs a turn. Return the request that it sends.
 
-        A text or a payload gets an id that is the same when the turn runs again. So the peer recognises the request.
+        A text or a payload gets an id that is the same when the turn runs again, so that the peer recognises the request. An
+        `AgentRequest` keeps its id, unless `keeps_id` is False.
         """
         child = to_request(request)
         journal = CURRENT_JOURNAL.get()
@@ -476,7 +501,7 @@ class Peers:
         digest = digest_request(child.payload, child.metadata.get("capability")).hex()
         peer = f"capability {jid.name}" if isinstance(jid, Capability) else _normalise_jid(jid)
         step = await journal.open_step(f"ask {peer[:_MAX_STEP_JID]} {digest}", (), "retry")
-        if not isinstance(request, AgentRequest):
+        if not (isinstance(request, AgentRequest) if keeps_id is None else keeps_id):
             request_id = UUID(step.key)
             root = child.root_request_id if child.parent_request_id is not None else request_id
             child = child.model_copy(update={"request_id": request_id, "root_request_id": root})

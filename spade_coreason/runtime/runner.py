@@ -50,6 +50,7 @@ from .quotas import QuotaLimit
 from .received_reactions import ReceivedReactions
 from .repeated_requests import OpenProgramRequest, identify, identify_message, refuse_other_content, repeat_reply
 from .retention_job import EphemeralOwners, Purged, RetentionJob
+from .topics.requests import is_item
 from .transport import NO_CHAINED_DEVICE, OutboundMessage, PresentationOptions, Transport
 from .turn import Turn
 from .turn_services import TurnServices
@@ -202,6 +203,7 @@ class Runner:
         self.ephemeral_owners = EphemeralOwners(repository, self._mailboxes, self.history_windows)
         self._feedback = ReceivedReactions(agent, repository, self._mailboxes, self.policy.assist_timeout_s)
         self._received_early: list[QueuedRequest] = []
+        self._item_rules = replace(self.policy.rules, max_interactions=0)  # a topic has no end
         self._is_accepting = False
 
     # Opening and closing
@@ -430,7 +432,8 @@ class Runner:
             await self._command_executor.reply_to_command(mailbox, active, queued, queued.command)
             return
         # Decide
-        decision = decide_for_conversation(active, incoming, now, self.policy.rules)
+        rules = self._item_rules if is_item(incoming) else self.policy.rules
+        decision = decide_for_conversation(active, incoming, now, rules)
         if decision.status is not active.record.status:
             active.record = active.record.with_status(decision.status)
         if decision.ended_state is not None:

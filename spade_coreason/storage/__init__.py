@@ -47,5 +47,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "Variable",
         ],
         "repository": ["AgentRepository", "list_stored_agents"],
+        "topics": ["SubscriberSummary", "TopicDelivery", "TopicItem", "TopicRepository", "TopicSummary", "is_dead_letter"],
     },
 )

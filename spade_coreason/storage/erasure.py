@@ -14,6 +14,7 @@ from .incidents import delete_incidents_of_conversation, delete_incidents_of_per
 from .knowledge import Shelf, delete_shelves
 from .records import StorageErasureReport, StoredConversation
 from .schema import CLOSED, conversations, crashed_requests, inbox, interactions, steps, variables
+from .topics import delete_topics_of_person
 
 REFUSED_SCOPE = "refused"
 """The scope of the variables that mark people whom an agent has refused."""
@@ -31,6 +32,7 @@ def delete_everything(
     Run this inside a transaction of the writer.
     """
     turn_count = variable_count = request_count = preference_count = entry_count = incident_count = 0
+    subscription_count = item_count = 0
     targets: list[Shelf] = []
     for record in records:
         turn_count += connection.execute(delete(interactions).where(interactions.c.conversation == record.id)).rowcount
@@ -56,6 +58,7 @@ def delete_everything(
         connection.execute(crashed)
         incident_count += delete_incidents_of_person(connection, agent, person)
         entry_count = audit.erase_person_entries(connection, agent, person)
+        subscription_count, item_count = delete_topics_of_person(connection, agent, person)
     document_count = delete_shelves(connection, agent, targets)
     return StorageErasureReport(
         tuple(record.conversation_id for record in records),
@@ -66,6 +69,8 @@ def delete_everything(
         document_count,
         entry_count,
         incident_count,
+        subscription_count,
+        item_count,
     )
 
 

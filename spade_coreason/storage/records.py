@@ -157,6 +157,10 @@ class StorageErasureReport:
     documents: int = 0
     audit_entries: int = 0
     incidents: int = 0
+    subscriptions: int = 0
+    """Patterns of topics, at a topic broker."""
+    items: int = 0
+    """Items of topics that the person had published; they lost its name only."""
 
 
 def conversation_columns(agent: str, record: StoredConversation) -> tuple[Any, ...]:

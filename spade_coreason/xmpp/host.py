@@ -258,6 +258,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         # Contacts may write as soon as they see the agent online. ejabberd would store such a message until the next login.
         await self.connection.wait_until_acknowledged(_PRESENCE_TIMEOUT_S)
         self._catch_up()
+        self.runtime.announcement.start()
 
     async def _async_stop(self, grace_s: float = 10.0) -> None:
         """Announce the stop, let running turns finish within `grace_s` seconds, and disconnect."""
@@ -270,6 +271,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._profile.announce_stopping()
         for behaviour in self.behaviours:
             behaviour.kill()
+        await self.runtime.announcement.close()
         await self._runner.drain(grace_s)
         if self.rooms.is_in_any:
             # Messages to rooms must leave before the agent is unavailable: then it is no longer in any room.
@@ -410,6 +412,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         if self._alive.is_set():
             self._profile.announce_new_session(self._catch_up)
             self.rooms.join_all()
+            self.runtime.announcement.repeat()
 
     def _on_message(self, stanza: Any) -> Commit[bool] | None:
         if self._profile.presence.update_timer is None:

@@ -129,7 +129,8 @@ class CommandExecutor:
         """Reply to a command in a message; a `parsed` text is an unknown command. StoreError if the reply is not stored."""
         repository = self._services.repository
         agent_command = self._commands.agent_commands.get(parsed.command.name) if isinstance(parsed, ParsedCommand) else None
-        if isinstance(parsed, ParsedCommand) and agent_command is not None and parsed.values is not None:
+        may_run = isinstance(parsed, ParsedCommand) and self._commands.may_run(mailbox.sender, parsed.command)
+        if isinstance(parsed, ParsedCommand) and agent_command is not None and parsed.values is not None and may_run:
             turn = self._make_turn(mailbox, active, queued, self._services.outbox.send)
             await self._run_agent_command(turn, agent_command, parsed.values, sends_reply=True)
             return

@@ -332,8 +332,9 @@ class ForwardedResponse:
 class ForwardedPeers(Peers):
     """The other agents. The platform sends the requests and receives the replies."""
 
-    def __init__(self, connection: PlatformConnection) -> None:
+    def __init__(self, connection: PlatformConnection, topic_broker: str | None) -> None:
         self._connection = connection
+        self._topic_broker = topic_broker
         self._by_capability = CapabilityRequests(self.find, self.stream)
 
     async def find(
