@@ -29,7 +29,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "exceptions": ["CoReasonError", "ConfigError", "FileError", "ModelError", "PeerError", "StoreError"],
         "memory": ["AgentInteractionMemory", "Knowledge", "MemoryLimits", "SearchHit", "Usage"],
-        "runtime": ["Files", "PeerAnswer", "PeerEvent", "Peers", "TopicStore", "agent", "command", "subscribe"],
+        "runtime": ["Files", "PeerAnswer", "PeerEvent", "Peers", "agent", "command", "subscribe"],
         "testing": ["AgentTester"],
         "xmpp": ["AgentClient"],
     },

@@ -42,7 +42,6 @@ from .runtime import (
     PeerAnswer as PeerAnswer,
     PeerEvent as PeerEvent,
     Peers as Peers,
-    TopicStore as TopicStore,
     agent as agent,
     command as command,
     subscribe as subscribe,
