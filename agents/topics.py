@@ -12,12 +12,12 @@ from spade_coreason import (
     ConfigError,
     ResponseHandler,
     Session,
-    TopicStore,
     command,
 )
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.domain.topics import PUBLISH, SUBSCRIBE, TopicRules, check_pattern, check_topic
 from spade_coreason.domain.translation import N_, translate, translate_plural
+from spade_coreason.runtime import TopicStore
 
 _MAX_PATTERNS = 1000
 _RETENTION = {"items": 1000, "days": 30}

@@ -30,7 +30,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "domain.cards": ["AgentCard", "Capability"],
         "exceptions": ["CoReasonError", "ConfigError", "FileError", "ModelError", "PeerError", "StoreError"],
         "memory": ["AgentInteractionMemory", "Knowledge", "MemoryLimits", "SearchHit", "Usage"],
-        "runtime": ["Files", "PeerAnswer", "PeerEvent", "Peers", "Retry", "TopicStore", "agent", "command", "subscribe"],
+        "runtime": ["Files", "PeerAnswer", "PeerEvent", "Peers", "Retry", "agent", "command", "subscribe"],
         "testing": ["AgentTester"],
         "xmpp": ["AgentClient"],
     },

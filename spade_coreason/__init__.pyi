@@ -47,7 +47,6 @@ from .runtime import (
     PeerEvent as PeerEvent,
     Peers as Peers,
     Retry as Retry,
-    TopicStore as TopicStore,
     agent as agent,
     command as command,
     subscribe as subscribe,

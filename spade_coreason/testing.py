@@ -79,6 +79,7 @@ from .runtime import (
     Runner,
     RunnerTimings,
     SendMessages,
+    TopicStore,
     UnknownClientFeatures,
     UploadFile,
     build_agent,
@@ -599,7 +600,7 @@ class AgentTester:
 
         No item of a topic is on its way to an agent then. One that an agent did not take waits for its next attempt.
         """
-        brokers = [runtime.parts.topic_store for runtime in self.runtimes.values()]
+        brokers: list[TopicStore] = [runtime.parts.topic_store for runtime in self.runtimes.values()]
         while True:
             while self._network.in_flight_count or any(runner.turns_in_flight for runner in self.runners.values()):
                 for runner in self.runners.values():

@@ -33,6 +33,7 @@ from ..domain.messages import (
     ReplyEvent,
     Retraction,
 )
+from ..domain.topics import TOPIC_ITEM
 from ..domain.translation import N_, translate, use_language
 from ..storage import Commit
 from .access_requests import AccessRequests
@@ -117,7 +118,7 @@ class InboundGateway:
         receipt.
         """
         if isinstance(message, InboundRequest):
-            message = self._items.read(message) if message.metadata else message
+            message = self._items.read(message)
             if is_item(message) or self.access.is_allowed(message.sender):
                 await self._runner.wait_for_capacity(message)
                 return self.receive_request(message, is_archived=True)
@@ -135,7 +136,7 @@ class InboundGateway:
         if bare_jid(incoming.sender) == self._runner.jid:
             self.dropped["from itself"] += 1
             return None
-        if incoming.metadata:
+        if TOPIC_ITEM in incoming.metadata:
             incoming = self._items.read(incoming)
         # The configured broker is admitted with items of topics, and with nothing else.
         if not incoming.address and not self.access.is_allowed(incoming.sender) and not is_item(incoming):

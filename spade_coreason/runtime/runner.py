@@ -432,7 +432,7 @@ class Runner:
             await self._command_executor.reply_to_command(mailbox, active, queued, queued.command)
             return
         # Decide
-        rules = self._item_rules if is_item(incoming) else self.policy.rules
+        rules = self._item_rules if incoming.channel == "program" and is_item(incoming) else self.policy.rules
         decision = decide_for_conversation(active, incoming, now, rules)
         if decision.status is not active.record.status:
             active.record = active.record.with_status(decision.status)
