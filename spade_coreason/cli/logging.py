@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import time
 from typing import TextIO
 
 from ..domain.error_chain import describe_error_chain, find_place
+from ..domain.library_logs import is_worth_showing
 from ..exceptions import PeerFailedError, describe_for_log
 from .console import status_line
 from .tracebacks import format_place, format_traceback
@@ -36,11 +39,9 @@ class OneLineFormatter(logging.Formatter):
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
             return _first_line(record)
-        description = describe_for_log(error)
-        if isinstance(error, PeerFailedError):
-            description = f"{type(error).__name__} of {error.jid}"
         place = format_place(find_place(describe_error_chain(error)))
-        return f"{_first_line(record)}: {_join_lines(description)}{f' ({place})' if place else ''}; -vv shows more"
+        more = f"spade-coreason incident {incident}" if (incident := getattr(record, "incident", None)) else "-vv"
+        return f"{_first_line(record)}: {_describe(error)}{f' ({place})' if place else ''}; {more} shows more"
 
 
 class TracebackFormatter(logging.Formatter):
@@ -54,6 +55,27 @@ class TracebackFormatter(logging.Formatter):
         return f"{_first_line(record)}\n{traceback}"
 
 
+class _TimedFormatter(logging.Formatter):
+    """Put the time before the lines of another formatter."""
+
+    def __init__(self, lines: logging.Formatter) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        return f"{moment} {self._lines.format(record)}"
+
+
+def _describe(error: BaseException) -> str:
+    """Describe an error without texts that may quote a person. A group of errors names the first one in it."""
+    if isinstance(error, BaseExceptionGroup):
+        return f"{type(error).__name__} of {_describe(error.exceptions[0])}"
+    if isinstance(error, PeerFailedError):
+        return f"{type(error).__name__} of {error.jid}"
+    return _join_lines(describe_for_log(error))
+
+
 def _first_line(record: logging.LogRecord) -> str:
     return f"{record.levelname.lower()}: {_join_lines(record.getMessage())}"
 
@@ -65,19 +87,38 @@ def _join_lines(text: str) -> str:
 def configure_logging(verbosity: int) -> None:
     """Configure logging: 0 shows warnings, 1 also INFO, 2 and more also DEBUG, with times and tracebacks.
 
-    Libraries log at most INFO: slixmpp's DEBUG shows whole stanzas, passwords among them.
+    Records of libraries are shown one level later, and theirs of DEBUG never: slixmpp's DEBUG has whole stanzas, passwords
+    among them.
     """
     handler = _StandardErrorHandler()
     if verbosity >= 2:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     else:
         handler.setFormatter(OneLineFormatter())
-    library_levels = [logging.CRITICAL, logging.WARNING, logging.INFO]
-    logging.basicConfig(level=library_levels[min(verbosity, 2)], handlers=[handler], force=True)
+    handler.addFilter(is_worth_showing)
+    logging.basicConfig(level=logging.INFO if verbosity else logging.WARNING, handlers=[handler], force=True)
     # Alembic's INFO describes how Alembic works. A migration logs a line of its own.
     logging.getLogger("alembic").setLevel(max(logging.WARNING, logging.getLogger().level))
     package_levels = [logging.WARNING, logging.INFO, logging.DEBUG]
     logging.getLogger(_PACKAGE).setLevel(package_levels[min(verbosity, 2)])
+
+
+def add_times() -> None:
+    """Show the time of each log line, unless a person watches or systemd's journal adds it."""
+    if sys.stderr.isatty() or _is_journal():
+        return
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, OneLineFormatter):
+            handler.setFormatter(_TimedFormatter(handler.formatter))
+
+
+def _is_journal() -> bool:
+    """Return True if standard error goes to systemd's journal: JOURNAL_STREAM names its device and inode (systemd.exec(5))."""
+    try:
+        found = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
 
 
 def show_tracebacks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -138,7 +139,8 @@ class LLMAgent:
         self._client = ModelClient(server, stand_in)
         self._model = ModelWithFallback(self._client, models, self._limits.reply_characters)
         threads = DaemonThreads()
-        self._tools = [build_tool(spec, threads) for spec in (*self.default_tools, *require_list(tools, "options.tools"))]
+        own_tools = [self._bind_method(spec) for spec in self.default_tools]
+        self._tools = [build_tool(spec, threads) for spec in (*own_tools, *require_list(tools, "options.tools"))]
         self.mcp_servers = MCPServers(mcp, manifest)
         """The MCP servers of the agent."""
         _check_tool_names(self._tools, self.mcp_servers)
@@ -269,8 +271,15 @@ class LLMAgent:
         context.tail += render_request(request)
         return context
 
+    def _bind_method(self, spec: Tool | Callable[..., Any] | str) -> Any:
+        """Return a tool that is a method of this class as a method of this agent, and any other tool unchanged."""
+        name = getattr(spec, "__name__", "")
+        is_method = inspect.isfunction(spec) and inspect.getattr_static(type(self), name, None) is spec
+        return getattr(self, name) if is_method else spec
+
     def _build_toolbox(self, request: AgentRequest, session: SessionHandle) -> Toolbox:
-        tools = [*self._tools, *self._tool_selection.select(self.mcp_servers.tools()), build_recall_tool(session)]
+        own_tools = [tool.for_turn(request, session) for tool in self._tools]
+        tools = [*own_tools, *self._tool_selection.select(self.mcp_servers.tools()), build_recall_tool(session)]
         if self._memory is not None:
             tools += build_memory_tools(self._memory, _conversation_id(request, session))
         if self._peers is not None and self._agents:

@@ -24,6 +24,7 @@ DELAY_S = 0.02
 """Seconds between two words."""
 
 _MEMORY_HEADING = "Previous interactions:\n- "
+_ROOM_MESSAGE = re.compile(r'"(?:[^"\\]|\\.)*" says in the room: (".*")', re.DOTALL)
 _REMEMBER_PREFIX = re.compile(r"^\s*(please )?remember( that)?\b[\s:,]*", re.IGNORECASE)
 _PIECE = re.compile(r"\S+\s*")
 _ORIGINAL_WORD = re.compile(r"[^\W_]+(?:[-'’.][^\W_]+)*")
@@ -51,7 +52,7 @@ def choose_reply(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[
 def _choose_plain_reply(messages: Sequence[Mapping[str, Any]], tools: Mapping[str, Mapping[str, Any]]) -> ScriptedReply:
     if messages[-1]["role"] == "tool":
         return ScriptedReply(_render_tool_result(messages))
-    question = str(messages[-1].get("content") or "").strip()
+    question = _strip_speaker(str(messages[-1].get("content") or "").strip())
     if not question.endswith("?"):
         information = _REMEMBER_PREFIX.sub("", question)
         if information and REMEMBER_TOOL in tools:
@@ -71,6 +72,12 @@ def _choose_plain_reply(messages: Sequence[Mapping[str, Any]], tools: Mapping[st
         names = ", ".join(tool["name"] for tool in own_tools)
         return ScriptedReply(f"I know only what you tell me, and what my tools say: {names}. Ask with the words of a tool.")
     return ScriptedReply("I know only what you tell me, and of that you told me nothing.")
+
+
+def _strip_speaker(text: str) -> str:
+    """Return what somebody says in a room, without the frame around it."""
+    said = _ROOM_MESSAGE.fullmatch(text)
+    return str(json.loads(said[1])).strip() if said is not None else text
 
 
 def _render_tool_result(messages: Sequence[Mapping[str, Any]]) -> str:

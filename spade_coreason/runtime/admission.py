@@ -208,7 +208,8 @@ class Admission:
                     raise TypeError(f"{receive.__qualname__} returned {verdict!r}, neither Accept nor Refuse")
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # code of the user
             incident = self._incidents.make_number()
-            log.exception("%s: incident %s: a request of %s is refused", self._jid, incident, incoming.sender)
+            text, extra = "%s: incident %s: a request of %s is refused", {"incident": incident}
+            log.exception(text, self._jid, incident, incoming.sender, extra=extra)
             text = translate("Something went wrong on my side (incident {incident}).", incident=incident)
             failure = Failed(text, ErrorCode.INTERNAL, True, incident)
             return Refusal(failure, self._incidents.record(incident, error, incoming.owner))

@@ -191,7 +191,7 @@ class Turn:
                 incident=incident,
             )
         else:
-            log.error("%s: incident %s", agent, incident, exc_info=error)
+            log.error("%s: incident %s", agent, incident, exc_info=error, extra={"incident": incident})
             text = translate("Something went wrong on my side (incident {incident}).", incident=incident)
         self.services.metrics.record_failure(f"{problem} (incident {incident})")
         if not self.is_deleted:

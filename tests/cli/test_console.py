@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,8 +22,8 @@ from spade_coreason import PeerError
 from spade_coreason.cli.checks import slixmpp_problem
 from spade_coreason.cli.commands.run import default_agent_name
 from spade_coreason.cli.console import format_milliseconds, format_timedelta, paint, status_line, verdict_sign, write
-from spade_coreason.cli.logging import OneLineFormatter, TracebackFormatter, _StandardErrorHandler
-from spade_coreason.exceptions import PeerFailedError, PeerUnavailableError
+from spade_coreason.cli.logging import OneLineFormatter, TracebackFormatter, _StandardErrorHandler, configure_logging
+from spade_coreason.exceptions import PeerFailedError, PeerUnavailableError, StoreError
 from spade_coreason.runtime.isolation.errors import dump_error, load_error
 
 
@@ -111,6 +112,57 @@ def test_a_log_line_names_the_place_in_the_users_code_and_the_peer(tmp_path: Pat
         except (ValueError, PeerError):
             record = logging.LogRecord("x", logging.ERROR, __file__, 1, "incident 1", (), sys.exc_info())
         assert re.fullmatch(f"error: incident 1: {pattern}; -vv shows more", OneLineFormatter().format(record))
+
+
+def test_a_log_line_names_the_first_error_of_a_group_and_the_command_that_shows_an_incident() -> None:
+    """An outage of the database was the place of the task group, in the standard library."""
+    try:
+        raise ExceptionGroup("", [ExceptionGroup("", [StoreError("desk.db: is away")]), KeyError("alice")])
+    except ExceptionGroup:
+        record = logging.LogRecord("x", logging.ERROR, __file__, 1, "incident 1", (), sys.exc_info())
+    line = OneLineFormatter().format(record)
+    assert line.startswith("error: incident 1: ExceptionGroup of ExceptionGroup of desk.db: is away (test_console.py:")
+    record.incident = "39309c29"
+    assert OneLineFormatter().format(record).endswith("); spade-coreason incident 39309c29 shows more")
+
+
+@pytest.mark.parametrize(("verbosity", "shown"), [(0, ["warning"]), (1, ["info", "warning"])])
+def test_the_log_of_an_agent_is_shown_and_that_of_libraries_one_level_later(
+    verbosity: int, shown: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    library = [
+        logging.LogRecord("library", level, pytest.__file__, 1, text, (), None)
+        for level, text in ((logging.INFO, "minor"), (logging.WARNING, "major"))
+    ]
+    try:
+        configure_logging(verbosity)
+        logging.getLogger("weather").info("it rains")
+        logging.getLogger("weather").warning("a storm")
+        for record in library:
+            logging.getLogger("library").handle(record)
+    finally:
+        configure_logging(0)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    said = capsys.readouterr().err.splitlines()
+    own = {"info": "info: it rains", "warning": "warning: a storm"}
+    assert said == [own[name] for name in shown] + (["warning: major"] if verbosity else [])
+
+
+@pytest.mark.parametrize("is_journal", [False, True])
+def test_log_lines_have_a_time_where_no_person_watches_unless_the_journal_adds_it(is_journal: bool) -> None:
+    code = "from spade_coreason.cli.logging import *; configure_logging(0); add_times(); logging.warning('a storm')"
+    reader, writer = os.pipe()
+    pipe = os.fstat(writer)
+    env = {**os.environ, "JOURNAL_STREAM": f"{pipe.st_dev}:{pipe.st_ino if is_journal else 0}"}
+    subprocess.run([sys.executable, "-c", code], stderr=writer, env=env, check=True)
+    os.close(writer)
+    with os.fdopen(reader) as log:
+        said = log.read()
+    time = "" if is_journal else r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
+    assert re.fullmatch(f"{time}warning: a storm\n", said), said
 
 
 def test_a_log_line_names_the_place_in_the_code_of_an_isolated_agent() -> None:

@@ -90,7 +90,10 @@ def test_an_incident_is_shown_beside_the_platform_and_after_it(
         assert audited(invoke) == [("operator", "incident.message", f"incident {number}")]
         _, _, err = up.stop()
         [line] = [line for line in err.splitlines() if "incident" in line]
-        assert re.fullmatch(rf"error: {MOODY}: incident {number}: ValueError \(moody\.py:\d+\); -vv shows more", line)
+        assert re.fullmatch(
+            rf"error: {MOODY}: incident {number}: ValueError \(moody\.py:\d+\); spade-coreason incident {number} shows more",
+            line,
+        )
         assert SECRET not in err
     check_without_text(number)
     assert json.loads(show(number, "--message", "--json"))["errors"][0]["message"] == SECRET

@@ -6,8 +6,8 @@ A fenced block means:
 
 - with `title="NAME"`: a file with that name in the page's directory.
 - `console`: commands after `$ `, each with its output below. `…` stands for any text, and alone on a line for any lines. They
-  have to succeed, unless a line of the output begins with `error: `, `down: ` or `✗`. A command that ends with ` &` runs until the end of the page, or until `$ kill %1`. Variables that it prints as
-  `export NAME=VALUE` are set for the commands after it.
+  have to succeed, unless a line of the output begins with `error: `, `down: ` or `✗`. A command that ends with ` &` runs until
+  the end of the page, or until `$ kill %1`. Variables that it prints as `export NAME=VALUE` are set for the commands after it.
 - `sh`: commands, a line each, that have to succeed.
 - `yaml` without a title: a part of a configuration, which has to be valid.
 - `json`: valid JSON.

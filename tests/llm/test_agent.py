@@ -611,6 +611,14 @@ async def test_the_log_contains_no_message_text_and_no_key(caplog: pytest.LogCap
         assert secret not in caplog.text
 
 
+class Clerk:
+    """Has a method that somebody takes for a tool."""
+
+    def whoami(self) -> str:
+        """Who am I?"""
+        return "nobody"
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -623,6 +631,7 @@ async def test_the_log_contains_no_message_text_and_no_key(caplog: pytest.LogCap
         ({"limits": {"rounds": 0}}, "options.limits.rounds"),
         ({"tools": ["json"]}, "names no function"),
         ({"tools": [lambda x: x]}, "needs an annotation"),
+        ({"tools": [Clerk.whoami]}, "whoami is a method of a class; give a function, or a method of an object"),
         ({"tools": ["tests.llm.test_agent:recall"]}, "the name of a built-in tool"),
         ({"agents": "a@b"}, "must be a list"),
         ({"agents": ["a@b"]}, "give the parameter peers"),

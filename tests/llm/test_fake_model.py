@@ -35,6 +35,29 @@ class Shop(LLMAgent):
         super().__init__(manifest, tools=[price], show_tools=False)
 
 
+class Desk(LLMAgent):
+    """Has tools that learn who asks: a method, a function, and one whose parameter only has the name of one of these."""
+
+    default_prompt = "You book rooms."
+
+    async def book(self, room: str, session: Session, request: AgentRequest) -> str:
+        """Book a room."""
+        await session.store("room", room)
+        return f"{room} for {session.identity.id} by {self.manifest.metadata.name}: {request.payload['query']}"
+
+    default_tools = (book,)
+
+
+def find_by(request: str) -> str:
+    """Find something."""
+    return f"found {request}"
+
+
+def whose(session: Session) -> str:
+    """Say who asks."""
+    return session.identity.id
+
+
 @pytest.fixture(autouse=True)
 def no_model_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"):
@@ -390,3 +413,17 @@ async def test_an_agent_of_another_kind_takes_a_client() -> None:
         await model.openai_client("poet").embeddings.create(model="m", input="rose")
     with pytest.raises(AssertionError, match="poet asks for /v1/embeddings; it answers /chat/completions only"):
         model.check()
+
+
+async def test_a_tool_gets_the_request_and_the_session_which_the_model_does_not_see() -> None:
+    calls = [tool_call("book", room="Blue", session="bob"), tool_call("whose"), tool_call("find_by", request="a chair")]
+    model = FakeModel([[tool_call("book", room="Blue"), *calls[1:]], "Done.", calls[0], "Done."])
+    async with AgentTester(Desk, model=model, options={"tools": [whose, find_by]}) as t:
+        await t.ask("Blue, please", thread="t")
+        await t.ask("As Bob", thread="t")
+    first, second, *_, last = model.requests
+    seen = [list(first.tools[name]["parameters"]["properties"]) for name in ("book", "whose", "find_by")]
+    assert seen == [["room"], [], ["request"]]
+    asker = "tester@localhost"
+    assert second.tool_results == [f"Blue for {asker} by Desk: Blue, please", asker, "found a chair"]
+    assert last.tool_results == [f"Blue for {asker} by Desk: As Bob"]  # what the model says about the session does not count

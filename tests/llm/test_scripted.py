@@ -9,15 +9,17 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any, Literal
+from uuid import uuid4
 
 import openai
 import pytest
 
 from agents.assistant import AssistantAgent, current_time
-from spade_coreason import AgentTester
+from spade_coreason import AgentRequest, AgentTester
 from spade_coreason.concurrency import DaemonThreads
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm import LLMAgent
+from spade_coreason.llm.prompts import render_request
 from spade_coreason.llm.script import NOTICE, REMEMBER_TOOL, ScriptedReply, choose_reply
 from spade_coreason.llm.scripted import ScriptedModel
 from spade_coreason.llm.tools.function import build_tool
@@ -178,3 +180,13 @@ def test_an_unusable_port_is_one_line(port: str) -> None:
     assert "Traceback" not in ended.stderr
     assert "error: " in ended.stderr.splitlines()[-1]
     assert port in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("said", ["When are you open on Saturday?", 'Say "open"?\\nOr closed?', 'I like "tea"'])
+def test_the_script_understands_what_is_said_in_a_room(said: str) -> None:
+    """The frame around it ends in a quotation mark, so a question was taken for a statement."""
+    metadata = {"room": "bakery@rooms.example.org", "nickname": 'm"e'}
+    request = AgentRequest(session_id=uuid4(), payload={"query": said}, metadata=metadata)
+    *context, question = person_messages(said)
+    tools = describe_tools(opening_hours)
+    assert choose_reply([*context, *render_request(request)], tools) == choose_reply([*context, question], tools)

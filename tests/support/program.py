@@ -86,6 +86,11 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**clean, "NO_COLOR": "1", **(extra or {})}
 
 
+def remove_times(log: str) -> str:
+    """Return the lines of a log without the times that `up` writes where no person watches."""
+    return re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?=[a-z]+: )", "", log, flags=re.M)
+
+
 def run_command(
     *arguments: str, cwd: Path, stdin: str = "", env: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
@@ -115,10 +120,10 @@ class RunningCommand:
         return run_command(*arguments, cwd=self.cwd, stdin=stdin)
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str, str]:
-        """Send a signal; return the exit code and the rest of both outputs."""
+        """Send a signal; return the exit code and the rest of both outputs. The lines of the log have no times here."""
         self.process.send_signal(number)
         out, err = self.process.communicate(timeout=TIMEOUT_S)
-        return self.process.returncode, out.decode(), err.decode()
+        return self.process.returncode, out.decode(), remove_times(err.decode())
 
     def wait_for(self, pattern: str) -> None:
         """Read its output until it matches."""
@@ -162,7 +167,7 @@ def run_in_background(
         if process.poll() is None:
             process.kill()
         _, log = process.communicate(timeout=TIMEOUT_S)
-    check_errors(errors_in(log.decode()), errors, may_log)
+    check_errors(errors_in(remove_times(log.decode())), errors, may_log)
 
 
 def write_project(directory: Path, mode: str) -> Path:

@@ -10,6 +10,7 @@ import click
 from ..banner import print_platform
 from ..console import warn
 from ..context import define_command as define
+from ..logging import add_times
 from ..reload import reload_option, run_or_reload
 from ..settings import PLATFORM_FILE, config_option, load_platform_settings
 
@@ -38,6 +39,7 @@ def command(file: Path | None, is_reloading: bool, is_strict: bool) -> None:
       spade-coreason up
       spade-coreason up -c config/production.yaml
     """
+    add_times()
     settings = load_platform_settings(file)
     if not settings.agents:
         warn(f"{settings.place('agents')}: the list is empty; add an agent")

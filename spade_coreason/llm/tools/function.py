@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, get_type_hints
 
@@ -13,10 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
 from ...concurrency import DaemonThreads
+from ...contracts import AgentRequest, Session, SessionHandle
 from ...exceptions import ConfigError
 
 KEY_PARAMETER = "idempotency_key"
 """The parameter of a tool that gets the idempotency key of a call."""
+_TURN_PARAMETERS: Mapping[str, tuple[Any, ...]] = {"request": (AgentRequest,), "session": (Session, SessionHandle)}
+"""The parameters of a tool that get the request and the session of its turn, with their annotations."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):\s*$", re.M)
 _ARGUMENT = re.compile(r"^\s+(\w+)(?:\s*\([^)]*\))?:\s*(.+)$", re.M)
@@ -37,11 +40,19 @@ class Tool:
     takes_idempotency_key: bool = False
     """True if `call` gets the argument `idempotency_key`, which the model does not see: a text that is the same if the call is
     repeated after a crash."""
+    turn_parameters: frozenset[str] = frozenset()
+    """The arguments of `call` that the model does not see: `request`, `session` or both, those of the turn."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             problem = "is not a valid tool name; use at most 64 letters, digits, _ and -"
             raise ConfigError("options.tools", f'"{self.name}" {problem}')
+
+    def for_turn(self, request: AgentRequest, session: SessionHandle) -> Tool:
+        """Return the tool of one turn, whose calls get the request and the session if the tool wants them."""
+        values: dict[str, Any] = {"request": request, "session": session}
+        given = {name: values[name] for name in self.turn_parameters}
+        return replace(self, call=lambda arguments: self.call({**arguments, **given})) if given else self
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -53,9 +64,10 @@ class Tool:
 def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) -> Tool:
     """Build a tool from a Tool, a function or "module:function". A plain function runs in a thread.
 
-    Each parameter needs an annotation that pydantic can make a schema of. A parameter `idempotency_key` gets the key of the
-    call, and the model does not see it. The first paragraphs of the docstring describe the tool. Its section "Args:" and
-    `Annotated[…, Field(description=…)]` describe the parameters. ConfigError for anything else.
+    Each parameter needs an annotation that pydantic can make a schema of. Parameters `request: AgentRequest` and
+    `session: Session` get those of the turn, and `idempotency_key` gets the key of the call. The model does not see them. The
+    first paragraphs of the docstring describe the tool. Its section "Args:" and `Annotated[…, Field(description=…)]` describe
+    the parameters. ConfigError for anything else.
     """
     if isinstance(spec, Tool):
         return spec
@@ -68,20 +80,21 @@ def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) ->
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError("options.tools", f"{name} is a generator; use return instead of yield")
     description, descriptions = _parse_docstring(function)
-    arguments = _build_arguments_model(function, name, descriptions)
+    arguments, turn_parameters = _build_arguments_model(function, name, descriptions)
     is_async = inspect.iscoroutinefunction(function)
     takes_key = KEY_PARAMETER in inspect.signature(function).parameters
+    platform_parameters = turn_parameters | {KEY_PARAMETER} if takes_key else turn_parameters
 
     async def call(raw_arguments: dict[str, Any]) -> Any:
-        key = {KEY_PARAMETER: raw_arguments[KEY_PARAMETER]} if takes_key else {}
-        validated = arguments.model_validate({name: value for name, value in raw_arguments.items() if name not in key})
-        values = {info.alias or field: getattr(validated, field) for field, info in arguments.model_fields.items()} | key
+        given = {name: raw_arguments[name] for name in platform_parameters}
+        validated = arguments.model_validate({name: value for name, value in raw_arguments.items() if name not in given})
+        values = {info.alias or field: getattr(validated, field) for field, info in arguments.model_fields.items()} | given
         if is_async:
             return await function(**values)
         result = await threads.run(function, **values)
         return await result if inspect.isawaitable(result) else result
 
-    return Tool(name, description, _strip_titles(arguments.model_json_schema()), call, takes_key)
+    return Tool(name, description, _strip_titles(arguments.model_json_schema()), call, takes_key, turn_parameters)
 
 
 def describe_validation_error(error: ValidationError) -> str:
@@ -90,7 +103,11 @@ def describe_validation_error(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc'])) or 'arguments'}: {first['msg']}"
 
 
-def _build_arguments_model(function: Callable[..., Any], name: str, descriptions: Mapping[str, str]) -> type[BaseModel]:
+def _build_arguments_model(
+    function: Callable[..., Any], name: str, descriptions: Mapping[str, str]
+) -> tuple[type[BaseModel], frozenset[str]]:
+    """Return the model of the arguments that the language model gives, and the names of those that the turn gives."""
+    turn_parameters: set[str] = set()
     try:
         hints = get_type_hints(function, include_extras=True)
         fields: dict[str, Any] = {}
@@ -101,6 +118,12 @@ def _build_arguments_model(function: Callable[..., Any], name: str, descriptions
                 )
             if parameter.name == KEY_PARAMETER:
                 continue  # the platform gives it
+            if hints.get(parameter.name) in _TURN_PARAMETERS.get(parameter.name, ()):
+                turn_parameters.add(parameter.name)
+                continue
+            if parameter.name == "self":
+                problem = f"is a method of a class; give a function, or a method of an object, such as desk.{name}"
+                raise ConfigError("options.tools", f"{name} {problem}")
             if parameter.name not in hints:
                 raise ConfigError(
                     "options.tools", f"{name}: {parameter.name} needs an annotation, such as {parameter.name}: str"
@@ -114,7 +137,7 @@ def _build_arguments_model(function: Callable[..., Any], name: str, descriptions
     except (PydanticUserError, NameError, TypeError) as error:
         problem = f"{name}: cannot build a schema of its parameters: {str(error).partition(chr(10))[0]}"
         raise ConfigError("options.tools", problem) from error
-    return model
+    return model, frozenset(turn_parameters)
 
 
 def _parse_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:

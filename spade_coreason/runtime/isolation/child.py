@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ...contracts import AgentRequest, ClientCapabilities, Identity, Interaction
+from ...domain.library_logs import is_worth_showing
 from ...domain.translation import LANGUAGE
 from ...exceptions import ConfigError, CoReasonError
 from ...memory import CURRENT_DEFERRED_SYNCS, AgentInteractionMemory, DeferredSyncs, MemoryLimits
@@ -103,6 +104,7 @@ class _LogForwarder(logging.Handler):
         self._interval = 0
         self._sent = self._dropped = 0
         self.setFormatter(logging.Formatter("%(message)s"))
+        self.addFilter(is_worth_showing)
 
     def emit(self, record: logging.LogRecord) -> None:
         interval = int(time.monotonic() / _LOG_INTERVAL_S)

@@ -1,0 +1,24 @@
+"""The rule by which the log records of libraries are shown: one level less than those of the platform and of agents."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from .error_chain import is_of_package
+
+_PACKAGE = logging.getLogger("spade_coreason")
+
+
+def is_worth_showing(record: logging.LogRecord) -> bool:
+    """Return False for a record of a library that is too minor for the level of the platform's own log.
+
+    With WARNING there, libraries show CRITICAL; with INFO they show WARNING; with DEBUG they show everything.
+    """
+    level = _PACKAGE.getEffectiveLevel()
+    least = logging.NOTSET if level <= logging.DEBUG else logging.WARNING if level <= logging.INFO else logging.CRITICAL
+    return record.levelno >= least or not _is_of_library(record)
+
+
+def _is_of_library(record: logging.LogRecord) -> bool:
+    return is_of_package(record.pathname) or record.name.partition(".")[0] in sys.stdlib_module_names
