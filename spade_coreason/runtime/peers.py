@@ -84,6 +84,11 @@ class OpenRequests:
         self._open: dict[tuple[str, str], _OpenRequest] = {}
         self.dropped = 0
 
+    @property
+    def open_count(self) -> int:
+        """The number of requests that wait for a reply."""
+        return len(self._open)
+
     def route(self, message: InboundMessage) -> bool:
         """Receive a message that is a reply or a bounce. Return False for any other, which is left alone."""
         if isinstance(message, ReplyBatch):

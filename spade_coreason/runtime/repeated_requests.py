@@ -98,6 +98,9 @@ class OpenProgramRequests:
     def __init__(self) -> None:
         self._open: dict[UUID, OpenProgramRequest] = {}
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     def add(self, key: UUID, incoming: InboundRequest, digest: bytes, stored: Commit[bool]) -> None:
         """Add a request that is queued. One with this key stays as it is."""
         if key not in self._open:

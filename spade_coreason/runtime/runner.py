@@ -48,7 +48,14 @@ from .output import ReplyTimers, TurnOutput, dump_reply
 from .policy import Policy
 from .quotas import QuotaLimit
 from .received_reactions import ReceivedReactions
-from .repeated_requests import OpenProgramRequest, identify, identify_message, refuse_other_content, repeat_reply
+from .repeated_requests import (
+    OpenProgramRequest,
+    OpenProgramRequests,
+    identify,
+    identify_message,
+    refuse_other_content,
+    repeat_reply,
+)
 from .retention_job import EphemeralOwners, Purged, RetentionJob
 from .topics.requests import is_item
 from .transport import NO_CHAINED_DEVICE, OutboundMessage, PresentationOptions, Transport
@@ -282,6 +289,11 @@ class Runner:
         """
         self._is_accepting = False
         return await self._mailboxes.drain(grace_s)
+
+    @property
+    def program_requests(self) -> OpenProgramRequests:
+        """The requests of programs that are queued or run."""
+        return self._mailboxes.program_requests
 
     @property
     def is_cancelling_turns(self) -> bool:
