@@ -94,7 +94,9 @@ def _session(database: Database, knowledge: Knowledge) -> TurnSession:
         1, "one", PERSON, str(uuid4()), ConversationStatus(ConversationState.ACTIVE, 0, now, now), 0
     )
     identity = Identity(id=PERSON, name="alice", role="user")
-    changes = SessionChanges(Variables("conversation", "one", {}), Variables("person", PERSON, {}))
+    changes = SessionChanges(
+        Variables("conversation", "one", {}), Variables("person", PERSON, {}), Variables("shared", AGENT, {})
+    )
     return TurnSession(conversation, (), identity, AgentRepository(database, AGENT), changes, knowledge=knowledge)
 
 

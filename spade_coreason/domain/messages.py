@@ -159,6 +159,7 @@ RESERVED_METADATA = frozenset(
         "room",
         "nickname",
         "occupant",
+        "operator",
         "preferred_language",
         "language_tag",
     }

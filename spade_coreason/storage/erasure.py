@@ -15,6 +15,8 @@ from .knowledge import Shelf, delete_shelves
 from .records import StorageErasureReport, StoredConversation
 from .schema import CLOSED, conversations, crashed_requests, inbox, interactions, variables
 
+SHARED_SCOPE = "shared"
+"""The scope of the variables that an agent stores for everybody."""
 REFUSED_SCOPE = "refused"
 """The scope of the variables that mark people whom an agent has refused."""
 MESSAGE_COUNT_SCOPES = {kind: f"messages.{kind}" for kind in ("person", "room", "domain", "total")}
