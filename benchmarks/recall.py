@@ -95,7 +95,9 @@ def _session(database: Database, knowledge: Knowledge) -> TurnSession:
         1, "one", PERSON, str(uuid4()), ConversationStatus(ConversationState.ACTIVE, 0, now, now), 0
     )
     identity = Identity(id=PERSON, name="alice", role="user")
-    changes = SessionChanges(Variables("conversation", "one", {}), Variables("person", PERSON, {}))
+    changes = SessionChanges(
+        Variables("conversation", "one", {}), Variables("person", PERSON, {}), Variables("shared", AGENT, {})
+    )
     repository = AgentRepository(database, AGENT)
     return TurnSession(
         conversation, (), identity, repository, changes, StepJournal(repository.inbox, 0, uuid4()), knowledge=knowledge

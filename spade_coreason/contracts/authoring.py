@@ -15,8 +15,8 @@ from .protocols import ResponseHandler, SessionHandle, StreamHandle
 from .request import AgentRequest
 from .session import Interaction
 
-VariableScope: TypeAlias = Literal["conversation", "person"]
-"""The holder of a variable: one conversation, or one person in all conversations with the agent."""
+VariableScope: TypeAlias = Literal["conversation", "person", "agent"]
+"""The holder of a variable: one conversation, one person in all conversations with the agent, or the agent itself, for all."""
 
 OnUncertain: TypeAlias = Literal["retry", "fail"]
 """The rule for a durable step that was cut off: it runs again, or raises an error."""
@@ -64,7 +64,8 @@ class Session(SessionHandle, Protocol):
         """Store a variable (any JSON value) across turns and restarts. It becomes durable together with the turn.
 
         Without a `scope` it is stored twice: for this conversation and for this person with the agent. A `scope`
-        ("conversation" or "person") names one of them. In a room a person has no variables.
+        ("conversation" or "person") names one of them. In a room a person has no variables. With the scope "agent" everybody
+        who talks with the agent shares it. The last turn that stores it wins, and no export or deletion of a person has it.
 
         Raise ValueError, which names the key, if `value` is not JSON, or the key is reserved or no text; nothing is changed
         then. Raise RuntimeError once `assist` has returned.

@@ -164,6 +164,7 @@ RESERVED_METADATA = frozenset(
         "room",
         "nickname",
         "occupant",
+        "operator",
         "preferred_language",
         "language_tag",
         *ITEM_METADATA,

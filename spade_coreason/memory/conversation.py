@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from ..contracts import Identity
-from ..contracts.authoring import VariableScope
 from ..domain.history import RecentTurns
 from ..domain.jid import local_part
 from ..domain.preferences import Preferences
@@ -14,12 +13,12 @@ from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, CompactionState, Store
 
 
 class Variables:
-    """The variables of one holder: a conversation or a person. Values are JSON texts.
+    """The variables of one holder: a conversation, a person, or an agent for all. Values are JSON texts.
 
     A process has one object for each holder, so that no session reads an old value.
     """
 
-    def __init__(self, scope: VariableScope, holder: str, values: dict[str, str]) -> None:
+    def __init__(self, scope: str, holder: str, values: dict[str, str]) -> None:
         self.scope = scope
         self.holder = holder
         self.values = values
@@ -54,6 +53,8 @@ class ActiveConversation:
     """The newest turns, oldest first."""
     variables: Variables
     person: ActivePerson
+    shared: Variables
+    """The variables of the agent that everybody shares."""
     last_reply: str = ""
     echo_count: int = 0
     session_uuid: UUID = field(init=False)

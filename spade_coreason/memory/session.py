@@ -26,13 +26,16 @@ _RECALL_PAGE = 25
 class SessionChanges:
     """The changes of one turn to its session: variables to store, and the end of the episode.
 
-    They become durable together with the turn, in one transaction. `person_variables` is None in a room.
+    They become durable together with the turn, in one transaction. `person_variables` is None in a room, and
+    `shared_variables` are those of the agent for all.
     """
 
     __slots__ = ("_by_scope", "_is_closed", "_pending", "is_ended")
 
-    def __init__(self, conversation_variables: Variables, person_variables: Variables | None) -> None:
-        self._by_scope = {"conversation": conversation_variables, "person": person_variables}
+    def __init__(
+        self, conversation_variables: Variables, person_variables: Variables | None, shared_variables: Variables
+    ) -> None:
+        self._by_scope = {"conversation": conversation_variables, "person": person_variables, "agent": shared_variables}
         self._pending: dict[tuple[str, str], str] = {}
         self._is_closed = False
         self.is_ended = False
@@ -66,7 +69,7 @@ class SessionChanges:
             self.set(name, key, text)
 
     def find(self, key: str) -> str | None:
-        """Return the JSON text of a variable: of the conversation, else of the person; None without one."""
+        """Return the JSON text of a variable: of the conversation, else of the person, else of the agent; None without one."""
         for name, variables in self._by_scope.items():
             if variables is not None:
                 text = self._pending.get((name, key), variables.values.get(key))
@@ -84,7 +87,7 @@ class SessionChanges:
     def pending_variables(self) -> list[Variable]:
         """Return the variables that the turn has stored so far."""
         return [
-            Variable(name, variables.holder, key, text)
+            Variable(variables.scope, variables.holder, key, text)
             for (name, key), text in self._pending.items()
             if (variables := self._by_scope[name]) is not None
         ]
@@ -219,11 +222,11 @@ class TurnSession:
         return scored
 
     async def store(self, key: str, value: Any, *, scope: VariableScope | None = None) -> None:
-        """Store a JSON value under a key, for the conversation and the person or for the one that `scope` names."""
+        """Store a JSON value under a key, for the conversation and the person, or for the one that `scope` names."""
         self._changes.store(key, value, scope)
 
     async def get(self, key: str, default: Any = None) -> Any:
-        """Return the variable of this conversation, else that of this person with the agent, else `default`."""
+        """Return the variable of this conversation, else that of this person, else that of the agent, else `default`."""
         text = self._changes.find(key)
         return default if text is None else json.loads(text)
 
@@ -243,6 +246,6 @@ class TurnSession:
 def _resolve_scopes(scope: VariableScope | None) -> tuple[VariableScope, ...]:
     if scope is None:
         return ("conversation", "person")
-    if scope not in ("conversation", "person"):
-        raise ValueError(f'scope must be "conversation" or "person", not {scope!r}')
+    if scope not in ("conversation", "person", "agent"):
+        raise ValueError(f'scope must be "conversation", "person" or "agent", not {scope!r}')
     return (scope,)

@@ -12,7 +12,7 @@ from ..domain.messages import InboundRequest
 from ..domain.preferences import PREFERENCES_SCOPE, Preferences
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, ActivePerson, Variables
-from ..storage import StoredConversation
+from ..storage import SHARED_SCOPE, StoredConversation
 from .languages import PersonLanguages
 from .mailboxes import Mailbox
 from .turn_services import TurnServices
@@ -25,6 +25,7 @@ class ConversationLoader:
         self._services = services
         self.languages = languages
         self._persons: weakref.WeakValueDictionary[str, ActivePerson] = weakref.WeakValueDictionary()
+        self._shared: Variables | None = None
 
     async def load(self, mailbox: Mailbox) -> ActiveConversation:
         """Load the conversation of a mailbox from the database, or create it."""
@@ -49,7 +50,7 @@ class ConversationLoader:
             record = await self._create(conversation_id, sender)
         variables = Variables("conversation", conversation_id, stored.conversation_variables)
         turns = RecentTurns([StoredTurn(text) for text in stored.history])
-        active = ActiveConversation(record, turns, variables, person)
+        active = ActiveConversation(record, turns, variables, person, await self._load_shared())
         # The policy may have changed since the last turn of the conversation.
         active.record = services.history_windows.with_current_window(record, active)
         if newest := parse_turns(turns[-1:]):
@@ -75,6 +76,14 @@ class ConversationLoader:
             loaded = ActivePerson(Variables("person", person, variables), preferences)
             known = self._persons.setdefault(person, loaded)  # another turn may have loaded it meanwhile
         return known
+
+    async def _load_shared(self) -> Variables:
+        """Load the variables that everybody shares, once for all conversations."""
+        if self._shared is None:
+            jid = self._services.jid
+            values = await self._services.repository.load_variables(SHARED_SCOPE, jid)
+            self._shared = self._shared or Variables(SHARED_SCOPE, jid, values)  # another conversation may have been faster
+        return self._shared
 
     async def _create(self, conversation_id: str, owner: str) -> StoredConversation:
         services = self._services

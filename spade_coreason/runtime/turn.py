@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -69,9 +69,11 @@ class Turn:
 
     def __post_init__(self) -> None:
         services, active, queued = self.services, self.conversation, self.queued
-        self.request = _make_request(active, queued, self.started_at)
+        self.request = _make_request(active, queued, self.started_at, services.policy.operators)
         identity = active.identity_for(queued.incoming.channel, queued.incoming.nickname)
-        self.changes = SessionChanges(active.variables, self.person.variables if self.person is not None else None)
+        self.changes = SessionChanges(
+            active.variables, self.person.variables if self.person is not None else None, active.shared
+        )
         self.steps = StepJournal(services.repository.inbox, queued.inbox_row, queued.key)
         windows = services.history_windows
         self.session = TurnSession(
@@ -358,7 +360,7 @@ def _field_names(model: type[BaseModel]) -> set[str]:
     return set(model.model_fields)
 
 
-def _make_request(active: ActiveConversation, queued: QueuedRequest, now: datetime) -> AgentRequest:
+def _make_request(active: ActiveConversation, queued: QueuedRequest, now: datetime, operators: Collection[str]) -> AgentRequest:
     incoming = queued.incoming
     metadata: dict[str, Any] = {
         **incoming.metadata,
@@ -376,6 +378,8 @@ def _make_request(active: ActiveConversation, queued: QueuedRequest, now: dateti
         metadata[CHAIN] = list(incoming.context.chain)
     if incoming.context.deadline:
         metadata[DEADLINE] = incoming.context.deadline
+    if incoming.owner in operators:  # the owner of what is said in a room is the room, which vouches for nobody
+        metadata["operator"] = True
     if queued.is_redelivered:
         metadata["redelivered"] = True
     if (language := active.person.preferences.language) is not None:

@@ -8,7 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "audit": ["AuditRecord", "AuditVerification"],
         "backup": ["BackupInfo", "ProgressCallback", "back_up", "restore"],
-        "erasure": ["MESSAGE_COUNT_SCOPES"],
+        "erasure": ["MESSAGE_COUNT_SCOPES", "SHARED_SCOPE"],
         "compaction": ["COMPACTION_VARIABLE", "CompactionState", "NO_COMPACTION"],
         "crashes": [
             "CrashedRequest",

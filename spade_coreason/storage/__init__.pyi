@@ -31,6 +31,7 @@ from .dedup import (
 )
 from .erasure import (
     MESSAGE_COUNT_SCOPES as MESSAGE_COUNT_SCOPES,
+    SHARED_SCOPE as SHARED_SCOPE,
 )
 from .factory import (
     open_database as open_database,

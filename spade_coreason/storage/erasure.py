@@ -16,6 +16,8 @@ from .records import StorageErasureReport, StoredConversation
 from .schema import CLOSED, conversations, crashed_requests, inbox, interactions, steps, variables
 from .topics import delete_topics_of_person
 
+SHARED_SCOPE = "shared"
+"""The scope of the variables that an agent stores for everybody."""
 REFUSED_SCOPE = "refused"
 """The scope of the variables that mark people whom an agent has refused."""
 MESSAGE_COUNT_SCOPES = {kind: f"messages.{kind}" for kind in ("person", "room", "domain", "total")}

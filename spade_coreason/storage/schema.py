@@ -60,7 +60,7 @@ interactions = Table(
 )
 
 # `holder` depends on the scope: the conversation id for "conversation", the owner's bare JID for "person", and the agent's own
-# bare JID for "agent" (its position in the archive, the rooms it was invited to).
+# bare JID for "agent" (its position in the archive, the rooms it was invited to) and "shared" (what it stores for everybody).
 variables = Table(
     "variables",
     metadata,

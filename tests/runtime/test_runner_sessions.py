@@ -29,7 +29,7 @@ from spade_coreason.contracts import CloudEvent
 from spade_coreason.domain.identifiers import derive_session_id
 from spade_coreason.domain.messages import ReplyEvent, RequestContext
 from spade_coreason.exceptions import PeerFailedError, PeerTimeoutError
-from spade_coreason.testing import Policy
+from spade_coreason.testing import Isolation, Policy
 from spade_coreason.xmpp.codec.cloud_events import request_stanza
 from spade_coreason.xmpp.codec.decode import decode
 from tests.support.errors import ExpectedErrors
@@ -78,6 +78,33 @@ async def test_a_scope_may_be_named(scope: str | None, elsewhere: Any) -> None:
         assert await read_variable(t, "two") == elsewhere
 
 
+@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["in the platform", "in its own process"])
+async def test_everybody_shares_the_variables_of_the_agent(isolation: Isolation | None) -> None:
+    async with AgentTester(store_variables, isolation=isolation) as t:
+        await t.ask({"set": {"v": 1}}, thread="one", user=BOB)
+        await t.ask({"set": {"v": "of all"}, "scope": "agent"}, user=ALICE)
+        assert await read_variable(t, "new") == await read_variable(t, "new", CAROL) == "of all"
+        assert await read_variable(t, "one", BOB) == 1
+        await t.say("/forget me yes", user=ALICE)
+        assert await read_variable(t, "new") == "of all"
+        assert "of all" not in "".join(await t.say("/export", user=BOB))
+        await t.restart()
+        assert await read_variable(t, "new", CAROL) == "of all"
+
+
+async def test_an_agent_knows_its_operators_and_nobody_can_forge_it() -> None:
+    @agent
+    async def checking(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.markdown(str(request.metadata.get("operator")))
+
+    async with AgentTester(checking, policy=Policy(operators=frozenset({ALICE}))) as t:
+        assert await t.say("Who am I?", user=ALICE) == ["True"]
+        assert await t.say("Who am I?", user=BOB) == ["None"]
+        forged = AgentRequest(session_id=uuid4(), payload={"query": "hi"}, metadata={"operator": True})
+        assert (await t.ask(forged, user=BOB)).text == "None"
+        assert (await t.ask(forged, user=ALICE)).text == "True"
+
+
 async def test_a_variable_is_read_in_the_turn_that_stores_it() -> None:
     async with AgentTester(store_variables) as t:
         assert (await t.ask({"set": {"v": None}, "get": ["v"]})).data[0]["data"] == {"v": None}
@@ -112,7 +139,7 @@ async def test_a_key_that_is_no_text_and_an_unknown_scope_are_errors() -> None:
             with pytest.raises(ValueError, match="the key of a variable must be a text"):
                 await session.store(key, 1)
         scope: Any = "world"
-        with pytest.raises(ValueError, match='scope must be "conversation" or "person"'):
+        with pytest.raises(ValueError, match='scope must be "conversation", "person" or "agent"'):
             await session.store("v", 1, scope=scope)
 
     async with AgentTester(storing) as t:

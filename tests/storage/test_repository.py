@@ -119,7 +119,8 @@ def make_session(
 ) -> tuple[TurnSession, SessionChanges]:
     row = StoredConversation(1, name, owner, name, new_status(NOW), 0)
     identity = Identity(id=owner, name=owner, role="user")
-    changes = SessionChanges(Variables("conversation", name, values), Variables("person", owner, of_person))
+    shared = Variables("shared", repository.agent, {})
+    changes = SessionChanges(Variables("conversation", name, values), Variables("person", owner, of_person), shared)
     return TurnSession(row, (), identity, repository, changes, StepJournal(repository.inbox, 0, uuid4())), changes
 
 

@@ -154,8 +154,9 @@ class ForwardedSession:
         self._identity = identity
         self._summary = summary
         self._waits = values is None
-        person = None if values is None or "person" not in values else Variables("person", "", values["person"])
-        self.changes = SessionChanges(Variables("conversation", "", dict(values or {}).get("conversation", {})), person)
+        found = {scope: Variables(scope, "", texts) for scope, texts in (values or {}).items()}
+        conversation, shared = (found.get(scope) or Variables(scope, "", {}) for scope in ("conversation", "agent"))
+        self.changes = SessionChanges(conversation, found.get("person"), shared)
 
     @property
     def session_id(self) -> str:
@@ -191,7 +192,7 @@ class ForwardedSession:
         await self._turn.do("store", key, value, scope)
 
     async def get(self, key: str, default: Any = None) -> Any:
-        """Return the variable of this conversation, else that of this person with the agent, else `default`."""
+        """Return the variable of this conversation, else that of this person, else that of the agent, else `default`."""
         if self._waits:
             found = await self._turn.call("get", key)
             return found[0] if found else default

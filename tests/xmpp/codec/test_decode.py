@@ -368,7 +368,18 @@ def test_reserved_metadata_of_a_sender_are_dropped() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["conversation_id", "redelivered", "sender", "attachments", "reply_to", "thread", "channel", "spade", "delayed_since"],
+    [
+        "conversation_id",
+        "redelivered",
+        "sender",
+        "attachments",
+        "reply_to",
+        "thread",
+        "channel",
+        "spade",
+        "delayed_since",
+        "operator",
+    ],
 )
 def test_the_names_of_platform_metadata_are_reserved(name: str) -> None:
     assert name in RESERVED_METADATA
