@@ -509,6 +509,12 @@ class Runner:
     def _open_output(self, active: ActiveConversation, queued: QueuedRequest) -> TurnOutput:
         """Open the output for a request, by the preferences of the person and the features of their clients."""
         services, incoming, person = self._services, queued.incoming, active.record.owner
+        if incoming.channel == "program":
+            channel = services.transport.open_reply(incoming, queued.key)
+            output = TurnOutput(channel, self._outbox.send, queued.key, services.reply_timers)
+            if queued.digest and (request := self._mailboxes.program_requests.get(queued.key)) is not None:
+                request.open_output(output)
+            return output
         preferences, client_features = active.person.preferences, services.transport.client_features
         has_live_messages = preferences.streaming is not False and client_features.has_corrections(person)
         presentation = PresentationOptions(
@@ -520,10 +526,7 @@ class Runner:
             client_features.has_replies(incoming.sender),
         )
         channel = services.transport.open_reply(incoming, queued.key, presentation)
-        output = TurnOutput(channel, self._outbox.send, queued.key, services.reply_timers, services.long_answers)
-        if queued.digest and (request := self._mailboxes.program_requests.get(queued.key)) is not None:
-            request.open_output(output)
-        return output
+        return TurnOutput(channel, self._outbox.send, queued.key, services.reply_timers, services.long_answers)
 
     async def _refuse(
         self, active: ActiveConversation, queued: QueuedRequest, output: TurnOutput, outcome: Outcome, now: datetime
