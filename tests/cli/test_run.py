@@ -170,7 +170,10 @@ def test_the_demo_leaves_the_assistant_out_where_openai_is_not_installed(tmp_pat
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "assistant is not started, because the package openai is missing (pip install 'spade-coreason[llm]')" in done.stdout
+    assert (
+        "assistant is not started, because the package openai is missing (pip install '/path/to/the/checkout[llm]')"
+        in done.stdout
+    )
     assert done.stdout.endswith("All 6 answers were right.\n")
     assert ("senders can be forged" in done.stdout) == ("embedded" in done.stdout)
 
