@@ -390,9 +390,8 @@ class AgentTester:
     ) -> None:
         self.jid = jid
         self._isolation = isolation
-        self._manifest, self._manifest_file = (
-            (manifest, None) if manifest is None or isinstance(manifest, AgentDefinition) else (None, Path(manifest))
-        )
+        self._manifest = manifest if isinstance(manifest, AgentDefinition) else None
+        self._manifest_file = None if manifest is None or isinstance(manifest, AgentDefinition) else Path(manifest)
         if isolation is not None and self._manifest is not None:
             raise ConfigError("manifest", "must be a file for an agent in a process of its own; write it to one")
         self._database_url = database
