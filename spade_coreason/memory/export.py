@@ -42,12 +42,14 @@ async def export_person(
     - `audit`: the entries of the audit trail about the person.
     - `incidents`: the failures that the person was told of. The exceptions behind them are for the operator: they may contain
       secrets of the agent.
-    - `requests`: the messages of the last seven days. Only unfinished ones have their text, and those that ended the process;
-      that of others is not stored.
+    - `requests`: the messages of the last seven days that are not finished, or that ended the process.
+    - `finished_requests`: the number of the other messages of the last seven days. Their text is in the turns.
     """
     owner, records, conversation_ids = await find_person_records(repository, owner)
     entries = await memory.aget_entries() if memory is not None else {}
     preferences = Preferences.from_stored(await repository.load_variables(PREFERENCES_SCOPE, owner))
+    requests = [_export_request(record) for record in await repository.inbox.load_received_from(owner)]
+    telling = [request for request in requests if request["state"] != _STATES[-1] or "request" in request]
     return {
         "schema": EXPORT_SCHEMA,
         "version": VERSION,
@@ -66,7 +68,8 @@ async def export_person(
         "documents": await _export_documents(repository, owner, conversation_ids),
         "audit": [record.entry for record in await repository.audit_trail.load_newest(person=owner)],
         "incidents": [_export_incident(incident) for incident in await repository.incidents.load_of_person(owner)],
-        "requests": [_export_request(record) for record in await repository.inbox.load_received_from(owner)],
+        "requests": telling,
+        "finished_requests": len(requests) - len(telling),
     }
 
 

@@ -151,7 +151,7 @@ def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path
     assert "in 8 pieces" in done.stdout
     assert done.stdout.index("A restart") < done.stdout.rindex("You told me")
     assert "Model         none: a script stands in for it. For a real one set OPENAI_API_KEY" in done.stdout
-    assert "(Using remember_interaction_info…) I will remember" in done.stdout
+    assert "I will remember" in done.stdout
     assert done.stdout.count("I am a script that plays a language model") == 1
     assert done.stdout.endswith("All 8 answers were right.\n")
 
