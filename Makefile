@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Twice the cores, because the tests wait much for servers; at most eight.
 TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8)))
 
-.PHONY: help demo test test-semantic test-llm chaos check docs docs-serve bench bench-pictures pictures servers browser format clean
+.PHONY: help demo test test-semantic test-llm chaos check docs docs-serve bench bench-peers bench-pictures pictures servers browser format clean
 
 help:
 	@echo 'make demo            agents that talk, in this terminal; what it needs is set up in $(VENV)'
@@ -17,6 +17,8 @@ help:
 	@echo 'make docs-serve      shows the documentation on http://127.0.0.1:8000 while you write it'
 	@echo 'make format          formats, and mends what the linter can'
 	@echo 'make bench           measures, side by side with slixmpp and SPADE'
+	@echo 'make bench ONLY=exchange   one part of it; `python -m benchmarks --help` lists the parts'
+	@echo 'make bench-peers     installs A2A and AutoGen in build/bench-peers, for `make bench ONLY=exchange`'
 	@echo 'make pictures        records the terminals that the documentation shows; installs asciinema (as root) and svg-term'
 	@echo 'make bench-pictures  measures what the documentation plots, and draws it: some minutes, on a machine that does nothing else'
 	@echo 'make chaos           the tests that take hours: attacks, kills, a thousand in a room, thousands of odd stanzas'
@@ -44,14 +46,16 @@ test: $(VENV)/.ready
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a
-# request that ends the process under twenty agents and fifty long turns; attacks, kills and cuts, whose tables go into
+# request that ends the process under twenty agents and fifty long turns; durable steps under 200 kills; attacks, kills and cuts, whose tables go into
 # docs/explanation/chaos.md (two hours); thousands of mutated stanzas, others in each run.
 ATTACK_SECONDS ?= 60
 chaos: $(VENV)/.ready
 	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/muc/test_crowds.py
 	@CHAOS_ROUNDS=5000 $(BIN)/pytest tests/memory/interaction/test_journal.py -k killed_at_any_instant
 	@LONG_TURNS=50 OTHER_AGENTS=19 $(BIN)/pytest tests/app/test_crashes.py
+	@STEP_KILLS=100 $(BIN)/pytest tests/app/test_steps.py
 	@EXAMPLES=5000 $(BIN)/pytest tests/xmpp/test_mutations.py tests/xmpp/codec/test_mutations.py
+	@EXCHANGE_ASKS=10000 EXCHANGE_KILLS=100 $(BIN)/pytest tests/app/test_exchange.py tests/xmpp/test_exchange_storm.py
 	@$(BIN)/python -m tests.chaos kills --write
 	@$(BIN)/python -m tests.chaos attacks --seconds $(ATTACK_SECONDS) --write
 
@@ -88,7 +92,16 @@ format: $(VENV)/.ready
 	@$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.ready
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+# In an environment of their own: their pins are not ours.
+BENCH_PEERS := build/bench-peers
+bench-peers: $(BENCH_PEERS)/.ready
+
+$(BENCH_PEERS)/.ready: benchmarks/exchange/requirements.txt
+	@$(PYTHON) -m venv --clear $(BENCH_PEERS)
+	@$(BENCH_PEERS)/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
 
 # The pictures of real runs. svg-term comes from npm, pinned by its lock file, and runs no scripts of packages.
 PICTURES := build/pictures

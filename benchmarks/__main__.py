@@ -1,7 +1,7 @@
 """`python -m benchmarks`: what is hosted here beside others, in one run, as ratios.
 
 A hosted echo agent beside a bare slixmpp echo and a SPADE behaviour; the interaction memory beside spade_llm's; an agent
-with a language model beside a bare stream of the package `openai`.
+with a language model beside a bare stream of the package `openai`; two agents that ask beside others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -21,6 +21,15 @@ from typing import Any
 from tests.support.servers import ejabberd, prosody
 from tests.support.servers.server import XmppServer
 
+from .exchange.measurement import (
+    CONVERSATIONS,
+    KINDS,
+    find_kinds,
+    lines as exchange_lines,
+    measure_medians,
+    side_by_side as exchange_side_by_side,
+    targets as exchange_targets,
+)
 from .footprint import measure_footprint
 from .llm_overhead import lines as overhead_lines, measure as measure_overhead, targets as overhead_targets
 from .memory import MemoryLoad, measure
@@ -63,7 +72,10 @@ FULL_SESSIONS = SessionLoad((100, 1_000_000), rounds=3, times=200, turns=8000)
 QUICK_SESSIONS = SessionLoad((100, 2_000), rounds=1, times=5, turns=400)
 RECALL = "recall"
 LLM_OVERHEAD = "thinking"
-PARTS = (*SERVERS, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, LLM_OVERHEAD)
+EXCHANGE = "exchange"
+FULL_EXCHANGE = Load(rounds=12, messages=1024, pings=30)
+QUICK_EXCHANGE = Load(rounds=1, messages=128, pings=10)
+PARTS = (*SERVERS, EXCHANGE, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, LLM_OVERHEAD)
 WITHOUT_SERVER = {MEMORY, SESSIONS, RECALL, LLM_OVERHEAD}
 FULL_LLM_OVERHEAD, QUICK_LLM_OVERHEAD = (10_000, 30), (50, 2)
 
@@ -87,6 +99,22 @@ def speed(name: str, load: Load) -> tuple[dict[str, Any], list[Target]]:
     measured = medians(rounds)
     targets = speed_targets(measured)
     print("\n".join([*speed_table(measured), *map(str, targets)]), end="\n\n", flush=True)
+    return {
+        "version": server_name,
+        "measured": {kind: asdict(figures) for kind, figures in measured.items()},
+        "rounds": {kind: [asdict(round_) for round_ in kind_rounds] for kind, kind_rounds in rounds.items()},
+        "targets": [_target(target) for target in targets],
+    }, targets
+
+
+def exchange(name: str, load: Load, kinds: Sequence[str]) -> tuple[dict[str, Any], list[Target]]:
+    """Measure the exchanges between two agents on one server, and report like `speed`."""
+    with run_server(name) as server:
+        server_name = asyncio.run(server_version(server))
+        print(f"asks from one agent to another, over {server_name}, archive off", flush=True)
+        rounds = asyncio.run(exchange_side_by_side(server, load, kinds))
+    measured, targets = measure_medians(rounds), exchange_targets(name, rounds)
+    print("\n".join([*exchange_lines(measured), *map(str, targets)]), end="\n\n", flush=True)
     return {
         "version": server_name,
         "measured": {kind: asdict(figures) for kind, figures in measured.items()},
@@ -167,14 +195,25 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=f"these parts only, of {', '.join(PARTS)}"
     )
+    parser.add_argument(
+        "--server", nargs="+", choices=SERVERS, default=SERVERS, metavar="NAME", help="on these servers only, if installed"
+    )
+    parser.add_argument(
+        "--pairs",
+        nargs="+",
+        choices=KINDS,
+        default=KINDS,
+        metavar="PAIR",
+        help=f"exchange: these pairs only, of {', '.join(KINDS)}",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round as JSON too")
     arguments = parser.parse_args()
     load, count, idle_s = QUICK if arguments.quick else FULL
 
-    available = [name for name, (installed, _) in SERVERS.items() if installed()]
+    available = [name for name in arguments.server if SERVERS[name][0]()]
     parts = set(arguments.only)
     if parts - WITHOUT_SERVER:
-        for name in SERVERS:
+        for name in arguments.server:
             if name not in available:
                 print(f"{name} is not installed; `make servers` enables this measurement", file=sys.stderr)
         if not available or not parts - WITHOUT_SERVER - (SERVERS.keys() - set(available)):
@@ -191,6 +230,18 @@ def main() -> int:
     for name in available:
         if name in parts:
             figures["speed"][name], part_targets = speed(name, load)
+            targets += part_targets
+    if EXCHANGE in parts:
+        exchange_load = QUICK_EXCHANGE if arguments.quick else FULL_EXCHANGE
+        kinds, missing = find_kinds(arguments.pairs)
+        print(*missing, sep="\n", end="\n" if missing else "", file=sys.stderr)
+        print(
+            f"{exchange_load.rounds} rounds, in each every pair in turn: {exchange_load.messages} asks, {CONVERSATIONS} in"
+            f" flight in as many conversations, then {exchange_load.pings} one by one.\n"
+        )
+        figures[EXCHANGE] = {"load": asdict(exchange_load)}
+        for name in available:
+            figures[EXCHANGE][name], part_targets = exchange(name, exchange_load, kinds)
             targets += part_targets
     if FOOTPRINT in parts:
         figures[FOOTPRINT], part_targets = footprint(available[-1], count, idle_s)

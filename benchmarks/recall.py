@@ -19,6 +19,7 @@ from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.memory.conversation import Variables
 from spade_coreason.memory.session import SessionChanges, TurnSession
+from spade_coreason.runtime.step_journal import StepJournal
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.knowledge import KnowledgeRepository, MissingVectors, NewDocument, Shelf, VectorRecord
@@ -97,7 +98,10 @@ def _session(database: Database, knowledge: Knowledge) -> TurnSession:
     changes = SessionChanges(
         Variables("conversation", "one", {}), Variables("person", PERSON, {}), Variables("shared", AGENT, {})
     )
-    return TurnSession(conversation, (), identity, AgentRepository(database, AGENT), changes, knowledge=knowledge)
+    repository = AgentRepository(database, AGENT)
+    return TurnSession(
+        conversation, (), identity, repository, changes, StepJournal(repository.inbox, 0, uuid4()), knowledge=knowledge
+    )
 
 
 async def _fill(database: Database, documents: int, chance: random.Random) -> None:

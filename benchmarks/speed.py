@@ -6,7 +6,7 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -63,12 +63,12 @@ class Measured:
     p99_ms: float
 
 
-def medians(rounds: Mapping[str, list[Round]]) -> dict[str, Measured]:
+def medians(rounds: Mapping[str, Sequence[Round]]) -> dict[str, Measured]:
     """Build the medians of the rounds of each agent."""
     return {kind: _measured(ours, rounds[RAW]) for kind, ours in rounds.items()}
 
 
-def _measured(ours: list[Round], raw: list[Round]) -> Measured:
+def _measured(ours: Sequence[Round], raw: Sequence[Round]) -> Measured:
     pairs = list(zip(ours, raw, strict=True))
     latencies = sorted(latency for round_ in ours for latency in round_.latencies_ms)
     return Measured(

@@ -22,6 +22,10 @@ from .contracts import (
     Stream as Stream,
     StreamHandle as StreamHandle,
 )
+from .domain.cards import (
+    AgentCard as AgentCard,
+    Capability as Capability,
+)
 from .exceptions import (
     ConfigError as ConfigError,
     CoReasonError as CoReasonError,
@@ -42,8 +46,10 @@ from .runtime import (
     PeerAnswer as PeerAnswer,
     PeerEvent as PeerEvent,
     Peers as Peers,
+    Retry as Retry,
     agent as agent,
     command as command,
+    subscribe as subscribe,
 )
 from .testing import (
     AgentTester as AgentTester,

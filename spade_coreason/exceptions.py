@@ -12,6 +12,8 @@ CoReasonError
 │   ├── MemoryFileError          an interaction memory file is damaged; it is left unchanged.
 │   └── MemoryFullError          the interaction memory of a conversation has reached its limit.
 ├── AgentProcessError            the process of an agent with `isolation: process` ended during a turn.
+├── StepUncertainError           a durable step was cut off, and must not run again by itself.
+├── StepMismatchError            a durable step has other arguments than in an earlier run of the turn.
 ├── KnowledgeError               a document cannot be added to the knowledge of an agent.
 ├── ModelError                   a model did not return a usable completion or result.
 ├── ContextTooLongError          the context of a request is longer than the language model accepts (llm).
@@ -170,6 +172,41 @@ class AgentProcessError(CoReasonError):
         super().__init__(f"{jid}: its process {problem}")
         self.jid = jid
         self.problem = problem
+
+
+class StepUncertainError(CoReasonError):
+    """The durable step `name` was cut off in an earlier run of the turn, and was declared with `on_uncertain="fail"`.
+
+    Its function may have had its effect. `number` is the use of the name within the turn. `key` is the idempotency key that the
+    function was given.
+    """
+
+    def __init__(self, name: str, number: int, key: str) -> None:
+        super().__init__(
+            f"the durable step {name!r} (use {number}) was cut off in an earlier run, so its effect is uncertain and it"
+            f" does not run again; find out by its idempotency key {key} whether it took effect"
+        )
+        self.name = name
+        self.number = number
+        self.key = key
+
+
+class StepMismatchError(CoReasonError):
+    """The durable step `name` has other arguments than in an earlier run of the turn, so its stored result does not fit.
+
+    `number` is the use of the name within the turn. `stored` and `given` are the first characters of the SHA-256 of the
+    arguments. The turn fails, even if the agent catches this error.
+    """
+
+    def __init__(self, name: str, number: int, stored: str, given: str) -> None:
+        super().__init__(
+            f"the durable step {name!r} (use {number}) was stored with the arguments {stored} and now has {given}; give it"
+            " arguments that are the same in every run of a turn, and steps that run at once names of their own"
+        )
+        self.name = name
+        self.number = number
+        self.stored = stored
+        self.given = given
 
 
 class KnowledgeError(CoReasonError):

@@ -58,7 +58,9 @@ from .exceptions import ConfigError, PeerError
 from .llm import FakeFailure, FakeModel, FakeReply, FakeToolCall, ModelRequest, Reply, error, stream, tool_call
 from .memory import AgentInteractionMemory, Embedder, Summariser, TokenCounter
 from .runtime import (
+    AgentFinder,
     AgentParts,
+    AgentRuntime,
     FetchedFile,
     InboundGateway,
     InterceptorSource,
@@ -71,12 +73,14 @@ from .runtime import (
     OutboundMessage,
     PeerAnswer,
     PeerEvent,
+    PlatformDirectory,
     Policy,
     Progress,
     Retention,
     Runner,
     RunnerTimings,
     SendMessages,
+    TopicStore,
     UnknownClientFeatures,
     UploadFile,
     build_agent,
@@ -340,7 +344,9 @@ class AgentTester:
         agent: The agent under test: a class, a factory or an instance. The parameters of its constructor are filled as in a
             configuration. Entry raises ConfigError if they are wrong.
         jid: The bare JID of the agent.
-        peers: Further agents, by JID or by name on the agent's domain.
+        peers: Further agents, by JID or by name on the agent's domain. `peers.find` finds all agents of the tester.
+        topics: The agent that is the topic broker of all others, by JID or by name: `peers={"topics": TopicBroker}` and
+            `topics="topics"`. On entry it knows all their subscriptions.
         options: Keyword arguments for the constructor of `agent`.
         manifest: The manifest of `agent`, or its file, as `manifest` of a configuration.
         model: The language model of all agents, or of each by its JID or name. An agent that a mapping leaves out may ask
@@ -371,6 +377,7 @@ class AgentTester:
         *,
         jid: str = "agent@localhost",
         peers: Mapping[str, Any] | None = None,
+        topics: str | None = None,
         options: Mapping[str, Any] | None = None,
         manifest: AgentDefinition | str | os.PathLike[str] | None = None,
         model: FakeModel | Mapping[str, FakeModel] | None = None,
@@ -398,6 +405,7 @@ class AgentTester:
         self._embedder, self._summariser, self._count_tokens = embedder, summariser, count
         peer_specs = {self._complete_jid(peer): spec for peer, spec in (peers or {}).items()}
         self._agent_specs = {jid: agent, **peer_specs}
+        self._topic_broker = None if topics is None else self._complete_jid(topics)
         self._models = self._assign_models(model)
         self._options = {jid: dict(options or {})}
         self._policy = policy or Policy()
@@ -414,9 +422,11 @@ class AgentTester:
         self._upload = upload or self._files.upload
         self._devices = LocalClientFeatures(client_features)
         self._database: Database | None = None
+        self._platform_directory = PlatformDirectory()
         self._memories: dict[str, AgentInteractionMemory] = {}
         self.runners: dict[str, Runner] = {}
         self.gateways: dict[str, InboundGateway] = {}
+        self.runtimes: dict[str, AgentRuntime] = {}
         self.built_agents: dict[str, Agent] = {}
 
     async def __aenter__(self) -> AgentTester:
@@ -593,11 +603,20 @@ class AgentTester:
         await self._network.wait_until_delivered()
 
     async def settled(self) -> None:
-        """Wait until no turn runs or waits, all messages have arrived, and the compaction of windows has finished."""
-        while self._network.in_flight_count or any(runner.turns_in_flight for runner in self.runners.values()):
-            for runner in self.runners.values():
-                await runner.wait_until_idle()
-            await self._network.wait_until_delivered()
+        """Wait until no turn runs or waits, all messages have arrived, and the compaction of windows has finished.
+
+        No item of a topic is on its way to an agent then. One that an agent did not take waits for its next attempt.
+        """
+        brokers: list[TopicStore] = [runtime.parts.topic_store for runtime in self.runtimes.values()]
+        while True:
+            while self._network.in_flight_count or any(runner.turns_in_flight for runner in self.runners.values()):
+                for runner in self.runners.values():
+                    await runner.wait_until_idle()
+                await self._network.wait_until_delivered()
+            busy = next((broker for broker in brokers if broker.is_busy(self._agent_specs)), None)
+            if busy is None:
+                break
+            await busy.wait_for_change()
         for runner in self.runners.values():
             await runner.history_windows.wait_until_idle()
         self._raise_model_problem()
@@ -639,6 +658,7 @@ class AgentTester:
     async def _open(self) -> None:
         url = self._database_url or f"sqlite+aiosqlite:///{self._directory}/platform.db"
         self._database = await open_database(url, "off")
+        self._platform_directory = PlatformDirectory()
         for jid, agent_spec in self._agent_specs.items():
             self._build_runner(jid, agent_spec, self._database)
         for jid, runner in self.runners.items():
@@ -648,6 +668,10 @@ class AgentTester:
         for jid, runner in self.runners.items():
             self._network.attach(jid, partial(receive_stanza, self.gateways[jid], jid))
             runner.send_unsent()
+        for runtime in self.runtimes.values():
+            runtime.announcement.start()
+        for runtime in self.runtimes.values():
+            await runtime.announcement.wait_until_tried()
 
     def _build_runner(self, jid: str, agent_spec: Any, database: Database) -> None:
         send = self._network.build_sender(f"{jid}/{_AGENT_RESOURCE}")
@@ -661,6 +685,8 @@ class AgentTester:
             embedder=self._embedder,
             clock=self._clock,
             trusted_agents=TrustedAgents(self._agent_specs),
+            finder=AgentFinder(jid, self._platform_directory),
+            topic_broker=self._topic_broker,
         )
         with self._install_model(jid):
             agent = self.built_agents[jid] = self._build_agent(jid, agent_spec, parts)
@@ -674,7 +700,14 @@ class AgentTester:
             count_tokens=self._count_tokens,
             interceptors=[make_interceptor(source, "interceptors", jid, Path.cwd()) for source in self._interceptors],
         )
-        self.runners[jid], self.gateways[jid] = runtime.runner, runtime.gateway
+        self.runtimes[jid], self.runners[jid], self.gateways[jid] = runtime, runtime.runner, runtime.gateway
+        self._platform_directory.add(
+            jid,
+            agent.manifest,
+            runtime.gateway.access_requests,
+            lambda: not runtime.runner.control.is_paused,
+            lambda: runtime.runner.turns_in_flight,
+        )
         self._network.detach(jid)
 
     def _build_agent(self, jid: str, agent_spec: Any, parts: AgentParts) -> Agent:
@@ -729,6 +762,8 @@ class AgentTester:
 
     async def _close(self, grace_s: float) -> None:
         runners, self.runners = self.runners, {}
+        runtimes, self.runtimes = self.runtimes, {}
+        await asyncio.gather(*(runtime.announcement.close() for runtime in runtimes.values()))
         await asyncio.gather(*(runner.drain(grace_s) for runner in runners.values()))
         for jid in runners:
             self._network.detach(jid)

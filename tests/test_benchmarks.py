@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from benchmarks.exchange.measurement import ExchangeRound, find_kinds, measure_medians, targets
+from benchmarks.exchange.pair import ask_in_turn
 from benchmarks.memory import WAYS
 from tests.support.servers import prosody
 from tests.support.servers.requirements import require
@@ -32,6 +36,54 @@ def test_a_quick_run_measures_every_agent_beside_the_others(tmp_path: Path) -> N
     assert figures["speed"]["prosody"]["version"].startswith("Prosody ")
     for target in figures["speed"]["prosody"]["targets"]:
         assert f"{'✓' if target['is_reached'] else '✗'} {target['name']}" in done.stdout
+
+
+def test_a_quick_run_measures_asks_between_agents_beside_others(tmp_path: Path) -> None:
+    require("Prosody", prosody.installed())
+    done = benchmarks(
+        *("--only", "exchange", "--server", "prosody", "--pairs", "SPADE", "hosted", "hosted, a stream", "local"),
+        *("--json", str(tmp_path / "figures.json")),
+    )
+    assert done.returncode == 0, done.stderr
+    exchange = json.loads((tmp_path / "figures.json").read_text())["exchange"]["prosody"]
+    assert set(exchange["measured"]) == {"slixmpp", "SPADE", "hosted", "hosted, a stream", "local"}
+    assert all(value > 0 for figures in exchange["measured"].values() for value in figures.values())
+    assert all(len(round_["latencies_ms"]) == 10 for rounds in exchange["rounds"].values() for round_ in rounds)
+    assert "✓ peers.ask" in done.stdout or "✗ peers.ask" in done.stdout
+
+
+def test_a_peer_that_is_not_installed_is_skipped_with_a_line(tmp_path: Path) -> None:
+    found, missing = find_kinds(["A2A", "hosted", "AutoGen"], tmp_path / "no-python")
+    assert found == ["slixmpp", "hosted"]
+    assert missing == [
+        f"{name} is not compared: it is not installed; `make bench-peers` installs it" for name in ("A2A", "AutoGen")
+    ]
+
+
+def test_an_exchange_is_compared_within_each_round() -> None:
+    def rounds(*answers_per_s: float) -> list[ExchangeRound]:
+        return [ExchangeRound(value, 100.0, [1.0, 2.0, 3.0], asker_cpu_us=60.0) for value in answers_per_s]
+
+    measured = {"slixmpp": rounds(100, 1000, 10), "hosted": rounds(60, 600, 9), "local": rounds(240, 1800, 36)}
+    assert measure_medians(measured)["hosted"].answers_ratio == 0.6
+    assert [(target.value, target.is_reached) for target in targets("prosody", measured)] == [
+        (0.6, True),
+        (1.0, True),
+        (4, True),
+    ]
+    slower = {**measured, "A2A": rounds(20, 200, 3), "AutoGen": rounds(60, 600, 9)}
+    assert [target.name.rpartition(" ")[2] for target in targets("prosody", slower) if not target.is_reached] == ["A2A"]
+    assert "AutoGen" not in "".join(target.name for target in targets("prosody", slower))
+    assert "AutoGen" in "".join(target.name for target in targets("ejabberd", slower))
+
+
+async def test_a_pair_that_answers_another_question_ends_the_measurement() -> None:
+    async def answer(text: str) -> str:
+        return text.replace("Question 2", "Question 1")
+
+    assert len(await ask_in_turn(answer, [1, 3])) == 2
+    with pytest.raises(RuntimeError, match="asked 'Question 2"):
+        await ask_in_turn(answer, [1, 2, 3])
 
 
 def test_a_quick_run_measures_what_further_agents_cost(tmp_path: Path) -> None:

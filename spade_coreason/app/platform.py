@@ -28,9 +28,11 @@ from ..runtime import (
     AgentParts,
     AgentRuntime,
     CrashGuard,
+    FanOutLimit,
     InterceptorSource,
     Isolation,
     OnConversationEnd,
+    PlatformDirectory,
     PlatformStatus,
     Runner,
     Transport,
@@ -44,10 +46,11 @@ from ..runtime import (
     make_interceptor,
 )
 from ..storage import Database, RunningRequests, index_outdated_passages, open_database, record_crash
-from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error
+from ..xmpp import BackOff, HostedAgent, LocalExchange, LocalServer, ServerEndpoint, describe_start_error
 from .factories import (
     build_access_policy,
     build_embedder,
+    build_finder,
     build_memory_limits,
     build_policy,
     build_room_configs,
@@ -126,8 +129,11 @@ class Platform:
         self._embedder: Embedder | None = None
         self._crash_guard: CrashGuard | None = None
         self._upload_warnings: defaultdict[str, UploadWarnings] = defaultdict(UploadWarnings)
+        self._fan_out = FanOutLimit(settings.peers.requests_per_root)
+        self._local_exchange = LocalExchange() if settings.peers.local == "direct" else None
         self._checked_upload_domains: set[str] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
+        self._directory = PlatformDirectory()
 
     async def __aenter__(self) -> Platform:
         try:
@@ -297,8 +303,14 @@ class Platform:
             register=needs_registration,
             avatar=load_avatar(settings, place),
             rooms=build_room_configs(self.settings, settings),
+            local_exchange=self._local_exchange,
+            directory=self._directory if settings.directory else None,
         )
         agent = host.runtime.agent
+        if not settings.directory:
+            self._directory.add(
+                jid, agent.manifest, host.runtime.gateway.access_requests, host.takes_requests, host.count_turns
+            )
         self.agents[jid] = host
         self.runners[jid] = host.runtime.runner
         self._knowledge[jid] = host.runtime.parts.knowledge
@@ -317,6 +329,9 @@ class Platform:
             embedder=self._embedder,
             trusted_agents=build_trusted_agents(self.settings, settings),
             upload_warnings=self._upload_warnings[jid_domain(jid)],
+            fan_out=self._fan_out,
+            finder=build_finder(self.settings, settings, self._directory),
+            topic_broker=self.settings.peers.topics,
         )
         agent = self._load_agent(place, settings, parts)
         memory = self.settings.memory_of(settings)

@@ -27,6 +27,7 @@ COMMANDS = {
     "ask": "Ask an agent one question and print its answer.",
     "invite": "Print the address of an agent as a URI and a QR code, to add it from a phone.",
     "status": "Show the state of the running platform and its agents.",
+    "agents": "List the agents of the running platform with their capabilities.",
     "check": "Check a configuration without changing anything.",
     "init": "Create a project with an agent, a configuration and a test.",
     "conversations": "List conversations and their states.",

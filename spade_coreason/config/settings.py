@@ -43,6 +43,8 @@ from .setting_types import (
 )
 
 _QUOTAS = Quotas()
+DIRECTORY_AGENT = "spade_coreason.app.directory_agent:DirectoryAgent"
+"""The code of an agent with `directory: true`."""
 Mode = Literal["auto", "embedded", "prosody", "external"]
 
 
@@ -445,6 +447,25 @@ class QuotaSettings(Section):
         )
 
 
+class PeerSettings(Section):
+    """Requests between agents."""
+
+    local: Literal["direct", "wire"] = "direct"
+    """The way of messages between agents of this platform.
+
+    - direct: from one agent to the other, as soon as both are online
+    - wire: over the server, as all other messages
+    """
+    requests_per_root: Annotated[int, NotBool, Field(ge=1)] = 10_000
+    """The number of requests between agents to which one request of a person or a program may lead."""
+    topics: Person | None = None
+    """The topic broker of the agents, for `@subscribe` and `peers.publish`: an agent of this platform or of another one."""
+    directories: tuple[Person, ...] = ()
+    """The directory agents of other platforms, a list of JIDs. `peers.find` asks them for their agents, besides those of this
+    platform.
+    """
+
+
 class RoomSettings(Section):
     """A room (XEP-0045) that an agent joins, and the messages that it answers there."""
 
@@ -474,6 +495,10 @@ class AgentSettings(Section):
     """The address of the agent. With a resource (`echo@localhost/desk`) the agent always uses that one."""
     agent: AgentName
     """The code of the agent, as `module:attribute`: a class, a function that makes the agent, or the agent itself."""
+    directory: bool = False
+    """Make this the directory of the platform, without a key `agent`. It tells people and other platforms which agents they may
+    talk to.
+    """
     password: SecretStr | None = None
     """The password of the account, from the environment: `"${ECHO_PASSWORD}"`. Default on a local server: the platform
     generates one.
@@ -508,6 +533,20 @@ class AgentSettings(Section):
     """
     memory_mb: Annotated[int, NotBool, Field(ge=128)] | None = None
     """With `isolation: process`, the memory in MiB above which that process is ended. Default: no limit."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _set_directory_agent(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or values.get("directory") is not True:
+            return values
+        given = [key for key in ("agent", "options", "manifest") if values.get(key) is not None]
+        if given == ["agent"] and values["agent"] == DIRECTORY_AGENT:
+            return values
+        if given:
+            raise ValueError(f"directory: true needs no {given[0]}; remove it, or remove directory: true")
+        if values.get("isolation", "none") != "none":
+            raise ValueError("a directory needs the process of the platform; remove isolation")
+        return {**values, "agent": DIRECTORY_AGENT}
 
     @model_validator(mode="after")
     def _require_process_for_memory(self) -> AgentSettings:
@@ -545,6 +584,7 @@ class Settings(Section):
     limits: LimitSettings = LimitSettings()
     access: AccessSettings = AccessSettings()
     quotas: QuotaSettings = QuotaSettings()
+    peers: PeerSettings = PeerSettings()
     interceptors: tuple[ImportName, ...] = ()
     """The interceptors of all agents, as `module:attribute`, in their order: classes, functions that make one, or instances."""
     agents: tuple[AgentSettings, ...] = ()

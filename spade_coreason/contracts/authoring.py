@@ -7,7 +7,7 @@ An agent that needs nothing but the seed may annotate `SessionHandle` and `Respo
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from .manifest import AgentDefinition
@@ -17,6 +17,9 @@ from .session import Interaction
 
 VariableScope: TypeAlias = Literal["conversation", "person", "agent"]
 """The holder of a variable: one conversation, one person in all conversations with the agent, or the agent itself, for all."""
+
+OnUncertain: TypeAlias = Literal["retry", "fail"]
+"""The rule for a durable step that was cut off: it runs again, or raises an error."""
 
 
 @runtime_checkable
@@ -66,6 +69,24 @@ class Session(SessionHandle, Protocol):
 
         Raise ValueError, which names the key, if `value` is not JSON, or the key is reserved or no text; nothing is changed
         then. Raise RuntimeError once `assist` has returned.
+        """
+        ...
+
+    async def run_once(self, name: str, function: Callable[..., Any], *args: Any, on_uncertain: OnUncertain = "retry") -> Any:
+        """Run a durable step: call `function(*args)`, and store its result before this returns it.
+
+        If the turn is interrupted and runs again, the stored result is returned, and the function is not called. `function` may
+        be a coroutine function. Arguments and result are JSON values; the result comes back as JSON, so a tuple as a list.
+
+        A further call with the same name is the next use of this name, and a step of its own. If the function has a parameter
+        `idempotency_key`, it gets a text that is the same in every run of this step.
+
+        A step that raises is not stored. One that was cut off is uncertain: "retry" calls the function again, with the same
+        key. "fail" stores the intention first, and raises StepUncertainError in the next run, also if the function raised.
+
+        Raise ValueError, which names the step, if an argument or the result is not JSON, or the result has more than 1 MiB.
+        Raise StepMismatchError if an earlier run gave other arguments; the turn then fails. Raise StoreError if the result
+        cannot be stored, and RuntimeError once `assist` has returned.
         """
         ...
 

@@ -53,6 +53,11 @@ class ReceivedRequest(Protocol):
         ...
 
     @property
+    def chain(self) -> Sequence[str]:
+        """The agents that the request has passed through (bare JIDs), the first one first, as the last of them reports it."""
+        ...
+
+    @property
     def root_sender(self) -> str:
         """The bare JID of the person it goes back to, if agents that are trusted passed it on; else ""."""
         ...

@@ -14,8 +14,11 @@ from referencing.exceptions import Unresolvable
 _MAX_HEAD_CHARACTERS, _MAX_TAIL_CHARACTERS = 120, 160
 
 
-def find_problem(value: Any, schema: dict[str, Any]) -> str | None:
-    """Return the most telling mistake with its place in the value, or None. A mistake in the schema itself is one too."""
+def find_problem(value: Any, schema: dict[str, Any], root: str = "payload") -> str | None:
+    """Return the most telling mistake with its place in the value, or None. A mistake in the schema itself is one too.
+
+    `root` is the name of the whole value.
+    """
     validator = validator_for(schema, default=Draft202012Validator)
     try:
         validator.check_schema(schema)
@@ -30,7 +33,7 @@ def find_problem(value: Any, schema: dict[str, Any]) -> str | None:
     if error is None:
         return None
     place = ".".join(str(step) for step in error.absolute_path)
-    return f"{place or 'payload'}: {_shorten(error.message)}"
+    return f"{place or root}: {_shorten(error.message)}"
 
 
 def _shorten(message: str) -> str:

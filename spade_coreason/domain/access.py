@@ -68,6 +68,12 @@ class AccessPolicy:
         )
 
     @property
+    def admitted(self) -> frozenset[str]:
+        """The JIDs and domains that may talk to the agent at this moment; "*" for everyone."""
+        contacts = self.contacts if self._has_roster else ()
+        return self._allow.union(self.operators, self.approved, contacts)
+
+    @property
     def accepts_invitations(self) -> bool:
         """True if at least one room may invite the agent."""
         return bool(self._rooms)

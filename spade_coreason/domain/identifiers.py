@@ -19,6 +19,8 @@ INBOX_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:inbox")
 
 THREAD_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:thread")
 
+STEP_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:step")
+
 EXPORT_SCHEMA = "ai.coreason.export"
 """The schema that an export of a person's data names."""
 
@@ -77,6 +79,14 @@ def digest_request(payload: Mapping[str, Any], capability: object) -> bytes:
     """Return a hash of what a request asks: its payload, and the capability that it names."""
     asked = json.dumps([payload, capability], ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(asked.encode()).digest()[:16]
+
+
+def derive_step_key(request: UUID, name: str, number: int) -> UUID:
+    """Derive the idempotency key of a durable step, the same in every run of its request.
+
+    `request` is the inbox key of the request. `number` counts the uses of the name within its turn.
+    """
+    return uuid5(STEP_NAMESPACE, f"{request}\0{number}\0{name}")
 
 
 def derive_thread(session: UUID, peer: str) -> str:

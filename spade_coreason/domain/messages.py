@@ -11,6 +11,7 @@ from pydantic_core import from_json, to_json
 
 from ..contracts import ClientCapabilities, DataBlock, ThinkingBlock, UserErrorBlock
 from .jid import bare_jid
+from .topics import DEAD_LETTER_METADATA, ITEM_METADATA
 from .value import value
 
 
@@ -140,6 +141,8 @@ MAX_ID_CHARACTERS = 1024
 
 PARENT_THREAD = "parent_thread"
 ROOT_SENDER = "root_sender"
+CHAIN = "chain"
+DEADLINE = "deadline"
 
 # Metadata of a request that only the platform may set.
 RESERVED_METADATA = frozenset(
@@ -156,12 +159,16 @@ RESERVED_METADATA = frozenset(
         "delayed_since",
         "hops",
         ROOT_SENDER,
+        CHAIN,
+        DEADLINE,
         "room",
         "nickname",
         "occupant",
         "operator",
         "preferred_language",
         "language_tag",
+        *ITEM_METADATA,
+        DEAD_LETTER_METADATA,
     }
 )
 
@@ -180,12 +187,14 @@ class RequestContext(NamedTuple):
     """The bare JID of the person it goes back to, as the agent that passed it on reports it; "" if no agent did."""
     chain: tuple[str, ...] = ()
     """The agents that the request has passed through (bare JIDs), the first one first, as the last of them reports it."""
-    remaining_ms: int | None = None
-    """The time in which the sender needs the whole reply, counted from the arrival; None without a limit."""
+    deadline: float = 0.0
+    """The time (in seconds since 1970) at which the sender stops waiting for the reply; 0 without a limit."""
     accepts_batches: bool = False
     """True if the sender reads messages with several events."""
     wants_thoughts: bool = False
     """True if the sender wants the thoughts of the agent among the events."""
+    hides_person: bool = False
+    """True if an agent that is not trusted passed the request on, so that the person behind it is not known."""
 
 
 NO_CONTEXT = RequestContext()
@@ -221,7 +230,7 @@ class InboundRequest:
     is_text_only: bool = False
     """True if the payload is only a text. An agent gets a copy of it and so cannot change it."""
     context: RequestContext = NO_CONTEXT
-    """What only a program sends beside its request."""
+    """The part that only a program sends."""
     archive_id: str = ""
     """The id that our own server gives a request without an id (XEP-0359)."""
     owner: str = field(kw_only=True)
@@ -232,6 +241,11 @@ class InboundRequest:
     """The nickname of the sender in a room."""
 
     @property
+    def person(self) -> str:
+        """The bare JID whose variables the request may use: the person it goes back to, else the owner; "" if not known."""
+        return "" if self.context.hides_person else self.root_owner
+
+    @property
     def reply_address(self) -> str:
         """The address for a reply in text. The bare JID of a person reaches them also on another device."""
         return self.address or self.owner
@@ -240,6 +254,11 @@ class InboundRequest:
     def hops(self) -> int:
         """The number of agents that passed the request on, as the last of them reports it."""
         return self.context.hops
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The agents that the request has passed through (bare JIDs), the first one first."""
+        return self.context.chain
 
     @property
     def root_sender(self) -> str:

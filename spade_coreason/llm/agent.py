@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from ..concurrency import DaemonThreads
 from ..contracts import AgentDefinition, AgentRequest, InlineToolDefinition, ResponseHandler, SessionHandle
 from ..domain.history import turn_text
+from ..domain.messages import ROOT_SENDER
 from ..domain.translation import translate
 from ..exceptions import ConfigError, CoReasonError, ModelError
 from ..memory import AgentInteractionMemory, TokenCounter, Usage, counter_for
@@ -200,8 +201,9 @@ class LLMAgent:
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         """Answer one request. When cancelled, close the request to the model and cancel its tools."""
         name = self._manifest.metadata.name
-        turn_usage = TurnUsage(name, self._model.models[0])
-        meter = BudgetMeter(self._budgets, self._usage, turn_usage, session.identity.id, _conversation_id(request, session))
+        turn_usage = TurnUsage(name, self._model.models[0], session)
+        person = str(request.metadata.get(ROOT_SENDER, session.identity.id))  # a budget counts for them, whoever asks for them
+        meter = BudgetMeter(self._budgets, self._usage, turn_usage, person, _conversation_id(request, session))
         guard = self._guardrails.for_turn(name, response, meter)
         try:
             await self._answer(request, session, response, guard, meter)
@@ -282,7 +284,7 @@ class LLMAgent:
             tools += build_memory_tools(self._memory, _conversation_id(request, session))
         if self._peers is not None and self._agents:
             tools.append(build_ask_agent_tool(self._peers, self._agents, self._limits.tool_timeout_s))
-        return Toolbox(tools, self._limits)
+        return Toolbox(tools, self._limits, session)
 
 
 def _model_name(manifest: AgentDefinition, stand_in: StandIn | None) -> str:

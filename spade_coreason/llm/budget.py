@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from pydantic import Field
 
-from ..contracts import CloudEvent, ResponseHandler
+from ..contracts import CloudEvent, ResponseHandler, SessionHandle
+from ..domain.text import replace_lone_surrogates
 from ..domain.translation import translate
 from ..exceptions import CoReasonError, ModelError
 from ..memory import USAGE_EVENT, Usage
+from .handlers import run_once
 from .model.client import CompletionRequest
 from .model.completion import Completion
 from .model.fallback import CompletionListener, ModelWithFallback
@@ -27,10 +29,11 @@ CountTokens: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], int]
 class TurnUsage:
     """The usage of one turn, counted while the turn runs. `report` records it with the Interaction."""
 
-    def __init__(self, agent: str, model: str) -> None:
+    def __init__(self, agent: str, model: str, session: SessionHandle) -> None:
         self._agent = agent
         self.model = model
         """The model of the last completion."""
+        self._session = session
         self.requests = 0
         self.tool_calls = 0
         self._token_counts: Counter[str] = Counter()
@@ -42,41 +45,68 @@ class TurnUsage:
         return self._token_counts["total_tokens"]
 
     async def complete(
-        self, model: ModelWithFallback, request: CompletionRequest, listener: CompletionListener, count_tokens: CountTokens
+        self,
+        step: str,
+        model: ModelWithFallback,
+        prepare: Callable[[], Awaitable[CompletionRequest]],
+        listener: CompletionListener,
+        count_tokens: CountTokens,
     ) -> Completion:
-        """Call `model.complete` and count its tokens.
+        """Call `model.complete` with the request that `prepare` makes, as a durable step, and count its tokens.
 
-        The server's count is used if it sends one, else an estimate from the messages and the received text.
+        In a turn that runs again, a completion of the earlier run comes from the journal, and the model is not asked. Then
+        `listener` receives its text at once, and its tokens count as those of this turn. The server's count is used if it
+        sends one, else an estimate from the messages and the received text.
         """
+        cost: Counter[str] = Counter()
+        completions: list[Completion] = []
 
-        def add_estimate() -> None:
-            self._add_estimate(count_tokens(request.messages), listener.received_characters)
+        def add_cost(**counts: int) -> None:
+            cost.update(counts)
+            self._token_counts.update(counts)
 
-        def add_lost_attempt() -> None:
-            if listener.received_characters:  # an attempt without any text costs nothing
+        async def ask(idempotency_key: str) -> dict[str, Any]:
+            request = await prepare()
+            has_estimate = False
+
+            def add_estimate() -> None:
+                nonlocal has_estimate
+                prompt, answer = count_tokens(request.messages), listener.received_characters // _CHARACTERS_PER_TOKEN
+                add_cost(prompt_tokens=prompt, completion_tokens=answer, total_tokens=prompt + answer)
+                has_estimate = self._is_estimated = True
+
+            def add_lost_attempt() -> None:
+                if listener.received_characters:  # an attempt without any text costs nothing
+                    add_estimate()
+
+            self.requests += 1
+            try:
+                completion = await model.complete(request, listener, add_lost_attempt)
+            except ModelError:
+                add_lost_attempt()
+                raise
+            except BaseException:  # the usage comes at the end, which was not reached
                 add_estimate()
+                raise
+            if completion.usage:
+                add_cost(**completion.usage)
+            else:
+                add_estimate()
+            completions.append(completion)
+            stored = {"completion": completion.dump(), "tokens": dict(cost), "estimated": has_estimate}
+            return cast(dict[str, Any], replace_lone_surrogates(stored))
 
+        stored = await run_once(self._session, step, ask)
+        if completions:
+            return completions[0]
         self.requests += 1
-        try:
-            completion = await model.complete(request, listener, add_lost_attempt)
-        except ModelError:
-            add_lost_attempt()
-            raise
-        except BaseException:  # the usage comes at the end, which was not reached
-            add_estimate()
-            raise
-        if completion.usage:
-            self._token_counts.update(completion.usage)
-        else:
-            add_estimate()
+        self._token_counts.update(stored["tokens"])
+        self._is_estimated = self._is_estimated or stored["estimated"]
+        completion = Completion.load(stored["completion"])
+        listener.start()
+        if completion.text:
+            await listener.on_text(completion.text)
         return completion
-
-    def _add_estimate(self, prompt_tokens: int, received_characters: int) -> None:
-        completion_tokens = received_characters // _CHARACTERS_PER_TOKEN
-        self._token_counts.update(
-            prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, total_tokens=prompt_tokens + completion_tokens
-        )
-        self._is_estimated = True
 
     async def report(self, response: ResponseHandler) -> None:
         """Emit the usage, if a model was asked."""

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+from uuid import uuid4
+
 from ..contracts import Interaction, Response, ResponseHandler, Session, SessionHandle, Stream, StreamHandle
+from ..domain.json_text import dump_json
+from ..runtime import MAX_RESULT_BYTES
+
+T = TypeVar("T")
 
 _SUBSTITUTE_TURNS = 20
+_RESERVED_BYTES = 1024  # of a stored result, for what stands around it
 
 
 async def load_window(session: SessionHandle) -> list[Interaction]:
@@ -16,6 +25,28 @@ def end_episode(session: SessionHandle) -> None:
     """End the episode of the conversation. A session of the seed has no episodes."""
     if isinstance(session, Session):
         session.end()
+
+
+async def run_once(session: SessionHandle, name: str, function: Callable[[str], Awaitable[T]], *args: str) -> T:
+    """Run a durable step: `function` gets its idempotency key, and returns a JSON value. `args` tell what it does.
+
+    A result that is too large to be stored is made again by a later run, with the same key. A session of the seed has no
+    durable steps, so the function runs each time.
+    """
+    if not isinstance(session, Session):
+        return await function(str(uuid4()))
+    results: list[T] = []
+
+    async def run(*args: str, idempotency_key: str) -> dict[str, Any]:
+        results.append(result := await function(idempotency_key))
+        is_small = len(dump_json(result).encode()) <= MAX_RESULT_BYTES - _RESERVED_BYTES
+        return {"result": result} if is_small else {"key": idempotency_key}
+
+    stored = await session.run_once(name, run, *args)
+    if results:
+        return results[0]
+    result: T = stored["result"] if "result" in stored else await function(stored["key"])
+    return result
 
 
 async def show_step(response: ResponseHandler, content: str) -> None:

@@ -54,11 +54,16 @@ class ModelCaller:
         extra_fields = dict(self._extra_fields)
         if not may_call_tools:
             extra_fields["tool_choice"] = "none"
-        await self._meter.check()
-        request = CompletionRequest(self._context.messages(json.dumps(extra_fields, ensure_ascii=False)), extra_fields)
+
+        async def prepare() -> CompletionRequest:
+            await self._meter.check()
+            return CompletionRequest(self._context.messages(json.dumps(extra_fields, ensure_ascii=False)), extra_fields)
+
         turn_usage = self._meter.turn_usage
         try:
-            completion = await turn_usage.complete(self._model, request, self._streamer, self._context.count_message_tokens)
+            completion = await turn_usage.complete(
+                "llm: completion", self._model, prepare, self._streamer, self._context.count_message_tokens
+            )
             turn_usage.model = completion.model
             completion.text = await self._streamer.finish(is_truncated=completion.finish_reason == "length")
         except ModelError as error:

@@ -17,7 +17,8 @@ class ErasureReport:
     """Counts of the records that were deleted from the stores of one agent.
 
     `memories` counts conversations in its interaction memory. `documents` counts knowledge that belongs to the person or to
-    one of the conversations, turns included. The hashes of `audit_entries` are not deleted.
+    one of the conversations, turns included. The hashes of `audit_entries` are not deleted. `items` that the person published
+    to topics lose its name only.
     """
 
     conversation_ids: tuple[str, ...] = ()
@@ -29,6 +30,8 @@ class ErasureReport:
     documents: int = 0
     audit_entries: int = 0
     incidents: int = 0
+    subscriptions: int = 0
+    items: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -47,6 +50,8 @@ class ErasureReport:
             self.documents + report.documents,
             self.audit_entries + report.audit_entries,
             self.incidents + report.incidents,
+            self.subscriptions + report.subscriptions,
+            self.items + report.items,
         )
 
 

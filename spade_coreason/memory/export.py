@@ -11,7 +11,7 @@ from typing import Any
 from ..contracts.base import format_rfc3339, utc_now
 from ..domain.identifiers import EXPORT_SCHEMA
 from ..domain.preferences import PREFERENCES_SCOPE, Preferences
-from ..storage import MESSAGE_COUNT_SCOPES, AgentRepository, InboxRecord, Incident, Shelf, StoredConversation
+from ..storage import MESSAGE_COUNT_SCOPES, AgentRepository, InboxRecord, Incident, Shelf, StoredConversation, TopicItem
 from .erasure import find_person_records
 from .interaction.store import AgentInteractionMemory
 
@@ -42,14 +42,17 @@ async def export_person(
     - `audit`: the entries of the audit trail about the person.
     - `incidents`: the failures that the person was told of. The exceptions behind them are for the operator: they may contain
       secrets of the agent.
-    - `requests`: the messages of the last seven days that are not finished, or that ended the process.
+    - `topics`: at a topic broker, the `subscriptions` of the person, and the items that it `published`.
+    - `requests`: the messages of the last seven days that are not finished, or that ended the process. Those whose turn was
+      interrupted have its durable `steps`.
     - `finished_requests`: the number of the other messages of the last seven days. Their text is in the turns.
     """
     owner, records, conversation_ids = await find_person_records(repository, owner)
     entries = await memory.aget_entries() if memory is not None else {}
+    topics = await repository.topics.load_of_person(owner)
     preferences = Preferences.from_stored(await repository.load_variables(PREFERENCES_SCOPE, owner))
     requests = [_export_request(record) for record in await repository.inbox.load_received_from(owner)]
-    telling = [request for request in requests if request["state"] != _STATES[-1] or "request" in request]
+    telling = [request for request in requests if request["state"] != _STATES[-1] or request.keys() - {"received_at", "state"}]
     return {
         "schema": EXPORT_SCHEMA,
         "version": VERSION,
@@ -68,6 +71,7 @@ async def export_person(
         "documents": await _export_documents(repository, owner, conversation_ids),
         "audit": [record.entry for record in await repository.audit_trail.load_newest(person=owner)],
         "incidents": [_export_incident(incident) for incident in await repository.incidents.load_of_person(owner)],
+        "topics": {"subscriptions": list(topics.patterns), "published": [_export_item(item) for item in topics.published]},
         "requests": telling,
         "finished_requests": len(requests) - len(telling),
     }
@@ -105,6 +109,11 @@ def _export_request(record: InboxRecord) -> dict[str, Any]:
     for name, text in (("request", record.request), ("answer", record.reply)):
         if text is not None:
             request[name] = _parse_json(text)
+    if record.steps:
+        request["steps"] = [
+            {"name": step.name, "use": step.number, **({} if step.result is None else {"result": _parse_json(step.result)})}
+            for step in record.steps
+        ]
     return request
 
 
@@ -113,6 +122,15 @@ def _export_incident(incident: Incident) -> dict[str, Any]:
         "incident": incident.number,
         "occurred_at": format_rfc3339(incident.occurred_at),
         "conversation_id": incident.conversation_id,
+    }
+
+
+def _export_item(item: TopicItem) -> dict[str, Any]:
+    return {
+        "item_id": item.item_id,
+        "topic": item.topic,
+        "published_at": format_rfc3339(item.published_at),
+        "payload": item.payload,
     }
 
 

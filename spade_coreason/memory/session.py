@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ..contracts import Identity, Interaction, MemoryStrategy
-from ..contracts.authoring import VariableScope
+from ..contracts.authoring import OnUncertain, VariableScope
 from ..domain.history import StoredTurn, parse_interactions, parse_turns, turn_text
+from ..domain.json_text import dump_json
 from ..domain.text import extract_keywords, text_coverage
 from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, AgentRepository, CompactionState, StoredConversation, Variable
 from .conversation import Variables
@@ -60,10 +61,9 @@ class SessionChanges:
         if key in (COMPACTION_VARIABLE, TOKENS_VARIABLE):
             raise ValueError(f'variable "{key}" is reserved for the platform; choose another name')
         try:
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-            _require_text_keys(value)
-            (key + text).encode()  # a lone surrogate cannot be stored
-        except (TypeError, ValueError, RecursionError) as error:
+            key.encode()  # a lone surrogate cannot be stored
+            text = dump_json(value)
+        except ValueError as error:
             raise ValueError(f'variable "{key}": {error}; only JSON values can be stored') from error
         for name in _resolve_scopes(scope):
             self.set(name, key, text)
@@ -104,8 +104,19 @@ class SessionChanges:
                 variables.values[key] = text
 
 
+class StepRunner(Protocol):
+    """The runner of the durable steps of one turn."""
+
+    async def run_once(self, name: str, function: Callable[..., Any], args: Sequence[Any], on_uncertain: OnUncertain) -> Any:
+        """Run a durable step, as `Session.run_once`."""
+        ...
+
+
 class TurnSession:
-    """The `Session` of one turn. `contracts.authoring` documents the methods for agents."""
+    """The `Session` of one turn. `contracts.authoring` documents the methods for agents.
+
+    `person` is the bare JID of the person whose knowledge it searches; "" if it is not known.
+    """
 
     __slots__ = (
         "_changes",
@@ -113,9 +124,11 @@ class TurnSession:
         "_identity",
         "_knowledge",
         "_on_window_read",
+        "_person",
         "_recent_turns",
         "_record",
         "_repository",
+        "_steps",
     )
 
     def __init__(
@@ -125,9 +138,11 @@ class TurnSession:
         identity: Identity,
         repository: AgentRepository,
         changes: SessionChanges,
+        steps: StepRunner,
         *,
         compaction: CompactionState = NO_COMPACTION,
         knowledge: Knowledge | None = None,
+        person: str = "",
         on_window_read: Callable[[], None] = lambda: None,
     ) -> None:
         self._record = record
@@ -136,8 +151,10 @@ class TurnSession:
         self._repository = repository
         self._compaction = compaction
         self._knowledge = knowledge
+        self._person = person
         self._on_window_read = on_window_read
         self._changes = changes
+        self._steps = steps
 
     @property
     def session_id(self) -> str:
@@ -184,7 +201,7 @@ class TurnSession:
             return []
         scored: list[tuple[float, str]] = []
         if self._knowledge is not None:
-            owner = {"person": self._identity.id, "conversation": self._record.conversation_id}
+            owner = {"person": self._person, "conversation": self._record.conversation_id}
             scored = [(hit.score, hit.text) for hit in await self._knowledge.search(query, limit, threshold, **owner)]
         scored += await self._search_turns(extract_keywords(query), threshold)
         scored.sort(key=lambda pair: -pair[0])  # stable: knowledge comes before turns, newer turns before older
@@ -213,6 +230,10 @@ class TurnSession:
         text = self._changes.find(key)
         return default if text is None else json.loads(text)
 
+    async def run_once(self, name: str, function: Callable[..., Any], *args: Any, on_uncertain: OnUncertain = "retry") -> Any:
+        """Run a durable step: call `function(*args)`, and store its result before this returns it."""
+        return await self._steps.run_once(name, function, args, on_uncertain)
+
     def variables(self) -> dict[str, dict[str, str]]:
         """Return the JSON texts of all variables by scope, for an agent in another process."""
         return self._changes.current_values()
@@ -220,21 +241,6 @@ class TurnSession:
     def end(self) -> None:
         """End the episode of the conversation after this turn. The next message opens a new one with the same memory."""
         self._changes.is_ended = True
-
-
-def _require_text_keys(value: object) -> None:
-    """Raise TypeError if an object has keys that are no texts.
-
-    `json.dumps` writes such keys as texts, so that other keys would come back.
-    """
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"the keys of an object must be texts, not {key!r}")
-            _require_text_keys(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            _require_text_keys(inner)
 
 
 def _resolve_scopes(scope: VariableScope | None) -> tuple[VariableScope, ...]:

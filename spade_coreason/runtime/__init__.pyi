@@ -23,6 +23,10 @@ from .commands.model import (
 from .crash_guard import (
     CrashGuard as CrashGuard,
 )
+from .directory import (
+    AgentFinder as AgentFinder,
+    PlatformDirectory as PlatformDirectory,
+)
 from .expiry import (
     OnConversationEnd as OnConversationEnd,
 )
@@ -57,12 +61,16 @@ from .isolation.description import (
     Isolation as Isolation,
     IsolationTimings as IsolationTimings,
 )
-from .peers import (
-    OpenRequests as OpenRequests,
+from .peer_answers import (
     PeerAnswer as PeerAnswer,
     PeerEvent as PeerEvent,
-    Peers as Peers,
     collect_answer as collect_answer,
+)
+from .peers import (
+    FanOutLimit as FanOutLimit,
+    OpenRequests as OpenRequests,
+    Peers as Peers,
+    Retry as Retry,
     command_request as command_request,
     to_request as to_request,
 )
@@ -80,6 +88,15 @@ from .status import (
     AgentCondition as AgentCondition,
     AgentStatus as AgentStatus,
     PlatformStatus as PlatformStatus,
+)
+from .steps import (
+    MAX_RESULT_BYTES as MAX_RESULT_BYTES,
+)
+from .topics.decorator import (
+    subscribe as subscribe,
+)
+from .topics.store import (
+    TopicStore as TopicStore,
 )
 from .transport import (
     PLAIN_PRESENTATION as PLAIN_PRESENTATION,

@@ -46,6 +46,8 @@ class AccessRequests:
         self._refused: dict[str, None] = {}
         self.decided: Signal[[str, bool]] = Signal()
         """Emitted with a bare JID and True when a person is admitted, False when one is rejected."""
+        self.contacts_changed: Signal[[]] = Signal()
+        """Emitted when the server has sent a change of the roster."""
 
     async def load(self) -> None:
         """Load the earlier decisions and refusals, before the agent goes online."""

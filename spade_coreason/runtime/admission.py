@@ -21,6 +21,7 @@ from ..storage import Commit
 from .incidents import IncidentRecorder
 from .interceptors import overrides
 from .mailboxes import LARGE_CHARACTERS, MAX_LARGE_REQUESTS, Mailboxes
+from .peers import describe_chain
 from .quotas import QuotaLimit
 
 log = logging.getLogger(__name__)
@@ -72,10 +73,16 @@ class CapacityLimit(Interceptor):
 
 
 class HopLimit(Interceptor):
-    """Refuses a request that has passed through too many agents."""
+    """Refuses a request that has passed through too many agents, or through the agent `jid` (a bare JID) itself."""
+
+    def __init__(self, jid: str) -> None:
+        self._jid = jid.lower()
 
     def receive(self, request: ReceivedRequest) -> Accept | Refuse:
-        """Refuse a request of more than `MAX_HOPS` hops."""
+        """Refuse a request of more than `MAX_HOPS` hops, or one that came in a circle."""
+        if self._jid in request.chain:
+            chain = describe_chain((*request.chain, self._jid))
+            return Refuse(ErrorCode.BAD_REQUEST, translate("Agents ask each other in a circle: {chain}.", chain=chain))
         if request.hops <= MAX_HOPS:
             return _ACCEPT
         text = translate_plural(
@@ -165,7 +172,7 @@ class Admission:
     ) -> None:
         self._jid = jid
         self._incidents = incidents
-        self._checks = HopLimit().receive, CapacityLimit(mailboxes).receive
+        self._checks = HopLimit(jid).receive, CapacityLimit(mailboxes).receive
         self._checks_for_agent = (*self._checks, quota_limit.receive)
         self._checks_for_commands = (*self._checks, CommandLimit().receive)
         self._receivers = tuple(i.receive for i in interceptors if overrides(i.receive, Interceptor.receive))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ AGENT_REQUIREMENTS = 'an agent has an attribute "manifest" and a coroutine assis
 class Injectables:
     """The arguments that the platform has for the constructor of an agent.
 
-    `peers`, `memory`, `knowledge`, `files` and `usage` are functions, called only if the constructor has a parameter of
-    that name. `manifest` takes precedence over `manifest_file`; without both, it is made from the name and the docstring.
+    `peers`, `memory`, `knowledge`, `files`, `usage` and `topic_store` are functions, called only if the constructor has a
+    parameter of that name. `manifest` takes precedence over `manifest_file`; without both, it is made from the name and the
+    docstring.
     """
 
     manifest: AgentDefinition | None = None
@@ -31,6 +33,7 @@ class Injectables:
     knowledge: Callable[[], object] | None = None
     files: Callable[[], object] | None = None
     usage: Callable[[], object] | None = None
+    topic_store: Callable[[], object] | None = None
 
     @property
     def has_manifest(self) -> bool:
@@ -38,7 +41,7 @@ class Injectables:
         return self.manifest is not None or self.manifest_file is not None
 
 
-INJECTABLE_NAMES = ("manifest", "peers", "memory", "knowledge", "files", "usage")
+INJECTABLE_NAMES = ("manifest", "peers", "memory", "knowledge", "files", "usage", "topic_store")
 
 
 def load_agent(spec: str, *, place: str, project: Path, injectables: Injectables, options: Mapping[str, object]) -> Agent:
@@ -73,7 +76,8 @@ def find_agents(specs: Iterable[tuple[str, str]], project: Path) -> None:
 
 def build_agent(target: object, *, injectables: Injectables, options: Mapping[str, object]) -> Agent:
     """Return the agent of a class, a factory or an instance. `ConfigError` as for `load_agent`."""
-    name = getattr(target, "__name__", type(target).__name__)
+    named = target.func if isinstance(target, partial) else target
+    name = getattr(named, "__name__", type(named).__name__)
     return _AgentSpec(str(name), "", Path.cwd(), injectables, options).build(target)
 
 
@@ -246,6 +250,7 @@ def _describe_type(agent: object) -> str:
 
 
 def _manifest_of(target: Any, spec: str) -> AgentDefinition:
+    target = target.func if isinstance(target, partial) else target
     name = getattr(target, "__name__", None) or spec.rpartition(":")[2]
     # The docstring of the class itself, because that of a base class does not describe it. A dataclass without a docstring
     # has its signature there.

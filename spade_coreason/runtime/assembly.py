@@ -16,14 +16,18 @@ from ..storage import AgentRepository, Database, KnowledgeRepository
 from .access_requests import AccessRequests
 from .agent_factory import Injectables
 from .crash_guard import CrashGuard
+from .directory import AgentFinder
 from .expiry import OnConversationEnd
 from .files import FetchFile, Files, UploadFile, UploadWarnings, fetch, refuse_upload
 from .gateway import InboundGateway
 from .known_people import KnownPeople
 from .languages import PersonLanguages
-from .peers import OpenRequests, Peers
+from .peers import FanOutLimit, OpenRequests, Peers
 from .policy import Policy
 from .runner import Runner
+from .topics.announcement import SubscriptionAnnouncement
+from .topics.decorator import subscriptions_of
+from .topics.store import TopicStore
 from .transport import Transport
 
 
@@ -32,7 +36,9 @@ class AgentParts:
 
     `jid` is a bare JID. `upload` stores a file. `memory` returns the interaction memory; None for an
     agent without one. `fetch_file` gets the target of a link. `clock` is the time of conversations. `trusted_agents` and this
-    agent tell each other the person whose request they pass on. `upload_warnings` is that of all agents of the server.
+    agent tell each other the person whose request they pass on. `upload_warnings` is that of all agents of the server, and
+    `fan_out` that of all agents of the process. `finder` finds other agents.
+    `topic_broker` is the agent (a bare JID) that passes on the items of topics, if there is one.
     """
 
     def __init__(
@@ -48,8 +54,13 @@ class AgentParts:
         clock: Callable[[], datetime] = utc_now,
         trusted_agents: TrustedAgents | None = None,
         upload_warnings: UploadWarnings | None = None,
+        fan_out: FanOutLimit | None = None,
+        finder: AgentFinder | None = None,
+        topic_broker: str | None = None,
     ) -> None:
         self.jid = jid
+        self.finder = finder or AgentFinder(jid)
+        self.topic_broker = topic_broker
         self.trusted_agents = trusted_agents or TrustedAgents()
         self.transport = transport
         self.memory = memory
@@ -57,7 +68,19 @@ class AgentParts:
         self.repository = AgentRepository(database, jid)
         self.open_requests = OpenRequests()
         self.people = KnownPeople(self.repository)
-        self.peers = Peers(jid, self.open_requests, transport, self.trusted_agents, self.people)
+        self._runner: Runner | None = None
+        self.peers = Peers(
+            jid,
+            self.open_requests,
+            transport,
+            self.trusted_agents,
+            self.people,
+            finder=self.finder,
+            topic_broker=topic_broker,
+            fan_out=fan_out,
+            is_stopping=lambda: self._runner is not None and self._runner.is_cancelling_turns,
+        )
+        self.topic_store = TopicStore(jid, self.repository.topics, self.open_requests, transport, clock)
         self.files = Files(upload, fetch_file, upload_warnings or UploadWarnings())
         self.knowledge = Knowledge(KnowledgeRepository(database, jid), embedder, clock=clock)
         self.usage = Usage(self.repository, clock)
@@ -72,6 +95,7 @@ class AgentParts:
             knowledge=lambda: self.knowledge,
             files=lambda: self.files,
             usage=lambda: self.usage,
+            topic_store=lambda: self.topic_store,
         )
 
     def build_runtime(
@@ -88,6 +112,7 @@ class AgentParts:
     ) -> AgentRuntime:
         """Build the runner and the gateway of an agent. `access` decides who may talk to it; for the rest see `Runner`."""
         self.people.add_operators(access.operators)
+        self.topic_store.operators = access.operators
         languages = PersonLanguages(self.repository)
         access_requests = AccessRequests(access, self.repository, agent.manifest.metadata.name, self.transport, languages)
         runner = Runner(
@@ -109,18 +134,30 @@ class AgentParts:
             crash_guard=crash_guard,
             languages=languages,
         )
-        gateway = InboundGateway(runner, self.open_requests, access_requests, self.transport, self.trusted_agents, self.people)
-        return AgentRuntime(agent, self, runner, gateway)
+        self._runner = runner
+        gateway = InboundGateway(
+            runner,
+            self.open_requests,
+            access_requests,
+            self.transport,
+            self.trusted_agents,
+            self.people,
+            self.topic_broker,
+        )
+        patterns = [subscription.pattern for subscription in subscriptions_of(agent)]
+        announcement = SubscriptionAnnouncement(self.peers, self.repository, patterns, self.topic_broker)
+        return AgentRuntime(agent, self, runner, gateway, announcement)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRuntime:
-    """An agent with its parts, its runner and its gateway."""
+    """An agent with its parts, its runner, its gateway and the announcement of its subscriptions."""
 
     agent: Agent
     parts: AgentParts
     runner: Runner
     gateway: InboundGateway
+    announcement: SubscriptionAnnouncement
 
 
 BuildRuntime: TypeAlias = Callable[[Transport, UploadFile], AgentRuntime]

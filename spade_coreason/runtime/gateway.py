@@ -33,12 +33,14 @@ from ..domain.messages import (
     ReplyEvent,
     Retraction,
 )
+from ..domain.topics import TOPIC_ITEM
 from ..domain.translation import N_, translate, use_language
 from ..storage import Commit
 from .access_requests import AccessRequests
 from .known_people import KnownPeople
 from .peers import OpenRequests
 from .runner import Runner
+from .topics.requests import ItemReader, is_item
 from .transport import Transport, encode_reply
 
 log = logging.getLogger(__name__)
@@ -67,8 +69,10 @@ class InboundGateway:
         transport: Transport,
         trusted_agents: TrustedAgents | None = None,
         people: KnownPeople | None = None,
+        topic_broker: str | None = None,
     ) -> None:
         self._runner = runner
+        self._items = ItemReader(topic_broker)
         self._open_requests = requests
         self.access = access_requests.access
         self.access_requests = access_requests
@@ -113,9 +117,11 @@ class InboundGateway:
         Strangers and malformed messages get no reply: their senders no longer wait for one. A duplicate gets no second
         receipt.
         """
-        if isinstance(message, InboundRequest) and self.access.is_allowed(message.sender):
-            await self._runner.wait_for_capacity(message)
-            return self.receive_request(message, is_archived=True)
+        if isinstance(message, InboundRequest):
+            message = self._items.read(message)
+            if is_item(message) or self.access.is_allowed(message.sender):
+                await self._runner.wait_for_capacity(message)
+                return self.receive_request(message, is_archived=True)
         if isinstance(message, ReplyEvent | ReplyBatch | Retraction | Reaction | EncryptedMessage):
             return self.receive(message)
         self.dropped["no request"] += 1
@@ -130,14 +136,18 @@ class InboundGateway:
         if bare_jid(incoming.sender) == self._runner.jid:
             self.dropped["from itself"] += 1
             return None
-        if not incoming.address and not self.access.is_allowed(incoming.sender):
+        if TOPIC_ITEM in incoming.metadata:
+            incoming = self._items.read(incoming)
+        # The configured broker is admitted with items of topics, and with nothing else.
+        if not incoming.address and not self.access.is_allowed(incoming.sender) and not is_item(incoming):
             self._refuse(incoming)
             return None
         if self._people is not None:
             self._people.record(incoming)
-        if incoming.root_sender:
+        if incoming.hops or incoming.root_sender:
             is_trusted = incoming.sender in self._trusted_agents
-            context = incoming.context._replace(root_sender=_parse_person(incoming.root_sender) if is_trusted else "")
+            root_sender = _parse_person(incoming.root_sender) if is_trusted and incoming.root_sender else ""
+            context = incoming.context._replace(root_sender=root_sender, hides_person=not is_trusted)
             incoming = replace(incoming, context=context)
         flood_limit = self._runner.flood_limit
         if flood_limit.has_refusals and flood_limit.is_flood(incoming):

@@ -8,6 +8,7 @@ from ..domain import conversation
 from ..domain.history import RecentTurns, StoredTurn, parse_turns, reply_text
 from ..domain.identifiers import candidate_conversation_ids, choose_conversation_id, derive_session_id
 from ..domain.memory_strategies import max_cached_turns
+from ..domain.messages import InboundRequest
 from ..domain.preferences import PREFERENCES_SCOPE, Preferences
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, ActivePerson, Variables
@@ -56,6 +57,25 @@ class ConversationLoader:
             active.last_reply = reply_text(newest[0]).strip()
         mailbox.active = active
         return active
+
+    async def load_person(self, active: ActiveConversation, incoming: InboundRequest) -> ActivePerson | None:
+        """Return the person whose variables a request may use. None if the agent that passed it on is not trusted.
+
+        An agent asks for many people, whose variables must not mix.
+        """
+        person = incoming.person
+        if person == active.record.owner:
+            return active.person
+        if not person:
+            return None
+        known = self._persons.get(person)
+        if known is None:
+            repository = self._services.repository
+            variables = await repository.load_variables("person", person)
+            preferences = Preferences.from_stored(await repository.load_variables(PREFERENCES_SCOPE, person))
+            loaded = ActivePerson(Variables("person", person, variables), preferences)
+            known = self._persons.setdefault(person, loaded)  # another turn may have loaded it meanwhile
+        return known
 
     async def _load_shared(self) -> Variables:
         """Load the variables that everybody shares, once for all conversations."""

@@ -232,8 +232,8 @@ class Mailboxes:
         self._quotas_by_role = quotas or Quotas()
         self._max_turns = min(max_turns, self._quotas_by_role.total.turns or max_turns)
         self._slots = Semaphore(self._max_turns)
-        self._slots_by_holder: weakref.WeakValueDictionary[tuple[str, str, int], Semaphore] = weakref.WeakValueDictionary()
-        """The slots of people, rooms and domains, by kind, holder and number of hops."""
+        self._slots_by_holder: weakref.WeakValueDictionary[tuple[str, str], Semaphore] = weakref.WeakValueDictionary()
+        """The slots of people, rooms and domains, by kind and holder."""
         self._mailboxes: dict[tuple[str, str | None], Mailbox] = {}
         self._by_id: dict[str, Mailbox] = {}
         self._kept_characters = 0
@@ -462,7 +462,7 @@ class Mailboxes:
         if isinstance(item, QueuedRequest):
             incoming = item.incoming
             if incoming.root_sender or incoming.channel == "room":
-                slots = self._slots_of(incoming.root_owner, is_room=incoming.channel == "room", hops=incoming.hops)
+                slots = self._slots_of(incoming.root_owner, is_room=incoming.channel == "room")
         is_waiting = True
         try:
             if isinstance(item, QueuedRequest) and len(item.incoming.content) > LARGE_CHARACTERS:
@@ -572,14 +572,11 @@ class Mailboxes:
             quota = self._quotas[sender] = SenderQuota(self._slots_of(sender, is_room=False))
         return quota
 
-    def _slots_of(self, owner: str, *, is_room: bool, hops: int = 0) -> Semaphore:
-        """Return the slots for the turns of a person or a room (a bare JID).
-
-        Each number of hops has slots of its own: agents that ask in a circle would else wait for their own turns.
-        """
+    def _slots_of(self, owner: str, *, is_room: bool) -> Semaphore:
+        """Return the slots for the turns of a person or a room (a bare JID)."""
         if "/" in owner:  # an occupant who writes privately shares the slots of the room
             owner, is_room = bare_jid(owner), True
-        key = ("room" if is_room else "person"), owner, hops
+        key = ("room" if is_room else "person"), owner
         slots = self._slots_by_holder.get(key)
         if slots is None:
             role, quota = ("", self._quotas_by_role.room) if is_room else self._quotas_by_role.role_of(owner)
@@ -590,7 +587,7 @@ class Mailboxes:
 
     async def _pace_large(self, owner: str) -> None:
         """Wait until the next large request of a sender may begin, which is some time after the one before it."""
-        key = "large", owner, 0
+        key = "large", owner
         slot = self._slots_by_holder.get(key)
         if slot is None:
             slot = self._slots_by_holder[key] = Semaphore(1)
@@ -601,7 +598,7 @@ class Mailboxes:
         limit = self._quotas_by_role.domain.turns
         if not limit:
             return self._slots
-        slots = self._slots_by_holder.get(("domain", domain, 0))
+        slots = self._slots_by_holder.get(("domain", domain))
         if slots is None:
-            slots = self._slots_by_holder["domain", domain, 0] = Semaphore(limit, self._slots)
+            slots = self._slots_by_holder["domain", domain] = Semaphore(limit, self._slots)
         return slots

@@ -98,6 +98,9 @@ class OpenProgramRequests:
     def __init__(self) -> None:
         self._open: dict[UUID, OpenProgramRequest] = {}
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     def add(self, key: UUID, incoming: InboundRequest, digest: bytes, stored: Commit[bool]) -> None:
         """Add a request that is queued. One with this key stays as it is."""
         if key not in self._open:
@@ -120,7 +123,7 @@ def refuse_other_content() -> Refused:
 
 
 def repeat_reply(earlier: EarlierRequest | None, digest: bytes, channel: ReplyChannel) -> list[OutboundMessage]:
-    """Return the messages of the reply to a repeated request, from what is stored of it.
+    """Return the messages of the reply to a repeated request, from its stored turn.
 
     The sender is told if the id was used for another request, or if the turn was deleted.
     """

@@ -7,6 +7,7 @@ by `Runner.receive`, and messages go out by its `Transport`. `gateway` lists the
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -19,7 +20,7 @@ from ..contracts import Agent, ErrorCode, Interceptor
 from ..contracts.base import utc_now
 from ..domain.conversation import RUN, Outcome
 from ..domain.jid import bare_jid
-from ..domain.messages import Failed, InboundRequest, TextEmitted
+from ..domain.messages import Failed, InboundRequest, Refused, TextEmitted
 from ..domain.translation import LANGUAGE, translate, use_language
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
@@ -47,8 +48,16 @@ from .output import ReplyTimers, TurnOutput, dump_reply
 from .policy import Policy
 from .quotas import QuotaLimit
 from .received_reactions import ReceivedReactions
-from .repeated_requests import OpenProgramRequest, identify, identify_message, refuse_other_content, repeat_reply
+from .repeated_requests import (
+    OpenProgramRequest,
+    OpenProgramRequests,
+    identify,
+    identify_message,
+    refuse_other_content,
+    repeat_reply,
+)
 from .retention_job import EphemeralOwners, Purged, RetentionJob
+from .topics.requests import is_item
 from .transport import NO_CHAINED_DEVICE, OutboundMessage, PresentationOptions, Transport
 from .turn import Turn
 from .turn_services import TurnServices
@@ -202,6 +211,7 @@ class Runner:
         self.ephemeral_owners = EphemeralOwners(repository, self._mailboxes, self.history_windows)
         self._feedback = ReceivedReactions(agent, repository, self._mailboxes, self.policy.assist_timeout_s)
         self._received_early: list[QueuedRequest] = []
+        self._item_rules = replace(self.policy.rules, max_interactions=0)  # a topic has no end
         self._is_accepting = False
 
     # Opening and closing
@@ -280,6 +290,16 @@ class Runner:
         """
         self._is_accepting = False
         return await self._mailboxes.drain(grace_s)
+
+    @property
+    def program_requests(self) -> OpenProgramRequests:
+        """The requests of programs that are queued or run."""
+        return self._mailboxes.program_requests
+
+    @property
+    def is_cancelling_turns(self) -> bool:
+        """True while a stop cancels the running turns, whose requests run again after the next start."""
+        return self._mailboxes.is_cancelling_turns
 
     async def close(self) -> None:
         """Close the agent, after `drain`: end the background tasks and run `shutdown()`."""
@@ -415,6 +435,9 @@ class Runner:
             return
         if self._outbox.late_replies:
             await self._outbox.wait_until_arrived(bare_jid(incoming.reply_address))
+        if incoming.context.deadline and incoming.context.deadline <= time.time():
+            self._refuse_overdue(queued)
+            return
         # Load
         active = mailbox.active or await self.loader.load(mailbox)
         now = self._clock()
@@ -422,7 +445,8 @@ class Runner:
             await self._command_executor.reply_to_command(mailbox, active, queued, queued.command)
             return
         # Decide
-        decision = decide_for_conversation(active, incoming, now, self.policy.rules)
+        rules = self._item_rules if incoming.channel == "program" and is_item(incoming) else self.policy.rules
+        decision = decide_for_conversation(active, incoming, now, rules)
         if decision.status is not active.record.status:
             active.record = active.record.with_status(decision.status)
         if decision.ended_state is not None:
@@ -438,7 +462,8 @@ class Runner:
             self._outbox.send([self._services.transport.encode_displayed(incoming)])
         # Execute
         output = self._open_output(active, queued)
-        turn = Turn(self._services, mailbox, active, queued, output, now)
+        person = active.person if not incoming.hops else await self.loader.load_person(active, incoming)
+        turn = Turn(self._services, mailbox, active, queued, output, now, person)
         final_event = await turn.run(turn.assist)
         # Update, prune and save
         if turn.is_deleted:
@@ -517,6 +542,12 @@ class Runner:
         await queued.stored
         if final_messages:
             self._outbox.send_final(queued.inbox_row, final_messages)
+
+    def _refuse_overdue(self, queued: QueuedRequest) -> None:
+        """Refuse a request whose sender no longer waits for the reply."""
+        text = translate("There is no time left for this request. It waited too long.")
+        self._outbox.send_problem(queued.incoming, Refused(text, ErrorCode.TIMEOUT), queued.key)
+        self.repository.inbox.close(queued.inbox_row)
 
     async def _report_storage_failure(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
         """Tell the sender that nothing can be stored, and run the request again later if it is in the inbox.

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from ..contracts.base import format_rfc3339
+from ..domain.cards import AgentCard, load_card
 from .metrics import MetricsSnapshot
 from .quotas import QuotaUsage
 
@@ -64,6 +65,8 @@ class AgentStatus:
     """Its own process; None if it runs in the platform's."""
     recent: MetricsSnapshot = field(default_factory=MetricsSnapshot)
     """The metrics of the last 24 hours."""
+    card: AgentCard | None = None
+    """The card of the agent, as other agents find it."""
 
     @property
     def is_healthy(self) -> bool:
@@ -100,6 +103,7 @@ def _parse_agent(fields: dict[str, Any]) -> AgentStatus:
         "since": _parse_time(fields["since"]),
         "recent": MetricsSnapshot(**fields.get("recent", {})),
         "process": ProcessStatus(**process) if (process := fields.get("process")) else None,
+        "card": load_card(fields.get("card")),
         "quotas": tuple(QuotaUsage(**usage) for usage in fields.get("quotas", ())),
     }
     return AgentStatus(**fields | values)

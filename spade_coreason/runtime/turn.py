@@ -17,16 +17,26 @@ from pydantic_core import to_json
 from ..concurrency import Deadline
 from ..contracts import AgentRequest, ErrorCode, UserErrorBlock
 from ..domain import conversation
-from ..domain.messages import ROOT_SENDER, Completed, Failed, TurnEvent
+from ..domain.messages import CHAIN, DEADLINE, ROOT_SENDER, Completed, Failed, TurnEvent
 from ..domain.text import replace_lone_surrogates
 from ..domain.translation import N_, translate
 from ..exceptions import StoreError, describe_for_log
-from ..memory import CURRENT_DEFERRED_SYNCS, ActiveConversation, DeferredSyncs, SessionChanges, TurnSession, sum_usage
+from ..memory import (
+    CURRENT_DEFERRED_SYNCS,
+    ActiveConversation,
+    ActivePerson,
+    DeferredSyncs,
+    SessionChanges,
+    TurnSession,
+    sum_usage,
+)
 from ..storage import NO_COMPACTION, SPARE_SLOT, Commit, TurnRecord, Variable
 from .mailboxes import Mailbox, QueuedRequest
 from .output import TurnOutput
 from .peers import CURRENT_REQUEST
 from .response import TurnResponse
+from .step_journal import StepJournal
+from .steps import CURRENT_JOURNAL
 from .transport import OutboundMessage
 from .turn_services import TurnServices
 
@@ -45,11 +55,15 @@ class Turn:
     queued: QueuedRequest
     output: TurnOutput
     started_at: datetime
+    person: ActivePerson | None
+    """The person whose variables the turn may use."""
     request: AgentRequest = field(init=False)
     session: TurnSession = field(init=False)
     response: TurnResponse = field(init=False)
     changes: SessionChanges = field(init=False)
     """The changes that the agent makes to its session."""
+    steps: StepJournal = field(init=False)
+    """The durable steps of the turn."""
     has_failed: bool = False
     """True if the turn counts as failed in the status of the conversation."""
 
@@ -57,7 +71,10 @@ class Turn:
         services, active, queued = self.services, self.conversation, self.queued
         self.request = _make_request(active, queued, self.started_at, services.policy.operators)
         identity = active.identity_for(queued.incoming.channel, queued.incoming.nickname)
-        self.changes = SessionChanges(active.variables, active.person.variables, active.shared)
+        self.changes = SessionChanges(
+            active.variables, self.person.variables if self.person is not None else None, active.shared
+        )
+        self.steps = StepJournal(services.repository.inbox, queued.inbox_row, queued.key)
         windows = services.history_windows
         self.session = TurnSession(
             active.record,
@@ -65,8 +82,10 @@ class Turn:
             identity,
             services.repository,
             self.changes,
+            self.steps,
             compaction=windows.compaction_state(active.variables) if windows.compacts else NO_COMPACTION,
             knowledge=services.knowledge,
+            person=queued.incoming.person,
             on_window_read=windows.warn_unbounded,
         )
         self.response = TurnResponse(self.output, self.request, active.record.owner, services.repository)
@@ -87,9 +106,13 @@ class Turn:
         """Run `assist`, or a command of the agent, and return the last event of the reply.
 
         Any exception of `work` becomes a failure of this turn only. Returns None if the sender has cancelled the request.
+        StoreError if the request runs again, and its durable steps cannot be read.
         """
-        services, mailbox, output = self.services, self.mailbox, self.output
+        services, mailbox, output, steps = self.services, self.mailbox, self.output, self.steps
+        if self.queued.is_redelivered:
+            await steps.load()
         token = CURRENT_REQUEST.set(self.request)
+        CURRENT_JOURNAL.set(steps)
         task = mailbox.worker
         deadline, syncs = None, DeferredSyncs()
         running = services.crash_guard.running
@@ -114,6 +137,8 @@ class Turn:
                 running.slots[slot] = 0
                 if slot != SPARE_SLOT:
                     running.free_slots.append(slot)
+            if steps.mismatch is not None:
+                raise steps.mismatch  # the agent has caught it
             if returned is not None:
                 services.warn_of_return("assist", returned)
             if task is not None and task.cancelling():
@@ -140,6 +165,7 @@ class Turn:
                 error, is_late=isinstance(error, TimeoutError) and deadline is not None and deadline.has_expired
             )
         finally:
+            steps.is_closed = True
             CURRENT_REQUEST.reset(token)
         if (reported_error := output.reported_error) is not None:
             services.metrics.record_failure("it reported an error")
@@ -240,11 +266,10 @@ class Turn:
 
     async def _count_usage(self, usage: dict[str, Any]) -> list[Variable]:
         """Add the tokens of the turn to the counters, and return the counters as variables to store."""
-        return (
-            await self.services.usage.add(usage, self.conversation.record.owner, self.conversation.record.conversation_id)
-            if usage
-            else []
-        )
+        if not usage:
+            return []
+        record = self.conversation.record
+        return await self.services.usage.add(usage, self.queued.incoming.person or record.owner, record.conversation_id)
 
     def store(
         self, final_messages: list[OutboundMessage], turn: TurnRecord | None, usage: Sequence[Variable] = ()
@@ -349,6 +374,10 @@ def _make_request(active: ActiveConversation, queued: QueuedRequest, now: dateti
         metadata["hops"] = incoming.hops
     if incoming.root_sender:
         metadata[ROOT_SENDER] = incoming.root_sender
+    if incoming.context.chain:
+        metadata[CHAIN] = list(incoming.context.chain)
+    if incoming.context.deadline:
+        metadata[DEADLINE] = incoming.context.deadline
     if incoming.owner in operators:  # the owner of what is said in a room is the room, which vouches for nobody
         metadata["operator"] = True
     if queued.is_redelivered:

@@ -22,6 +22,7 @@ from .metrics import Metrics
 from .outbox import Outbox
 from .output import ReplyTimers
 from .policy import Policy
+from .topics.decorator import route_items
 from .transport import Transport
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class TurnServices:
     _warned_of_return: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.agent = route_items(self.agent)
         self.chain = chain_around(self.agent, self.interceptors, self.warn_of_return)
 
     def warn_of_return(self, name: str, returned: object) -> None:

@@ -42,9 +42,11 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "MessageCount",
             "StorageErasureReport",
             "StoredConversation",
+            "StoredStep",
             "TurnRecord",
             "Variable",
         ],
         "repository": ["AgentRepository", "list_stored_agents"],
+        "topics": ["SubscriberSummary", "TopicDelivery", "TopicItem", "TopicRepository", "TopicSummary", "is_dead_letter"],
     },
 )

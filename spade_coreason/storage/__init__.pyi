@@ -69,10 +69,19 @@ from .records import (
     MessageCount as MessageCount,
     StorageErasureReport as StorageErasureReport,
     StoredConversation as StoredConversation,
+    StoredStep as StoredStep,
     TurnRecord as TurnRecord,
     Variable as Variable,
 )
 from .repository import (
     AgentRepository as AgentRepository,
     list_stored_agents as list_stored_agents,
+)
+from .topics import (
+    SubscriberSummary as SubscriberSummary,
+    TopicDelivery as TopicDelivery,
+    TopicItem as TopicItem,
+    TopicRepository as TopicRepository,
+    TopicSummary as TopicSummary,
+    is_dead_letter as is_dead_letter,
 )

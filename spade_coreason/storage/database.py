@@ -183,6 +183,8 @@ class Database(ABC):
         """The index of the inbox keys of all agents. No other process writes, so the table needs no index of them."""
         self.open_inbox_rows: defaultdict[str, set[int]] = defaultdict(set)
         """The row ids of requests that may not be closed, by agent. The table needs no index of them either."""
+        self.inbox_rows_with_steps: set[int] = set()
+        """The row ids of requests that may have durable steps. All others cost no statement about steps."""
         self.failure: StoreError | None = None
         """The reason why the database accepts no writes; None while it does. The database retries every few seconds."""
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -401,6 +403,7 @@ class Database(ABC):
         for table in schema.NUMBERED:
             stored = connection.execute(select(func.max(table.c.id))).scalar() or 0
             self._next_ids[table.name] = max(stored, self._next_ids.get(table.name, 0))
+        self.inbox_rows_with_steps.update(connection.scalars(select(schema.steps.c.request).distinct()))
         inbox = schema.inbox.c
         for row, key, agent, state in connection.execute(select(inbox.id, inbox.key, inbox.agent, inbox.state)):
             if is_first or row not in self.inbox_keys.find_rows(key):

@@ -13,7 +13,8 @@ from . import audit
 from .incidents import delete_incidents_of_conversation, delete_incidents_of_person
 from .knowledge import Shelf, delete_shelves
 from .records import StorageErasureReport, StoredConversation
-from .schema import CLOSED, conversations, crashed_requests, inbox, interactions, variables
+from .schema import CLOSED, conversations, crashed_requests, inbox, interactions, steps, variables
+from .topics import delete_topics_of_person
 
 SHARED_SCOPE = "shared"
 """The scope of the variables that an agent stores for everybody."""
@@ -33,6 +34,7 @@ def delete_everything(
     Run this inside a transaction of the writer.
     """
     turn_count = variable_count = request_count = preference_count = entry_count = incident_count = 0
+    subscription_count = item_count = 0
     targets: list[Shelf] = []
     for record in records:
         turn_count += connection.execute(delete(interactions).where(interactions.c.conversation == record.id)).rowcount
@@ -51,11 +53,14 @@ def delete_everything(
         received = update(inbox).where(inbox.c.agent == agent, inbox.c.sender == person)
         open_requests = received.where(inbox.c.state < CLOSED).values(state=CLOSED, request=None, answer=None)
         request_count = connection.execute(open_requests).rowcount
+        of_person = select(inbox.c.id).where(inbox.c.agent == agent, inbox.c.sender == person)
+        connection.execute(delete(steps).where(steps.c.request.in_(of_person)))
         connection.execute(received.values(sender=""))
         crashed = delete(crashed_requests).where(crashed_requests.c.agent == agent, crashed_requests.c.sender == person)
         connection.execute(crashed)
         incident_count += delete_incidents_of_person(connection, agent, person)
         entry_count = audit.erase_person_entries(connection, agent, person)
+        subscription_count, item_count = delete_topics_of_person(connection, agent, person)
     document_count = delete_shelves(connection, agent, targets)
     return StorageErasureReport(
         tuple(record.conversation_id for record in records),
@@ -66,6 +71,8 @@ def delete_everything(
         document_count,
         entry_count,
         incident_count,
+        subscription_count,
+        item_count,
     )
 
 

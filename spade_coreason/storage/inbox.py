@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,21 +12,43 @@ from sqlalchemy import Connection, Row, Select, delete, func, select
 
 from ..domain.identifiers import NO_DIGEST
 from .crashes import delete_old_crashes
-from .database import Commit, Database
+from .database import Commit, Database, Rows
 from .dedup import DUPLICATE_DAYS, insert_unless_duplicate
 from .records import (
     EarlierRequest,
     InboxRecord,
     PendingRequest,
     StoredConversation,
+    StoredStep,
     TurnRecord,
     Variable,
     conversation_columns,
     from_micros,
     to_micros,
 )
-from .schema import ANSWERED, CLOSED, COMMAND, NO_TURN, RECEIVED, REVISION, conversations, crashed_requests, inbox, interactions
-from .statements import ADD_INTERACTION, ANSWER, CLOSE, RECEIVE, SAVE_CONVERSATION, SAVE_VARIABLE
+from .schema import (
+    ANSWERED,
+    CLOSED,
+    COMMAND,
+    NO_TURN,
+    RECEIVED,
+    REVISION,
+    conversations,
+    crashed_requests,
+    inbox,
+    interactions,
+    steps,
+)
+from .statements import (
+    ADD_INTERACTION,
+    ANSWER,
+    CLOSE,
+    DELETE_STEPS,
+    RECEIVE,
+    SAVE_CONVERSATION,
+    SAVE_STEP,
+    SAVE_VARIABLE,
+)
 
 
 class Inbox:
@@ -34,6 +57,8 @@ class Inbox:
     def __init__(self, database: Database, agent: str) -> None:
         self._database = database
         self._agent = agent
+        self._unsaved_steps: dict[int, list[StoredStep]] = {}
+        """The steps that go into the next transaction, by the row of their request."""
 
     @property
     def _open_rows(self) -> set[int]:
@@ -112,10 +137,45 @@ class Inbox:
             now = to_micros(conversation.status.last_interaction)
             rows += [(SAVE_VARIABLE, (self._agent, v.scope, v.holder, v.name, v.value, now)) for v in variables]
         rows.append((ANSWER, (inbox_row, CLOSED if answer is None else ANSWERED, answer, interaction_id)))
+        rows_with_steps = self._database.inbox_rows_with_steps
+        if self._unsaved_steps:
+            self._unsaved_steps.pop(inbox_row, None)
+        if has_steps := inbox_row in rows_with_steps:
+            rows.append((DELETE_STEPS, (inbox_row,)))
         stored = self._database.submit(rows, is_turn_end=True)
+        if has_steps:
+            stored.on_stored(lambda _: rows_with_steps.discard(inbox_row))
         if answer is None:
             stored.on_stored(lambda _: self._open_rows.discard(inbox_row))
         return stored
+
+    def save_step(self, inbox_row: int, step: StoredStep) -> Commit[bool]:
+        """Store a durable step of the turn of a request, or its intention: a step without a result."""
+        self._database.inbox_rows_with_steps.add(inbox_row)
+        return self._database.submit([(SAVE_STEP, (inbox_row, *step))])
+
+    def save_step_soon(self, inbox_row: int, step: StoredStep) -> None:
+        """Store a durable step that may run again without harm, with the next transaction.
+
+        If its request ends before, it is not stored at all.
+        """
+        if not self._unsaved_steps:
+            self._database.submit_with_next(self._take_unsaved_steps)
+            self._database.submit_deferred([])
+        self._unsaved_steps.setdefault(inbox_row, []).append(step)
+
+    def _take_unsaved_steps(self) -> Rows:
+        unsaved, self._unsaved_steps = self._unsaved_steps, {}
+        self._database.inbox_rows_with_steps.update(unsaved)
+        return [(SAVE_STEP, (inbox_row, *step)) for inbox_row, steps in unsaved.items() for step in steps]
+
+    async def load_steps(self, inbox_row: int) -> list[StoredStep]:
+        """Return the durable steps that an earlier run of a request has stored."""
+        if inbox_row not in self._database.inbox_rows_with_steps:
+            return []
+        query = select(steps.c.name, steps.c.number, steps.c.arguments_hash, steps.c.result)
+        rows = await self._fetch_rows(query.where(steps.c.request == inbox_row))
+        return [StoredStep(row.name, row.number, row.arguments_hash, row.result) for row in rows]
 
     def store_reply(self, inbox_row: int, answer: str) -> Commit[bool]:
         """Store the reply to a command that does not belong to a conversation any more."""
@@ -124,7 +184,12 @@ class Inbox:
     def close(self, inbox_row: int) -> None:
         """Close a request whose whole reply the server has, so that it is not sent again. Stored with the next transaction."""
         self._open_rows.discard(inbox_row)
-        self._database.submit_deferred([(CLOSE, (inbox_row,))])
+        self._unsaved_steps.pop(inbox_row, None)
+        rows: list[tuple[int, tuple[Any, ...]]] = [(CLOSE, (inbox_row,))]
+        if inbox_row in self._database.inbox_rows_with_steps:
+            self._database.inbox_rows_with_steps.discard(inbox_row)
+            rows.append((DELETE_STEPS, (inbox_row,)))
+        self._database.submit_deferred(rows)
 
     async def load_pending(self) -> list[PendingRequest]:
         """Return the requests that are not closed, oldest first."""
@@ -169,17 +234,35 @@ class Inbox:
             self._database.inbox_keys.drop_before(first_row=oldest)
             # Some rows were never stored (duplicates), or were closed elsewhere (by the erasure of their sender).
             self._open_rows.difference_update([row for row in open_rows if row < oldest])
+            with_steps = self._database.inbox_rows_with_steps
+            with_steps.difference_update([row for row in with_steps if row < oldest])
 
     async def load_received_from(self, person: str) -> list[InboxRecord]:
         """Return the requests of a person (a bare JID), oldest first. One that ended the process keeps its text."""
         text = func.coalesce(inbox.c.request, crashed_requests.c.request).label("request")
         query = (
-            select(inbox.c.received_at, inbox.c.state, text, inbox.c.answer)
+            select(inbox.c.id, inbox.c.received_at, inbox.c.state, text, inbox.c.answer)
             .outerjoin(crashed_requests, crashed_requests.c.id == inbox.c.id)
             .where(inbox.c.agent == self._agent, inbox.c.sender == person)
             .order_by(inbox.c.id)
         )
-        return [InboxRecord(from_micros(r.received_at), r.state, r.request, r.answer) for r in await self._fetch_rows(query)]
+        of_person = (
+            select(steps)
+            .join(inbox, inbox.c.id == steps.c.request)
+            .where(inbox.c.agent == self._agent, inbox.c.sender == person)
+            .order_by(steps.c.request, steps.c.name, steps.c.number)
+        )
+
+        def work(connection: Connection) -> list[InboxRecord]:
+            by_request: defaultdict[int, list[StoredStep]] = defaultdict(list)
+            for request, *step in connection.execute(of_person):
+                by_request[request].append(StoredStep(*step))
+            return [
+                InboxRecord(from_micros(r.received_at), r.state, r.request, r.answer, tuple(by_request[r.id]))
+                for r in connection.execute(query)
+            ]
+
+        return await self._database.read(work)
 
     async def _fetch_rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         return await self._database.read(lambda connection: connection.execute(query).all())

@@ -100,13 +100,26 @@ class LoadedConversation(NamedTuple):
     preferences: dict[str, str]
 
 
+class StoredStep(NamedTuple):
+    """A durable step of the turn of a request. `result` is JSON, and None while the step is only intended."""
+
+    name: str
+    number: int
+    arguments_hash: str
+    result: str | None
+
+
 class InboxRecord(NamedTuple):
-    """A received message. `state` is 0 (received), 1 (answered) or 2 (closed); a closed one has lost request and answer."""
+    """A received message. `state` is 0 (received), 1 (answered) or 2 (closed); a closed one has lost request and answer.
+
+    `steps` are the durable steps of a turn that has not ended.
+    """
 
     received_at: datetime
     state: int
     request: str | None
     reply: str | None
+    steps: tuple[StoredStep, ...] = ()
 
 
 class PendingRequest(NamedTuple):
@@ -144,6 +157,10 @@ class StorageErasureReport:
     documents: int = 0
     audit_entries: int = 0
     incidents: int = 0
+    subscriptions: int = 0
+    """Patterns of topics, at a topic broker."""
+    items: int = 0
+    """Items of topics that the person had published; they lost its name only."""
 
 
 def conversation_columns(agent: str, record: StoredConversation) -> tuple[Any, ...]:

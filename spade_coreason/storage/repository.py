@@ -40,8 +40,19 @@ from .records import (
     to_micros,
 )
 from .retention import RetentionRepository
-from .schema import audit, conversations, inbox, incidents, interactions, shelves, variables
+from .schema import (
+    audit,
+    conversations,
+    inbox,
+    incidents,
+    interactions,
+    shelves,
+    topic_items,
+    topic_subscriptions,
+    variables,
+)
 from .statements import FIND_CONVERSATIONS, LOAD_HISTORY, LOAD_VARIABLES, MAX_CANDIDATE_IDS, SAVE_CONVERSATION, SAVE_VARIABLE
+from .topics import TopicRepository
 
 _CONVERSATION_PAGE = 50
 """The number of conversations that one query searches for a turn."""
@@ -54,7 +65,7 @@ _TODAY = "today"
 
 async def list_stored_agents(database: Database) -> list[str]:
     """Return the agents (bare JIDs) with any stored data besides requests, in alphabetical order."""
-    tables = (conversations, variables, shelves, audit, incidents)
+    tables = (conversations, variables, shelves, audit, incidents, topic_items, topic_subscriptions)
     query = union(*(select(table.c.agent) for table in tables)).order_by("agent")
     return await database.read(lambda connection: list(connection.execute(query).scalars()))
 
@@ -159,6 +170,11 @@ class AgentRepository:
         """The knowledge of the agent, in the same database."""
         return KnowledgeRepository(self._database, self.agent)
 
+    @property
+    def topics(self) -> TopicRepository:
+        """The topics of the agent, if it is a topic broker, in the same database."""
+        return TopicRepository(self._database, self.agent)
+
     async def list_people(self) -> list[str]:
         """Return everyone (bare JIDs) about whom the agent stores anything."""
         owners = select(conversations.c.owner).where(conversations.c.agent == self.agent)
@@ -167,7 +183,9 @@ class AgentRepository:
         known = select(shelves.c.holder).where(shelves.c.agent == self.agent, shelves.c.scope == "person")
         audited = select(audit.c.person).where(audit.c.agent == self.agent, audit.c.person != "")
         failed = select(incidents.c.person).where(incidents.c.agent == self.agent)
-        return list(await self._fetch_scalars(owners.union(holders, senders, known, audited, failed)))
+        subscribers = select(topic_subscriptions.c.subscriber).where(topic_subscriptions.c.agent == self.agent)
+        publishers = select(topic_items.c.publisher).where(topic_items.c.agent == self.agent, topic_items.c.publisher != "")
+        return list(await self._fetch_scalars(owners.union(holders, senders, known, audited, failed, subscribers, publishers)))
 
     async def count_conversations(self) -> tuple[int, int]:
         """Return the number of active conversations and the number of all conversations."""

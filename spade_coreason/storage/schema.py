@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISION = "0009"
+REVISION = "0011"
 """The newest migration. `metadata` describes the tables after it."""
 
 metadata = MetaData()
@@ -95,6 +95,19 @@ inbox = Table(
     Column("answer", Text),
     Column("digest", LargeBinary),
     Column("interaction", BigInt),
+)
+
+# The journal of durable steps. `number` counts the uses of a name within the turn of the request, from 1. `result` is JSON
+# text, and NULL while a step is only intended. The rows of a request are deleted when it is answered or closed.
+steps = Table(
+    "steps",
+    metadata,
+    Column("request", BigInt, ForeignKey("inbox.id", ondelete="CASCADE"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("arguments_hash", Text, nullable=False),
+    Column("result", Text),
+    PrimaryKeyConstraint("request", "name", "number"),
 )
 
 # Requests whose turns ran when the process died. The id is that of the row in the inbox, which loses its text at the end.
@@ -200,5 +213,45 @@ audit_heads = Table(
     Column("integrity_hash", Text, nullable=False),
 )
 
-NUMBERED = (inbox, interactions, conversations, shelves, documents, passages, incidents)
+# Topics. `agent` is the broker. An item and its deliveries are written in one transaction, and a delivery is deleted when its
+# subscriber has taken the item. `dead_letter` is JSON: which delivery failed, and why.
+topic_subscriptions = Table(
+    "topic_subscriptions",
+    metadata,
+    Column("agent", Text, nullable=False),
+    Column("subscriber", Text, nullable=False),
+    Column("pattern", Text, nullable=False),
+    PrimaryKeyConstraint("agent", "subscriber", "pattern"),
+)
+
+topic_items = Table(
+    "topic_items",
+    metadata,
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("agent", Text, nullable=False),
+    Column("item_id", Text, nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("publisher", Text, nullable=False),
+    Column("published_at", BigInt, nullable=False),
+    Column("hops", Integer, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("dead_letter", Text),
+    UniqueConstraint("agent", "item_id"),
+    Index("topic_items_by_topic", "agent", "topic", "id"),
+)
+
+topic_deliveries = Table(
+    "topic_deliveries",
+    metadata,
+    Column("item", BigInt, ForeignKey("topic_items.id", ondelete="CASCADE"), nullable=False),
+    Column("subscriber", Text, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("error", Text, nullable=False),
+    PrimaryKeyConstraint("item", "subscriber"),
+    Index("topic_deliveries_by_subscriber", "agent", "subscriber", "item"),
+)
+
+NUMBERED = (inbox, interactions, conversations, shelves, documents, passages, incidents, topic_items)
 """The tables whose row ids the one process that owns the database assigns."""

@@ -16,18 +16,30 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ClauseElement, Dialect, Table, bindparam, literal_column, select, update
+from sqlalchemy import ClauseElement, Dialect, Table, bindparam, delete, literal_column, select, update
 from sqlalchemy.dialects import sqlite
 
-from .schema import conversations, inbox, interactions, variables
+from .schema import conversations, inbox, interactions, steps, variables
 
-RECEIVE, RECEIVE_ANSWERED, SAVE_CONVERSATION, ADD_INTERACTION, SAVE_VARIABLE, ANSWER, CLOSE = range(7)
-STATEMENTS = range(7)
+(
+    RECEIVE,
+    RECEIVE_ANSWERED,
+    SAVE_CONVERSATION,
+    ADD_INTERACTION,
+    SAVE_VARIABLE,
+    SAVE_STEP,
+    DELETE_STEPS,
+    ANSWER,
+    CLOSE,
+) = range(9)
+STATEMENTS = range(9)
 MAX_ROWS = 16
 """The most rows of one statement on SQLite.
 
 Each number of rows is a separate prepared statement. With up to 64 rows these cost more time than they saved.
 """
+
+_DELETE_STEPS = f"{delete(steps)} WHERE {steps.c.request}"
 
 # The name of the rows inside an update.
 _ROWS = "batch"
@@ -85,6 +97,8 @@ KEY_COLUMNS: dict[int, slice] = {
     SAVE_CONVERSATION: slice(0, 1),
     ADD_INTERACTION: slice(0, 1),
     SAVE_VARIABLE: slice(0, 4),
+    SAVE_STEP: slice(0, 3),
+    DELETE_STEPS: slice(0, 1),
     ANSWER: slice(0, 1),
     CLOSE: slice(0, 1),
 }
@@ -94,6 +108,7 @@ TEXT_INDEXES = {
     RECEIVE_ANSWERED: _ANSWERED_COLUMNS.index("answer"),
     ADD_INTERACTION: _column_names(interactions).index("body"),
     SAVE_VARIABLE: _column_names(variables).index("value"),
+    SAVE_STEP: _column_names(steps).index("result"),
     ANSWER: _UPDATES[ANSWER][1].index("answer"),
 }
 """The place of the text in a row, by statement. It may be None."""
@@ -112,6 +127,7 @@ def _build_inserts(insert: InsertFunction, dialect: Dialect) -> dict[int, str]:
         SAVE_VARIABLE: _compile(
             _upsert(insert, variables, ["agent", "scope", "holder", "name"]), _column_names(variables), dialect
         ),
+        SAVE_STEP: _compile(_upsert(insert, steps, ["request", "name", "number"]), _column_names(steps), dialect),
     }
 
 
@@ -134,6 +150,7 @@ def _build_sqlite_parts() -> dict[int, tuple[str, str, str]]:
         before, _, rest = text.partition("VALUES (")
         placeholders, _, after = rest.partition(")")
         statements[number] = f"{before}VALUES ", f"({placeholders})", after
+    statements[DELETE_STEPS] = f"{_DELETE_STEPS} IN (", "?", ")"
     for number, (assignments, names) in _UPDATES.items():
         changes, condition = _build_update(assignments, dialect)
         if len(names) == 1:
@@ -165,7 +182,7 @@ def postgres_sql() -> dict[int, str]:
     from sqlalchemy.dialects import postgresql  # slow to import, and only needed here
 
     dialect = _postgres_dialect()
-    statements = {}
+    statements = {DELETE_STEPS: f"{_DELETE_STEPS} = ANY($1::BIGINT[])"}
     for number, text in _build_inserts(postgresql.insert, dialect).items():
         before, _, rest = text.partition("VALUES (")
         placeholders, _, after = rest.partition(")")

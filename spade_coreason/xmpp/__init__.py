@@ -31,6 +31,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "connection.probe": ["probe"],
         "host": ["HostedAgent", "describe_start_error"],
         "muc.room": ["RoomConfig"],
+        "local_exchange": ["LocalExchange"],
         "transport": ["MAX_REQUEST_BYTES", "XmppTransport", "receive_stanza"],
         "servers.process": ["AddressInUseError"],
         "servers.selection": ["dump_local_server", "load_local_server", "run_local_server", "select_server"],

@@ -45,6 +45,9 @@ from .host import (
     HostedAgent as HostedAgent,
     describe_start_error as describe_start_error,
 )
+from .local_exchange import (
+    LocalExchange as LocalExchange,
+)
 from .muc.room import (
     RoomConfig as RoomConfig,
 )

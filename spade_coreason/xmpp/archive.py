@@ -86,6 +86,11 @@ class Archive:
         """True if all messages were read that were in the archive when the session began."""
         return self._is_caught_up
 
+    @property
+    def is_reading(self) -> bool:
+        """True while messages are read."""
+        return self._task is not None and not self._task.done()
+
     def pause(self) -> None:
         """Leave the position where it is, from the beginning of a new session until `start`.
 
@@ -122,8 +127,8 @@ class Archive:
 
     def record_received(self, message: Element, stored: Commit[Any] | None) -> None:
         """Record a message that came directly. It need not be delivered again when it is `stored` (None: at once)."""
-        is_reading = self._task is not None and not self._task.done() and len(self._received) < _MAX_RECEIVED_WHILE_READING
-        if not (self._is_caught_up or is_reading):
+        may_record = self.is_reading and len(self._received) < _MAX_RECEIVED_WHILE_READING
+        if not (self._is_caught_up or may_record):
             return
         message_id = archive_id(message, self._own_jid)
         if message_id:

@@ -20,19 +20,22 @@ from spade.presence import PresenceManager
 
 from ..concurrency import RateLimiter
 from ..domain.avatar import Avatar
+from ..domain.cards import build_card
 from ..domain.jid import bare_jid
 from ..domain.messages import InboundRequest
 from ..exceptions import ConnectError, CoReasonError, StoreError
-from ..runtime import AgentCondition, AgentStatus, BuildRuntime, IsolatedAgent, OutboundMessage
+from ..runtime import AgentCondition, AgentStatus, BuildRuntime, IsolatedAgent, OutboundMessage, PlatformDirectory
 from ..storage import AgentRepository, Commit
 from .archive import Archive
 from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, archive_id
 from .connection.connection import Connection
 from .connection.endpoint import ServerEndpoint
+from .local_exchange import LocalExchange
 from .muc.room import RoomConfig, is_ephemeral_owner
 from .muc.rooms import INVITED_ROOMS_KEY, Rooms
 from .offline import OfflineMessages
 from .peer_features import PeerFeatures
+from .profile.presence import read_list_version
 from .profile.profile import AgentProfile
 from .timings import DEFAULT_TIMINGS, ConnectionTimings
 from .transport import MAX_REQUEST_BYTES, XmppTransport, receive_archived_stanza, receive_stanza
@@ -114,7 +117,9 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         register: register the account in-band first (XEP-0077).
         avatar: the agent's picture. By default one is drawn from its name.
         rooms: the chat rooms to join.
+        local_exchange: the agents of this process, with which it exchanges messages directly. By default there are none.
         timings: timeouts and intervals of the connection.
+        directory: the agents of the platform, if this agent is their directory. Its presence shows the version of their list.
     """
 
     def __init__(
@@ -128,7 +133,9 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         register: bool = False,
         avatar: Avatar | None = None,
         rooms: Iterable[RoomConfig] = (),
+        local_exchange: LocalExchange | None = None,
         timings: ConnectionTimings = DEFAULT_TIMINGS,
+        directory: PlatformDirectory | None = None,
     ) -> None:
         _remove_upload_directory()
         _prepare_container()
@@ -163,6 +170,9 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._deletions: set[asyncio.Task[None]] = set()
         self._claims: dict[str, bool] = {}
         self._is_stopping = False
+        self._local_exchange = local_exchange or LocalExchange()
+        self._is_announced = False
+        """True once the agent has announced itself in the current session."""
         self._start_error: Exception | SystemExit | None = None
         """The failure of the last attempt to start; None without one, and when the agent has started."""
         self.peer_features = PeerFeatures(self.connection.client, lambda jid: self._gateway.is_allowed(jid))
@@ -170,16 +180,40 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.runtime = build(transport, self.uploads.upload)
         self._runner, self._gateway = self.runtime.runner, self.runtime.gateway
         self.rooms = Rooms(self.connection, rooms, self._gateway.access, self._on_occupant_left)
-        self._profile = AgentProfile(
-            self.connection, self._runner, self._gateway.access_requests, avatar, self._may_run_commands, timings
-        )
+        self._profile = AgentProfile(self.connection, self.runtime, avatar, self._may_run_commands, timings, directory)
 
     def send(self, stanzas: Sequence[OutboundMessage]) -> bool:
         """Send stanzas in order. They wait while the connection is lost, or while the agent is not in the room.
 
         Return what `SendQueue.send` returns.
         """
+        return self._local_exchange.send(self, stanzas)
+
+    def send_by_server(self, stanzas: Sequence[OutboundMessage]) -> bool:
+        """Send stanzas as `send` does, all of them over the server."""
         return self.connection.send(self.rooms.route(stanzas) if self.rooms.by_jid else stanzas)
+
+    @property
+    def full_jid(self) -> str:
+        """The JID with the resource that it has bound."""
+        return str(self.connection.client.boundjid.full)
+
+    @property
+    def is_reachable(self) -> bool:
+        """True if the agent is online and has received all that came while it was away."""
+        return (
+            self._is_announced
+            and self.connection.state == "online"
+            and not (self._is_stopping or self.archive.is_reading or self.offline_messages.arriving)
+        )
+
+    def receive_local(self, stanza: Element) -> Commit[bool] | None:
+        """Receive a message of an agent of this process, as one that comes over the server."""
+        if self._profile.presence.update_timer is None:
+            self._profile.presence.on_activity()
+        if self._offer_to_behaviours(stanza):
+            return None
+        return receive_stanza(self._gateway, self._own_jid, stanza)
 
     async def _async_start(self, auto_register: bool = True) -> None:
         """Connect, open the runner, and only then announce the agent. Raise ConnectError or LoginError if that fails.
@@ -209,6 +243,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
                 self._start_error = error
             raise
         self._start_error = None
+        self._local_exchange.add(self, self._own_jid)
         self._alive.set()
         for behaviour in self.behaviours:
             if not behaviour.is_running:
@@ -223,17 +258,20 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         # Contacts may write as soon as they see the agent online. ejabberd would store such a message until the next login.
         await self.connection.wait_until_acknowledged(_PRESENCE_TIMEOUT_S)
         self._catch_up()
+        self.runtime.announcement.start()
 
     async def _async_stop(self, grace_s: float = 10.0) -> None:
         """Announce the stop, let running turns finish within `grace_s` seconds, and disconnect."""
         if self.client is None or self._start_error is not None:
             return  # a start that failed has closed everything
         self._is_stopping = True
+        self._local_exchange.remove(self._own_jid)
         if not self._runner.turns_in_flight:
             await self.rooms.close()
         self._profile.announce_stopping()
         for behaviour in self.behaviours:
             behaviour.kill()
+        await self.runtime.announcement.close()
         await self._runner.drain(grace_s)
         if self.rooms.is_in_any:
             # Messages to rooms must leave before the agent is unavailable: then it is no longer in any room.
@@ -257,6 +295,14 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     def is_alive(self) -> bool:
         """Return True if the agent is started and its connection is online."""
         return bool(self._alive.is_set() and self.connection.state == "online")
+
+    def takes_requests(self) -> bool:
+        """Return True if the agent is online, and neither paused nor stopping."""
+        return self.is_alive() and not self._is_stopping and not self._runner.control.is_paused
+
+    def count_turns(self) -> int:
+        """Return the number of conversations with a running or waiting turn."""
+        return self._runner.turns_in_flight
 
     async def _restore_invited_rooms(self, repository: AgentRepository) -> None:
         def log_failed_write(error: BaseException) -> None:
@@ -308,6 +354,12 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             quotas=tuple(runner.quota_limit.usage()),
             process=agent.process_status if isinstance(agent := self.runtime.agent, IsolatedAgent) else None,
             recent=runner.metrics.snapshot(),
+            card=build_card(
+                bare_jid(connection.jid),
+                self.runtime.agent.manifest,
+                is_online=self.takes_requests(),
+                turns_in_flight=runner.turns_in_flight,
+            ),
         )
 
     def _is_visible_to(self, requester: str) -> bool:
@@ -340,6 +392,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         if self.rooms.handle_presence(presence.xml):
             return True  # otherwise slixmpp would store a roster for each room
         self.peer_features.handle_presence(presence)
+        if (version := read_list_version(presence.xml)) is not None:
+            self.runtime.parts.finder.receive_presence(presence["from"].bare, version)
         return False
 
     def _on_occupant_left(self, owner: str) -> None:
@@ -351,11 +405,14 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         if not is_new:
             self.rooms.ping.check()
             return
+        self._is_announced = False
         self.peer_features.clear()
+        self.runtime.parts.finder.forget_presences()
         self.archive.pause()
         if self._alive.is_set():
             self._profile.announce_new_session(self._catch_up)
             self.rooms.join_all()
+            self.runtime.announcement.repeat()
 
     def _on_message(self, stanza: Any) -> Commit[bool] | None:
         if self._profile.presence.update_timer is None:
@@ -378,6 +435,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         return bool(self.rooms.by_jid) or stanza.find(MUC_USER) is not None or stanza.find(CONFERENCE) is not None
 
     def _catch_up(self) -> None:
+        self._is_announced = True
         if self.client.is_full_server:
             self.archive.start(self._runner.repository)
             self.offline_messages.start()

@@ -229,9 +229,7 @@ def test_the_demo_in_a_terminal_is_a_chat(tmp_path: Path) -> None:
         terminal.type("/to assistant\r")
         terminal.wait_for_prompt("assistant")
         terminal.type("My train leaves at noon.\r")
-        terminal.wait_for(
-            '  Using remember_interaction_info…\r\n.*  I will remember: "My train leaves at noon."\r\n.*assistant ▸'
-        )
+        terminal.wait_for('  I will remember: "My train leaves at noon."\r\n.*assistant ▸')
         terminal.type("When does my train leave?\r")
         terminal.wait_for('You told me: "My train leaves at noon.".*assistant ▸')
         terminal.type("/to relay\r")

@@ -77,8 +77,8 @@ EVENTS: list[tuple[str, TurnEvent]] = [
         Completed(_CONVERSATION, "active"),
     ),
     (
-        "The last event of a failed request. `code` is an [error code](errors-and-exit-codes.md#codes). The log of the platform"
-        " has the traceback under the number `incident`.",
+        "The last event of a failed request. `code` is an [error code](errors-and-exit-codes.md#codes). The command"
+        " `spade-coreason incident` shows the traceback of the number `incident`.",
         Failed("Something went wrong on my side (incident 7f3a09c1).", ErrorCode.INTERNAL, True, "7f3a09c1"),
     ),
     (

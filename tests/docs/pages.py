@@ -5,9 +5,9 @@ The pages are those in docs/, and the README of each example. The page of an exa
 A fenced block means:
 
 - with `title="NAME"`: a file with that name in the page's directory.
-- `console`: commands after `$ `, each with its output below. `…` stands for any text, and alone on a line for any lines. A
-  command that ends with ` &` runs until the end of the page, or until `$ kill %1`. Variables that it prints as
-  `export NAME=VALUE` are set for the commands after it.
+- `console`: commands after `$ `, each with its output below. `…` stands for any text, and alone on a line for any lines. They
+  have to succeed, unless a line of the output begins with `error: `, `down: ` or `✗`. A command that ends with ` &` runs until
+  the end of the page, or until `$ kill %1`. Variables that it prints as `export NAME=VALUE` are set for the commands after it.
 - `sh`: commands, a line each, that have to succeed.
 - `yaml` without a title: a part of a configuration, which has to be valid.
 - `json`: valid JSON.
@@ -56,6 +56,7 @@ _FENCE = re.compile(
 )
 _SETUP = re.compile(r"^<!-- setup: (.*?) -->$", re.M)
 _READY = re.compile(r"^Ready|(is|are) online|^export ", re.M)
+_FAILURE = re.compile(r"^(error|down): |^✗", re.M)
 _NOTHING_TO_RUN = ("text", "mermaid")
 
 
@@ -205,6 +206,8 @@ class PageRun:
         if output is None:
             assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout}"
         else:
+            is_failure = _FAILURE.search(output) is not None
+            assert is_failure or done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout}"
             check_output(command, output, done.stdout)
         return here
 

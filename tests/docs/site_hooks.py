@@ -1,10 +1,11 @@
-"""Hooks of the documentation site: pages of the examples, links that leave the site, and the order of search results.
+"""Hooks of the documentation site: pages of the examples, links that leave the site, and the results of the search.
 
 The README of each folder in `examples/` is a page of the site, with its picture.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -14,7 +15,7 @@ _ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"(?<!!)\[([^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*)\]\(([^()\s#:]+)(#[^()\s]*)?\)")
 _FENCE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)
 _SEARCH_BOOSTS = {
-    "questions.md": 8,
+    "questions.md": 3,
     "tutorial": 3,
     "how-to": 4,
     "explanation": 2,
@@ -59,3 +60,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         parts += [_LINK.sub(replace, markdown[end : fence.start()]), fence[0]]
         end = fence.end()
     return "".join([*parts, _LINK.sub(replace, markdown[end:])])
+
+
+def on_post_build(config: Any) -> None:
+    """Let the search find each question by itself: as a page of its own, which is not a part of the page of questions."""
+    index = Path(config["site_dir"], "search", "search_index.json")
+    content = json.loads(index.read_text(encoding="utf-8"))
+    entries = [entry for entry in content["docs"] if entry["location"] != "questions/"]
+    for entry in entries:
+        # Material takes the part before a "#" for the page. docs/assets/search.js goes from "?question=" to the question.
+        entry["location"] = entry["location"].replace("questions/#", "questions/?question=")
+    index.write_text(json.dumps({**content, "docs": entries}, ensure_ascii=False), encoding="utf-8")
+
+
+on_post_build.mkdocs_priority = -100  # type: ignore[attr-defined]  # after the plugin that writes the index

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.docs.pages import DOCS, read_page
@@ -122,3 +124,38 @@ def test_the_ejabberd_of_the_page_serves_agents(tmp_path: Path) -> None:
             with urllib.request.urlopen(url, arguments, timeout=TIMEOUT_S) as reply:
                 assert b"successfully registered" in reply.read()
         assert_agents_are_served(started, tmp_path, "ejabberd.md")
+
+
+@pytest.mark.parametrize(
+    ("kind", "files"), [("prosody", ("example.org.key", "example.org.crt")), ("ejabberd", ("key.pem", "cert.pem"))]
+)
+def test_a_certificate_of_the_page_is_trusted(kind: str, files: tuple[str, str], tmp_path: Path) -> None:
+    if kind == "prosody":
+        require("Prosody", prosody_server.installed())
+        server = prosody_server.prosody(tmp_path / "server", other_domain=DOMAIN)
+    else:
+        require("ejabberd", ejabberd_server.installed())
+        server = ejabberd_server.ejabberd(tmp_path / "server", other_domain=DOMAIN)
+    blocks = read_page(DOCS / "how-to" / f"{kind}.md").blocks
+    [text] = [block.text for block in blocks if block.language == "sh" and block.text.startswith("openssl req")]
+    command = text.partition("\n" + ("sudo" if kind == "prosody" else "cat"))[0]
+    # The server of the tests is asked as localhost, too.
+    command = command.replace("DNS:*.example.org", "DNS:*.example.org,DNS:localhost,IP:127.0.0.1")
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True, capture_output=True, timeout=TIMEOUT_S)
+    key, certificate = (tmp_path / name for name in files)
+    for file in (server.certificate.certificate, server.certificate.ca_file):
+        file.write_bytes(certificate.read_bytes())
+    server.certificate.key.write_bytes(key.read_bytes())
+    (tmp_path / "server" / "ejabberd.pem").write_bytes(key.read_bytes() + certificate.read_bytes())
+    (tmp_path / "platform.yaml").write_text(block(f"{kind}.md", "platform.yaml"))
+    with server as started:
+        _, password = asyncio.run(started.account("echo", domain=DOMAIN))
+        environment = {
+            "SPADE_COREASON_SERVER__HOST": started.host,
+            "SPADE_COREASON_SERVER__PORT": str(started.port),
+            "SPADE_COREASON_SERVER__TLS__CA_FILE": str(certificate),
+            "ECHO_PASSWORD": password,
+        }
+        checked = run_command("check", "-c", "platform.yaml", cwd=tmp_path, env=environment)
+    assert checked.returncode == 0, checked.stdout
+    assert f"✓ echo@{DOMAIN}  logs in" in checked.stdout

@@ -56,6 +56,7 @@ def test_a_console_block_has_commands_with_their_outputs() -> None:
         (Block("python", None, "x = 1\n", 7, None, ""), "a block of python needs a title"),
         (Block("sh", None, "exit 3\n", 7, None, ""), "exit code 3"),
         (Block("console", None, "$ echo a\nb\n", 7, None, ""), "it printed\na\n"),
+        (Block("console", None, "$ sed -i s/a/b/ no_such_file\n", 7, None, ""), "exit code 2"),
         (Block("yaml", None, "conversation: {no_such_key: 1}\n", 7, None, ""), "no_such_key"),
         (Block("json", None, "{", 7, None, ""), "Expecting property name"),
         (Block("python", None, "nowhere", 7, "from", "README.md"), "not in README.md"),

@@ -161,6 +161,7 @@ frame.style = "width: 1300px; height: 800px";
 frame.src = "/?q=agent";
 document.body.append(frame);
 const select = (selector) => [...frame.contentDocument.querySelectorAll(selector)];
+const toPlace = (url) => url.pathname + (url.searchParams.has("question") ? `#${url.searchParams.get("question")}` : url.hash);
 const results = () => select(".md-search-result__item > .md-search-result__link");
 const until = async (isDone) => { while (!isDone()) await new Promise((done) => setTimeout(done, 10)); };
 const type = (text) => {
@@ -170,14 +171,22 @@ const type = (text) => {
 };
 await until(() => results().length);
 const found = {};
+const isWithoutResult = () => select(".md-search-result__meta")[0].textContent.includes("No matching");
 for (const question of QUESTIONS) {
   type("");
-  await until(() => !results().length);
+  await until(() => !results().length && !isWithoutResult());
   type(question);
-  await until(() => results().length || select(".md-search-result__meta")[0].textContent.includes("No matching"));
-  found[question] = results().map((link) => new URL(link.href)).map((url) => url.pathname + url.hash);
+  await until(() => results().length || isWithoutResult());
+  found[question] = results().map((link) => toPlace(new URL(link.href)));
 }
 await report(found);
+"""
+_QUESTION_SCRIPT = """
+const frame = document.createElement("iframe");
+frame.src = "/questions/?question=what-is-a-jid&h=jid";
+document.body.append(frame);
+while (!frame.contentWindow.location.hash) await new Promise((done) => setTimeout(done, 10));
+await report(frame.contentWindow.location.hash);
 """
 # Questions in the words of users, and the pages that answer them.
 QUESTIONS = {
@@ -244,6 +253,94 @@ QUESTIONS = {
     "read receipts": {"questions/#which-xeps-are-supported", "reference/xeps/"},
     "unit tests in CI": {"questions/#how-do-i-run-the-tests"},
     "conversation.retention.days": {"reference/configuration/#conversation-retention-days"},
+    "remind me tomorrow morning": {"questions/#can-an-agent-write-first", "explanation/limits/#agents-that-write-first"},
+    "own database or HTTP client opened at startup": {"how-to/resources/", "questions/#how-does-an-agent-open"},
+    "pass an API key to my agent": {"how-to/resources/", "questions/#how-do-i-pass-an-api-key"},
+    "return JSON to my web frontend": {"questions/#how-do-i-return-json"},
+    "keep one connection open instead of a login per request": {"questions/#how-do-i-keep-one-connection"},
+    "debug print / logging from my agent": {"questions/#how-do-i-debug-with-print"},
+    "hot reload": {"how-to/develop-with-reload/", "questions/#can-i-reload"},
+    "race when storing a value": {"questions/#is-there-a-race"},
+    "how big may a message or stored value be": {"questions/#how-long-may-a-message-be"},
+    "only usable by my team": {"questions/#how-do-i-make-an-agent-usable"},
+    "what is a JID": {"questions/#what-is-a-jid", "reference/glossary/"},
+    "create a self-signed certificate for Prosody": {
+        "questions/#how-do-i-create-a-self-signed",
+        "how-to/prosody/#a-certificate",
+    },
+    "share a list between my wife and me": {"questions/#how-do-i-share-a-list"},
+    "change the structure of stored variables": {"questions/#how-do-i-change-migrate"},
+    "deploy new agent code without downtime": {"questions/#how-do-i-deploy"},
+    "where are the logs": {"questions/#where-are-the-logs"},
+    "bot stopped answering after 100 messages": {"questions/#my-bot-stopped"},
+    "buttons in the chat": {"questions/#how-does-an-agent-ask-the-user"},
+    "background job, answer later": {"questions/#can-an-agent-run-a-background-job", "how-to/resources/#work-that"},
+    "rotate log files": {"questions/#where-are-the-logs", "how-to/operating/#the-log"},
+    "does it listen on a port, firewall": {"questions/#does-it-need-root"},
+    "reload configuration without restart": {"questions/#can-i-reload"},
+    "how much disk after a year": {"questions/#how-much-disk", "how-to/operating/#how-much-disk"},
+    "pg_dump instead of storage backup": {"questions/#can-i-use-pg_dump", "how-to/backups/#postgresql"},
+    "what happens when ejabberd restarts": {"questions/#what-happens-when-the-xmpp-server"},
+    "postgres password special characters": {"questions/#which-special-characters", "how-to/postgresql/#3-name"},
+    "certificate expired or renewed": {"questions/#what-happens-when-the-certificate", "how-to/operating/#certificates"},
+    "locked out": {"questions/#am-i-locked-out", "how-to/operating/#lockouts"},
+    "fail2ban": {"questions/#am-i-locked-out", "how-to/operating/#lockouts"},
+    "somebody floods the bot": {"questions/#somebody-floods"},
+    "reminder every morning": {"questions/#can-an-agent-write-first", "explanation/limits/#agents-that-write-first"},
+    "agent's own SQLite file, in the backup?": {"questions/#is-my-agents-own-sqlite"},
+    "maximum length of a message": {"questions/#how-long-may-a-message-be", "how-to/resources/#how-large"},
+    "memory grows, limit RAM": {"questions/#its-memory-ram-grows"},
+    "remove an agent and its data": {"questions/#how-do-i-remove-an-agent", "how-to/operating/#remove-or-rename"},
+    "human must approve before a tool runs": {"questions/#how-must-a-human-approve"},
+    "hand the chat over to a real person": {"questions/#how-do-i-hand-the-chat-over"},
+    "handover": {"questions/#how-do-i-hand-the-chat-over", "how-to/coming-from-langgraph/#hand-the-chat"},
+    "dollars a user costs": {"questions/#how-many-dollars"},
+    "use Claude or Gemini": {"questions/#which-language-models"},
+    "run my LangGraph graph as an agent": {"questions/#how-do-i-run-my-langgraph", "how-to/coming-from-langgraph/"},
+    "long-term memory across conversations for a user": {"questions/#how-does-an-agent-remember-a-user"},
+    "supervisor that delegates": {"questions/#can-a-supervisor", "how-to/coming-from-langgraph/#a-supervisor"},
+    "stop two agents talking endlessly": {"questions/#how-do-i-stop-two-agents"},
+    "evaluate answers after changing a prompt": {"questions/#how-do-i-evaluate"},
+    "trace LLM calls with OpenTelemetry": {"questions/#how-do-i-trace"},
+    "tool takes five minutes": {"questions/#my-tool-takes"},
+    "send an image to the model": {"questions/#can-i-send-an-image"},
+    "change the system prompt without restart": {"questions/#can-i-change-the-system-prompt"},
+    "conversation too long for the context window": {"questions/#what-if-the-conversation-is-too-long"},
+    "pydantic structured output": {"questions/#how-do-i-get-structured-output", "how-to/manifests/"},
+    "what the model sees when my tool raises": {"questions/#what-does-the-model-see"},
+    "set temperature and max tokens": {"questions/#how-do-i-set-temperature"},
+    "remind the user tomorrow": {"questions/#can-an-agent-write-first"},
+    "timezone": {"questions/#in-which-timezone"},
+    "pg_dump": {"questions/#can-i-use-pg_dump", "how-to/backups/"},
+    "restore when only the database was lost": {"questions/#how-do-i-restore-when-only"},
+    "does the agent know that an operator is asking": {"questions/#how-does-my-agent-know-that-an-operator"},
+    "How do I migrate from sqlite to postgres?": {"questions/#how-do-i-move-migrate", "how-to/postgresql/"},
+    "it forgets everything after restart": {"questions/#what-does-an-agent-remember"},
+    "run in the background as a daemon": {"how-to/systemd/"},
+    "who is allowed to talk with the bot?": {"how-to/access-and-operators/"},
+    "can the bot greet new users?": {"questions/#can-an-agent-write-first"},
+    "show typing indicator": {"questions/#how-do-people-see-that"},
+    "rate limiting": {"how-to/interceptors/", "how-to/quotas/"},
+    "how to unit test my bot without server": {"how-to/testing-agents/"},
+    "docker-compose example": {"how-to/docker/"},
+    "my agent crashed the whole process": {"how-to/isolation/"},
+    "the model hallucinates, how do I give it my documents?": {"how-to/knowledge/"},
+    "ban a user": {"questions/#how-do-i-block-a-user"},
+    "change max_interactions": {"questions/#my-bot-stopped"},
+    "multi-tenant: separate customers": {"questions/#how-do-i-keep-customers-apart"},
+    "upgrade to a new version and roll back": {"how-to/upgrading/"},
+    "Does it scale horizontally?": {"questions/#can-i-run-two-platforms"},
+    "voice messages": {"questions/#does-it-support-voice"},
+    "connect two servers federation": {"questions/#can-agents-of-two-organisations"},
+    "postgers": {"how-to/postgresql/"},
+    "ask from a shell script": {"questions/#how-do-i-ask-an-agent-from-a-shell"},
+    "how do I stop the platform cleanly": {"questions/#how-do-i-stop-the-platform-cleanly"},
+    "run blocking code": {"questions/#my-agent-blocks"},
+    "webhooks": {"questions/#can-a-webhook"},
+    "orchestrator": {"questions/#can-a-supervisor"},
+    "GDPR export": {"questions/#how-does-a-person-get-export"},
+    "throttle LLM spending per user": {"questions/#how-do-i-cap-the-cost", "how-to/guardrails-and-budgets/", "how-to/quotas/"},
+    "nagios xyzzy check": {"questions/#how-do-i-see-the-state-of-a-platform"},
     "PeerTimeoutError": {"tutorial/4-agents-ask-agents/", "how-to/testing-agents/#problems"},
 }
 
@@ -308,3 +405,8 @@ def test_the_search_answers_questions_of_users(site: Path, tmp_path: Path) -> No
         if not any(place.startswith(page) for place in first for page in expected):
             missed[question] = first
     assert missed == {}
+    assert not any(place.removeprefix("/") == "questions/" for places in found.values() for place in places)
+
+
+def test_the_result_of_a_question_leads_to_its_place_on_the_page(site: Path, tmp_path: Path) -> None:
+    assert run_in_browser(site, tmp_path, _QUESTION_SCRIPT) == "#what-is-a-jid"

@@ -94,3 +94,37 @@ async def test_an_interrupted_question_is_answered_once_after_the_restart(
             assert await client.ask("and now?", jid, thread="one", timeout_s=TIMEOUT_S) == "The answer to: and now?"
     assert message_contents(server.requests[-1], "assistant") == ["The answer to: a story"]
     assert call_log.read_text().splitlines() == ["called"] * 2
+
+
+async def test_kill_9_repeats_neither_a_finished_completion_nor_a_finished_tool(prosody: XmppServer, tmp_path: Path) -> None:
+    started: list[str] = []
+    call_log = tmp_path / "noted"
+    call_log.write_text("before")  # so that the tool returns at once
+
+    async def answer(wire: CompletionStream) -> None:
+        if wire.body["messages"][-1]["role"] != "tool":
+            await tool_call_answer(("note", {"path": str(call_log)}))(wire)
+        elif not started:
+            started.append("a story")
+            await wire.delta(content="Once upon ")
+            await asyncio.Event().wait()
+        else:
+            await text_answer("a time.")(wire)
+
+    async with ChatCompletionsServer(answer) as server:
+        endpoint = {"url": server.url}
+        options = {"model": "small", "endpoint": endpoint, "show_tools": False, "tools": ["tests.support.slow_tool:note"]}
+        async with (
+            run_platform(prosody, tmp_path, agent=AGENT, options=options) as (child, jid),
+            StockClient(*await prosody.account(), prosody) as client,
+        ):
+            client.send("a story", jid)
+            await eventually(lambda: bool(started) and server.open_count == 1)
+            await child.signal(signal.SIGKILL)
+            await child.start()
+            while (said := (await client.answer())["body"]) == "Once upon":
+                pass
+            assert said == "a time."
+    assert call_log.read_text().splitlines() == ["before", "called"]
+    assert [message["role"] for message in server.requests[0]["messages"]][-1] == "user"
+    assert [message_contents(request, "tool") for request in server.requests] == [[], ["noted"], ["noted"]]

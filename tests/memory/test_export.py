@@ -20,7 +20,7 @@ from spade_coreason.domain.identifiers import EXPORT_SCHEMA
 from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences
 from spade_coreason.memory.erasure import erase_person
 from spade_coreason.memory.export import VERSION, export_person
-from spade_coreason.storage import MessageCount, open_database
+from spade_coreason.storage import MessageCount, TopicItem, open_database
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.knowledge import NewDocument, Shelf
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
@@ -76,6 +76,8 @@ async def store_everything(repository: AgentRepository, memory: AgentInteraction
     await memory.aadd_information(f"{owner}_{AGENT}", "was told in a turn that never ended")
     await repository.audit_trail.append(AuditEntry(actor=AGENT, action="tell", resource=owner, outcome="success"), owner)
     await repository.incidents.record("1f2e3d4c", owner, None, NOW, describe_error_chain(ValueError(f"a key of {AGENT}")))
+    await repository.topics.subscribe(owner, [f"news/{owner}"])
+    await repository.topics.publish(TopicItem(f"item of {owner}", "news", owner, NOW, {"title": f"of {owner}"}))
     _, is_new, _ = repository.inbox.receive(uuid4().bytes, owner, json.dumps({"payload": {"query": "waits"}}), NOW)
     await is_new
 
@@ -147,6 +149,8 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
         "documents": len(export["documents"]),
         "audit_entries": len(export["audit"]),
         "incidents": len(export["incidents"]),
+        "subscriptions": len(export["topics"]["subscriptions"]),
+        "items": len(export["topics"]["published"]),
     }
     assert all(counted.values())
     assert export["messages_today"] == {"today": {"day": f"{NOW:%Y-%m-%d}", "messages": 3, "bytes": 30}}
@@ -166,6 +170,7 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
     )
     empty = await export_person(repository, memory, ALICE)
     assert not any(empty[kind] for kind in kinds)
+    assert empty.pop("topics") == {"subscriptions": [], "published": []}
     assert set(empty) - set(kinds) == {"schema", "version", "agent", "person", "exported_at"}
 
 

@@ -10,7 +10,8 @@ import pytest
 from spade_coreason import PeerError
 from spade_coreason.domain.messages import Bounce, ReplyEvent
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
-from spade_coreason.runtime.peers import OpenRequests, PeerEvent
+from spade_coreason.runtime.peer_answers import PeerEvent
+from spade_coreason.runtime.peers import OpenRequests
 from tests.support.peer_replies import (
     OTHER,
     PEER,

@@ -10,7 +10,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, PeerError, Peers, ResponseHandler, SessionHandle, agent
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
-from spade_coreason.runtime.peers import collect_answer
+from spade_coreason.runtime.peer_answers import collect_answer
 from tests.support.errors import ExpectedErrors
 from tests.support.peer_replies import OTHER, PEER
 from tests.support.wait import TIMEOUT_S

@@ -435,20 +435,6 @@ def assisting(runner: Runner) -> dict[str, int]:
     return dict(counts)
 
 
-async def test_agents_that_ask_each_other_for_one_person_do_not_wait_for_their_own_turns() -> None:
-    @agent
-    async def front(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
-        is_from_other = request.metadata.get("hops", 0) == 2
-        await response.markdown("done" if is_from_other else (await peers.ask(OTHER, "x")).text)
-
-    @agent
-    async def back(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
-        await response.markdown((await peers.ask(AGENT, "x", timeout=5)).text)
-
-    async with AgentTester(front, peers={OTHER: back}, policy=Policy(quotas=for_user(turns=1))) as t:
-        assert await t.say("x", user=ALICE) == ["done"]
-
-
 def make_waiting_agent(release: asyncio.Event) -> Any:
     """Return an agent that answers `done` once the event is set."""
 

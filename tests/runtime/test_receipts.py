@@ -115,7 +115,7 @@ async def test_a_message_that_cannot_be_stored_gets_no_receipt(database_url: str
 
         def fail_receive(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
             for pending in batch:
-                pending.rows = [(RECEIVE, ("no",)) if row[0] == RECEIVE else row for row in pending.rows]
+                pending.rows = [(RECEIVE, ("no", "no")) if row[0] == RECEIVE else row for row in pending.rows]
             write(batch)
 
         assert await harness.output_until_idle(receive_stanza(harness.gateway, AGENT, message("0"))) == ["receipt 0", "hi"]

@@ -34,6 +34,7 @@ from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.memory.interaction.file import MemoryLimits
 from spade_coreason.runtime.access_requests import AccessRequests
+from spade_coreason.runtime.admission import MAX_HOPS
 from spade_coreason.runtime.gateway import InboundGateway
 from spade_coreason.runtime.peers import OpenRequests
 from spade_coreason.runtime.runner import Runner
@@ -308,7 +309,7 @@ async def test_a_request_that_was_not_stored_is_not_answered(
             is_durable = harness.runner.receive(make_request(text))
             assert is_durable is not None
             await eventually(lambda: bool(held_batches))
-            held_batches[0][0].rows = [(RECEIVE, ("no",))]
+            held_batches[0][0].rows = [(RECEIVE, ("no", "no"))]
         await harness.runner.wait_until_idle()
         assert isinstance(is_durable.error, Exception)
         assert harness.output == ["known", NOT_REMEMBERED]
@@ -362,35 +363,28 @@ async def test_with_a_failing_store_a_peer_that_sends_everything_back_gets_one_a
         assert apologies == [NOT_REMEMBERED] * 2
 
 
-@pytest.mark.parametrize("how", ["ask", "tell"])
-async def test_agents_that_ask_each_other_in_a_circle_are_stopped(how: str) -> None:
+async def test_a_request_that_passed_through_too_many_agents_is_refused() -> None:
+    names = [f"agent{number}@localhost" for number in range(MAX_HOPS + 2)]
     turns: list[int] = []
 
     def passes_on_to(other: str) -> Any:
-        class PassesOn:
-            def __init__(self, peers: Peers) -> None:
-                self.manifest = AgentDefinition.simple("passes-on")
-                self.peers = peers
+        @agent
+        async def passing(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
+            turns.append(request.metadata.get("hops", 0))
+            try:
+                answer = await peers.ask(other, request.create_child(request.payload))
+            except PeerError as error:
+                await response.markdown(str(error))
+            else:
+                await response.markdown(answer.text)
 
-            async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-                turns.append(request.metadata.get("hops", 0))
-                if how == "tell":
-                    await self.peers.tell(other, request.create_child(request.payload))
-                    return
-                try:
-                    answer = await self.peers.ask(other, request.create_child(request.payload))
-                    await response.markdown(answer.text)
-                except PeerError as error:
-                    await response.markdown(str(error))
+        return passing
 
-        return PassesOn
-
-    async with AgentTester(passes_on_to(BOB), peers={BOB: passes_on_to(AGENT)}) as t:
-        answer = await t.ask("round and round")
-        await t.settled()
-        assert turns == list(range(17))
-        if how == "ask":
-            assert "This request came through 17 agents. They seem to ask each other in a circle." in answer.text
+    chain = {name: passes_on_to(following) for name, following in zip(names, [*names[1:], "nobody@localhost"], strict=True)}
+    async with AgentTester(passes_on_to(names[0]), peers=chain) as t:
+        answer = await t.ask("on and on")
+        assert turns == list(range(MAX_HOPS + 1))
+        assert f"This request came through {MAX_HOPS + 1} agents." in answer.text
 
 
 async def test_a_peer_that_sends_malformed_messages_gets_at_most_thirty_replies(

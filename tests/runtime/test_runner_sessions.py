@@ -12,12 +12,14 @@ from xml.sax.saxutils import escape
 import pytest
 
 from spade_coreason import (
+    AgentDefinition,
     AgentRequest,
     AgentTester,
     Interaction,
     MemoryConfig,
     MemoryStrategy,
     Peers,
+    Response,
     ResponseHandler,
     Session,
     SessionHandle,
@@ -25,8 +27,11 @@ from spade_coreason import (
 )
 from spade_coreason.contracts import CloudEvent
 from spade_coreason.domain.identifiers import derive_session_id
+from spade_coreason.domain.messages import ReplyEvent, RequestContext
 from spade_coreason.exceptions import PeerFailedError, PeerTimeoutError
 from spade_coreason.testing import Isolation, Policy
+from spade_coreason.xmpp.codec.cloud_events import request_stanza
+from spade_coreason.xmpp.codec.decode import decode
 from tests.support.errors import ExpectedErrors
 from tests.support.records import query_of
 
@@ -557,3 +562,79 @@ async def test_storing_after_the_turn_is_an_error_of_the_agent() -> None:
         seen = await t.say("and now?")
         await t.restart()
         assert await t.say("and now?") == seen  # nobody saw what was not kept
+
+
+OTHER_AGENT = "other@localhost"
+
+
+@agent
+async def favourite(request: AgentRequest, session: Session, response: Response) -> None:
+    """Remember the last city, as the first agent of the README does. "?" asks for it."""
+    query = request.payload["query"]
+    city = await session.get("city", "nothing") if query == "?" else query
+    await session.store("city", city)
+    await response.markdown(str(city))
+
+
+def passing_on(to: str) -> Any:
+    @agent
+    async def passing(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
+        await response.markdown((await peers.ask(to, request.payload["query"])).text)
+
+    return passing
+
+
+async def test_people_behind_one_agent_have_variables_of_their_own_at_the_next() -> None:
+    async with AgentTester(passing_on(OTHER_AGENT), peers={OTHER_AGENT: favourite}) as t:
+        assert await t.say("Berlin", user=ALICE) == ["Berlin"]
+        assert await t.say("?", user=BOB) == ["nothing"]
+        assert await t.say("?", user=ALICE, thread="another") == ["Berlin"]  # her variable, in a new conversation
+        assert await t.say("?", user=ALICE, to=OTHER_AGENT) == ["Berlin"]  # it is hers, whichever way she asks
+        await t.restart()
+        assert await t.say("?", user=ALICE, thread="a third") == ["Berlin"]
+        stored = [await t.runners[OTHER_AGENT].repository.load_variables("person", jid) for jid in (ALICE, BOB, t.jid)]
+        assert stored == [{"city": '"Berlin"'}, {"city": '"nothing"'}, {}]
+
+
+async def test_forget_me_deletes_what_an_agent_stored_for_a_person_whom_another_one_asked_for() -> None:
+    async with AgentTester(passing_on(OTHER_AGENT), peers={OTHER_AGENT: favourite}) as t:
+        await t.say("Berlin", user=ALICE)
+        await t.say("/forget me yes", user=ALICE, to=OTHER_AGENT)
+        assert await t.say("?", user=ALICE, to=OTHER_AGENT) == ["nothing"]
+        assert await t.say("?", user=ALICE, thread="another") == ["nothing"]
+
+
+async def test_people_behind_an_agent_that_is_not_trusted_have_no_variables_beyond_their_conversation() -> None:
+    foreign = "agent@elsewhere.example"
+    async with AgentTester(favourite, allow=("*",)) as t:
+        for thread, query, expected in (("a", "Berlin", "Berlin"), ("b", "?", "nothing"), ("a", "?", "Berlin")):
+            request = AgentRequest(session_id=uuid4(), payload={"query": query})
+            context = RequestContext(hops=1, root_sender=ALICE)
+            stanza = request_stanza(t.jid, request.dump(), source="x", thread=thread, stanza_id=str(uuid4()), context=context)
+            t.send_stanza(stanza, user=foreign)
+            await t.settled()
+            batch = [decode(message.xml) for message in t.messages(foreign)][-2:]
+            assert [event.data["content"] for event in batch if isinstance(event, ReplyEvent) and "content" in event.data] == [
+                expected
+            ]
+        assert await t.runners[t.jid].repository.load_variables("person", ALICE) == {}
+        assert await t.runners[t.jid].repository.load_variables("person", foreign) == {}
+
+
+async def test_an_agent_that_asks_for_itself_has_variables_as_a_person_has() -> None:
+    class Asking:
+        manifest = AgentDefinition.simple("asking")
+
+        def __init__(self, peers: Peers) -> None:
+            self.peers = peers
+
+        async def startup(self) -> None:
+            self.task = asyncio.create_task(self.ask())
+
+        async def ask(self) -> list[str]:
+            return [(await self.peers.ask(OTHER_AGENT, query)).text for query in ("Berlin", "?")]
+
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None: ...
+
+    async with AgentTester(Asking, peers={OTHER_AGENT: favourite}) as t:
+        assert await t.agent.task == ["Berlin", "Berlin"]  # type: ignore[attr-defined]

@@ -15,9 +15,9 @@ import pytest
 from spade_coreason import AgentInteractionMemory, StoreError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backup import back_up, restore
-from spade_coreason.storage.records import Variable
+from spade_coreason.storage.records import StoredStep, Variable
 from spade_coreason.storage.repository import AgentRepository
-from tests.support.databases import SQLITE, execute, read_all_tables
+from tests.support.databases import SQLITE, execute, read_all_tables, read_rows
 from tests.support.records import AGENT, ALICE, NOW, new_conversation, receive_request, store_turn
 from tests.support.servers.postgres import Postgres
 
@@ -32,7 +32,8 @@ async def fill(url: str, memory_dir: Path, turns: int = 30) -> None:
     row = new_conversation(repository)
     for number in range(turns):
         row = await store_turn(repository, row, Variable("person", ALICE, "v", f'"{number} ☂"'), answer='["<message/>"]')
-    await receive_request(repository, key=b"k" * 16)
+    request = await receive_request(repository, key=b"k" * 16)
+    await repository.inbox.save_step(request, StoredStep("charge", 1, "0" * 64, '"☂"'))
     await database.close()
     memory = AgentInteractionMemory(AGENT, memory_dir)
     memory.add_information("t", "a plane on Friday ☂")
@@ -40,7 +41,7 @@ async def fill(url: str, memory_dir: Path, turns: int = 30) -> None:
 
 async def test_a_backup_is_restored_into_either_database(database_url: str, postgres: Postgres, tmp_path: Path) -> None:
     await fill(database_url, tmp_path / "memory")
-    kept = read_all_tables(database_url)
+    kept = {**read_all_tables(database_url), "steps": read_rows(database_url, "steps")}
     seen: list[tuple[int, int]] = []
     database = await open_database(database_url, is_read_only=True)
     about = await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", lambda *done: seen.append(done))
@@ -55,7 +56,7 @@ async def test_a_backup_is_restored_into_either_database(database_url: str, post
         database = await open_database(target, "off")
         assert await restore(database, memory_dir, tmp_path / "b.tar", ignore_progress) == about
         await database.close()
-        assert read_all_tables(target) == kept
+        assert {**read_all_tables(target), "steps": read_rows(target, "steps")} == kept
         assert AgentInteractionMemory(AGENT, memory_dir).get_information("t") == ["a plane on Friday ☂"]
         # What was known is known, and row ids go on.
         database = await open_database(target, "off")

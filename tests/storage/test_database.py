@@ -228,7 +228,7 @@ async def test_a_turn_is_stored_whole_or_not_at_all(repository: AgentRepository,
 
 async def test_a_failed_write_harms_no_other_of_its_batch(repository: AgentRepository, database: Database) -> None:
     def wrong(connection: Connection) -> None:
-        connection.execute(text("INSERT INTO nowhere VALUES (1)"))
+        connection.execute(text("INSERT INTO inbox (nowhere) VALUES (1)"))
 
     requests = [repository.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20)]
     failing = asyncio.ensure_future(database.write(wrong))

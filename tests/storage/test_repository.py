@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -13,6 +14,7 @@ from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus, new_status
 from spade_coreason.memory.conversation import Variables
 from spade_coreason.memory.session import SessionChanges, TurnSession
+from spade_coreason.runtime.step_journal import StepJournal
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
@@ -119,7 +121,7 @@ def make_session(
     identity = Identity(id=owner, name=owner, role="user")
     shared = Variables("shared", repository.agent, {})
     changes = SessionChanges(Variables("conversation", name, values), Variables("person", owner, of_person), shared)
-    return TurnSession(row, (), identity, repository, changes), changes
+    return TurnSession(row, (), identity, repository, changes, StepJournal(repository.inbox, 0, uuid4())), changes
 
 
 async def load_session(repository: AgentRepository, owner: str, name: str) -> tuple[TurnSession, SessionChanges]:

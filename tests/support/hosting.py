@@ -39,6 +39,7 @@ from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.host import HostedAgent
+from spade_coreason.xmpp.local_exchange import LocalExchange
 from spade_coreason.xmpp.muc.room import RoomConfig
 from spade_coreason.xmpp.timings import DEFAULT_TIMINGS, ConnectionTimings
 from tests.support.errors import check_errors, errors_in
@@ -97,6 +98,7 @@ class OnlineAgent:
     store_timings: StoreTimings = DEFAULT_STORE_TIMINGS
     avatar: Avatar | None = None
     interceptors: Sequence[Interceptor] = ()
+    local_exchange: LocalExchange | None = None
 
     database: Database = field(init=False)
     requests: OpenRequests = field(init=False)
@@ -128,6 +130,7 @@ class OnlineAgent:
                 stanza_bytes=self.policy.stanza_bytes,
                 avatar=self.avatar,
                 rooms=self.rooms,
+                local_exchange=self.local_exchange,
                 timings=self.timings,
             )
             parts, self.runner, self.gateway = self.host.runtime.parts, self.host.runtime.runner, self.host.runtime.gateway
@@ -194,6 +197,7 @@ async def run_agent(
     store_timings: StoreTimings = DEFAULT_STORE_TIMINGS,
     avatar: Avatar | None = None,
     clock: Callable[[], datetime] = utc_now,
+    local_exchange: LocalExchange | None = None,
 ) -> AsyncIterator[OnlineAgent]:
     """Run an agent on `server` with a fresh account. `agent` is the agent itself or a factory: `agent(peers)`.
 
@@ -205,6 +209,7 @@ async def run_agent(
     timings        The timings of its connection.
     store_timings  The timings of its database.
     clock          The time of its conversations.
+    local_exchange The agents with which it exchanges messages directly.
     """
     make_agent: AgentFactory = (lambda peers: agent) if hasattr(agent, "assist") else agent
     account = await server.account(name)
@@ -213,6 +218,7 @@ async def run_agent(
         account, server, url, make_agent, policy, access, on_end, prepare, port, rooms, invited_by, admission or {}, clock
     )
     online_agent.timings, online_agent.store_timings, online_agent.avatar = timings, store_timings, avatar
+    online_agent.local_exchange = local_exchange
     await online_agent.start()
     try:
         yield online_agent

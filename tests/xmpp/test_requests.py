@@ -168,7 +168,7 @@ async def test_the_echo_agent_of_the_seed_answers_people_and_programs(local_serv
         assert await alice.ask("one two", echo.jid) == "one two"
         alice.send(None, echo.jid, extra_xml=envelope({"query": "three four"}))
         events = await receive_events(alice)
-        kinds = ["block.thought", "stream.start", "stream.chunk", "stream.chunk", "stream.end", "request.completed"]
+        kinds = ["stream.start", "stream.chunk", "stream.chunk", "stream.end", "request.completed"]
         assert [event["type"] for event in events] == [f"ai.coreason.{kind}" for kind in kinds]
 
 

@@ -253,6 +253,8 @@ def _print_erasure(agent: str, erasure: ErasureReport) -> None:
         *([_count_text(erasure.documents, "document")] if erasure.documents else []),
         *([_count_text(erasure.audit_entries, "audited step")] if erasure.audit_entries else []),
         *([_count_text(erasure.incidents, "incident")] if erasure.incidents else []),
+        *([_count_text(erasure.subscriptions, "subscription")] if erasure.subscriptions else []),
+        *([f"the name at {_count_text(erasure.items, 'item')}"] if erasure.items else []),
     ]
     if erasure.preferences:
         parts.append("preferences")

@@ -51,7 +51,10 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     if found is None:
         raise no_platform_error(directory, "start one (`spade-coreason up`), or name another data directory with --data")
     if as_json:
-        print(encode_json(json.loads(found.to_json()), indent=2))
+        status = json.loads(found.to_json())
+        for agent in status["agents"]:
+            del agent["card"]  # `spade-coreason agents` shows it
+        print(encode_json(status, indent=2))
         return 0 if found.is_healthy else 1
     print(f"{paint('XMPP server', 'bold')}   {found.server}")
     if found.agents:

@@ -28,8 +28,12 @@ class ToolCall:
     def message(self) -> dict[str, Any]:
         """The call as the next request repeats it, without odd names and invalid arguments, on which servers fail."""
         arguments = self.arguments if self.arguments and isinstance(self.parsed_arguments, dict) and not self.refusal else "{}"
-        name = _INVALID_NAME_CHARACTERS.sub("_", self.name)[:64] or "unknown"
-        return {"id": self.id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        return {"id": self.id, "type": "function", "function": {"name": self.valid_name, "arguments": arguments}}
+
+    @property
+    def valid_name(self) -> str:
+        """The name as a tool can have it."""
+        return _INVALID_NAME_CHARACTERS.sub("_", self.name)[:64] or "unknown"
 
     @property
     def parsed_arguments(self) -> Any:
@@ -57,6 +61,17 @@ class Completion:
     _ids: set[str] = field(default_factory=set)
     _latest_by_index: dict[int, ToolCall] = field(default_factory=dict)
     _by_id: dict[tuple[int, str], ToolCall] = field(default_factory=dict)
+
+    def dump(self) -> dict[str, Any]:
+        """Return a completion that has ended as JSON, for the journal of the turn."""
+        calls = [[call.id, call.name, call.arguments] for call in self.tool_calls]
+        return {"model": self.model, "text": self.text, "tool_calls": calls, "finish_reason": self.finish_reason}
+
+    @classmethod
+    def load(cls, fields: dict[str, Any]) -> Completion:
+        """Return the completion that `dump` has written."""
+        calls = [ToolCall(*call) for call in fields["tool_calls"]]
+        return cls(fields["model"], fields["text"], calls, fields["finish_reason"])
 
     def add_chunk(self, chunk: Any) -> tuple[str, str]:
         """Add a chunk, and return its text and its reasoning. A part that the server leaves out counts as empty.

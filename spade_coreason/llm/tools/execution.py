@@ -6,24 +6,24 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from pydantic import ValidationError
 from pydantic_core import to_json
 
 from ...concurrency import DeadlineExceededError, run_with_timeout
-from ...contracts import ResponseHandler
+from ...contracts import ResponseHandler, SessionHandle
 from ...domain.text import replace_lone_surrogates
 from ...domain.translation import translate
 from ...exceptions import CoReasonError
 from ..budget import TurnUsage
 from ..guardrails.guard import TurnGuard
-from ..handlers import show_step
+from ..handlers import run_once, show_step
 from ..model.completion import Completion, ToolCall
 from ..options import Limits
 from ..prompts import Message
 from .builtin import MEMORY_TOOL_NAMES
-from .function import Tool, describe_validation_error
+from .function import KEY_PARAMETER, Tool, describe_validation_error
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +34,12 @@ OnCall: TypeAlias = Callable[[str, bool], Awaitable[None]]
 
 
 class Toolbox:
-    """Tools by name. A call never raises: an error is its result."""
+    """Tools by name. A call never raises: an error is its result. Each call is a durable step of the turn of `session`."""
 
-    def __init__(self, tools: Sequence[Tool], limits: Limits) -> None:
+    def __init__(self, tools: Sequence[Tool], limits: Limits, session: SessionHandle) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._limits = limits
+        self._session = session
 
     def __contains__(self, name: str) -> bool:
         return name in self._tools
@@ -62,14 +63,17 @@ class Toolbox:
         ]
 
     async def _call_and_report(self, call: ToolCall, number: int, on_call: OnCall) -> str:
-        if number >= self._limits.calls:
-            text, is_good = f"error: not called; {self._limits.calls} calls at once is the limit", False
-        else:
-            text, is_good = await self._call(call)
-        await on_call(call.name, is_good)
-        return text
+        async def run(idempotency_key: str) -> str:
+            if number >= self._limits.calls:
+                text, is_good = f"error: not called; {self._limits.calls} calls at once is the limit", False
+            else:
+                text, is_good = await self._call(call, idempotency_key)
+            await on_call(call.name, is_good)
+            return cast(str, replace_lone_surrogates(text))
 
-    async def _call(self, call: ToolCall) -> tuple[str, bool]:
+        return await run_once(self._session, f"llm: tool {call.valid_name}", run, replace_lone_surrogates(call.arguments))
+
+    async def _call(self, call: ToolCall, idempotency_key: str) -> tuple[str, bool]:
         if call.refusal:
             return f"error: {call.refusal}", False
         tool = self._tools.get(call.name)
@@ -78,6 +82,8 @@ class Toolbox:
         arguments = call.parsed_arguments
         if not isinstance(arguments, dict):
             return "error: the arguments are no JSON object; call it again with one", False
+        if tool.takes_idempotency_key:
+            arguments = {**arguments, KEY_PARAMETER: idempotency_key}
         limit_s = self._limits.tool_timeout_s
         try:
             return self._render_result(await run_with_timeout(tool.call(arguments), limit_s)), True

@@ -16,6 +16,8 @@ from ...concurrency import DaemonThreads
 from ...contracts import AgentRequest, Session, SessionHandle
 from ...exceptions import ConfigError
 
+KEY_PARAMETER = "idempotency_key"
+"""The parameter of a tool that gets the idempotency key of a call."""
 _TURN_PARAMETERS: Mapping[str, tuple[Any, ...]] = {"request": (AgentRequest,), "session": (Session, SessionHandle)}
 """The parameters of a tool that get the request and the session of its turn, with their annotations."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -35,6 +37,9 @@ class Tool:
     parameters: Mapping[str, Any]
     """The JSON Schema of its arguments."""
     call: Callable[[dict[str, Any]], Awaitable[Any]]
+    takes_idempotency_key: bool = False
+    """True if `call` gets the argument `idempotency_key`, which the model does not see: a text that is the same if the call is
+    repeated after a crash."""
     turn_parameters: frozenset[str] = frozenset()
     """The arguments of `call` that the model does not see: `request`, `session` or both, those of the turn."""
 
@@ -60,9 +65,9 @@ def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) ->
     """Build a tool from a Tool, a function or "module:function". A plain function runs in a thread.
 
     Each parameter needs an annotation that pydantic can make a schema of. Parameters `request: AgentRequest` and
-    `session: Session` get those of the turn, and the model does not see them. The first paragraphs of the docstring
-    describe the tool. Its section "Args:" and `Annotated[…, Field(description=…)]` describe the parameters. ConfigError for
-    anything else.
+    `session: Session` get those of the turn, and `idempotency_key` gets the key of the call. The model does not see them. The
+    first paragraphs of the docstring describe the tool. Its section "Args:" and `Annotated[…, Field(description=…)]` describe
+    the parameters. ConfigError for anything else.
     """
     if isinstance(spec, Tool):
         return spec
@@ -77,9 +82,11 @@ def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) ->
     description, descriptions = _parse_docstring(function)
     arguments, turn_parameters = _build_arguments_model(function, name, descriptions)
     is_async = inspect.iscoroutinefunction(function)
+    takes_key = KEY_PARAMETER in inspect.signature(function).parameters
+    platform_parameters = turn_parameters | {KEY_PARAMETER} if takes_key else turn_parameters
 
     async def call(raw_arguments: dict[str, Any]) -> Any:
-        given = {name: raw_arguments[name] for name in turn_parameters}
+        given = {name: raw_arguments[name] for name in platform_parameters}
         validated = arguments.model_validate({name: value for name, value in raw_arguments.items() if name not in given})
         values = {info.alias or field: getattr(validated, field) for field, info in arguments.model_fields.items()} | given
         if is_async:
@@ -87,7 +94,7 @@ def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) ->
         result = await threads.run(function, **values)
         return await result if inspect.isawaitable(result) else result
 
-    return Tool(name, description, _strip_titles(arguments.model_json_schema()), call, turn_parameters)
+    return Tool(name, description, _strip_titles(arguments.model_json_schema()), call, takes_key, turn_parameters)
 
 
 def describe_validation_error(error: ValidationError) -> str:
@@ -109,6 +116,8 @@ def _build_arguments_model(
                 raise ConfigError(
                     "options.tools", f"{name}: {parameter} cannot be passed by name; write it as a plain parameter"
                 )
+            if parameter.name == KEY_PARAMETER:
+                continue  # the platform gives it
             if hints.get(parameter.name) in _TURN_PARAMETERS.get(parameter.name, ()):
                 turn_parameters.add(parameter.name)
                 continue

@@ -11,6 +11,7 @@ from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldKind
+from .model import Audience
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[str | None]])
 
@@ -28,16 +29,18 @@ class AgentCommand:
     description: str
     fields: tuple[Field, ...]
     run: Callable[..., Awaitable[str | None]]
+    audience: Audience = "everybody"
 
 
-def command(name: str, description: str, /, **labels: str) -> Callable[[Method], Method]:
+def command(name: str, description: str, audience: Audience = "everybody", /, **labels: str) -> Callable[[Method], Method]:
     """Make a command of a coroutine method `(self, session, …)`: `@command("weather", "the weather", city="which city")`.
 
     People write `/weather Berlin`, or choose the command in the menu of their client and fill in a form (XEP-0050).
 
     `name` consists of lowercase letters, digits and hyphens. `description` is shown in `/help` and in the menu. The further
     parameters of the method are the fields: `str`, `int`, `bool`, or a `Literal` of texts. A field with a default may be
-    left empty. `labels` name the fields for people; by default a field is called like its parameter.
+    left empty. `labels` name the fields for people; by default a field is called like its parameter. A command for `audience`
+    "operators" is shown to operators only, and they alone may run it.
 
     The reply is the text that the method returns, or "Done." for None. TypeError if the name or the method is unsuitable.
     """
@@ -46,15 +49,15 @@ def command(name: str, description: str, /, **labels: str) -> Callable[[Method],
 
     def decorate(method: Method) -> Method:
         fields = _fields(name, method, labels)
-        mark_command(method, name, description, fields)
+        mark_command(method, name, description, fields, audience)
         return method
 
     return decorate
 
 
-def mark_command(method: Any, name: str, description: str, fields: tuple[Field, ...]) -> None:
+def mark_command(method: Any, name: str, description: str, fields: tuple[Field, ...], audience: Audience = "everybody") -> None:
     """Mark a coroutine function `(self, session, **values)` as a command, so that `commands_of` finds it."""
-    setattr(method, _MARK, (name, description, fields))
+    setattr(method, _MARK, (name, description, fields, audience))
 
 
 def commands_of(agent: object) -> list[AgentCommand]:
@@ -63,8 +66,8 @@ def commands_of(agent: object) -> list[AgentCommand]:
     for attribute in dir(type(agent)):
         marked = getattr(inspect.getattr_static(type(agent), attribute, None), _MARK, None)
         if marked is not None:
-            name, description, fields = marked
-            found.append(AgentCommand(name, description, fields, getattr(agent, attribute)))
+            name, description, fields, audience = marked
+            found.append(AgentCommand(name, description, fields, getattr(agent, attribute), audience))
     return sorted(found, key=lambda agent_command: agent_command.name)
 
 

@@ -129,7 +129,8 @@ class CommandExecutor:
         """Reply to a command in a message; a `parsed` text is an unknown command. StoreError if the reply is not stored."""
         repository = self._services.repository
         agent_command = self._commands.agent_commands.get(parsed.command.name) if isinstance(parsed, ParsedCommand) else None
-        if isinstance(parsed, ParsedCommand) and agent_command is not None and parsed.values is not None:
+        may_run = isinstance(parsed, ParsedCommand) and self._commands.may_run(mailbox.sender, parsed.command)
+        if isinstance(parsed, ParsedCommand) and agent_command is not None and parsed.values is not None and may_run:
             turn = self._make_turn(mailbox, active, queued, self._services.outbox.send)
             await self._run_agent_command(turn, agent_command, parsed.values, sends_reply=True)
             return
@@ -182,7 +183,7 @@ class CommandExecutor:
         services = self._services
         channel = services.transport.open_reply(queued.incoming, queued.key)
         output = TurnOutput(channel, send, queued.key, services.reply_timers)
-        return Turn(services, mailbox, active, queued, output, services.clock())
+        return Turn(services, mailbox, active, queued, output, services.clock(), active.person)
 
     async def _run_agent_command(
         self, turn: Turn, agent_command: AgentCommand, values: Mapping[str, Any], *, sends_reply: bool

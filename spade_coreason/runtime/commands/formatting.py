@@ -112,6 +112,10 @@ def describe_deleted(report: ErasureReport) -> str:
         parts.append(translate_plural("the record of {number} audited step", "the record of {number} audited steps", number))
     if number := report.incidents:
         parts.append(translate_plural("the record of {number} failure", "the record of {number} failures", number))
+    if number := report.subscriptions:
+        parts.append(translate_plural("{number} subscription", "{number} subscriptions", number))
+    if number := report.items:
+        parts.append(translate_plural("your name at {number} published item", "your name at {number} published items", number))
     if report.preferences:
         parts.append(translate("your settings"))
     return translate("Deleted: {list}.", list=", ".join(parts)) if parts else translate("Deleted.")

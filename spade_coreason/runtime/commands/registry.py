@@ -152,6 +152,7 @@ def _as_command(agent_command: AgentCommand) -> Command:
         agent_command.name,
         agent_command.description,
         _run_agent_command,
+        audience=agent_command.audience,
         subject="a conversation",
         fields=agent_command.fields,
         is_immediate=False,

@@ -23,6 +23,8 @@ from ..function_agent import FunctionAgent
 from ..peers import CURRENT_REQUEST
 from ..response import TurnResponse
 from ..status import ProcessStatus
+from ..steps import CURRENT_JOURNAL
+from ..topics.decorator import mark_subscriptions
 from .calls import ChildCalls
 from .description import REQUEST_FIELDS, AgentDescription, CommandDescription, Isolation
 from .process import AgentProcess, log_levels
@@ -90,6 +92,7 @@ def _build_message(
         "manifest": None if manifest is None else str(manifest),
         "levels": log_levels(),
         "memory_mb": isolation.memory_mb,
+        "topic_broker": parts.topic_broker,
         "memory": None
         if memory is None
         else {"directory": str(memory.path.parent), "limits": asdict(memory.limits), "durability": memory.durability},
@@ -255,7 +258,7 @@ class IsolatedAgent:
             [session.session_id, identity.id, identity.name, identity.role, getattr(session, "summary", ""), LANGUAGE.get()],
             session.variables() if is_plain and isinstance(session, TurnSession) else None,
         ]
-        return await self._supervisor.run(OpenTurn(request, session, response), message)
+        return await self._supervisor.run(OpenTurn(request, session, response, CURRENT_JOURNAL.get()), message)
 
     async def _call(self, name: str, *args: object) -> None:
         await self._supervisor.run(OpenTurn(), ["call", 0, name, args])
@@ -293,6 +296,8 @@ def _make_class(description: AgentDescription) -> type[IsolatedAgent]:
     methods: dict[str, Any] = {name: _METHODS[name] for name in description.hooks if name in _METHODS}
     for number, command in enumerate(description.commands):
         methods[f"command_{number}"] = _make_command(command)
+    if description.patterns:
+        methods["receive_item"] = _make_item_handler(description.patterns)
     return type(description.type_name, (IsolatedAgent,), methods)
 
 
@@ -301,5 +306,13 @@ def _make_command(command: CommandDescription) -> Any:
         text = await self._run_turn(command.name, values, CURRENT_REQUEST.get(), session, None)
         return None if text is None else str(text)
 
-    mark_command(run, command.name, command.description, command.fields)
+    mark_command(run, command.name, command.description, command.fields, command.audience)
     return run
+
+
+def _make_item_handler(patterns: tuple[str, ...]) -> Any:
+    async def receive_item(self: IsolatedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        await self.assist(request, session, response)  # the process finds the handler
+
+    mark_subscriptions(receive_item, patterns)
+    return receive_item

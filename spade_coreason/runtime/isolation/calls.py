@@ -14,9 +14,12 @@ from typing import Any, TypeAlias, cast
 from uuid import uuid4
 
 from ...contracts import AgentRequest, Interaction
+from ...contracts.authoring import OnUncertain
+from ...domain.cards import dump_card
 from ...exceptions import UploadError
 from ..assembly import AgentParts
 from ..peers import CURRENT_REQUEST
+from ..steps import JournalAccess
 from .turns import OpenTurn
 
 MAX_UPLOAD_BYTES = 100 * 1024 * 1024
@@ -44,6 +47,7 @@ class ChildCalls:
             "knowledge.search": self._search,
             "knowledge.missing": parts.knowledge.missing,
             "knowledge.add_turns": self._add_turns,
+            "peers.find": self._find,
             "peers.tell": self._tell,
         }
         self._with_events: dict[str, Callable[..., Coroutine[Any, Any, object]]] = {
@@ -58,6 +62,8 @@ class ChildCalls:
             "recall": _recall,
             "get": _get,
             "audit": _audit,
+            "open_step": _open_step,
+            "close_step": _close_step,
         }
 
     def start(self, name: str, args: list[Any], turn: OpenTurn | None, send_event: SendEvent) -> Coroutine[Any, Any, object]:
@@ -83,12 +89,24 @@ class ChildCalls:
         request: dict[str, Any],
         timeout_s: float,
         origin: dict[str, Any] | None,
-        thoughts: bool,
+        options: dict[str, bool],
     ) -> None:
         _set_current_request(origin)
         asked = AgentRequest.model_validate(request)
-        async for event in self._parts.peers.stream(jid, asked, timeout_s, thoughts=thoughts):
+        async for event in self._parts.peers.stream(jid, asked, timeout_s, **options):
             send_event(event.type, event.data)
+
+    async def _find(
+        self,
+        capability: str | None,
+        text: str | None,
+        accepts: dict[str, Any] | None,
+        timeout_s: float,
+        origin: dict[str, Any] | None,
+    ) -> object:
+        _set_current_request(origin)
+        found = await self._parts.peers.find(capability=capability, text=text, accepts=accepts, timeout=timeout_s)
+        return [dump_card(card) for card in found]
 
     async def _tell(self, jid: str, request: dict[str, Any], origin: dict[str, Any] | None) -> None:
         _set_current_request(origin)
@@ -171,6 +189,24 @@ async def _get(turn: OpenTurn, key: str) -> object:
 
 async def _audit(turn: OpenTurn, actor: str, action: str, resource: str, success: bool) -> None:
     await cast(Any, turn.response).audit(actor, action, resource, success)
+
+
+async def _open_step(turn: OpenTurn, name: str, args: list[Any], on_uncertain: OnUncertain) -> object:
+    step = await _journal(turn).open_step(name, args, on_uncertain)
+    if not step.is_finished:
+        turn.steps[step.name, step.number] = step
+    return step.number, step.arguments_hash, step.key, step.result_text
+
+
+async def _close_step(turn: OpenTurn, name: str, number: int, result_text: str) -> None:
+    step = turn.steps.pop((name, number))
+    await _journal(turn).close_step(step, result_text)
+
+
+def _journal(turn: OpenTurn) -> JournalAccess:
+    if turn.journal is None:
+        raise RuntimeError("there is no turn with durable steps")
+    return turn.journal
 
 
 def _session(turn: OpenTurn) -> Any:

@@ -36,6 +36,8 @@ from ..agent_factory import Injectables, load_agent
 from ..agent_lifecycle import call_hook
 from ..commands.decorator import commands_of
 from ..peers import CURRENT_REQUEST
+from ..steps import CURRENT_JOURNAL
+from ..topics.decorator import route_items
 from ..turn import construct_valid
 from .description import AgentDescription
 from .errors import dump_error
@@ -132,6 +134,7 @@ class _Child:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._agent: Any = None
+        self._routed_agent: Any = None
         self._commands: dict[str, Any] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._cancelled: set[int] = set()
@@ -193,6 +196,7 @@ class _Child:
         gc.freeze()
         gc.set_threshold(_GENERATION_0_THRESHOLD, 20, 20)
         self._commands = {command.name: command for command in commands_of(self._agent)}
+        self._routed_agent = route_items(self._agent)
         self._channel.send(["built", description])
         self._channel.flush()
 
@@ -207,7 +211,7 @@ class _Child:
 
         return Injectables(
             manifest_file=Path(build["manifest"]) if build["manifest"] else None,
-            peers=lambda: ForwardedPeers(connection),
+            peers=lambda: ForwardedPeers(connection, build["topic_broker"]),
             memory=open_memory if memory is not None else None,
             knowledge=lambda: ForwardedKnowledge(connection),
             files=lambda: build_files(connection, Path(build["files"])),
@@ -232,11 +236,12 @@ class _Child:
 
         async def work() -> object:
             CURRENT_REQUEST.set(request)
+            CURRENT_JOURNAL.set(session)
             LANGUAGE.set(language)
             if command:
                 text = await self._commands[command].run(session, **values)
                 return None if text is None else str(text)
-            returned: object = await self._agent.assist(request, session, ForwardedResponse(turn))
+            returned: object = await self._routed_agent.assist(request, session, ForwardedResponse(turn))
             return None if returned is None else type(returned).__name__
 
         def close() -> None:

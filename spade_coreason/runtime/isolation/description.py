@@ -9,8 +9,10 @@ from pydantic import TypeAdapter
 
 from ...contracts import AgentDefinition
 from ...domain.forms import Field
-from ...domain.messages import ROOT_SENDER
+from ...domain.messages import CHAIN, DEADLINE, ROOT_SENDER
 from ..commands.decorator import commands_of
+from ..commands.model import Audience
+from ..topics.decorator import subscriptions_of
 
 HOOKS = ("startup", "shutdown", "feedback", "on_conversation_end")
 """The optional methods of an agent that the platform calls."""
@@ -27,7 +29,7 @@ REQUEST_FIELDS = (
 )
 """The fields of a request, in the order in which they cross."""
 
-ORIGIN_METADATA = ("sender", ROOT_SENDER, "hops")
+ORIGIN_METADATA = ("sender", ROOT_SENDER, "hops", CHAIN, DEADLINE)
 """The metadata of a request that its agent passes on with requests of its own."""
 
 
@@ -68,6 +70,7 @@ class CommandDescription:
     name: str
     description: str
     fields: tuple[Field, ...]
+    audience: Audience = "everybody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ class AgentDescription:
     manifest: AgentDefinition
     hooks: tuple[str, ...]
     commands: tuple[CommandDescription, ...]
+    patterns: tuple[str, ...] = ()
+    """The patterns of the topics to which it subscribes."""
 
     @classmethod
     def of(cls, agent: Any) -> AgentDescription:
@@ -86,7 +91,11 @@ class AgentDescription:
             type(agent).__name__,
             agent.manifest,
             tuple(name for name in HOOKS if callable(getattr(agent, name, None))),
-            tuple(CommandDescription(command.name, command.description, command.fields) for command in commands_of(agent)),
+            tuple(
+                CommandDescription(command.name, command.description, command.fields, command.audience)
+                for command in commands_of(agent)
+            ),
+            tuple(subscription.pattern for subscription in subscriptions_of(agent)),
         )
 
     def dump(self) -> dict[str, Any]:

@@ -17,13 +17,17 @@ from uuid import UUID, uuid4
 from pydantic_core import from_json, to_json
 
 from ...contracts import AgentRequest, CloudEvent, DataBlock, GraphEventBase, Identity, Interaction, UserErrorBlock
-from ...contracts.authoring import VariableScope
+from ...contracts.authoring import OnUncertain, VariableScope
 from ...contracts.base import utc_now
+from ...domain.cards import AgentCard, Capability, load_cards
 from ...memory import Knowledge, ProgressCallback, SearchHit, SessionChanges, Usage, Variables
 from ...storage import Document
+from ..capability_requests import CapabilityRequests
 from ..files import Files, Progress
-from ..peers import CURRENT_REQUEST, PeerEvent, Peers, to_request
+from ..peer_answers import PeerEvent
+from ..peers import CURRENT_REQUEST, Peers, to_request
 from ..response import check_choices, check_text, check_thought
+from ..steps import DurableStep, hash_arguments, run_step
 from .description import ORIGIN_METADATA
 from .errors import load_error
 from .frames import MAX_FRAME_BYTES, WINDOW_BYTES, Message, encode_message
@@ -195,6 +199,28 @@ class ForwardedSession:
         text = self.changes.find(key)
         return default if text is None else json.loads(text)
 
+    async def run_once(self, name: str, function: Callable[..., Any], *args: Any, on_uncertain: OnUncertain = "retry") -> Any:
+        """Run a durable step: the function here, and its journal in the process of the platform."""
+        return await run_step(self, name, function, args, on_uncertain)
+
+    async def open_step(self, name: str, args: Sequence[Any], on_uncertain: OnUncertain) -> DurableStep:
+        """Begin a step in the journal of the turn."""
+        hash_arguments(name, args)  # what is refused there is refused here
+        return DurableStep(name, *await self._turn.call("open_step", name, args, on_uncertain))
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the turn has ended."""
+        return self._turn.is_closed
+
+    async def close_step_soon(self, step: DurableStep, result_text: str) -> None:
+        """Store the result of a step that may run again without harm."""
+        await self.close_step(step, result_text)
+
+    async def close_step(self, step: DurableStep, result_text: str) -> None:
+        """Store the result of a step, and wait until it is durable."""
+        await self._turn.call("close_step", step.name, step.number, result_text)
+
     def end(self) -> None:
         """End the episode of the conversation after this turn."""
         if not self._turn.is_closed and not self.changes.is_ended:
@@ -307,13 +333,38 @@ class ForwardedResponse:
 class ForwardedPeers(Peers):
     """The other agents. The platform sends the requests and receives the replies."""
 
-    def __init__(self, connection: PlatformConnection) -> None:
+    def __init__(self, connection: PlatformConnection, topic_broker: str | None) -> None:
         self._connection = connection
+        self._topic_broker = topic_broker
+        self._by_capability = CapabilityRequests(self.find, self.stream)
+
+    async def find(
+        self,
+        *,
+        capability: str | None = None,
+        text: str | None = None,
+        accepts: Mapping[str, Any] | None = None,
+        timeout: float = 10.0,
+    ) -> list[AgentCard]:
+        """Find agents that this agent may ask."""
+        return load_cards(await self._connection.call("peers.find", capability, text, accepts, timeout, _origin()))
 
     async def stream(
-        self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0, *, thoughts: bool = False
+        self,
+        jid: str | Capability,
+        request: AgentRequest | Mapping[str, Any] | str,
+        timeout: float = 30.0,
+        *,
+        thoughts: bool = False,
+        separate: bool = False,
     ) -> AsyncIterator[PeerEvent]:
-        """Ask the agent `jid`, and yield the events of its reply as they arrive."""
+        """Ask the agent `jid`, or one with a `Capability`, and yield the events of its reply as they arrive."""
+        if isinstance(jid, Capability):
+            async for _, answered in self._by_capability.stream(
+                jid, to_request(request), timeout, thoughts=thoughts, separate=separate
+            ):
+                yield answered
+            return
         arrivals: asyncio.Queue[PeerEvent | None] = asyncio.Queue()
         call = asyncio.ensure_future(
             self._connection.call(
@@ -322,7 +373,7 @@ class ForwardedPeers(Peers):
                 to_request(request),
                 timeout,
                 _origin(),
-                thoughts,
+                {"thoughts": thoughts, "separate": separate},
                 on_event=lambda kind, data: arrivals.put_nowait(PeerEvent(kind, data)),
             )
         )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ...contracts import AgentRequest, CloudEvent, Response, Session, Stream, read_graph_event
 from ..response import TurnResponse
+from ..steps import DurableStep, JournalAccess
 from .frames import WINDOW_BYTES, Message, ProtocolError
 
 MAX_REPLY_BYTES = 8 * 1024 * 1024
@@ -64,12 +65,19 @@ class OpenTurn:
     """The calls that are carried out in their order, within the turn."""
 
     def __init__(
-        self, request: AgentRequest | None = None, session: Session | None = None, response: Response | None = None
+        self,
+        request: AgentRequest | None = None,
+        session: Session | None = None,
+        response: Response | None = None,
+        journal: JournalAccess | None = None,
     ) -> None:
         self.id = 0
         self.request = request
         self.session = session
         self.response = response
+        self.journal = journal
+        self.steps: dict[tuple[str, int], DurableStep] = {}
+        """The durable steps that the process has begun and not finished."""
         self.is_abandoned = False
         """True if nothing waits for the turn any more, although it has not ended."""
         self.is_ended = False

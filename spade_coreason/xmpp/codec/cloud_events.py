@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -217,9 +219,15 @@ _parse_uuid = lru_cache(maxsize=256)(UUID)  # most requests are their own root
 
 
 def read_container(
-    text: str, sender: str, stanza_id: str, thread: str | None, is_answer: bool, has_body: bool
+    text: str,
+    sender: str,
+    stanza_id: str,
+    thread: str | None,
+    is_answer: bool,
+    has_body: bool,
+    sent_at: float | None = None,
 ) -> InboundMessage:
-    """Read a JSON container (XEP-0335).
+    """Read a JSON container (XEP-0335). `sent_at` is the time (in seconds since 1970) of a message that was stored on its way.
 
     Another application's container gives FOREIGN_CONTAINER: then only the body beside it counts.
     """
@@ -240,7 +248,7 @@ def read_container(
         return None
     request = _read_request(event.get("data"), text, sender, stanza_id, thread)
     if isinstance(request, InboundRequest):
-        return replace(request, context=_read_context(event))
+        return replace(request, context=_read_context(event, time.time() if sent_at is None else sent_at))
     return request
 
 
@@ -269,8 +277,8 @@ def _context_attributes(context: RequestContext) -> dict[str, Any]:
         attributes["rootsender"] = context.root_sender
     if context.chain:
         attributes["chain"] = " ".join(context.chain)
-    if context.remaining_ms is not None:
-        attributes["remainingms"] = context.remaining_ms
+    if context.deadline:
+        attributes["remainingms"] = max(0, math.ceil((context.deadline - time.time()) * 1000))
     if context.accepts_batches:
         attributes["batch"] = True
     if context.wants_thoughts:
@@ -278,15 +286,15 @@ def _context_attributes(context: RequestContext) -> dict[str, Any]:
     return attributes
 
 
-def _read_context(event: Mapping[str, Any]) -> RequestContext:
-    """Read the extension attributes of a request. One with a value of another type counts as missing."""
+def _read_context(event: Mapping[str, Any], sent_at: float) -> RequestContext:
+    """Read the extension attributes of a request, whose time runs from `sent_at`. One of a wrong type counts as missing."""
     hops, root_sender, chain, remaining_ms = (event.get(name) for name in ("hops", "rootsender", "chain", "remainingms"))
     has_root = isinstance(root_sender, str) and len(root_sender) <= _MAX_JID_CHARACTERS
     return RequestContext(
         hops if isinstance(hops, int) and 0 < hops < _MAX_NUMBER else 0,
         bare_jid(root_sender).lower() if has_root else "",
         tuple(jid.lower() for jid in chain.split()[-_MAX_CHAIN:]) if isinstance(chain, str) else (),
-        remaining_ms if isinstance(remaining_ms, int) and 0 <= remaining_ms < _MAX_NUMBER else None,
+        sent_at + remaining_ms / 1000 if isinstance(remaining_ms, int) and 0 <= remaining_ms < _MAX_NUMBER else 0.0,
         event.get("batch") is True,
         event.get("thoughts") is True,
     )

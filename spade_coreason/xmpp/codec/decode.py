@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -167,7 +168,13 @@ def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
     container = parts.get(JSON)
     if container is not None:
         from_program = read_container(
-            container.text or "", sender, stanza_id, thread, REPLY_MARKER in parts, bool(text.strip())
+            container.text or "",
+            sender,
+            stanza_id,
+            thread,
+            REPLY_MARKER in parts,
+            bool(text.strip()),
+            _read_delay(parts[DELAY]) if DELAY in parts else None,
         )
         if from_program is not FOREIGN_CONTAINER:
             return from_program
@@ -251,6 +258,14 @@ def _metadata(message: Element, parts: Mapping[str, Element], thread: str | None
     if delay is not None and delay.get("stamp"):
         metadata["delayed_since"] = delay.get("stamp")
     return metadata
+
+
+def _read_delay(delay: Element) -> float | None:
+    """Read the time at which a message was sent that a server has stored (XEP-0203). None if it is none."""
+    try:
+        return datetime.fromisoformat(delay.get("stamp", "")).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _decode_bounce(message: Element, sender: str) -> Bounce | None:

@@ -155,14 +155,16 @@ class SendQueue:
             return
         sm = self._client.stream_management
         stanzas, self._queued = self._queued, []
+        had_waiting = bool(self._waiting)
         if sm.enabled_out and not is_last and not self._has_room(stanzas):
             self._waiting.extend(stanzas)
             stanzas = self._take_waiting()
         sm.count_sent(stanzas)
         text = sm.pop_due_ack() + "".join([stanza.content for stanza in stanzas])
-        if sm.enabled_out and stanzas:
+        if sm.enabled_out and (stanzas or (self._waiting and not had_waiting)):
             sm.window_counter -= len(stanzas)
-            if sm.window_counter <= 0 or self._waiting:
+            # What waits needs room at once, and turns wait until what has waited is acknowledged.
+            if sm.window_counter <= 0 or self._waiting or had_waiting:
                 sm.window_counter = sm.window
                 text += REQUEST_ACK
                 self._keepalive.expect_response()

@@ -24,7 +24,7 @@ _MAX_CHARACTERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class AgentCard:
+class ProfileCard:
     """Name, description, capabilities and avatar of an agent.
 
     A card never contains configuration, prompts, dependencies, policy or custom metadata.
@@ -37,7 +37,7 @@ class AgentCard:
     avatar: Avatar
 
     @classmethod
-    def from_manifest(cls, manifest: AgentDefinition, avatar: Avatar | None = None) -> AgentCard:
+    def from_manifest(cls, manifest: AgentDefinition, avatar: Avatar | None = None) -> ProfileCard:
         """Build the card of an agent. Draw an avatar if none is given."""
         # The keys are listed one by one, so that keys added to the manifest later do not become public by accident.
         capabilities = [

@@ -14,7 +14,7 @@ from ..._version import __version__
 from ...domain.jid import bare_jid, jid_domain
 from ..codec import CHAT_STATES_NAMESPACE, FORM_NAMESPACE, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, RECEIPTS_NAMESPACE
 from .adhoc import AdHocCommands
-from .card import AgentCard
+from .card import ProfileCard
 
 CAPS = "http://jabber.org/protocol/caps"
 CAPS_NODE = "urn:spade-coreason:caps:0"
@@ -29,7 +29,7 @@ _EXCLUDED_FEATURES = {"urn:xmpp:http:upload:0"}
 class Discovery:
     """The replies to disco#info. Requesters that `is_allowed` admits also get the short card."""
 
-    def __init__(self, client: Any, agent_card: AgentCard, is_allowed: Callable[[str], bool], adhoc: AdHocCommands) -> None:
+    def __init__(self, client: Any, agent_card: ProfileCard, is_allowed: Callable[[str], bool], adhoc: AdHocCommands) -> None:
         self._adhoc = adhoc
         self._client = client
         self._agent_card = agent_card

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element, SubElement
 
 XUPDATE = "vcard-temp:x:update"
+DIRECTORY = "urn:spade-coreason:directory:0"
+"""The namespace of the element with the version of a directory's list."""
 
 _UPDATE_DELAY_S = 0.5
 # Shares of the concurrency: an agent becomes busy at the first, and available again below the second.
@@ -30,6 +32,14 @@ PAUSED = Availability("away", "paused")
 FAILING = Availability("away", "cannot store anything at the moment")
 
 
+def read_list_version(presence: Element) -> str | None:
+    """Read the version of a directory's list from its presence: "" if it is offline, None if the presence has none."""
+    if presence.get("type") == "unavailable":
+        return ""
+    element = presence.find(f"{{{DIRECTORY}}}directory")
+    return None if element is None or presence.get("type") is not None else element.get("ver")
+
+
 def decide_availability(
     turns: int, concurrency: int, is_busy: bool, is_paused: bool = False, is_failing: bool = False
 ) -> Availability:
@@ -50,7 +60,8 @@ class PresencePublisher:
     """The sender of one agent's presence: at the start, and after changes at most once in `interval_s` seconds.
 
     `build_caps` builds the element that stands for its features. `count_turns` returns the number of conversations at work.
-    `is_paused` returns True if no new one may start, and `is_failing` if nothing can be stored.
+    `is_paused` returns True if no new one may start, and `is_failing` if nothing can be stored. For a directory,
+    `get_list_version` returns the version of its list.
     """
 
     def __init__(
@@ -62,6 +73,7 @@ class PresencePublisher:
         is_paused: Callable[[], bool] = lambda: False,
         is_failing: Callable[[], bool] = lambda: False,
         *,
+        get_list_version: Callable[[], str] | None = None,
         interval_s: float,
     ) -> None:
         self._client = client
@@ -70,6 +82,8 @@ class PresencePublisher:
         self._concurrency = concurrency
         self._is_paused = is_paused
         self._is_failing = is_failing
+        self._get_list_version = get_list_version
+        self._last_list_version = ""
         self._interval_s = interval_s
         self._loop = asyncio.get_running_loop()
         self._last_sent = AVAILABLE
@@ -128,18 +142,26 @@ class PresencePublisher:
     def _update(self) -> None:
         self.update_timer = None
         availability = self._current_availability()
+        has_changed = availability != self._last_sent or self._list_version != self._last_list_version
         wait_s = self._last_sent_at + self._interval_s - self._loop.time()
-        if availability != self._last_sent and wait_s <= 0:
+        if has_changed and wait_s <= 0:
             self._send(availability)
-            wait_s = self._interval_s
-        if self._last_sent != availability or availability not in (AVAILABLE, PAUSED):
+            has_changed, wait_s = False, self._interval_s
+        if has_changed or availability not in (AVAILABLE, PAUSED):
             # No event reports the end of other states, so they are polled; the end of a pause is reported.
             self.update_timer = self._loop.call_later(max(wait_s, _UPDATE_DELAY_S), self._update)
+
+    @property
+    def _list_version(self) -> str:
+        return "" if self._get_list_version is None else self._get_list_version()
 
     def _send(self, availability: Availability, priority: int | None = None) -> None:
         self._last_sent, self._last_sent_at = availability, self._loop.time()
         presence = self._client.make_presence(pshow=availability.show, pstatus=availability.status, ppriority=priority)
         presence.xml.append(self._build_caps())
+        self._last_list_version = self._list_version
+        if self._last_list_version:
+            SubElement(presence.xml, f"{{{DIRECTORY}}}directory", {"ver": self._last_list_version})
         update = SubElement(presence.xml, f"{{{XUPDATE}}}x")
         if self.photo_hash is not None:  # without this element: not known yet (XEP-0153)
             SubElement(update, f"{{{XUPDATE}}}photo").text = self.photo_hash

@@ -9,11 +9,11 @@ from typing import Any
 
 from ...domain.avatar import Avatar
 from ...domain.translation import translate
-from ...runtime import AccessRequests, Runner
+from ...runtime import AgentRuntime, PlatformDirectory
 from ..connection.connection import Connection
 from ..timings import ConnectionTimings
 from .adhoc import AdHocCommands
-from .card import AgentCard
+from .card import ProfileCard
 from .disco import Discovery
 from .presence import PresencePublisher
 from .publish import publish
@@ -34,16 +34,18 @@ class AgentProfile:
     def __init__(
         self,
         connection: Connection,
-        runner: Runner,
-        access_requests: AccessRequests,
+        runtime: AgentRuntime,
         avatar: Avatar | None,
         may_run_commands: Callable[[str], bool],
         timings: ConnectionTimings,
+        directory: PlatformDirectory | None = None,
     ) -> None:
         self._connection = connection
         self._client = connection.client
-        self._runner = runner
-        self._agent_card = AgentCard.from_manifest(runner.agent.manifest, avatar)
+        self._runner = runner = runtime.runner
+        self._finder = runtime.parts.finder
+        access_requests = runtime.gateway.access_requests
+        self._agent_card = ProfileCard.from_manifest(runner.agent.manifest, avatar)
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting_timer: asyncio.TimerHandle | None = None
         self._is_published = False
@@ -58,9 +60,13 @@ class AgentProfile:
             concurrency,
             lambda: runner.control.is_paused,
             lambda: runner.repository.is_failing,
+            get_list_version=None if directory is None else lambda: directory.version,
             interval_s=timings.presence_interval_s,
         )
         runner.control.pause_changed.subscribe(self.presence.update_now)
+        if directory is not None:
+            directory.changed.subscribe(self.presence.on_activity)
+        self._finder.watched.subscribe(self._watch)
         self._roster: Roster | None = None
         self._access_requests = access_requests
 
@@ -83,6 +89,7 @@ class AgentProfile:
                 self._runner.repository,
                 self._introduction,
                 self._spawn,
+                self._finder.is_directory,
             )
         contacts = await self._roster.revoke_subscriptions()
         loop = asyncio.get_running_loop()
@@ -102,6 +109,11 @@ class AgentProfile:
     def announce_new_session(self, on_announced: Callable[[], None]) -> None:
         """Announce the agent in a new session, about which the server knows nothing. Then call `on_announced`."""
         self._spawn(self._prepare_new_session(on_announced))
+
+    def _watch(self, directory: str) -> None:
+        """Subscribe to the presence of a directory, which shows changes of its list."""
+        if self._roster is not None:
+            self._roster.watch(directory)
 
     def announce_stopping(self) -> None:
         """Announce that the agent accepts no new requests. `announce_stopped` follows after its running turns."""

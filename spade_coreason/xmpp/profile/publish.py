@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element, SubElement
 from slixmpp.exceptions import IqError, XMPPError
 
 from ..codec import JSON_NAMESPACE
-from .card import CARD_NAMESPACE, AgentCard
+from .card import CARD_NAMESPACE, ProfileCard
 from .disco import build_data_form
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class _OwnAccount:
         return result
 
 
-async def publish(client: Any, agent_card: AgentCard, stanza_bytes: int) -> bool:
+async def publish(client: Any, agent_card: ProfileCard, stanza_bytes: int) -> bool:
     """Publish everything that the server does not have yet. Return True if it has the vCard.
 
     One log line names the parts that were not published. No stanza is longer than `stanza_bytes`.
@@ -105,7 +105,7 @@ async def _try_publish(work: Any, what: str, problems: list[str]) -> bool:
     return True
 
 
-def _build_vcard(agent_card: AgentCard) -> Element:
+def _build_vcard(agent_card: ProfileCard) -> Element:
     vcard = Element(f"{{{VCARD}}}vCard")
     for name, value in (("FN", agent_card.name), ("NICKNAME", agent_card.name), ("DESC", agent_card.description)):
         if value:
@@ -116,7 +116,7 @@ def _build_vcard(agent_card: AgentCard) -> Element:
     return vcard
 
 
-def _build_vcard4(client: Any, agent_card: AgentCard) -> Element:
+def _build_vcard4(client: Any, agent_card: ProfileCard) -> Element:
     vcard = Element(f"{{{VCARD4}}}vcard")
     properties = (
         ("kind", "text", "application"),

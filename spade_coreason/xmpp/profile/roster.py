@@ -37,7 +37,8 @@ _PRESENCE_TIMEOUT_S = 1.0
 class Roster:
     """The replies to subscription requests. `access` decides who may see the presence.
 
-    New people get what `introduction` returns, in their language.
+    New people get what `introduction` returns, in their language. Directories, for which `is_directory` returns True, are not:
+    they need not see the presence of an agent that sees theirs.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Roster:
         repository: AgentRepository,
         introduction: Callable[[], str],
         spawn: Spawn,
+        is_directory: Callable[[str], bool] = lambda jid: False,
     ) -> None:
         self._connection = connection
         self._client = connection.client
@@ -55,6 +57,7 @@ class Roster:
         self._repository = repository
         self._introduction = introduction
         self._spawn = spawn
+        self._is_directory = is_directory
         self._pending_introductions: dict[str, asyncio.Future[str]] = {}
         self._undecided: dict[str, str | None] = {}
         access_requests.decided.subscribe(self._on_decided)
@@ -62,6 +65,12 @@ class Roster:
         self._client.add_event_handler("presence_subscribe", self._on_subscribe)
         self._client.add_event_handler("presence_available", self._on_available)
         self._client.add_filter("out", _add_marker)
+
+    def watch(self, jid: str) -> None:
+        """Subscribe to the presence of another agent (a bare JID), unless the agent sees it already."""
+        item = self._client.client_roster[jid]
+        if not item["to"] and not item["pending_out"]:
+            self._client.send_presence(pto=jid, ptype="subscribe")
 
     async def revoke_subscriptions(self) -> list[str]:
         """End the subscriptions of contacts who are no longer admitted. Return the bare JIDs that still see the presence."""
@@ -84,7 +93,7 @@ class Roster:
         if self._access.is_allowed(person):
             is_person = bool(presence["from"].user) and presence.xml.find(REPLY_MARKER) is None
             self._accept_subscription(person, is_person, read_language(presence.xml))
-        elif self._access_requests.ask_operators(person):
+        elif not self._is_directory(person) and self._access_requests.ask_operators(person):
             # No presence until then; at the next login the server sends the request again.
             self._undecided[person] = read_language(presence.xml)
         else:
@@ -119,6 +128,7 @@ class Roster:
             (self._access.contacts.discard if item["subscription"] == "remove" else self._access.contacts.add)(
                 bare_jid(str(jid))
             )
+        self._access_requests.contacts_changed.emit()
 
     def _on_available(self, presence: Any) -> None:
         client = self._pending_introductions.get(presence["from"].bare)

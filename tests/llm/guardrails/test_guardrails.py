@@ -32,6 +32,7 @@ from spade_coreason.llm.model.fallback import ModelWithFallback
 from spade_coreason.llm.options import Endpoint
 from spade_coreason.testing import Policy
 from tests.llm.guardrails.test_patterns import random_pieces
+from tests.llm.test_handlers import SeedSession
 from tests.support.chat_completions import (
     broken_answer,
     error_answer,
@@ -138,7 +139,7 @@ async def run_guardrails(rules: list[Any], pieces: Iterable[str]) -> tuple[str, 
     checks = GuardrailChecks(
         ModelWithFallback(ModelClient(Endpoint(url="http://127.0.0.1:9/v1")), ["none"], 10_000), DaemonThreads(), len
     )
-    meter = BudgetMeter(Budgets(), None, TurnUsage("helper", "none"), "", "")
+    meter = BudgetMeter(Budgets(), None, TurnUsage("helper", "none", SeedSession()), "", "")
     decisions = GuardrailDecisions("helper", checks, cast(ResponseHandler, recorder), meter)
     chain = TurnGuard([], compile_guardrails(rules, "", are_for_output=True), decisions).build_reply_chain()
     try:

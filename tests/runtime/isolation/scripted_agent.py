@@ -135,6 +135,26 @@ class ScriptedAgent:
         await response.markdown(await describe_error(response.markdown("refused")))
         await response.markdown("refused")
 
+    async def play_steps(self, request: AgentRequest, session: Session, response: Response) -> None:
+        async def charge(amount: int, *, idempotency_key: str) -> object:
+            await asyncio.sleep(0)
+            return {"amount": (amount, None), "key": idempotency_key}
+
+        results = await asyncio.gather(*(session.run_once("charge", charge, amount) for amount in range(3)))
+        results.append(await session.run_once("ü", lambda: "now", on_uncertain="fail"))
+        await response.data({"results": results})
+        wrong: Any = session
+        for work in (
+            wrong.run_once("", charge, 1),
+            wrong.run_once("charge", charge, object()),
+            wrong.run_once("charge", charge, float("nan")),
+            wrong.run_once("object", object),
+            wrong.run_once("large", lambda: "x" * 2**20),
+            wrong.run_once("zero", lambda: 1 / 0),
+            wrong.run_once("charge", charge, 1, on_uncertain="hope"),
+        ):
+            await response.markdown(await describe_error(work))
+
     async def play_session(self, request: AgentRequest, session: Session, response: Response) -> None:
         before = await session.get("list", "nothing")
         await session.store("list", [1, "ü", {"a": None}])

@@ -24,6 +24,7 @@ SCRIPTS = [
     "streams",
     "wrong calls",
     "session",
+    "steps",
     "request",
     "events",
     "memory",
@@ -109,7 +110,7 @@ async def test_an_agent_does_the_same_in_its_own_process(script: str, expected_e
     assert await play(script, Isolation()) == await play(script, None)
 
 
-@pytest.mark.parametrize("script", ["blocks", "streams", "wrong calls", "session", "events"])
+@pytest.mark.parametrize("script", ["blocks", "streams", "wrong calls", "session", "steps", "events"])
 async def test_an_agent_behind_an_interceptor_does_the_same_in_its_own_process(script: str) -> None:
     assert await play(script, Isolation(), (PassOn,)) == await play(script, None, (PassOn,))
 

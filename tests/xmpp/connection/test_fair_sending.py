@@ -9,6 +9,7 @@ import pytest
 from spade_coreason.runtime import OutboundMessage
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.fair_queue import FairQueue
+from spade_coreason.xmpp.connection.stream_management import REQUEST_ACK
 from tests.support.hosting import endpoint_of, texts
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
@@ -112,3 +113,50 @@ async def test_what_waits_is_sent_before_a_connection_closes(real_server: XmppSe
         await asyncio.sleep(0)  # one round: it is written
         await sender.close()
         await eventually(lambda: alice.messages.qsize() == BACKLOG)
+
+
+def _record_writes(connection: Connection) -> list[str]:
+    client, written = connection.client, list[str]()
+    send_raw = client.send_raw
+
+    def write(data: str) -> None:
+        written.append(data)
+        send_raw(data)
+
+    client.send_raw = write
+    return written
+
+
+async def test_the_write_of_what_had_to_wait_asks_for_its_acknowledgement(real_server: XmppServer) -> None:
+    """Turns wait until it has arrived. Without the request that took a second."""
+    account = await real_server.account()
+    sender = Connection(f"{account[0]}/agent", account[1], endpoint_of(real_server), on_message=lambda message: None)
+    async with StockClient(*await real_server.account(), real_server) as alice:
+        await sender.open()
+        assert await sender.wait_until_acknowledged(TIMEOUT_S)
+        written = _record_writes(sender)
+        sender.send([_message(alice.jid, str(number)) for number in range(129)])
+        await eventually(lambda: alice.messages.qsize() == 129)
+        first, *_, last = [text for text in written if "<body>" in text]
+        assert (first.count("<body>"), last.count("<body>")) == (32, 1)
+        assert last.endswith(REQUEST_ACK)
+        await sender.close()
+
+
+async def test_a_large_stanza_that_has_to_wait_asks_for_the_acknowledgement_that_makes_room(real_server: XmppServer) -> None:
+    account = await real_server.account()
+    sender = Connection(f"{account[0]}/agent", account[1], endpoint_of(real_server), on_message=lambda message: None)
+    async with StockClient(*await real_server.account(), real_server) as alice:
+        await sender.open()
+        assert await sender.wait_until_acknowledged(TIMEOUT_S)
+        written = _record_writes(sender)
+        for _ in range(3):
+            sender.send([_message(alice.jid, "x" * 20_000)])
+            await asyncio.sleep(0)  # one round: it is written
+        assert [("<body>" in text, text.endswith(REQUEST_ACK)) for text in written] == [
+            (True, False),
+            (True, False),
+            (False, True),
+        ]
+        await eventually(lambda: alice.messages.qsize() == 3)
+        await sender.close()

@@ -11,12 +11,12 @@ from hypothesis import given, strategies as st
 from slixmpp import JID, Iq
 
 from spade_coreason.contracts import AgentDefinition
-from spade_coreason.xmpp.profile.card import AgentCard
+from spade_coreason.xmpp.profile.card import ProfileCard
 from spade_coreason.xmpp.profile.publish import publish
 from tests.support.foreign_stanzas import AGENT
 from tests.support.mutations import IQS, bounded, mutated
 
-CARD = AgentCard.from_manifest(AgentDefinition.simple("notes"))
+CARD = ProfileCard.from_manifest(AgentDefinition.simple("notes"))
 PARTS = [part for part in IQS if "vcard" in part.lower() or "pubsub" in part]
 
 

@@ -1,0 +1,103 @@
+"""Handlers of topics: a decorator for the methods of an agent, and the way of an item to its handler."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from ...contracts import Agent, AgentDefinition, AgentRequest, Response, Session
+from ...domain.topics import check_pattern, matches
+from ..function_agent import FunctionAgent
+
+log = logging.getLogger(__name__)
+
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
+
+_MARK = "__spade_coreason_subscriptions__"
+_PARAMETERS = 3  # request, session, response
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A pattern, and the handler of the items whose topics it matches."""
+
+    pattern: str
+    handle: Callable[..., Awaitable[Any]]
+
+
+def subscribe(pattern: str, /) -> Callable[[Handler], Handler]:
+    """Make a coroutine method `(self, request, session, response)` the handler of the items of topics: `@subscribe("news/#")`.
+
+    `pattern` is a topic, or has `+` for any one segment, or `#` at its end for all the rest. `request.payload` is the
+    published payload. `request.metadata` has `topic`, `publisher`, `published_at` and `item_id`. What the handler sends with
+    `response` is dropped. If it raises, the broker delivers the item again.
+
+    An agent may have several handlers, and a handler several patterns. The first one that matches gets the item, in the order
+    of definition. For an agent that is a function, write `@subscribe` below `@agent`.
+
+    TypeError or ValueError if the function or the pattern is unsuitable.
+    """
+    checked = check_pattern(pattern)
+
+    def decorate(handler: Handler) -> Handler:
+        if isinstance(handler, FunctionAgent):
+            raise TypeError(f'@subscribe("{pattern}"): write it below @agent')
+        if not inspect.iscoroutinefunction(cast(object, handler)):
+            raise TypeError(f'@subscribe("{pattern}"): write the handler with `async def`')
+        if len(inspect.signature(handler).parameters) < _PARAMETERS:
+            raise TypeError(f'@subscribe("{pattern}"): the handler takes (self, request, session, response)')
+        # Decorators run from the last to the first.
+        mark_subscriptions(handler, (checked, *getattr(handler, _MARK, ())))
+        return handler
+
+    return decorate
+
+
+def mark_subscriptions(handler: Any, patterns: tuple[str, ...]) -> None:
+    """Mark a coroutine function as the handler of the topics that patterns match, so that `subscriptions_of` finds it."""
+    setattr(handler, _MARK, patterns)
+
+
+def subscriptions_of(agent: object) -> list[Subscription]:
+    """Return the subscriptions of an agent, in the order of definition; those of base classes come first."""
+    if isinstance(agent, FunctionAgent):
+        return [Subscription(pattern, agent.assist) for pattern in getattr(agent.function, _MARK, ())]
+    names = dict.fromkeys(name for base in reversed(type(agent).__mro__) for name in vars(base))
+    return [
+        Subscription(pattern, getattr(agent, name))
+        for name in names
+        for pattern in getattr(inspect.getattr_static(type(agent), name, None), _MARK, ())
+    ]
+
+
+def route_items(agent: Agent) -> Agent:
+    """Return an agent whose `assist` passes the items of topics to their handlers; the same one if it has no handlers."""
+    subscriptions = subscriptions_of(agent)
+    return _SubscribedAgent(agent, subscriptions) if subscriptions else agent
+
+
+class _SubscribedAgent:
+    """An agent with handlers of topics."""
+
+    def __init__(self, agent: Agent, subscriptions: list[Subscription]) -> None:
+        self._agent = agent
+        self._subscriptions = subscriptions
+
+    @property
+    def manifest(self) -> AgentDefinition:
+        return self._agent.manifest
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        """Run the handler of an item, or the agent for any other request."""
+        topic = request.metadata.get("topic")
+        if topic is None:
+            return await self._agent.assist(request, session, response)
+        for subscription in self._subscriptions:
+            if matches(subscription.pattern, topic):
+                await subscription.handle(request, session, response)
+                return None
+        log.info("an item of the topic %s is dropped: the agent has no handler for it any more", topic)
+        return None

@@ -1,0 +1,328 @@
+"""Topics of a broker: subscriptions, items, and the deliveries that subscribers have not taken yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Select, delete, func, insert, select, update
+
+from ..domain.topics import DEAD_LETTER, dead_letter_topic, derive_dead_letter_id, matches
+from .database import Commit, Database
+from .records import from_micros, to_micros
+from .schema import topic_deliveries, topic_items, topic_subscriptions
+
+_MAX_ERROR_CHARACTERS = 500
+
+
+class TopicItem(NamedTuple):
+    """An item: a payload that was published to a topic.
+
+    `publisher` is a bare JID, "" once its data were deleted. `hops` is the number of agents that passed on the request which
+    published it. `dead_letter` says of an item that was not delivered to whom, and why not.
+    """
+
+    item_id: str
+    topic: str
+    publisher: str
+    published_at: datetime
+    payload: dict[str, Any]
+    hops: int = 0
+    dead_letter: dict[str, Any] | None = None
+
+
+class TopicDelivery(NamedTuple):
+    """An item for one subscriber (a bare JID), who has not taken it yet. `row` is the row of the item."""
+
+    row: int
+    subscriber: str
+    failures: int
+    item: TopicItem
+
+
+class TopicSummary(NamedTuple):
+    """A topic with stored items: their number, and the time of the newest."""
+
+    topic: str
+    items: int
+    newest_at: datetime
+
+
+class SubscriberSummary(NamedTuple):
+    """A subscriber (a bare JID) with its patterns.
+
+    `waiting` counts the items that it has not taken, `oldest_at` is the time of the oldest, and `error` its last problem.
+    """
+
+    subscriber: str
+    patterns: tuple[str, ...]
+    waiting: int = 0
+    oldest_at: datetime | None = None
+    error: str = ""
+
+
+class PersonTopics(NamedTuple):
+    """The data of a person or an agent at a broker: its patterns, and the items that it has published."""
+
+    patterns: tuple[str, ...]
+    published: tuple[TopicItem, ...]
+
+
+class TopicRepository:
+    """The topics of one broker (a bare JID). Methods raise StoreError if the database fails."""
+
+    def __init__(self, database: Database, agent: str) -> None:
+        self._database = database
+        self._agent = agent
+
+    # Subscriptions
+
+    async def subscribe(self, subscriber: str, patterns: Collection[str]) -> None:
+        """Store all patterns of a subscriber. Others are removed, with the items that wait because of them."""
+
+        def work(connection: Connection) -> None:
+            own = topic_subscriptions.c.agent == self._agent, topic_subscriptions.c.subscriber == subscriber
+            before = set(connection.scalars(select(topic_subscriptions.c.pattern).where(*own)))
+            for pattern in sorted(set(patterns) - before):
+                connection.execute(
+                    insert(topic_subscriptions).values(agent=self._agent, subscriber=subscriber, pattern=pattern)
+                )
+            if removed := before - set(patterns):
+                connection.execute(delete(topic_subscriptions).where(*own, topic_subscriptions.c.pattern.in_(removed)))
+                waiting = topic_deliveries.c.agent == self._agent, topic_deliveries.c.subscriber == subscriber
+                for topic in list(connection.scalars(select(topic_deliveries.c.topic).where(*waiting).distinct())):
+                    if not any(matches(pattern, topic) for pattern in patterns):
+                        connection.execute(delete(topic_deliveries).where(*waiting, topic_deliveries.c.topic == topic))
+
+        await self._database.write(work)
+
+    # Items
+
+    def publish(self, item: TopicItem) -> Commit[list[str]]:
+        """Store an item with a delivery for each subscriber, in one transaction, and return the subscribers.
+
+        An item that is stored already is not stored again; then the list is empty.
+        """
+        row = self._database.next_id("topic_items")
+        return self._database.run(lambda connection: self._add_item(connection, row, item))
+
+    def _add_item(self, connection: Connection, row: int, item: TopicItem) -> list[str]:
+        known = select(topic_items.c.id).where(topic_items.c.agent == self._agent, topic_items.c.item_id == item.item_id)
+        if connection.scalar(known) is not None:
+            return []
+        connection.execute(
+            insert(topic_items).values(
+                id=row,
+                agent=self._agent,
+                item_id=item.item_id,
+                topic=item.topic,
+                publisher=item.publisher,
+                published_at=to_micros(item.published_at),
+                hops=item.hops,
+                # JSON with escapes only: PostgreSQL stores no NUL, and no database a lone surrogate.
+                payload=json.dumps(item.payload),
+                dead_letter=None if item.dead_letter is None else json.dumps(item.dead_letter),
+            )
+        )
+        columns = topic_subscriptions.c
+        subscriptions = connection.execute(
+            select(columns.subscriber, columns.pattern).where(columns.agent == self._agent).order_by(columns.subscriber)
+        ).all()
+        subscribers = list(dict.fromkeys(name for name, pattern in subscriptions if matches(pattern, item.topic)))
+        if subscribers:
+            common = {"item": row, "agent": self._agent, "topic": item.topic, "failures": 0, "error": ""}
+            connection.execute(insert(topic_deliveries), [{**common, "subscriber": name} for name in subscribers])
+        return subscribers
+
+    async def load_newest(self, topic: str, limit: int) -> list[TopicItem]:
+        """Return the newest items of a topic, the oldest of them first."""
+        query = select(topic_items).where(topic_items.c.agent == self._agent, topic_items.c.topic == topic)
+        rows = await self._fetch(query.order_by(topic_items.c.id.desc()).limit(limit))
+        return [_item(row) for row in reversed(rows)]
+
+    # Deliveries
+
+    async def list_waiting_subscribers(self) -> list[str]:
+        """Return the subscribers who have not taken all items."""
+        query = select(topic_deliveries.c.subscriber).where(topic_deliveries.c.agent == self._agent).distinct()
+        return [row.subscriber for row in await self._fetch(query)]
+
+    async def load_deliveries(self, subscriber: str, skipped_topics: Iterable[str], limit: int) -> list[TopicDelivery]:
+        """Return the oldest deliveries to a subscriber, in the order of their items. Those of some topics are skipped."""
+        query = self._select_deliveries().where(
+            topic_deliveries.c.subscriber == subscriber, topic_deliveries.c.topic.not_in(list(skipped_topics))
+        )
+        rows = await self._fetch(query.order_by(topic_deliveries.c.item).limit(limit))
+        return [_delivery(row) for row in rows]
+
+    async def load_older(self, before: datetime, limit: int) -> list[TopicDelivery]:
+        """Return deliveries of items that were published before a time."""
+        query = self._select_deliveries().where(topic_items.c.published_at < to_micros(before))
+        return [_delivery(row) for row in await self._fetch(query.order_by(topic_deliveries.c.item).limit(limit))]
+
+    def complete(self, delivery: TopicDelivery) -> Commit[Any]:
+        """Delete a delivery, because the subscriber has taken the item."""
+        return self._database.run(
+            lambda connection: connection.execute(delete(topic_deliveries).where(*_is(delivery))).rowcount
+        )
+
+    async def record_failure(self, delivery: TopicDelivery, failures: int, error: str) -> None:
+        """Store the number of failures of a delivery, and the last one."""
+        values = {"failures": failures, "error": error[:_MAX_ERROR_CHARACTERS]}
+        statement = update(topic_deliveries).where(*_is(delivery)).values(values)
+        await self._database.write(lambda connection: connection.execute(statement))
+
+    async def move_to_dead_letters(self, delivery: TopicDelivery, error: str, now: datetime) -> list[str]:
+        """Delete a delivery, and store its item as a dead letter. Return the subscribers of that.
+
+        A dead letter itself is only dropped. Nothing happens if the delivery was deleted.
+        """
+        item, row = delivery.item, self._database.next_id("topic_items")
+        dead_letter = {
+            "subscriber": delivery.subscriber,
+            "error": error[:_MAX_ERROR_CHARACTERS],
+            "item_id": item.item_id,
+            "topic": item.topic,
+        }
+        letter = item._replace(
+            item_id=derive_dead_letter_id(item.item_id, delivery.subscriber),
+            topic=dead_letter_topic(item.topic),
+            published_at=now,
+            dead_letter=dead_letter,
+        )
+
+        def work(connection: Connection) -> list[str]:
+            deleted = connection.execute(delete(topic_deliveries).where(*_is(delivery))).rowcount
+            return self._add_item(connection, row, letter) if deleted and not is_dead_letter(item.topic) else []
+
+        return await self._database.write(work)
+
+    # Retention
+
+    async def delete_old_items(self, before: datetime | None, items: int | None) -> int:
+        """Delete items that were published before a time, and all but the newest `items` of each topic.
+
+        Items that a subscriber has not taken yet stay. Return the number of deleted items.
+        """
+        waits = select(topic_deliveries.c.item).where(topic_deliveries.c.item == topic_items.c.id).exists()
+        own = topic_items.c.agent == self._agent
+
+        def work(connection: Connection) -> int:
+            count = 0
+            if before is not None:
+                count += connection.execute(
+                    delete(topic_items).where(own, topic_items.c.published_at < to_micros(before), ~waits)
+                ).rowcount
+            if items is not None:
+                query = select(topic_items.c.topic).where(own).group_by(topic_items.c.topic).having(func.count() > items)
+                for topic in list(connection.scalars(query)):
+                    of_topic = own, topic_items.c.topic == topic
+                    newest = select(topic_items.c.id).where(*of_topic).order_by(topic_items.c.id.desc())
+                    last = connection.scalar(newest.offset(items).limit(1))
+                    count += connection.execute(delete(topic_items).where(*of_topic, topic_items.c.id <= last, ~waits)).rowcount
+            return count
+
+        return await self._database.erase(work)
+
+    # Summaries
+
+    async def list_topics(self) -> list[TopicSummary]:
+        """Return the topics with stored items, in alphabetical order."""
+        columns = topic_items.c.topic, func.count().label("items"), func.max(topic_items.c.published_at).label("newest_at")
+        query = select(*columns).where(topic_items.c.agent == self._agent).group_by(topic_items.c.topic)
+        rows = await self._fetch(query.order_by(topic_items.c.topic))
+        return [TopicSummary(row.topic, row.items, from_micros(row.newest_at)) for row in rows]
+
+    async def list_subscribers(self) -> list[SubscriberSummary]:
+        """Return all subscribers, in alphabetical order."""
+        own = topic_subscriptions.c.agent == self._agent
+        patterns: dict[str, list[str]] = {}
+        for row in await self._fetch(
+            select(topic_subscriptions.c.subscriber, topic_subscriptions.c.pattern)
+            .where(own)
+            .order_by(topic_subscriptions.c.pattern)
+        ):
+            patterns.setdefault(row.subscriber, []).append(row.pattern)
+        counts = (
+            select(
+                topic_deliveries.c.subscriber,
+                func.count().label("waiting"),
+                func.min(topic_items.c.published_at).label("oldest_at"),
+                func.max(topic_deliveries.c.error).label("error"),
+            )
+            .join(topic_items, topic_items.c.id == topic_deliveries.c.item)
+            .where(topic_deliveries.c.agent == self._agent)
+            .group_by(topic_deliveries.c.subscriber)
+        )
+        waiting = {row.subscriber: row for row in await self._fetch(counts)}
+        return [
+            SubscriberSummary(name, tuple(patterns.get(name, ())), row.waiting, from_micros(row.oldest_at), row.error)
+            if (row := waiting.get(name)) is not None
+            else SubscriberSummary(name, tuple(patterns.get(name, ())))
+            for name in sorted({*patterns, *waiting})
+        ]
+
+    # Persons
+
+    async def load_of_person(self, person: str) -> PersonTopics:
+        """Return what the broker stores about a person or an agent (a bare JID)."""
+        own = topic_subscriptions.c.agent == self._agent, topic_subscriptions.c.subscriber == person
+        patterns = await self._fetch(select(topic_subscriptions.c.pattern).where(*own).order_by(topic_subscriptions.c.pattern))
+        published = select(topic_items).where(topic_items.c.agent == self._agent, topic_items.c.publisher == person)
+        rows = await self._fetch(published.order_by(topic_items.c.id))
+        return PersonTopics(tuple(row.pattern for row in patterns), tuple(map(_item, rows)))
+
+    def _select_deliveries(self) -> Select[Any]:
+        columns = topic_deliveries.c.subscriber, topic_deliveries.c.failures
+        joined = select(topic_items, *columns).join(topic_deliveries, topic_deliveries.c.item == topic_items.c.id)
+        return joined.where(topic_deliveries.c.agent == self._agent)
+
+    async def _fetch(self, query: Select[Any]) -> Sequence[Any]:
+        return await self._database.read(lambda connection: connection.execute(query).all(), is_extra=True)
+
+
+def is_dead_letter(topic: str) -> bool:
+    """Return True for a topic of items that were not delivered."""
+    return topic.startswith(f"{DEAD_LETTER}/")
+
+
+def delete_topics_of_person(connection: Connection, agent: str, person: str) -> tuple[int, int]:
+    """Delete the subscriptions of a person, the items that wait for it, and its name at all items.
+
+    Return the number of subscriptions, and of items that it had published. Run this inside a transaction of the writer.
+    """
+    subscriptions, deliveries, items = topic_subscriptions.c, topic_deliveries.c, topic_items.c
+    statement = delete(topic_subscriptions).where(subscriptions.agent == agent, subscriptions.subscriber == person)
+    subscription_count = connection.execute(statement).rowcount
+    connection.execute(delete(topic_deliveries).where(deliveries.agent == agent, deliveries.subscriber == person))
+    published = update(topic_items).where(items.agent == agent, items.publisher == person).values(publisher="")
+    item_count = connection.execute(published).rowcount
+    letters = select(items.id, items.dead_letter).where(items.agent == agent, items.dead_letter.is_not(None))
+    for row in connection.execute(letters).all():
+        if (dead_letter := json.loads(row.dead_letter))["subscriber"] == person:
+            text = json.dumps({**dead_letter, "subscriber": "", "error": ""})  # the error may name it too
+            connection.execute(update(topic_items).where(items.id == row.id).values(dead_letter=text))
+    return subscription_count, item_count
+
+
+def _is(delivery: TopicDelivery) -> tuple[Any, Any]:
+    return topic_deliveries.c.item == delivery.row, topic_deliveries.c.subscriber == delivery.subscriber
+
+
+def _delivery(row: Any) -> TopicDelivery:
+    return TopicDelivery(row.id, row.subscriber, row.failures, _item(row))
+
+
+def _item(row: Any) -> TopicItem:
+    dead_letter: Mapping[str, Any] | None = None if row.dead_letter is None else json.loads(row.dead_letter)
+    return TopicItem(
+        row.item_id,
+        row.topic,
+        row.publisher,
+        from_micros(row.published_at),
+        json.loads(row.payload),
+        row.hops,
+        None if dead_letter is None else dict(dead_letter),
+    )

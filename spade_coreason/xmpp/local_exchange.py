@@ -1,0 +1,134 @@
+"""Messages between the agents of one process: from one gateway to the other, without the way over the server.
+
+A message enters the receiver as it would from the wire: with the sender's full JID, at the same gateway, into the same inbox.
+It takes the wire where it could be told apart: while either agent is not online, or has not caught up, and behind an earlier
+message that is still on the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from xml.etree.ElementTree import Element, fromstring
+
+from ..domain.jid import bare_jid
+from ..runtime import OutboundMessage
+
+if TYPE_CHECKING:
+    from ..storage import Commit
+
+_OPENING, _END = "<stream xmlns='jabber:client'>", "</stream>"
+_MAX_DELIVERIES = 64
+"""Number of messages that are delivered in one round of the event loop. The others wait for their turn."""
+
+
+class LocalAgent(Protocol):
+    """An agent of this process."""
+
+    @property
+    def is_reachable(self) -> bool:
+        """True if it is online and has received all that came while it was away."""
+        ...
+
+    @property
+    def full_jid(self) -> str:
+        """The JID with the resource that it has bound."""
+        ...
+
+    def receive_local(self, stanza: Element) -> Commit[Any] | None:
+        """Receive a message, and return its commit, if any."""
+        ...
+
+    def send_by_server(self, stanzas: Sequence[OutboundMessage]) -> bool:
+        """Send messages over the server."""
+        ...
+
+
+class _Delivery(NamedTuple):
+    sender: LocalAgent
+    receiver: LocalAgent
+    message: OutboundMessage
+
+
+class LocalExchange:
+    """The agents of this process, by bare JID, and the messages that are on their way between them."""
+
+    def __init__(self) -> None:
+        self._agents: dict[str, LocalAgent] = {}
+        self._on_wire: dict[tuple[str, str], OutboundMessage] = {}
+        """The last message that took the wire, by sender and recipient (bare JIDs)."""
+        self._deliveries: deque[_Delivery] = deque()
+        self.delivered_count = 0
+
+    def add(self, agent: LocalAgent, jid: str) -> None:
+        """Add an agent, with its bare JID."""
+        self._agents[jid] = agent
+
+    def remove(self, jid: str) -> None:
+        """Remove the agent with a bare JID."""
+        self._agents.pop(jid, None)
+
+    def send(self, sender: LocalAgent, stanzas: Sequence[OutboundMessage]) -> bool:
+        """Send messages of an agent in order: those to agents of this process directly, all others over the server.
+
+        Return what the server's send queue returns.
+        """
+        if len(self._agents) < 2:
+            return sender.send_by_server(stanzas)
+        by_server = [message for message in stanzas if not self._take(sender, message)]
+        return sender.send_by_server(by_server) if by_server else False
+
+    def _take(self, sender: LocalAgent, message: OutboundMessage) -> bool:
+        """Take a message on its way. Return False if it has to go over the server."""
+        recipient = bare_jid(message.recipient)
+        receiver = self._agents.get(recipient)
+        if receiver is None or receiver is sender:
+            return False
+        route = bare_jid(sender.full_jid), recipient
+        last = self._on_wire.get(route)
+        is_addressed = message.recipient in (recipient, receiver.full_jid)
+        if (
+            not is_addressed
+            or not receiver.is_reachable
+            or not sender.is_reachable
+            or not (last is None or last.is_acknowledged)
+        ):
+            self._on_wire[route] = message
+            return False
+        if last is not None:
+            del self._on_wire[route]
+        if not self._deliveries:
+            asyncio.get_running_loop().call_soon(self._deliver)
+        self._deliveries.append(_Delivery(sender, receiver, message))
+        return True
+
+    def _deliver(self) -> None:
+        """Deliver the messages that are on their way, in order."""
+        for _ in range(min(len(self._deliveries), _MAX_DELIVERIES)):
+            sender, receiver, message = self._deliveries.popleft()
+            if not receiver.is_reachable:
+                sender.send_by_server([message])
+                continue
+            self.delivered_count += 1
+            stanza = fromstring(f"{_OPENING}{message.content}{_END}")[0]  # a stanza has the namespace of its stream
+            stanza.set("from", sender.full_jid)
+            stored = receiver.receive_local(stanza)
+            if stored is None:
+                message.acknowledge()
+            else:
+                stored.on_stored(partial(_acknowledge, message))
+                stored.on_failed(partial(_send_by_server, sender, message))
+        if self._deliveries:
+            asyncio.get_running_loop().call_soon(self._deliver)
+
+
+def _acknowledge(message: OutboundMessage, _: object) -> None:
+    message.acknowledge()
+
+
+def _send_by_server(sender: LocalAgent, message: OutboundMessage, _: object) -> None:
+    """Send a message that the receiver could not store. The server delivers it until it is stored."""
+    sender.send_by_server([message])

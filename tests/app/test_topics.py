@@ -1,0 +1,173 @@
+"""Topics between processes on real servers: subscribers that are away, and a broker that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from spade_coreason import AgentClient, AgentRequest, Response, Session, subscribe
+from spade_coreason.contracts import AgentDefinition
+from spade_coreason.domain.jid import bare_jid
+from tests.support.errors import check_errors, errors_in
+from tests.support.hosting import PlatformProcess
+from tests.support.servers.server import XmppServer
+from tests.support.wait import eventually
+
+
+class JournalReader:
+    """An agent that notes each item in a file. At "hold" it waits until the file `release` exists."""
+
+    def __init__(self, directory: str) -> None:
+        self.manifest = AgentDefinition.simple("reader")
+        self._directory = Path(directory)
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        self._note("assist", request)
+
+    @subscribe("news/+")
+    async def on_news(self, request: AgentRequest, session: Session, response: Response) -> None:
+        self._note("begins", request)
+        if request.payload["title"] == "hold":
+            await eventually((self._directory / "release").exists)
+        self._note("ends", request)
+
+    def _note(self, phase: str, request: AgentRequest) -> None:
+        line = json.dumps([phase, request.metadata.get("topic"), request.payload.get("title")]) + "\n"
+        descriptor = os.open(self._directory / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(descriptor, line.encode())  # one system call: the line is complete even if the process is killed
+        os.close(descriptor)
+
+
+class Newsroom:
+    """A broker and a reader in processes of their own, and a program that publishes."""
+
+    def __init__(
+        self, directory: Path, broker: PlatformProcess, reader: PlatformProcess, jid: str, client: AgentClient
+    ) -> None:
+        self._journal = directory / "journal"
+        self.broker = broker
+        self.reader = reader
+        self._jid = jid
+        self._client = client
+
+    async def publish(self, topic: str, *titles: str) -> list[str]:
+        """Publish items, and return their ids."""
+        ids = []
+        for title in titles:
+            payload = {"topic": topic, "payload": {"title": title}}
+            request = AgentRequest(session_id=uuid4(), payload=payload, metadata={"capability": "publish"})
+            answer = await self._client.ask(self._jid, request)
+            ids.append(answer.data[0]["data"]["item_id"])
+        return ids
+
+    def phases(self, phase: str, topic: str) -> list[str]:
+        """Return the titles that the reader has noted, in their order."""
+        lines = self._journal.read_text().splitlines() if self._journal.exists() else []
+        notes = [json.loads(line) for line in lines]
+        return [title for noted, at, title in notes if (noted, at) == (phase, topic)]
+
+
+@asynccontextmanager
+async def run_newsroom(server: XmppServer, directory: Path) -> AsyncIterator[Newsroom]:
+    """Run a broker and a reader on a server."""
+    accounts = {name: await server.account() for name in ("broker", "reader", "client")}
+    jid = bare_jid(accounts["broker"][0])
+    agents: dict[str, dict[str, Any]] = {
+        "broker": {"agent": "spade_coreason.agents.topics:TopicBroker", "options": {"retry_s": 0.05}},
+        "reader": {"agent": "tests.app.test_topics:JournalReader", "options": {"directory": str(directory)}},
+    }
+    processes = {}
+    for name, agent in agents.items():
+        account, password = accounts[name]
+        settings = {
+            "server": {
+                "mode": "external",
+                "domain": server.domain,
+                "host": server.host,
+                "port": server.port,
+                "tls": {"ca_file": str(server.ca_file)},
+            },
+            "data_dir": str(directory / name),
+            "peers": {"topics": jid},
+            "agents": [{"jid": account, "password": password, **agent}],
+        }
+        configuration = directory / f"{name}.yaml"
+        configuration.write_text(json.dumps(settings))
+        configuration.chmod(0o600)
+        processes[name] = PlatformProcess(configuration)
+    client = AgentClient(*accounts["client"], host=server.host, port=server.port, ca_file=server.ca_file)
+    try:
+        for process in processes.values():
+            await process.start()
+        async with client:
+            yield Newsroom(directory, processes["broker"], processes["reader"], jid, client)
+    finally:
+        for process in processes.values():
+            if process.process is not None:
+                await process.signal(signal.SIGKILL)
+    for process in processes.values():
+        check_errors(errors_in(process.error_log.read_text()), [])
+
+
+async def test_a_subscriber_that_was_away_gets_everything_once_and_in_order(real_server: XmppServer, tmp_path: Path) -> None:
+    async with run_newsroom(real_server, tmp_path) as room:
+        await room.publish("news/sport", "0")
+        await eventually(lambda: room.phases("ends", "news/sport") == ["0"])
+        assert await room.reader.signal(signal.SIGTERM) == 0
+        await room.publish("news/sport", "1", "2", "3")
+        await room.publish("news/local", "a", "b")
+        await room.publish("weather", "rain")
+        await room.reader.start()
+        await eventually(lambda: len(room.phases("ends", "news/sport") + room.phases("ends", "news/local")) == 6)
+        await room.publish("news/sport", "4")
+        await eventually(lambda: "4" in room.phases("ends", "news/sport"))
+        assert room.phases("begins", "news/sport") == ["0", "1", "2", "3", "4"]
+        assert room.phases("begins", "news/local") == ["a", "b"]
+        assert await room.broker.signal(signal.SIGTERM) == 0
+
+
+async def test_a_killed_broker_delivers_what_was_published_and_nothing_twice(real_server: XmppServer, tmp_path: Path) -> None:
+    async with run_newsroom(real_server, tmp_path) as room:
+        await room.publish("news/sport", "0")
+        await eventually(lambda: room.phases("ends", "news/sport") == ["0"])
+        # Between publication and delivery.
+        assert await room.reader.signal(signal.SIGTERM) == 0
+        ids = await room.publish("news/sport", *map(str, range(1, 6)))
+        assert len(set(ids)) == 5
+        await room.broker.signal(signal.SIGKILL)
+        await room.reader.start()
+        await room.broker.start()
+        await eventually(lambda: len(room.phases("ends", "news/sport")) >= 6)
+        # While a handler runs.
+        await room.publish("news/local", "hold", "after")
+        await eventually(lambda: room.phases("begins", "news/local") == ["hold"])
+        await room.broker.signal(signal.SIGKILL)
+        await room.broker.start()
+        (tmp_path / "release").touch()
+        await room.publish("news/local", "last")
+        await eventually(lambda: "last" in room.phases("ends", "news/local"))
+        assert room.phases("ends", "news/local") == ["hold", "after", "last"]
+        assert room.phases("begins", "news/local") == ["hold", "after", "last"]
+        assert room.phases("begins", "news/sport") == ["0", "1", "2", "3", "4", "5"]
+        assert not Counter(room.phases("assist", "news/sport"))
+        assert await room.reader.signal(signal.SIGTERM) == 0
+        assert await room.broker.signal(signal.SIGTERM) == 0
+
+
+async def test_a_killed_subscriber_gets_the_item_on_which_it_worked_again(real_server: XmppServer, tmp_path: Path) -> None:
+    async with run_newsroom(real_server, tmp_path) as room:
+        await room.publish("news/sport", "hold", "after")
+        await eventually(lambda: room.phases("begins", "news/sport") == ["hold"])
+        await room.reader.signal(signal.SIGKILL)
+        (tmp_path / "release").touch()
+        await room.reader.start()
+        await eventually(lambda: "after" in room.phases("ends", "news/sport"))
+        assert room.phases("ends", "news/sport") == ["hold", "after"]
+        assert room.phases("begins", "news/sport") == ["hold", "hold", "after"]

@@ -1,0 +1,169 @@
+"""The deliveries of a broker to subscribers that are absent, that fail, or that come back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from spade_coreason.contracts import ErrorCode
+from spade_coreason.exceptions import (
+    PeerError,
+    PeerFailedError,
+    PeerRefusedError,
+    PeerTimeoutError,
+    PeerUnavailableError,
+    RequestTooLongError,
+)
+from spade_coreason.runtime.topics.deliveries import DeliveryPolicy, TopicDeliveries
+from spade_coreason.storage import TopicDelivery, TopicItem, TopicRepository
+from spade_coreason.storage.database import Database
+from tests.support.records import AGENT, ALICE, BOB, NOW
+from tests.support.wait import eventually
+
+LONG_S = 1000.0
+"""A delay that no test waits for."""
+
+
+class Network:
+    """Subscribers that take items, or raise the next of the `problems` of an item."""
+
+    def __init__(self, **problems: list[PeerError]) -> None:
+        self.problems = problems
+        self.attempts: list[tuple[str, int]] = []
+        self.taken: list[str] = []
+        self.absent: PeerError | None = None
+
+    async def deliver(self, delivery: TopicDelivery, timeout_s: float) -> None:
+        item_id = delivery.item.item_id
+        self.attempts.append((item_id, delivery.failures))
+        if self.absent is not None:
+            raise self.absent
+        if problems := self.problems.get(item_id):
+            raise problems.pop(0)
+        self.taken.append(item_id)
+
+
+@asynccontextmanager
+async def run_deliveries(database: Database, network: Network, **policy: Any) -> AsyncIterator[TopicDeliveries]:
+    topics = TopicRepository(database, AGENT)
+    await topics.subscribe(BOB, ["#"])
+    deliveries = TopicDeliveries(
+        AGENT, topics, network.deliver, DeliveryPolicy(**{"retry_s": LONG_S, "days": None, **policy}), lambda: NOW
+    )
+    await deliveries.open()
+    try:
+        yield deliveries
+    finally:
+        await deliveries.close()
+
+
+async def publish(deliveries: TopicDeliveries, item_id: str, topic: str = "news") -> None:
+    for subscriber in await deliveries.repository.publish(TopicItem(item_id, topic, ALICE, NOW, {})):
+        deliveries.wake(subscriber)
+
+
+async def wait_until_quiet(deliveries: TopicDeliveries) -> None:
+    while deliveries.is_busy([BOB]):
+        await deliveries.wait_for_change()
+
+
+ABSENT = [PeerUnavailableError(BOB, "is not available"), PeerTimeoutError(BOB, 1), PeerTimeoutError(BOB, 1, has_started=True)]
+
+
+@pytest.mark.parametrize("absence", ABSENT, ids=str)
+async def test_an_absent_subscriber_is_tried_with_one_item_and_loses_none(database: Database, absence: PeerError) -> None:
+    network = Network()
+    network.absent = absence
+    async with run_deliveries(database, network, attempts=1) as deliveries:
+        for number in range(3):
+            await publish(deliveries, f"item {number}")
+            await publish(deliveries, f"other {number}", "other")
+            await wait_until_quiet(deliveries)
+        first = len(network.attempts)
+        assert first <= 2  # of two topics, before the first one found it absent
+        network.absent = None
+        deliveries.wake(BOB)
+        await wait_until_quiet(deliveries)
+        assert len(network.attempts) == first
+        deliveries.wake(BOB, is_present=True)
+        await wait_until_quiet(deliveries)
+    assert [item for item in network.taken if item.startswith("item")] == ["item 0", "item 1", "item 2"]
+    assert len(network.taken) == 6
+    assert all(failures == 0 for _, failures in network.attempts)
+
+
+async def test_an_absent_subscriber_is_tried_again_by_itself(database: Database) -> None:
+    network = Network()
+    network.absent = PeerUnavailableError(BOB, "is not available")
+    async with run_deliveries(database, network, attempts=1, retry_s=0.001) as deliveries:
+        await publish(deliveries, "item")
+        await eventually(lambda: len(network.attempts) >= 3)
+        network.absent = None
+        await eventually(lambda: network.taken == ["item"])
+
+
+FAILURES = [PeerFailedError(BOB, "it broke", 500), PeerRefusedError(BOB, "refuses: later", 0.001), PeerError(BOB, "is odd")]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=str)
+async def test_a_failure_is_counted_and_tried_again(database: Database, failure: PeerError) -> None:
+    network = Network(item=[failure, failure])
+    async with run_deliveries(database, network, attempts=3, retry_s=0.001) as deliveries:
+        await publish(deliveries, "item")
+        await eventually(lambda: network.taken == ["item"])
+    assert network.attempts == [("item", 0), ("item", 1), ("item", 2)]
+
+
+async def test_the_last_failure_makes_a_dead_letter_and_the_next_item_follows(database: Database) -> None:
+    network = Network(item=[FAILURES[0], FAILURES[0]])
+    async with run_deliveries(database, network, attempts=2, retry_s=0.001) as deliveries:
+        await publish(deliveries, "item")
+        await publish(deliveries, "next")
+        await eventually(lambda: network.taken == ["next"])
+        await wait_until_quiet(deliveries)
+        [letter] = await deliveries.repository.load_newest("$dead-letter/news", 10)
+    assert letter.dead_letter is not None
+    assert letter.dead_letter["error"] == f"{BOB} reports: it broke"
+
+
+async def test_an_item_that_is_too_long_to_deliver_is_a_dead_letter_at_once(database: Database) -> None:
+    network = Network(item=[RequestTooLongError(BOB, 2, 1)])
+    async with run_deliveries(database, network) as deliveries:
+        await publish(deliveries, "item")
+        await wait_until_quiet(deliveries)
+        assert len(await deliveries.repository.load_newest("$dead-letter/news", 10)) == 1
+
+
+async def test_an_item_whose_answer_the_subscriber_has_deleted_was_taken(database: Database) -> None:
+    network = Network(item=[PeerFailedError(BOB, "not stored any more", ErrorCode.NOT_FOUND)])
+    async with run_deliveries(database, network, attempts=1) as deliveries:
+        await publish(deliveries, "item")
+        await wait_until_quiet(deliveries)
+        assert await deliveries.repository.load_newest("$dead-letter/news", 10) == []
+        assert await deliveries.repository.list_waiting_subscribers() == []
+
+
+async def test_a_failing_topic_does_not_hold_up_the_others_of_its_subscriber(database: Database) -> None:
+    network = Network(bad=[FAILURES[0]])
+    async with run_deliveries(database, network) as deliveries:
+        await publish(deliveries, "bad", "bad")
+        for number in range(70):  # more than a page
+            await publish(deliveries, f"behind {number}", "bad")
+        await publish(deliveries, "good", "good")
+        await wait_until_quiet(deliveries)
+    assert network.taken == ["good"]
+
+
+async def test_a_dead_letter_that_nobody_takes_is_dropped(database: Database) -> None:
+    network = Network()
+    async with run_deliveries(database, network, attempts=1) as deliveries:
+        await deliveries.repository.subscribe(BOB, ["$dead-letter/#"])
+        network.problems = {"letter": [FAILURES[0]]}
+        for subscriber in await deliveries.repository.publish(TopicItem("letter", "$dead-letter/x", ALICE, NOW, {})):
+            deliveries.wake(subscriber)
+        await wait_until_quiet(deliveries)
+        assert await deliveries.repository.list_waiting_subscribers() == []
+        assert len(await deliveries.repository.list_topics()) == 1

@@ -1,0 +1,201 @@
+"""Agents of one process exchange messages directly, and nothing tells it from the way over the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from spade_coreason import AgentRequest, PeerAnswer, PeerError, Peers, Response, Session
+from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, StoreError
+from spade_coreason.testing import Policy, RunnerTimings
+from spade_coreason.xmpp.local_exchange import LocalExchange
+from spade_coreason.xmpp.timings import ConnectionTimings
+from tests.support.errors import ExpectedErrors
+from tests.support.hosting import FunctionAgent, OnlineAgent, record_sent, run_agent
+from tests.support.servers.server import XmppServer
+from tests.support.wait import TIMEOUT_S, eventually
+
+
+class Pair:
+    """Two agents of one process, one of which asks the other; a third agent accepts nobody."""
+
+    def __init__(self, asker: OnlineAgent, answerer: OnlineAgent, closed: OnlineAgent, cancelled: list[str]) -> None:
+        self.asker, self.answerer, self.closed = asker, answerer, closed
+        self.cancelled = cancelled
+        self.session = uuid4()
+
+    @property
+    def peers(self) -> Peers:
+        return self.asker.peers
+
+    def anonymise(self, text: str) -> str:
+        """Replace the names of the accounts, which are new in each test."""
+        for name in ("asker", "answerer", "closed"):
+            text = text.replace(getattr(self, name).jid, name)
+        return text
+
+
+async def answer(request: AgentRequest, session: Session, response: Response) -> None:
+    query = request.payload["query"]
+    history = [turn.input["query"] for turn in await session.history(100) if isinstance(turn.input, dict)]
+    match query.split()[0]:
+        case "stream":
+            stream = await response.create_stream("title")
+            for piece in ("one ", "two ", "three"):
+                await stream.write(piece)
+        case "data":
+            await response.data({"who": session.identity.role, "hops": request.metadata["hops"], "history": history})
+        case "long":
+            await response.markdown("é<&> " * 40_000)
+        case "error":
+            await response.error("No.", {"secret": 1})
+        case _:
+            await response.markdown(f"{query}, after {history}")
+
+
+@asynccontextmanager
+async def run_pair(server: XmppServer, tmp_path: Path, exchange: LocalExchange | None, **options: Any) -> AsyncIterator[Pair]:
+    cancelled: list[str] = []
+
+    async def waiting(request: AgentRequest, session: Session, response: Response) -> None:
+        if request.payload["query"].startswith("wait"):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.append(request.payload["query"])
+        await answer(request, session, response)
+
+    async with AsyncExitStack() as stack:
+        agents = [
+            await stack.enter_async_context(
+                run_agent(FunctionAgent(assist), server, tmp_path, access=access, local_exchange=exchange, **options)
+            )
+            for assist, access in ((answer, None), (waiting, None), (answer, ["x@y.z"]))
+        ]
+        await eventually(lambda: all(online.host.is_reachable for online in agents))
+        asker, answerer, closed = agents
+        yield Pair(asker, answerer, closed, cancelled)
+
+
+def describe(pair: Pair, found: PeerAnswer | PeerError) -> Any:
+    if isinstance(found, PeerError):
+        return type(found).__name__, pair.anonymise(str(found))
+    events = [event.type for event in found.events]
+    return found.text, [data["data"] for data in found.data], events, pair.anonymise(found.jid)
+
+
+async def single_asks(pair: Pair) -> Any:
+    """One question of each kind, and those that fail."""
+    jid, found = pair.answerer.jid, []
+    for query in ("hello", "stream", "data", "long", "error", "hello again"):
+        request = AgentRequest(session_id=pair.session, payload={"query": query})
+        found += await pair.peers.gather([(jid, request)])
+    found += await pair.peers.gather([(pair.closed.jid, "hello"), (f"{jid}/nowhere", "hello")], timeout=TIMEOUT_S)
+    return [describe(pair, one) for one in found]
+
+
+async def order_in_a_conversation(pair: Pair) -> Any:
+    """Many questions at once in one conversation."""
+    requests = [AgentRequest(session_id=pair.session, payload={"query": str(number)}) for number in range(60)]
+    found = await pair.peers.gather([(pair.answerer.jid, request) for request in requests], limit=60)
+    return [describe(pair, one)[0] for one in found]
+
+
+async def repeated_and_taken_back(pair: Pair) -> Any:
+    """The same request twice, its id for another one, and a request that is cancelled."""
+    request = AgentRequest(session_id=uuid4(), payload={"query": "once"})
+    found = [await pair.peers.ask(pair.answerer.jid, request) for _ in range(2)]
+    other = request.model_copy(update={"payload": {"query": "another"}})
+    with pytest.raises(PeerRefusedError) as refused:
+        await pair.peers.ask(pair.answerer.jid, other)
+    asking = asyncio.create_task(pair.peers.ask(pair.answerer.jid, "wait", timeout=TIMEOUT_S))
+    await eventually(lambda: pair.answerer.runner.turns_in_flight == 1)
+    asking.cancel()
+    await eventually(lambda: pair.cancelled == ["wait"])
+    return [describe(pair, one)[:2] for one in found], pair.anonymise(str(refused.value)), pair.cancelled
+
+
+SCENARIOS = [single_asks, order_in_a_conversation, repeated_and_taken_back]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("kind", ["prosody", "ejabberd", "prosody_archive"])
+async def test_both_ways_give_the_same(
+    kind: str, scenario: Callable[[Pair], Awaitable[Any]], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server: XmppServer = request.getfixturevalue(kind)
+    direct = LocalExchange()
+    results, stored = [], []
+    for number, exchange in enumerate((direct, None)):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        async with run_pair(server, directory, exchange) as pair:
+            results.append(await scenario(pair))
+            await pair.answerer.runner.wait_until_idle()
+            conversations = await pair.answerer.repository.list_conversations()
+            stored.append(sorted((row.turns, pair.anonymise(row.owner)) for row in conversations))
+    assert results[0] == results[1]
+    assert stored[0] == stored[1]
+    assert direct.delivered_count > 0
+
+
+@pytest.mark.parametrize("kind", ["prosody", "ejabberd"])
+async def test_a_message_to_an_agent_that_is_away_takes_the_wire_and_later_ones_stay_behind_it(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server: XmppServer = request.getfixturevalue(kind)
+    exchange = LocalExchange()
+    async with run_pair(server, tmp_path, exchange) as pair:
+        await pair.answerer.host.stop()
+        before = exchange.delivered_count
+        asking = asyncio.create_task(pair.peers.ask(pair.answerer.jid, "while it is away", timeout=TIMEOUT_S))
+        await pair.asker.host.connection.wait_until_acknowledged(TIMEOUT_S)
+        assert exchange.delivered_count == before
+        await pair.answerer.database.close()
+        await pair.answerer.start()
+        assert (await asking).text.startswith("while it is away")
+        await eventually(lambda: pair.answerer.host.is_reachable)
+        before = exchange.delivered_count
+        assert (await pair.peers.ask(pair.answerer.jid, "now")).text.startswith("now")
+        assert exchange.delivered_count > before
+
+
+async def test_a_message_that_cannot_be_stored_comes_again_over_the_server(
+    prosody: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("database or disk is full", "cannot store received messages")
+    exchange, timings = LocalExchange(), ConnectionTimings(renewal_delay_s=0.3)
+    policy = replace(Policy(), timings=RunnerTimings(retry_s=0.3))
+    async with run_pair(prosody, tmp_path, exchange, policy=policy, timings=timings) as pair:
+        query = "long " + "x" * 40_000
+        await set_max_pages(pair.answerer, 1)  # no smaller than it is
+        with pytest.raises(PeerFailedError, match="I cannot store anything at the moment") as error:
+            await pair.peers.ask(pair.answerer.jid, query, timeout=TIMEOUT_S)
+        assert error.value.code == 503
+        await eventually(lambda: pair.answerer.host.connection.session_count >= 2)
+        await set_max_pages(pair.answerer, 100_000)
+        await eventually(lambda: pair.answerer.runner.metrics.snapshot().answers > 0)
+
+
+async def set_max_pages(online: OnlineAgent, pages: int) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            try:
+                await online.database.write(lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}"))
+                return
+            except StoreError:  # it was in one transaction with what cannot be written
+                await asyncio.sleep(0.01)
+
+
+async def test_one_process_with_wire_configured_exchanges_over_the_server(prosody: XmppServer, tmp_path: Path) -> None:
+    async with run_pair(prosody, tmp_path, None) as pair:
+        sent = record_sent(pair.asker)
+        assert (await pair.peers.ask(pair.answerer.jid, "hello")).text.startswith("hello")
+        assert any("ai.coreason.request" in data for data in sent)
