@@ -59,7 +59,7 @@ async def test_settings_language_answers_in_the_new_language_at_once() -> None:
         ]
         (german,) = await t.say("/settings language de-AT")
         assert german.startswith(
-            "language (Sprache): de-AT\nthoughts (Gedanken): Standard (nur die Werkzeuge, die ich benutze)"
+            "language (Sprache): de-AT\nthoughts (Gedanken): default (Standard: nur die Werkzeuge, die ich benutze)"
         )
         (spanish,) = await t.say("/settings language es")
         assert spanish.startswith("language (idioma): es\n")

@@ -600,8 +600,8 @@ async def test_an_introduction_is_in_the_language_of_the_person(real_server: Xmp
         assert (await alice.answer())["body"] == (
             "Hallo, ich bin weather & co. Says what the weather will be.\n"
             "Das kann ich:\n- forecast: Says what the weather will be.\n- warn: Warns of storms.\n"
-            "/help zeigt, was Sie die Plattform fragen können. "
-            "Zeigt Ihr Programm dann seine eigene Hilfe, schreiben Sie ein Leerzeichen vor den Schrägstrich."
+            "/help zeigt die Befehle. "
+            "Zeigt Ihr Programm stattdessen seine eigene Hilfe, schreiben Sie ein Leerzeichen vor den Schrägstrich."
         )
 
 
