@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.program import MOODY_AGENT_SOURCE, clean_environment, run_command, run_in_background, write_project
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.requirements import require
@@ -259,3 +261,20 @@ def test_a_chat_without_its_server_says_that_it_waits_for_the_server(tmp_path: P
         terminal.type("\x03")
         terminal.wait_for(r"\(taken back\).*echo ▸")
     assert "waiting for echo" not in terminal.screen
+
+
+def test_run_takes_the_port_of_its_local_server_and_demo_too(tmp_path: Path) -> None:
+    [port] = find_free_ports(1)
+    embedded = {"SPADE_COREASON_SERVER__MODE": "embedded"}
+    agent = "spade_coreason.agents.echo:EchoAgent"
+    with run_in_background("run", agent, "--port", str(port), cwd=tmp_path, env=embedded, until="spade-coreason ask"):
+        asked = run_command("ask", "echo", "hello", cwd=tmp_path)
+        assert (asked.returncode, asked.stdout) == (0, "hello\n")
+        assert json.loads((tmp_path / "data" / "run.json").read_text())["port"] == port
+        (tmp_path / "config").mkdir()
+        names = ("echo", "notes", "relay")
+        agents = ", ".join(f"{{jid: {name}@localhost, agent: '{agent}'}}" for name in names)
+        (tmp_path / "config" / "demo.yaml").write_text(f"server: {{mode: embedded}}\nagents: [{agents}]\n")
+        demo = run_command("demo", "--port", str(port), "--data", "demo", cwd=tmp_path)
+        assert demo.returncode == 4
+        assert f"server.port: port {port} on 127.0.0.1 is in use" in demo.stderr
