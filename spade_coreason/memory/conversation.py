@@ -57,6 +57,8 @@ class ActiveConversation:
     """The variables of the agent that everybody shares."""
     last_reply: str = ""
     echo_count: int = 0
+    root_person: ActivePerson | None = None
+    """The person for whom an agent asked last, if the conversation is one of an agent."""
     session_uuid: UUID = field(init=False)
     identities: dict[str, Identity] = field(init=False)
 

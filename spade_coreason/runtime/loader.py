@@ -68,6 +68,8 @@ class ConversationLoader:
             return active.person
         if not person:
             return None
+        if active.root_person is not None and active.root_person.variables.holder == person:
+            return active.root_person
         known = self._persons.get(person)
         if known is None:
             repository = self._services.repository
@@ -75,6 +77,7 @@ class ConversationLoader:
             preferences = Preferences.from_stored(await repository.load_variables(PREFERENCES_SCOPE, person))
             loaded = ActivePerson(Variables("person", person, variables), preferences)
             known = self._persons.setdefault(person, loaded)  # another turn may have loaded it meanwhile
+        active.root_person = known
         return known
 
     async def _load_shared(self) -> Variables:
