@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _config_option = config_option("config/platform.yaml, if it exists")
 _NOUNS = {"inbox": "received messages", "interactions": "turns", "variables": "variables (with the platform's own)"}
-"""What the rows of a table are, where its name does not say it."""
+"""The names of rows for people, where the name of the table does not say it."""
 _backup_argument = click.argument("backup", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 
 
