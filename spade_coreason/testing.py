@@ -34,6 +34,7 @@ async def test_it_looks_up_the_price():
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
@@ -47,7 +48,7 @@ from urllib.parse import quote
 from uuid import uuid4
 from xml.etree.ElementTree import Element, fromstring
 
-from .contracts import Agent, AgentRequest, ConversationRecord
+from .contracts import Agent, AgentDefinition, AgentRequest, ConversationRecord
 from .contracts.base import utc_now
 from .domain.access import AccessPolicy, TrustedAgents
 from .domain.conversation import Rules
@@ -347,6 +348,7 @@ class AgentTester:
         topics: The agent that is the topic broker of all others, by JID or by name: `peers={"topics": TopicBroker}` and
             `topics="topics"`. On entry it knows all their subscriptions.
         options: Keyword arguments for the constructor of `agent`.
+        manifest: The manifest of `agent`, or its file, as `manifest` of a configuration.
         model: The language model of all agents, or of each by its JID or name. An agent that a mapping leaves out may ask
             nothing. Exit raises AssertionError if a reply is left over. Without a `model`, agents ask the server that their
             options or the environment name.
@@ -377,6 +379,7 @@ class AgentTester:
         peers: Mapping[str, Any] | None = None,
         topics: str | None = None,
         options: Mapping[str, Any] | None = None,
+        manifest: AgentDefinition | str | os.PathLike[str] | None = None,
         model: FakeModel | Mapping[str, FakeModel] | None = None,
         policy: Policy | None = None,
         user: str = "tester@localhost",
@@ -394,6 +397,10 @@ class AgentTester:
     ) -> None:
         self.jid = jid
         self._isolation = isolation
+        self._manifest = manifest if isinstance(manifest, AgentDefinition) else None
+        self._manifest_file = None if manifest is None or isinstance(manifest, AgentDefinition) else Path(manifest)
+        if isolation is not None and self._manifest is not None:
+            raise ConfigError("manifest", "must be a file for an agent in a process of its own; write it to one")
         self._database_url = database
         self._embedder, self._summariser, self._count_tokens = embedder, summariser, count
         peer_specs = {self._complete_jid(peer): spec for peer, spec in (peers or {}).items()}
@@ -706,9 +713,17 @@ class AgentTester:
     def _build_agent(self, jid: str, agent_spec: Any, parts: AgentParts) -> Agent:
         options = self._options.get(jid, {})
         if self._isolation is None or jid != self.jid:
-            return build_agent(agent_spec, injectables=parts.as_injectables(), options=options)
-        spec = spec_of(agent_spec)
-        return load_isolated_agent(spec, place="", project=Path.cwd(), parts=parts, isolation=self._isolation, options=options)
+            manifests = (self._manifest_file, self._manifest) if jid == self.jid else ()
+            return build_agent(agent_spec, injectables=parts.as_injectables(*manifests), options=options)
+        return load_isolated_agent(
+            spec_of(agent_spec),
+            place="",
+            project=Path.cwd(),
+            parts=parts,
+            isolation=self._isolation,
+            options=options,
+            manifest=self._manifest_file,
+        )
 
     def _complete_jid(self, name: str) -> str:
         return name if "@" in name else f"{name}@{self.jid.rpartition('@')[2]}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from spade_coreason import (
     AgentDefinition,
@@ -27,7 +28,7 @@ from spade_coreason import (
     agent,
 )
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError, UploadError
-from spade_coreason.testing import Policy
+from spade_coreason.testing import Isolation, Policy
 from tests.support.clock import Clock, LoopClock
 from tests.support.errors import ExpectedErrors
 from tests.support.profiling import count_calls
@@ -505,3 +506,36 @@ async def test_a_restart_may_bring_another_policy() -> None:
         await t.restart(policy=Policy(queue=7))
         await t.restart()
         assert t.runners[t.jid].policy.queue == 7
+
+
+class Named:
+    """Answers with the name and the temperature of its manifest."""
+
+    def __init__(self, manifest: AgentDefinition) -> None:
+        self.manifest = manifest
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        config = self.manifest.config.llm_config
+        await response.markdown(f"{self.manifest.metadata.name} {config.temperature if config else '-'}")
+
+
+@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["in this process", "in its own process"])
+async def test_an_agent_is_tested_with_its_manifest_file(isolation: Isolation | None) -> None:
+    file = Path(__file__).parents[1] / "examples" / "mcp_agent" / "manifest.yaml"
+    name = yaml.safe_load(file.read_text())["metadata"]["name"]
+    async with AgentTester(Named, manifest=file, isolation=isolation) as t:
+        assert (await t.ask("Who are you?")).text.startswith(f"{name} ")
+
+
+async def test_an_agent_is_tested_with_a_manifest() -> None:
+    async with AgentTester(Named, manifest=AgentDefinition.simple("clerk"), peers={"other": Named}) as t:
+        assert (await t.ask("Who are you?")).text == "clerk -"
+        assert (await t.ask("Who are you?", to="other@localhost")).text == "Named -"
+    with pytest.raises(ConfigError, match="must be a file for an agent in a process of its own"):
+        AgentTester(Named, manifest=AgentDefinition.simple("clerk"), isolation=Isolation())
+
+
+def test_a_request_without_a_session_says_what_to_pass() -> None:
+    fields: dict[str, Any] = {"payload": {"query": "hi"}}
+    with pytest.raises(ValueError, match="pass the payload itself, a mapping, in place of a request"):
+        AgentRequest(**fields)

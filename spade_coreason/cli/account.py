@@ -82,7 +82,9 @@ class Account:
     agents: Mapping[str, str] = field(default_factory=dict)
     is_complete: bool = False
     hint: str = ""
-    """A reason why an agent may not answer, if one is known."""
+    """A reason why no agent may answer, if one is known."""
+    data_dir: Path | None = None
+    """The data directory of the running platform of these agents; None if it is not known."""
 
     def build_client(self, timeout_s: float = 10.0) -> AgentClient:
         """Build a client with this account, for use in `async with`; it connects within that time."""
@@ -100,6 +102,17 @@ class Account:
             timeout_s=limit_s,
             attempts=attempts,
         )
+
+    def explain_silence(self, jid: str) -> str:
+        """Return a reason why an agent does not answer; empty if none is known."""
+        from ..app import read_status
+
+        try:
+            status = read_status(self.data_dir) if self.data_dir is not None else None
+        except ServerError:
+            return self.hint
+        is_paused = status is not None and any(agent.jid == bare_jid(jid) and agent.is_paused for agent in status.agents)
+        return f"{bare_jid(jid)} is paused; it answers when an operator sends it /resume" if is_paused else self.hint
 
     def resolve_jid(self, agent: str) -> str:
         """Return the JID of an agent; a name alone is on the account's own domain.
@@ -157,9 +170,10 @@ def resolve_account(
     except ValueError as error:
         raise ConfigError("--jid", str(error)) from error
     agents: Mapping[str, str] = {}
-    hint = ""
+    hint, data_dir = "", None
     if running is not None and host is None and jid_domain(jid) == running.domain:
         agents = _agent_descriptions(running)
+        data_dir = directory
         host, port = running.host, port or running.port
         ca_file = ca_file or (Path(running.ca_file) if running.ca_file else None)
         no_verify = no_verify or not running.verify
@@ -168,7 +182,9 @@ def resolve_account(
         ca_file = ca_file or server.tls.ca_file
         no_verify = no_verify or not server.tls.verify
         hint = f"no platform is running on {format_path(directory)}"
-    return Account(jid, read_password(jid, password_file), host, port, ca_file, not no_verify, agents=agents, hint=hint)
+    return Account(
+        jid, read_password(jid, password_file), host, port, ca_file, not no_verify, agents=agents, hint=hint, data_dir=data_dir
+    )
 
 
 def _configured_server(file: Path | None, jid: str) -> ServerSettings | None:
@@ -211,6 +227,7 @@ def _guest_account(running: RunFile | None, directory: Path) -> Account:
         running.mode == "embedded",
         _agent_descriptions(running),
         is_complete=True,
+        data_dir=directory,
     )
 
 

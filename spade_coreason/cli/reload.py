@@ -179,7 +179,7 @@ async def supervise(settings: Settings, files: Iterable[Path] = ()) -> None:
 
 def _require_watchfiles() -> None:
     if importlib.util.find_spec("watchfiles") is None:
-        raise CoReasonError("--reload needs watchfiles: pip install 'spade_coreason[reload]'")
+        raise CoReasonError("--reload needs watchfiles: pip install '/path/to/the/checkout[reload]'")
 
 
 def _watched_paths(settings: Settings, files: Iterable[Path]) -> list[Path]:

@@ -104,7 +104,8 @@ class StorageSettings(Section):
 
     url: DatabaseUrl = Field(f"{SQLITE_PREFIX}data/platform.db", repr=False)
     """The database of sessions, variables and messages. Default: the SQLite file `platform.db` in `data_dir`. For PostgreSQL
-    install `spade-coreason[postgres]` and write `postgresql+asyncpg://user:${DB_PASSWORD}@host:5432/database`.
+    install the extra `postgres` (`pip install '/path/to/the/checkout[postgres]'`) and write
+    `postgresql+asyncpg://user:${DB_PASSWORD}@host:5432/database`.
     In a user and a password write `@ / ? # %` as `%40 %2F %3F %23 %25`.
     """
     memory_dir: ProjectPath = Path("data/memory")
@@ -253,7 +254,7 @@ class MemorySettings(Section):
     """The way to count tokens.
 
     - auto: o200k if it is installed, else estimate
-    - o200k, cl100k: as OpenAI's models count (install `spade-coreason[tokens]`)
+    - o200k, cl100k: as OpenAI's models count (install the extra `tokens`)
     - estimate: a rule of thumb
     - `module:function`: a function of your own that returns the number of tokens of a text
     """

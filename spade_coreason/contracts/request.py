@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Self
 from uuid import UUID, uuid4
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .base import CoReasonBaseModel, UtcDatetime, utc_now
 
@@ -53,6 +53,15 @@ class AgentRequest(CoReasonBaseModel):
     payload: dict[str, Any]
     capabilities: ClientCapabilities | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _require_session(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "session_id" not in values:
+            raise ValueError(
+                "session_id is missing; to ask an agent, pass the payload itself, a mapping, in place of a request"
+            )
+        return values
 
     # A request is built for every message, and this costs less than a validator of the whole model.
     def model_post_init(self, context: Any, /) -> None:

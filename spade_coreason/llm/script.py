@@ -75,7 +75,7 @@ def _choose_plain_reply(messages: Sequence[Mapping[str, Any]], tools: Mapping[st
 
 
 def _strip_speaker(text: str) -> str:
-    """Return what somebody says in a room, without the frame around it."""
+    """Return the text of a message in a room, without the frame around it."""
     said = _ROOM_MESSAGE.fullmatch(text)
     return str(json.loads(said[1])).strip() if said is not None else text
 

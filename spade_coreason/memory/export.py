@@ -43,13 +43,16 @@ async def export_person(
     - `incidents`: the failures that the person was told of. The exceptions behind them are for the operator: they may contain
       secrets of the agent.
     - `topics`: at a topic broker, the `subscriptions` of the person, and the items that it `published`.
-    - `requests`: the messages of the last seven days. Only unfinished ones have their text, and those that ended the process;
-      that of others is not stored. Those whose turn was interrupted have its durable `steps`.
+    - `requests`: the messages of the last seven days that are not finished, or that ended the process. Those whose turn was
+      interrupted have its durable `steps`.
+    - `finished_requests`: the number of the other messages of the last seven days. Their text is in the turns.
     """
     owner, records, conversation_ids = await find_person_records(repository, owner)
     entries = await memory.aget_entries() if memory is not None else {}
     topics = await repository.topics.load_of_person(owner)
     preferences = Preferences.from_stored(await repository.load_variables(PREFERENCES_SCOPE, owner))
+    requests = [_export_request(record) for record in await repository.inbox.load_received_from(owner)]
+    telling = [request for request in requests if request["state"] != _STATES[-1] or request.keys() - {"received_at", "state"}]
     return {
         "schema": EXPORT_SCHEMA,
         "version": VERSION,
@@ -69,7 +72,8 @@ async def export_person(
         "audit": [record.entry for record in await repository.audit_trail.load_newest(person=owner)],
         "incidents": [_export_incident(incident) for incident in await repository.incidents.load_of_person(owner)],
         "topics": {"subscriptions": list(topics.patterns), "published": [_export_item(item) for item in topics.published]},
-        "requests": [_export_request(record) for record in await repository.inbox.load_received_from(owner)],
+        "requests": telling,
+        "finished_requests": len(requests) - len(telling),
     }
 
 

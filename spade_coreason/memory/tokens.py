@@ -66,7 +66,7 @@ def counter_for(name: Tokenizer) -> TokenCounter:
     except ImportError as error:
         if name == "auto":
             return estimate_tokens
-        raise ConfigError("", f'{name} needs a tokenizer: pip install "spade-coreason[tokens]"') from error
+        raise ConfigError("", f'{name} needs a tokenizer: pip install "/path/to/the/checkout[tokens]"') from error
     tokenizer = vocabularies.cl100k_base() if name == "cl100k" else vocabularies.o200k_base()
 
     def count(text: str) -> int:

@@ -35,6 +35,11 @@ class Injectables:
     usage: Callable[[], object] | None = None
     topic_store: Callable[[], object] | None = None
 
+    @property
+    def has_manifest(self) -> bool:
+        """True if a manifest or its file is given."""
+        return self.manifest is not None or self.manifest_file is not None
+
 
 INJECTABLE_NAMES = ("manifest", "peers", "memory", "knowledge", "files", "usage", "topic_store")
 
@@ -167,8 +172,8 @@ class _AgentSpec:
                 closest = find_closest_name(name, known)
                 hint = f'did you mean "{closest}"?' if closest else f"it takes {', '.join(known) or 'none'}"
                 raise self.make_error(f"unknown option of {self.spec}; {hint}", f"options.{name}")
-        if self.injectables.manifest_file is not None and "manifest" not in parameters:
-            problem = f'{self.spec} has its own manifest; remove this key, or add a parameter "manifest"'
+        if self.injectables.has_manifest and "manifest" not in parameters:
+            problem = f'{self.spec} has its own manifest; remove this one, or add a parameter "manifest"'
             raise self.make_error(problem, "manifest")
 
     def get_injectable(self, parameter: inspect.Parameter, target: Any) -> object | None:
@@ -200,8 +205,8 @@ class _AgentSpec:
         for name in self.options:
             problem = f"{self.spec} is already an agent and takes no options; name its class instead, or remove the options"
             raise self.make_error(problem, f"options.{name}")
-        if self.injectables.manifest_file is not None:
-            problem = f"{self.spec} is already an agent with its own manifest; remove the key"
+        if self.injectables.has_manifest:
+            problem = f"{self.spec} is already an agent with its own manifest; remove the other one"
             raise self.make_error(problem, "manifest")
 
     def check(self, agent: Any) -> Agent:

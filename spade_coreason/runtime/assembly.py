@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias
 
-from ..contracts import Agent, Interceptor
+from ..contracts import Agent, AgentDefinition, Interceptor
 from ..contracts.base import utc_now
 from ..domain.access import AccessPolicy, TrustedAgents
 from ..memory import AgentInteractionMemory, Embedder, Knowledge, Summariser, TokenCounter, Usage
@@ -85,9 +85,10 @@ class AgentParts:
         self.knowledge = Knowledge(KnowledgeRepository(database, jid), embedder, clock=clock)
         self.usage = Usage(self.repository, clock)
 
-    def as_injectables(self, manifest_file: Path | None = None) -> Injectables:
+    def as_injectables(self, manifest_file: Path | None = None, manifest: AgentDefinition | None = None) -> Injectables:
         """Return the parts as arguments for the constructor of the agent."""
         return Injectables(
+            manifest=manifest,
             manifest_file=manifest_file,
             peers=lambda: self.peers,
             memory=self.memory,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -256,15 +257,16 @@ def _too_large_error(url: str, max_bytes: int) -> FetchError:
 
 def describe_connection_error(error: Exception) -> str:
     """Describe an error in our own words, because the texts of aiohttp quote the other side."""
-    from aiohttp import ClientConnectionError, ClientConnectorCertificateError
+    from aiohttp import ClientConnectionError, ClientConnectorCertificateError, ClientConnectorDNSError
 
     if isinstance(error, ClientConnectorCertificateError):
-        problem = "its certificate is not trusted"
-    elif isinstance(error, ClientConnectionError | OSError):
-        problem = "the connection fails"
-    else:
-        problem = "what answers is no web server, or a broken one"
-    return f"{problem} ({type(error).__name__})"
+        return "its certificate is not trusted"
+    if isinstance(error, ClientConnectorDNSError):
+        return "its host name has no address"
+    if isinstance(error, ClientConnectionError | OSError):
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno and error.errno > 0 else ""
+        return f"the connection fails{f' ({reason})' if reason else ''}"
+    return "what answers is no web server, or a broken one"
 
 
 def _type_of(response: ClientResponse) -> str:

@@ -185,6 +185,7 @@ class Runner:
             agent=agent,
             repository=repository,
             rules=self.policy.rules,
+            shows_thoughts=self.policy.thoughts,
             prefixes=self.policy.command_prefixes,
             clock=clock,
             mailboxes=self._mailboxes,

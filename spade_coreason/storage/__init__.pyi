@@ -6,6 +6,7 @@ from .backup import (
     BackupInfo as BackupInfo,
     ProgressCallback as ProgressCallback,
     back_up as back_up,
+    count_memories as count_memories,
     restore as restore,
 )
 from .compaction import (

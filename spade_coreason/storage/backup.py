@@ -182,6 +182,11 @@ def _find_memory_files(directory: Path) -> list[Path]:
     return sorted(set(paths))
 
 
+def count_memories(directory: Path) -> int:
+    """Return the number of interaction memories in a directory."""
+    return len(_find_memory_files(directory))
+
+
 def _copy_memories(source: Path, target: Path) -> int:
     """Copy each memory, file and journal, and return the number of memories.
 

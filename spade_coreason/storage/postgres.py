@@ -30,7 +30,9 @@ from .statements import ADD_INTERACTION, CLOSE, KEY_COLUMNS, RECEIVE, RECEIVE_AN
 try:
     import asyncpg
 except ImportError as error:
-    raise StoreError("PostgreSQL needs asyncpg, which is not installed: pip install 'spade-coreason[postgres]'") from error
+    raise StoreError(
+        "PostgreSQL needs asyncpg, which is not installed: pip install '/path/to/the/checkout[postgres]'"
+    ) from error
 
 _CONNECT_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 60.0

@@ -75,6 +75,7 @@ def data_dir(tmp_path: Path) -> Path:
 def test_conversations_have_exactly_the_keys_of_the_seed(data_dir: Path, invoke: Invoke) -> None:
     records = json.loads(invoke("conversations", "--json").stdout)
     assert [list(record) for record in records] == [SEED_KEYS] * 3
+    assert json.loads(invoke("conversations", "list", "--json").stdout) == records  # as the commands beside it
     [holiday] = [record for record in records if record["conversation_id"] == "holiday"]
     assert holiday == {
         "conversation_id": "holiday",

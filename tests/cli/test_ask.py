@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,11 +13,13 @@ from subprocess import PIPE, Popen
 
 import pytest
 
+from spade_coreason import Platform, load_settings
 from spade_coreason.cli.account import Account
 from spade_coreason.exceptions import PeerUnavailableError
 from spade_coreason.storage.lock import lock_directory
 from tests.cli.conftest import Invoke
 from tests.support.program import COMMAND, MOODY_AGENT_SOURCE, RunningCommand, clean_environment, run_command, run_in_background
+from tests.support.terminal import Terminal
 from tests.support.wait import TIMEOUT_S
 
 EMBEDDED = {"SPADE_COREASON_SERVER__MODE": "embedded"}
@@ -207,6 +210,31 @@ def test_without_a_platform_it_says_how_to_start_one(invoke_beside_platform: Inv
     assert done.exit_code == 4
     assert "start one (`spade-coreason up`)" in done.stderr
     assert done.stderr.startswith("error: no platform is running on elsewhere (the directory ")
+
+
+async def test_ask_says_that_an_agent_is_paused(tmp_path: Path) -> None:
+    """A program that asks is not told: its question waits until the agent goes on, or its time is over."""
+    file = tmp_path / "platform.yaml"
+    file.write_text(
+        "server: {mode: embedded}\nagents: [{jid: echo@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}]\n"
+    )
+    async with Platform(load_settings(file, tmp_path, {})) as platform:
+        platform.runners["echo@localhost"].control.pause()
+        asked = await asyncio.to_thread(run_command, "ask", "echo", "hi", "--timeout", "2", cwd=tmp_path)
+    assert (asked.returncode, asked.stdout) == (3, "")
+    assert asked.stderr == (
+        "warning: echo@localhost is paused; it answers when an operator sends it /resume\n"
+        "error: echo@localhost did not answer in 2 s\n"
+    )
+
+
+def test_ask_says_on_a_terminal_that_commands_work_in_chat(platform: RunningCommand) -> None:
+    for text, is_command in (("/schedule today", True), ("/usr/bin is a directory", False), ("hello", False)):
+        terminal = Terminal("ask", "echo", text, cwd=platform.cwd)
+        assert terminal.wait_for_end() == 0
+        assert text in terminal.screen
+        assert ("commands work in `spade-coreason chat echo`" in terminal.screen) == is_command
+        terminal.close()
 
 
 def test_ask_says_that_a_platform_is_starting(invoke: Invoke, tmp_path: Path) -> None:

@@ -215,4 +215,4 @@ def test_without_watchfiles_the_error_names_the_package(project: Path) -> None:
     (hidden / "sitecustomize.py").write_text("import sys; sys.modules['watchfiles'] = None\n")
     done = run_command("up", "--reload", cwd=project, env={"PYTHONPATH": f"{hidden}:{os.environ.get('PYTHONPATH', '')}"})
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "error: --reload needs watchfiles: pip install 'spade_coreason[reload]'\n"
+    assert done.stderr == "error: --reload needs watchfiles: pip install '/path/to/the/checkout[reload]'\n"

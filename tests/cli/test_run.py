@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.program import MOODY_AGENT_SOURCE, clean_environment, run_command, run_in_background, write_project
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.requirements import require
@@ -151,7 +153,7 @@ def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path
     assert "in 8 pieces" in done.stdout
     assert done.stdout.index("A restart") < done.stdout.rindex("You told me")
     assert "Model         none: a script stands in for it. For a real one set OPENAI_API_KEY" in done.stdout
-    assert "(Using remember_interaction_info…) I will remember" in done.stdout
+    assert "I will remember" in done.stdout
     assert done.stdout.count("I am a script that plays a language model") == 1
     assert done.stdout.endswith("All 8 answers were right.\n")
 
@@ -170,7 +172,10 @@ def test_the_demo_leaves_the_assistant_out_where_openai_is_not_installed(tmp_pat
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "assistant is not started, because the package openai is missing (pip install 'spade-coreason[llm]')" in done.stdout
+    assert (
+        "assistant is not started, because the package openai is missing (pip install '/path/to/the/checkout[llm]')"
+        in done.stdout
+    )
     assert done.stdout.endswith("All 6 answers were right.\n")
     assert ("senders can be forged" in done.stdout) == ("embedded" in done.stdout)
 
@@ -226,9 +231,7 @@ def test_the_demo_in_a_terminal_is_a_chat(tmp_path: Path) -> None:
         terminal.type("/to assistant\r")
         terminal.wait_for_prompt("assistant")
         terminal.type("My train leaves at noon.\r")
-        terminal.wait_for(
-            '  Using remember_interaction_info…\r\n.*  I will remember: "My train leaves at noon."\r\n.*assistant ▸'
-        )
+        terminal.wait_for('  I will remember: "My train leaves at noon."\r\n.*assistant ▸')
         terminal.type("When does my train leave?\r")
         terminal.wait_for('You told me: "My train leaves at noon.".*assistant ▸')
         terminal.type("/to relay\r")
@@ -258,3 +261,20 @@ def test_a_chat_without_its_server_says_that_it_waits_for_the_server(tmp_path: P
         terminal.type("\x03")
         terminal.wait_for(r"\(taken back\).*echo ▸")
     assert "waiting for echo" not in terminal.screen
+
+
+def test_run_takes_the_port_of_its_local_server_and_demo_too(tmp_path: Path) -> None:
+    [port] = find_free_ports(1)
+    embedded = {"SPADE_COREASON_SERVER__MODE": "embedded"}
+    agent = "spade_coreason.agents.echo:EchoAgent"
+    with run_in_background("run", agent, "--port", str(port), cwd=tmp_path, env=embedded, until="spade-coreason ask"):
+        asked = run_command("ask", "echo", "hello", cwd=tmp_path)
+        assert (asked.returncode, asked.stdout) == (0, "hello\n")
+        assert json.loads((tmp_path / "data" / "run.json").read_text())["port"] == port
+        (tmp_path / "config").mkdir()
+        names = ("echo", "notes", "relay")
+        agents = ", ".join(f"{{jid: {name}@localhost, agent: '{agent}'}}" for name in names)
+        (tmp_path / "config" / "demo.yaml").write_text(f"server: {{mode: embedded}}\nagents: [{agents}]\n")
+        demo = run_command("demo", "--port", str(port), "--data", "demo", cwd=tmp_path)
+        assert demo.returncode == 4
+        assert f"server.port: port {port} on 127.0.0.1 is in use" in demo.stderr

@@ -47,7 +47,7 @@ def test_a_backup_is_made_beside_a_running_platform_and_restored_where_none_runs
     with lock_directory(data):
         made = invoke("storage", "backup", backup, "--data", str(data))
         assert made.exit_code == 0, made.output
-        assert made.stdout == f"{backup}: holds conversations 1, inbox 3, interactions 2.\n"
+        assert made.stdout == f"{backup}: holds conversations 1, received messages 3, turns 2.\n"
         refused = invoke("storage", "restore", backup, "--data", str(data))
         assert refused.exit_code == 2
         assert "in use by process" in refused.stderr
@@ -86,10 +86,12 @@ def test_check_counts_rows_and_finds_damage(tmp_path: Path, invoke: Invoke) -> N
     assert "nothing is stored here yet; name the platform's configuration with -c FILE" in missing.stderr
     assert not (tmp_path / "data").exists()
     fill_database(url)
+    (tmp_path / "data" / "memory").mkdir()
+    (tmp_path / "data" / "memory" / "echo_localhost.json").write_text("{}")
     good = invoke("storage", "check", "--data", data)
     assert good.exit_code == 0
     assert good.stdout.splitlines() == [
-        f"{tmp_path}/data/platform.db: schema {schema.REVISION}; conversations 1, inbox 3, interactions 2",
+        f"{tmp_path}/data/platform.db: schema {schema.REVISION}; conversations 1, received messages 3, turns 2, memories 1",
         "open requests: 1 waiting for an answer, 1 answered but not acknowledged",
         "✓ nothing is damaged",
     ]

@@ -217,7 +217,24 @@ def test_check_logs_in_and_says_what_the_server_can_do(
         features = checked.stdout.partition(f"{server.host}:{server.port}: ")[2].splitlines()[0].split(", ")
         assert {"stream management", "rooms"} <= set(features)
         assert ("archive" in features) == has_archive
+        assert "registration" not in features  # servers announce it also where they refuse it
         assert not Path("data").exists()
+
+
+def test_check_describes_the_server_below_the_logins(invoke: Invoke, prosody: XmppServer) -> None:
+    config = external_config(prosody, prosody.port)
+    head, _, agent_line = config.rpartition("  - ")
+    lines = []
+    for _ in range(2):
+        jid, password = asyncio.run(prosody.account())
+        lines.append(f"  - {agent_line}".replace("JID", jid).replace("wrong", password))
+    write_file(Path("config/platform.yaml"), head + "".join(lines))
+    checked = invoke("check")
+    assert checked.exit_code == 0, checked.output
+    *_, first, second, last = checked.stdout.splitlines()
+    assert first.endswith("  logs in")
+    assert second.endswith("  logs in")
+    assert last.startswith("✓ server ")
 
 
 def test_check_says_that_there_are_no_agents_yet(invoke: Invoke) -> None:

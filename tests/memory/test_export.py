@@ -124,9 +124,8 @@ async def test_everything_about_a_person_is_shown_and_nothing_about_others(
     assert export["documents"] == [{"person": ALICE, **document}, {"conversation": f"{ALICE}/long", **document}]
     assert [(entry["action"], entry["resource"]) for entry in export["audit"]] == [("tell", ALICE)]
     assert export["incidents"] == [{"incident": "1f2e3d4c", "occurred_at": "2026-01-02T03:04:05Z", "conversation_id": None}]
-    *closed, waiting = export["requests"]
-    assert len(closed) == 1202
-    assert all(request == {"received_at": "2026-01-02T03:04:05Z", "state": "closed"} for request in closed)
+    [waiting] = export["requests"]
+    assert export["finished_requests"] == 1202
     assert waiting == {
         "received_at": "2026-01-02T03:04:05Z",
         "state": "received",
@@ -144,7 +143,7 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
         "conversation_ids": {entry["conversation_id"] for entry in export["conversations"]},
         "interactions": sum(len(entry["turns"]) for entry in export["conversations"]),
         "variables": sum(len(entry["variables"]) for entry in (*export["conversations"], export)),
-        "requests": sum(request["state"] != "closed" for request in export["requests"]),
+        "requests": len(export["requests"]),
         "memories": len(export["memories"]),
         "preferences": int(bool(export["preferences"])),
         "documents": len(export["documents"]),
@@ -166,6 +165,7 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
         "documents",
         "audit",
         "requests",
+        "finished_requests",
         "incidents",
     )
     empty = await export_person(repository, memory, ALICE)

@@ -217,5 +217,5 @@ def test_without_the_driver_one_line_says_how_to_get_it() -> None:
         "except Exception as error: print(f'{type(error).__name__}: {error}')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    remedy = "pip install 'spade-coreason[postgres]'"
+    remedy = "pip install '/path/to/the/checkout[postgres]'"
     assert done.stdout.strip() == f"StoreError: PostgreSQL needs asyncpg, which is not installed: {remedy}"

@@ -53,12 +53,17 @@ def english_texts() -> list[str]:
 
 async def test_settings_language_answers_in_the_new_language_at_once() -> None:
     async with AgentTester(EchoAgent, user=ALICE) as t:
-        assert await t.say("/settings") == ["language: default\nthoughts: default\nstreaming: default"]
+        assert await t.say("/settings") == [
+            "language: default (that of your messages)\nthoughts: default (only the tools that I use)\n"
+            "streaming: default (on, where your client supports it)"
+        ]
         (german,) = await t.say("/settings language de-AT")
-        assert german.startswith("language (Sprache): de-AT\nthoughts (Gedanken): default (Standard)")
+        assert german.startswith(
+            "language (Sprache): de-AT\nthoughts (Gedanken): default (Standard: nur die Werkzeuge, die ich benutze)"
+        )
         (spanish,) = await t.say("/settings language es")
         assert spanish.startswith("language (idioma): es\n")
-        assert (await t.say("/settings language default"))[0].startswith("language: default\n")
+        assert (await t.say("/settings language default"))[0].startswith("language: default (")
 
 
 async def test_no_command_answers_a_german_in_english() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shlex
 import sys
 from collections.abc import AsyncIterator
@@ -21,6 +22,8 @@ from ..context import define_command as define, run_async
 
 if TYPE_CHECKING:
     from ...runtime import PeerEvent
+
+_COMMAND = re.compile(r"/[a-z]+\b(?!/)", re.I)
 
 
 @define("ask", context_settings={"allow_extra_args": True})
@@ -58,6 +61,8 @@ def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: f
         whole = " ".join([text, *context.args])
         raise click.UsageError(f"TEXT is one argument; quote it: {shlex.quote(agent)} {shlex.quote(whole)}", context)
     question = _read_standard_input() if text == "-" else check_encoding(text, "TEXT")
+    if _COMMAND.match(question) and sys.stderr.isatty():
+        warn(f"commands work in `spade-coreason chat {shlex.quote(agent)}`; here the whole text goes to the agent")
     thread = check_encoding(thread, "--thread") if thread else None
     run_async(_ask(resolve_account(**account_values), agent, question, thread, timeout, as_json))
 
@@ -83,8 +88,8 @@ async def _ask(account: Account, agent: str, question: str, thread: str | None, 
             elif not await _print_answer(events):
                 print(f"{jid} ended its turn without an answer", file=sys.stderr, flush=True)
         except (PeerTimeoutError, PeerUnavailableError):
-            if account.hint:
-                warn(account.hint)
+            if reason := account.explain_silence(jid):
+                warn(reason)
             raise
         except asyncio.CancelledError:  # Ctrl-C: the rest has no reader
             client.cancel(jid, request)

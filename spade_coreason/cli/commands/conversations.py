@@ -13,6 +13,7 @@ from ..context import define_command as define, run_async
 
 
 @define("conversations")
+@click.argument("action", metavar="[list]", required=False, type=click.Choice(["list"]))
 @storage_options
 @click.option(
     "--state", type=click.Choice([state.value for state in ConversationState]), help="Show only conversations in this state."
@@ -25,7 +26,15 @@ from ..context import define_command as define, run_async
     help="Show at most this many conversations of each agent, the newest.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of records.")
-def command(file: Path | None, data: Path | None, agent: str | None, state: str | None, limit: int, as_json: bool) -> None:
+def command(
+    action: str | None,  # "list", the only one: the other commands for stored data have it too
+    file: Path | None,
+    data: Path | None,
+    agent: str | None,
+    state: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
     """List conversations and their states.
 
     Works while the platform runs. The column "interactions" counts the turns of the current episode; `sessions list` counts

@@ -8,6 +8,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from ...exceptions import ConfigError, ServerError
 from ..account import data_option
 from ..context import define_command as define, run_async
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 @define("demo")
 @config_option("config/demo.yaml, else the built-in one")
 @data_option
-def command(file: Path | None, data: Path | None) -> int:
+@click.option("--port", type=click.IntRange(1, 65535), help="The port of the local server.  [default: any free port]")
+def command(file: Path | None, data: Path | None, port: int | None) -> int:
     """Chat with ready-made agents on a local server.
 
     Starts a local server with the agents echo, notes, relay and assistant, and a chat with them. Your conversations are stored
@@ -42,6 +45,8 @@ def command(file: Path | None, data: Path | None) -> int:
         raise ConfigError(
             settings.place("server.mode"), "the demo needs a local server; use `up` and `chat` with this configuration"
         )
+    if port is not None:
+        settings = settings.model_copy(update={"server": settings.server.model_copy(update={"port": port})})
     return run_async(_demo(settings))
 
 

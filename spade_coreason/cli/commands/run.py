@@ -42,7 +42,9 @@ _OPTION_BY_KEY = {
 )
 @click.option("--manifest", type=_FILE, metavar="FILE", help="The agent's manifest (YAML or JSON).")
 @click.option("--host", help="The host of an existing XMPP server.  [default: a local server is started]")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port of the server.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="The port of the server.  [default: 5222, or any free port for a local one]"
+)
 @click.option("--domain", help="The domain of the existing server.  [default: the domain of --jid, else --host]")
 @click.option(
     "--password-env", metavar="VAR", help=f"The environment variable with the agents' password.  [default: {PASSWORD_VARIABLE}]"

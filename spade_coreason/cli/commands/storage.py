@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ...storage import BackupInfo, Database, ProgressCallback
 
 _config_option = config_option("config/platform.yaml, if it exists")
+_NOUNS = {"inbox": "received messages", "interactions": "turns", "variables": "variables (with the platform's own)"}
+"""The names of rows for people, where the name of the table does not say it."""
 _backup_argument = click.argument("backup", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 
 
@@ -78,14 +81,15 @@ def check(file: Path | None, data: Path | None, as_json: bool) -> int:
 
 
 async def _check(settings: Settings, as_json: bool) -> int:
-    from ...storage import check_health
+    from ...storage import check_health, count_memories
 
     async with _open_read_only(settings) as database:
         health = await check_health(database)
+    memories = await asyncio.to_thread(count_memories, settings.storage.memory_dir)
     if as_json:
-        print(encode_json({"ok": not health.problems, **asdict(health)}, indent=2))
+        print(encode_json({"ok": not health.problems, **asdict(health), "memories": memories}, indent=2))
         return int(bool(health.problems))
-    print(f"{health.database}: schema {health.schema}; {_counts_text(health.rows)}")
+    print(f"{health.database}: schema {health.schema}; {_counts_text({**health.rows, 'memories': memories})}")
     counts = f"{health.received:,} waiting for an answer, {health.answered:,} answered but not acknowledged"
     print(f"open requests: {counts}")
     for problem in health.problems:
@@ -157,7 +161,10 @@ def _print_contents(about: BackupInfo, as_json: bool, prefix: str) -> None:
 
 
 def _counts_text(rows: dict[str, int]) -> str:
-    return ", ".join(f"{table} {count:,}" for table, count in rows.items() if count) or "nothing"
+    return (
+        ", ".join(f"{_NOUNS.get(table, table.replace('_', ' '))} {count:,}" for table, count in rows.items() if count)
+        or "nothing"
+    )
 
 
 @asynccontextmanager

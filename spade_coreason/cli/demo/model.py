@@ -25,7 +25,9 @@ async def provide_model(settings: Settings) -> AsyncIterator[tuple[Settings, str
     if not assistants:
         yield settings, ""
     elif find_spec("openai") is None:
-        line = "none: assistant is not started, because the package openai is missing (pip install 'spade-coreason[llm]')"
+        line = (
+            "none: assistant is not started, because the package openai is missing (pip install '/path/to/the/checkout[llm]')"
+        )
         yield _replace_agents(settings, (agent for agent in agents if agent not in assistants)), line
     elif "endpoint" in assistants[0].options or any(map(os.environ.get, _MODEL_VARIABLES)):
         name = assistants[0].options.get("model") or os.environ.get("OPENAI_MODEL") or "the one in its manifest"

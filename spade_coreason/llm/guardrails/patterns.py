@@ -55,7 +55,7 @@ def compile_patterns(guardrail: Guardrail, place: str) -> list[Pattern]:
     if guardrail.regex is None:
         return []
     if find_spec("regex") is None:
-        raise ConfigError(place, 'regular expressions need the package regex: pip install "spade-coreason[llm]"')
+        raise ConfigError(place, 'regular expressions need the package regex: pip install "/path/to/the/checkout[llm]"')
     return [
         _compile_expression(expression, guardrail.span, f"{place}.regex[{number}]")
         for number, expression in enumerate(guardrail.regex)

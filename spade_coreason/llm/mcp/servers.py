@@ -38,7 +38,7 @@ class MCPServers:
         self._requirements = parse_requirements(manifest, self._options)
         self._servers: list[MCPServer] = []
         if self._options and find_spec("mcp") is None:
-            raise ConfigError("options.mcp", 'MCP servers need the package mcp: pip install "spade-coreason[mcp]"')
+            raise ConfigError("options.mcp", 'MCP servers need the package mcp: pip install "/path/to/the/checkout[mcp]"')
 
     def may_own_tool(self, name: str) -> bool:
         """Return True if a tool of a server may have this name."""

@@ -67,7 +67,7 @@ class ModelClient:
 
     def __init__(self, endpoint: Endpoint, stand_in: StandIn | None = None) -> None:
         if find_spec("openai") is None:
-            raise ConfigError("", 'a language model needs the package openai: pip install "spade-coreason[llm]"')
+            raise ConfigError("", 'a language model needs the package openai: pip install "/path/to/the/checkout[llm]"')
         self.endpoint = endpoint
         self.stand_in = stand_in
         self.url, self._key = endpoint.resolve() if stand_in is None else (endpoint.url or stand_in.url, "none")

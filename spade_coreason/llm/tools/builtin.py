@@ -10,7 +10,9 @@ from ...memory import AgentInteractionMemory, MemoryTool
 from ...runtime import Peers
 from .function import Tool
 
-RESERVED_TOOL_NAMES = ("remember_interaction_info", "get_interaction_history", "recall", "ask_agent")
+MEMORY_TOOL_NAMES = ("remember_interaction_info", "get_interaction_history")
+"""The tools of the interaction memory. People are not shown that a model takes notes."""
+RESERVED_TOOL_NAMES = (*MEMORY_TOOL_NAMES, "recall", "ask_agent")
 """The names of these tools."""
 _MAX_PASSAGES, _MIN_SCORE = 5, 0.5
 """Limits of `recall`: the most passages, and their least score. A model that searches wants more than a question gets."""

@@ -22,6 +22,7 @@ from ..handlers import run_once, show_step
 from ..model.completion import Completion, ToolCall
 from ..options import Limits
 from ..prompts import Message
+from .builtin import MEMORY_TOOL_NAMES
 from .function import KEY_PARAMETER, Tool, describe_validation_error
 
 log = logging.getLogger(__name__)
@@ -139,7 +140,8 @@ class ToolRunner:
         calls = completion.tool_calls[: self._toolbox.max_calls + 1]  # the first call above the limit gets an error
         self._turn_usage.tool_calls += len(calls)
         if self._shows_tools:
-            await self._show(Counter(call.name for call in calls if call.name in self._toolbox))
+            names = (call.name for call in calls if call.name in self._toolbox)
+            await self._show(Counter(name for name in names if name not in MEMORY_TOOL_NAMES))
         for call in calls:
             await self._guard.filter_tool_call(call)
         message: Message = {"role": "assistant", "content": completion.text or None}

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ...exceptions import ConfigError, ModelError
 from ..openai_api import OpenAIApi
 
-_LOCAL_MODEL_HINT = 'a model on this machine needs sentence-transformers: pip install "spade-coreason[local]"'
+_LOCAL_MODEL_HINT = 'a model on this machine needs sentence-transformers: pip install "/path/to/the/checkout[local]"'
 
 
 class Embedder(Protocol):

@@ -36,7 +36,7 @@ _MAX_CACHED_BYTES = 256 * 1024 * 1024
 _MAX_CACHED_SHELVES = 10_000
 _MAX_VECTORS_IN_LOOP = 20_000
 _MAX_NAME_CHARACTERS = 1000
-_NUMPY_HINT = 'vectors need numpy: pip install "spade-coreason[embeddings]"'
+_NUMPY_HINT = 'vectors need numpy: pip install "/path/to/the/checkout[embeddings]"'
 
 
 @dataclass(frozen=True, slots=True)

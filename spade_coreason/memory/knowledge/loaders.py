@@ -81,7 +81,7 @@ def _read_pdf(path: Path) -> str:
     try:
         library: Any = import_module("pypdf")
     except ImportError as error:
-        raise KnowledgeError(f'{path}: PDF needs pypdf: pip install "spade-coreason[pdf]"') from error
+        raise KnowledgeError(f'{path}: PDF needs pypdf: pip install "/path/to/the/checkout[pdf]"') from error
     try:
         reader = library.PdfReader(path)
         if reader.is_encrypted and not reader.decrypt(""):

@@ -225,12 +225,17 @@ async def _settings(invocation: Invocation) -> CommandResult:
         await invocation.context.loader.set_preferences(invocation.owner, after)
     if after.language != before.language:
         LANGUAGE.set(after.language)  # for this answer
+    default_thoughts = N_("default (on)") if invocation.context.shows_thoughts else N_("default (only the tools that I use)")
     return CommandResult(
         translate(
             "language: {language}\nthoughts: {thoughts}\nstreaming: {streaming}",
-            language=after.language or translate(_DEFAULT),
-            thoughts=translate(_as_choice(after.thoughts)),
-            streaming=translate(_as_choice(after.streaming)),
+            language=after.language or translate("default (that of your messages)"),
+            thoughts=translate(_as_choice(after.thoughts) if after.thoughts is not None else default_thoughts),
+            streaming=translate(
+                _as_choice(after.streaming)
+                if after.streaming is not None
+                else N_("default (on, where your client supports it)")
+            ),
         )
     )
 

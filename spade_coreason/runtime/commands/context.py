@@ -27,6 +27,8 @@ class CommandContext:
     agent: Agent
     repository: AgentRepository
     rules: Rules
+    shows_thoughts: bool
+    """True if thoughts are shown to people who have not chosen."""
     prefixes: tuple[str, ...]
     """The characters that a command may begin with."""
     clock: Callable[[], datetime]

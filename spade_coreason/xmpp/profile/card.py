@@ -73,12 +73,17 @@ class ProfileCard:
     @property
     def introduction(self) -> str:
         """The text with which the agent introduces itself to a new contact, in the language of `translation.LANGUAGE`."""
-        lines = [f"{translate('Hello, I am {name}.', name=self.name)} {translate(self.description)}".strip()]
+        lines = [f"{translate('Hello, I am {name}.', name=self.name)} {_end_sentence(translate(self.description))}".strip()]
         others = [c for c in self.capabilities if c["description"] and c["description"] != self.description]
         if others:
             lines.append(translate("What I can do:"))
             lines += [f"- {c['name']}: {translate(c['description'])}" for c in self.capabilities if c["description"]]
         return _shorten("\n".join(lines), 5 * _MAX_CHARACTERS)
+
+
+def _end_sentence(text: str) -> str:
+    """Return a description with the full stop that a manifest often leaves out."""
+    return f"{text}." if text[-1:].isalnum() or text[-1:] in (")", '"') else text
 
 
 def _shorten(text: str, max_characters: int = _MAX_CHARACTERS) -> str:

@@ -74,8 +74,8 @@ class AgentProfile:
         text = self._agent_card.introduction
         if not self._runner.policy.commands:
             return text
-        commands = translate("/help shows what you may ask the platform.")
-        hint = translate("If your client shows a help of its own then, write a space before the slash.")
+        commands = translate("/help lists the commands.")
+        hint = translate("If your client shows its own help instead, write a space before the slash.")
         return f"{text}\n{commands} {hint}"
 
     async def prepare_session(self) -> None:

@@ -572,8 +572,7 @@ async def test_an_agent_introduces_itself_once_to_each_person(real_server: XmppS
         assert introduction["body"] == (
             "Hello, I am weather & co. Says what the weather will be.\n"
             "What I can do:\n- forecast: Says what the weather will be.\n- warn: Warns of storms.\n"
-            "/help shows what you may ask the platform. "
-            "If your client shows a help of its own then, write a space before the slash."
+            "/help lists the commands. If your client shows its own help instead, write a space before the slash."
         )
         assert introduction["type"] == "chat"
         assert introduction["id"]
@@ -601,8 +600,8 @@ async def test_an_introduction_is_in_the_language_of_the_person(real_server: Xmp
         assert (await alice.answer())["body"] == (
             "Hallo, ich bin weather & co. Says what the weather will be.\n"
             "Das kann ich:\n- forecast: Says what the weather will be.\n- warn: Warns of storms.\n"
-            "/help zeigt, was Sie die Plattform fragen können. "
-            "Zeigt Ihr Programm dann seine eigene Hilfe, schreiben Sie ein Leerzeichen vor den Schrägstrich."
+            "/help zeigt die Befehle. "
+            "Zeigt Ihr Programm stattdessen seine eigene Hilfe, schreiben Sie ein Leerzeichen vor den Schrägstrich."
         )
 
 
