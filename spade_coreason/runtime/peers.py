@@ -354,7 +354,8 @@ class Peers:
         end = loop.time() + timeout
         for attempt in count(1):
             try:
-                answered, events = await self._ask_once(jid, child, end - loop.time(), thoughts=thoughts, separate=separate)
+                time_s = timeout if attempt == 1 else end - loop.time()
+                answered, events = await self._ask_once(jid, child, time_s, thoughts=thoughts, separate=separate)
             except PeerError as error:
                 wait_s = retry.wait_after(attempt, error)
                 if wait_s is None or loop.time() + wait_s >= end:
@@ -541,8 +542,9 @@ class Peers:
             raise PeerRefusedError(bare_jid(jid), problem)
         now = time.time()
         deadline = 0.0 if timeout is None else now + timeout
-        if parent_deadline := metadata.get(DEADLINE, 0.0):
-            deadline = min(deadline, parent_deadline) if deadline else parent_deadline
+        time_s = timeout or 0.0
+        if (parent_deadline := metadata.get(DEADLINE, 0.0)) and not 0.0 < deadline <= parent_deadline:
+            deadline, time_s = parent_deadline, parent_deadline - now
         if timeout is not None and deadline <= now:
             raise PeerTimeoutError(bare_jid(jid), max(0.0, timeout), has_started=False)
         root_sender = ""
@@ -550,7 +552,7 @@ class Peers:
             root_sender = metadata.get(ROOT_SENDER) or bare_jid(metadata.get("sender", ""))
         context = RequestContext(metadata.get("hops", 0) + 1, root_sender, chain, deadline, True, thoughts)
         thread = derive_thread(request.session_id, f"{peer} {request.request_id}" if separate else peer)
-        return self._transport.encode_request(jid, request, thread, context), deadline - now
+        return self._transport.encode_request(jid, request, thread, context), time_s
 
 
 async def _end_step(step: DurableStep | None, jid: str, events: Sequence[PeerEvent]) -> None:

@@ -19,6 +19,7 @@ from ..concurrency import DeadlineTimers, RateLimiter
 from ..contracts import Agent, ErrorCode, Interceptor
 from ..contracts.base import utc_now
 from ..domain.conversation import RUN, Outcome
+from ..domain.identifiers import NO_DIGEST, derive_inbox_key
 from ..domain.jid import bare_jid
 from ..domain.messages import Failed, InboundRequest, Refused, TextEmitted
 from ..domain.translation import LANGUAGE, translate, use_language
@@ -332,7 +333,11 @@ class Runner:
         sender, inbox = incoming.owner, self.repository.inbox
         if incoming.thread is None:
             incoming = self._mailboxes.resolve_thread(incoming, sender)
-        key, digest = identify(self.jid, incoming)
+        digest = NO_DIGEST
+        if incoming.request_id is None:
+            key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
+        else:
+            key, digest = identify(self.jid, incoming)
         may_be_duplicate = inbox.may_have(key.bytes)
         for_agent, command, is_for_agent = self._parse_command(incoming)
         if may_be_duplicate and not self._duplicate_limiter.allow(sender):
