@@ -28,7 +28,7 @@ MYPY_CONFIG = f"""\
 [mypy]
 strict = True
 follow_imports = silent
-[mypy-spade.*]
+[mypy-spade.*,langgraph.*]
 ignore_missing_imports = True
 [mypy-{",".join(f"{package}.*" for package in UNREAD_PACKAGES)}]
 follow_imports = skip
