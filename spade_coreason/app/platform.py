@@ -130,7 +130,7 @@ class Platform:
         self._crash_guard: CrashGuard | None = None
         self._upload_warnings: defaultdict[str, UploadWarnings] = defaultdict(UploadWarnings)
         self._fan_out = FanOutLimit(settings.peers.requests_per_root)
-        self._local_exchange = LocalExchange() if settings.peers.local == "direct" else None
+        self._local_exchange = LocalExchange() if settings.peers.local == "direct" and len(settings.agents) > 1 else None
         self._checked_upload_domains: set[str] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._directory = PlatformDirectory()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, SafeUUID, uuid4, uuid5
 
@@ -89,6 +90,7 @@ def derive_step_key(request: UUID, name: str, number: int) -> UUID:
     return uuid5(STEP_NAMESPACE, f"{request}\0{number}\0{name}")
 
 
+@lru_cache(maxsize=4096)
 def derive_thread(session: UUID, peer: str) -> str:
     """Derive the thread on which an agent asks `peer` for the conversation of `session`.
 

@@ -148,7 +148,8 @@ class InboundGateway:
             is_trusted = incoming.sender in self._trusted_agents
             root_sender = _parse_person(incoming.root_sender) if is_trusted and incoming.root_sender else ""
             context = incoming.context._replace(root_sender=root_sender, hides_person=not is_trusted)
-            incoming = replace(incoming, context=context)
+            if context != incoming.context:
+                incoming = replace(incoming, context=context)
         flood_limit = self._runner.flood_limit
         if flood_limit.has_refusals and flood_limit.is_flood(incoming):
             self.dropped["too many refused"] += 1

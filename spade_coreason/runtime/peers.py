@@ -147,11 +147,14 @@ class OpenRequests:
             deadline = asyncio.get_running_loop().time() + timeout_s
             has_started = False
             while True:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        arrival = await request.arrivals.get()
-                except TimeoutError:
-                    raise PeerTimeoutError(request.jid, timeout_s, has_started=has_started) from None
+                if request.arrivals.empty():
+                    try:
+                        async with asyncio.timeout_at(deadline):
+                            arrival = await request.arrivals.get()
+                    except TimeoutError:
+                        raise PeerTimeoutError(request.jid, timeout_s, has_started=has_started) from None
+                else:
+                    arrival = request.arrivals.get_nowait()  # of the same message as the event before it
                 if isinstance(arrival, PeerError):
                     raise arrival
                 has_started = has_started or arrival.type != "block.thought"
@@ -351,7 +354,8 @@ class Peers:
         end = loop.time() + timeout
         for attempt in count(1):
             try:
-                answered, events = await self._ask_once(jid, child, end - loop.time(), thoughts=thoughts, separate=separate)
+                time_s = timeout if attempt == 1 else end - loop.time()
+                answered, events = await self._ask_once(jid, child, time_s, thoughts=thoughts, separate=separate)
             except PeerError as error:
                 wait_s = retry.wait_after(attempt, error)
                 if wait_s is None or loop.time() + wait_s >= end:
@@ -492,25 +496,26 @@ class Peers:
         return read_item_id(answer.jid, answer.data)
 
     async def _begin_step(
-        self, jid: str | Capability, request: AgentRequest | Mapping[str, Any] | str, *, keeps_id: bool | None = None
+        self, jid: str | Capability, request: AgentRequest | Mapping[str, Any] | str, *, keeps_id: bool = True
     ) -> tuple[AgentRequest, DurableStep | None]:
         """Begin the durable step of an ask, if this task runs a turn. Return the request that it sends.
 
         A text or a payload gets an id that is the same when the turn runs again, so that the peer recognises the request. An
         `AgentRequest` keeps its id, unless `keeps_id` is False.
         """
-        child = to_request(request)
         journal = CURRENT_JOURNAL.get()
         if journal is None or journal.is_closed:
-            return child, None
-        digest = digest_request(child.payload, child.metadata.get("capability")).hex()
+            return to_request(request), None
+        if isinstance(request, AgentRequest):
+            payload, capability = request.payload, request.metadata.get("capability")
+        else:
+            payload, capability = {"query": request} if isinstance(request, str) else dict(request), None
+        digest = digest_request(payload, capability).hex()
         peer = f"capability {jid.name}" if isinstance(jid, Capability) else _normalise_jid(jid)
         step = await journal.open_step(f"ask {peer[:_MAX_STEP_JID]} {digest}", (), "retry")
-        if not (isinstance(request, AgentRequest) if keeps_id is None else keeps_id):
-            request_id = UUID(step.key)
-            root = child.root_request_id if child.parent_request_id is not None else request_id
-            child = child.model_copy(update={"request_id": request_id, "root_request_id": root})
-        return child, step
+        if isinstance(request, AgentRequest):
+            return request if keeps_id else request.model_copy(update={"request_id": UUID(step.key)}), step
+        return to_request(request, UUID(step.key)), step
 
     def _encode(
         self,
@@ -537,8 +542,9 @@ class Peers:
             raise PeerRefusedError(bare_jid(jid), problem)
         now = time.time()
         deadline = 0.0 if timeout is None else now + timeout
-        if parent_deadline := metadata.get(DEADLINE, 0.0):
-            deadline = min(deadline, parent_deadline) if deadline else parent_deadline
+        time_s = timeout or 0.0
+        if (parent_deadline := metadata.get(DEADLINE, 0.0)) and not 0.0 < deadline <= parent_deadline:
+            deadline, time_s = parent_deadline, parent_deadline - now
         if timeout is not None and deadline <= now:
             raise PeerTimeoutError(bare_jid(jid), max(0.0, timeout), has_started=False)
         root_sender = ""
@@ -546,7 +552,7 @@ class Peers:
             root_sender = metadata.get(ROOT_SENDER) or bare_jid(metadata.get("sender", ""))
         context = RequestContext(metadata.get("hops", 0) + 1, root_sender, chain, deadline, True, thoughts)
         thread = derive_thread(request.session_id, f"{peer} {request.request_id}" if separate else peer)
-        return self._transport.encode_request(jid, request, thread, context), deadline - now
+        return self._transport.encode_request(jid, request, thread, context), time_s
 
 
 async def _end_step(step: DurableStep | None, jid: str, events: Sequence[PeerEvent]) -> None:
@@ -564,13 +570,19 @@ def describe_chain(chain: Iterable[str]) -> str:
     return " → ".join(chain)
 
 
-def to_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
-    """Return a request as it is. Make a payload or a text a child of the request that this task answers, if there is one."""
+def to_request(request: AgentRequest | Mapping[str, Any] | str, request_id: UUID | None = None) -> AgentRequest:
+    """Return a request as it is. Make a payload or a text a child of the request that this task answers, if there is one.
+
+    `request_id` is the id of a new request.
+    """
     if isinstance(request, AgentRequest):
         return request
     payload = {"query": request} if isinstance(request, str) else dict(request)
+    fields = {} if request_id is None else {"request_id": request_id}
     current = CURRENT_REQUEST.get()
-    return current.create_child(payload) if current is not None else AgentRequest(session_id=uuid4(), payload=payload)
+    if current is not None:
+        return current.create_child(payload, **fields)
+    return AgentRequest(session_id=uuid4(), payload=payload, **fields)
 
 
 def command_request(command: str) -> AgentRequest:

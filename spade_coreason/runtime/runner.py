@@ -19,6 +19,7 @@ from ..concurrency import DeadlineTimers, RateLimiter
 from ..contracts import Agent, ErrorCode, Interceptor
 from ..contracts.base import utc_now
 from ..domain.conversation import RUN, Outcome
+from ..domain.identifiers import NO_DIGEST, derive_inbox_key
 from ..domain.jid import bare_jid
 from ..domain.messages import Failed, InboundRequest, Refused, TextEmitted
 from ..domain.translation import LANGUAGE, translate, use_language
@@ -332,7 +333,11 @@ class Runner:
         sender, inbox = incoming.owner, self.repository.inbox
         if incoming.thread is None:
             incoming = self._mailboxes.resolve_thread(incoming, sender)
-        key, digest = identify(self.jid, incoming)
+        digest = NO_DIGEST
+        if incoming.request_id is None:
+            key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
+        else:
+            key, digest = identify(self.jid, incoming)
         may_be_duplicate = inbox.may_have(key.bytes)
         for_agent, command, is_for_agent = self._parse_command(incoming)
         if may_be_duplicate and not self._duplicate_limiter.allow(sender):
@@ -510,6 +515,12 @@ class Runner:
     def _open_output(self, active: ActiveConversation, queued: QueuedRequest) -> TurnOutput:
         """Open the output for a request, by the preferences of the person and the features of their clients."""
         services, incoming, person = self._services, queued.incoming, active.record.owner
+        if incoming.channel == "program":
+            channel = services.transport.open_reply(incoming, queued.key)
+            output = TurnOutput(channel, self._outbox.send, queued.key, services.reply_timers)
+            if queued.digest and (request := self._mailboxes.program_requests.get(queued.key)) is not None:
+                request.open_output(output)
+            return output
         preferences, client_features = active.person.preferences, services.transport.client_features
         has_live_messages = preferences.streaming is not False and client_features.has_corrections(person)
         presentation = PresentationOptions(
@@ -521,10 +532,7 @@ class Runner:
             client_features.has_replies(incoming.sender),
         )
         channel = services.transport.open_reply(incoming, queued.key, presentation)
-        output = TurnOutput(channel, self._outbox.send, queued.key, services.reply_timers, services.long_answers)
-        if queued.digest and (request := self._mailboxes.program_requests.get(queued.key)) is not None:
-            request.open_output(output)
-        return output
+        return TurnOutput(channel, self._outbox.send, queued.key, services.reply_timers, services.long_answers)
 
     async def _refuse(
         self, active: ActiveConversation, queued: QueuedRequest, output: TurnOutput, outcome: Outcome, now: datetime

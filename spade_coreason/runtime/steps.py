@@ -95,6 +95,9 @@ def takes_idempotency_key(function: Callable[..., Any]) -> bool:
         return False
 
 
+_NO_ARGUMENTS_HASH = hashlib.sha256(b"[]").hexdigest()
+
+
 def hash_arguments(name: str, arguments: object) -> str:
     """Return the SHA-256 of the canonical JSON of arguments. ValueError for a wrong name, or arguments that are not JSON."""
     if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARACTERS or "\0" in name:
@@ -103,6 +106,8 @@ def hash_arguments(name: str, arguments: object) -> str:
         )
     try:
         name.encode()  # a lone surrogate cannot be stored
+        if arguments == ():
+            return _NO_ARGUMENTS_HASH
         text = dump_json(arguments, is_canonical=True)
     except ValueError as error:
         raise ValueError(f"the durable step {name!r}: {error}; its arguments must be JSON values") from error

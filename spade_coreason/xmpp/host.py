@@ -170,7 +170,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._deletions: set[asyncio.Task[None]] = set()
         self._claims: dict[str, bool] = {}
         self._is_stopping = False
-        self._local_exchange = local_exchange or LocalExchange()
+        self._local_exchange = local_exchange
         self._is_announced = False
         """True once the agent has announced itself in the current session."""
         self._start_error: Exception | SystemExit | None = None
@@ -187,7 +187,9 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
 
         Return what `SendQueue.send` returns.
         """
-        return self._local_exchange.send(self, stanzas)
+        if self._local_exchange is not None:
+            return self._local_exchange.send(self, stanzas)
+        return self.send_by_server(stanzas)
 
     def send_by_server(self, stanzas: Sequence[OutboundMessage]) -> bool:
         """Send stanzas as `send` does, all of them over the server."""
@@ -243,7 +245,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
                 self._start_error = error
             raise
         self._start_error = None
-        self._local_exchange.add(self, self._own_jid)
+        if self._local_exchange is not None:
+            self._local_exchange.add(self, self._own_jid)
         self._alive.set()
         for behaviour in self.behaviours:
             if not behaviour.is_running:
@@ -265,7 +268,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         if self.client is None or self._start_error is not None:
             return  # a start that failed has closed everything
         self._is_stopping = True
-        self._local_exchange.remove(self._own_jid)
+        if self._local_exchange is not None:
+            self._local_exchange.remove(self._own_jid)
         if not self._runner.turns_in_flight:
             await self.rooms.close()
         self._profile.announce_stopping()

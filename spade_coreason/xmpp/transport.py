@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from xml.etree.ElementTree import Element, fromstring
 
@@ -116,7 +116,7 @@ class XmppTransport:
 
         `RequestTooLongError` if the stanza has more than `stanza_bytes`.
         """
-        dumped = request.dump(exclude={"session_id"})
+        dumped = _dump_request(request)
         source, limit = f"xmpp:{self._jid}", self._stanza_bytes
         stanza_id = str(request.request_id)
         stanza = request_stanza(to, dumped, source=source, thread=thread, stanza_id=stanza_id, context=context)
@@ -126,6 +126,18 @@ class XmppTransport:
 
     def encode_retraction(self, to: str, request_id: str) -> OutboundMessage:
         return OutboundMessage(to, retraction_stanza(to, request_id))
+
+
+def _dump_request(request: AgentRequest) -> dict[str, Any]:
+    """Return a request without its session, as its `dump` does, with values that JSON is made of later."""
+    dumped: dict[str, Any] = {"request_id": request.request_id, "root_request_id": request.root_request_id}
+    if request.parent_request_id is not None:
+        dumped["parent_request_id"] = request.parent_request_id
+    dumped["created_at"], dumped["payload"] = request.created_at, request.payload
+    if request.capabilities is not None:
+        dumped["capabilities"] = request.capabilities.dump()
+    dumped["metadata"] = request.metadata
+    return dumped
 
 
 def receive_stanza(gateway: InboundGateway, jid: str, stanza: Element) -> Commit[bool] | None:

@@ -21,7 +21,7 @@ from spade_coreason.runtime.steps import MAX_RESULT_BYTES, dump_result, hash_arg
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import DELETE_STEPS, SAVE_STEP
 from spade_coreason.testing import Policy, RunnerTimings
-from tests.support.databases import SQLITE, WriterGate, count_commits, read_rows
+from tests.support.databases import SQLITE, count_commits, read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.records import NOT_REMEMBERED, receive_request
 from tests.support.runner import RememberingAgent, RunnerHarness
@@ -449,7 +449,7 @@ async def test_nothing_is_left_of_interrupted_turns_that_are_only_reported(datab
 
 
 async def test_a_turn_without_steps_executes_no_statement_about_steps(tmp_path: Path) -> None:
-    writes, statements, queries = WriterGate(), list[int](), list[str]()
+    statements, queries = list[int](), list[str]()
 
     def record_batch(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
         statements.extend(number for item in batch for number, _ in getattr(item, "rows", ()))
@@ -458,13 +458,12 @@ async def test_a_turn_without_steps_executes_no_statement_about_steps(tmp_path: 
     def record_query(connection: object, cursor: object, statement: str, *_: object) -> None:
         queries.append(statement)
 
-    writes.on_batch = record_batch
     agent = RememberingAgent(release=asyncio.Event())
     harness = RunnerHarness(f"{SQLITE}{tmp_path}/platform.db", agent)
     for is_redelivered in (False, True):
         async with harness:
+            harness.writes.on_batch = record_batch
             database = harness.database
-            database._writer_hook = writes
             for engine in (database._reader_engine.sync_engine, database._writer_engine):  # type: ignore[attr-defined]  # of SQLite's
                 event.listen(engine, "before_cursor_execute", record_query)
             if is_redelivered:

@@ -16,7 +16,7 @@ from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import Commit
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy
-from tests.support.databases import open_without_sync
+from tests.support.databases import WriterGate, open_without_sync
 from tests.support.records import AGENT, ALICE
 from tests.support.transports import make_transport
 
@@ -71,9 +71,10 @@ class RunnerHarness:
         self.policy = policy or Policy()
         self.interceptors = interceptors
         self.sent: list[str] = []
+        self.writes = WriterGate()
 
     async def __aenter__(self) -> RunnerHarness:
-        self.database = await open_without_sync(self.url)
+        self.database = await open_without_sync(self.url, self.writes)
         self.repository = AgentRepository(self.database, AGENT)
         transport = make_transport(AGENT, self.sent.extend)
         self.runner = Runner(

@@ -279,7 +279,7 @@ class ServerDriver:
         return answer
 
     def ask(self, text: str) -> AsyncIterator[PeerEvent]:
-        events: AsyncIterator[PeerEvent] = self._program.stream(self._jid, text)
+        events: AsyncIterator[PeerEvent] = self._program.stream(self._jid, text, thoughts=True)
         return events
 
 

@@ -26,9 +26,11 @@ from tests.support.wait import TIMEOUT_S, eventually
 class Pair:
     """Two agents of one process, one of which asks the other; a third agent accepts nobody."""
 
-    def __init__(self, asker: OnlineAgent, answerer: OnlineAgent, closed: OnlineAgent, cancelled: list[str]) -> None:
+    def __init__(
+        self, asker: OnlineAgent, answerer: OnlineAgent, closed: OnlineAgent, waiting: asyncio.Event, cancelled: list[str]
+    ) -> None:
         self.asker, self.answerer, self.closed = asker, answerer, closed
-        self.cancelled = cancelled
+        self.waiting, self.cancelled = waiting, cancelled
         self.session = uuid4()
 
     @property
@@ -62,10 +64,11 @@ async def answer(request: AgentRequest, session: Session, response: Response) ->
 
 @asynccontextmanager
 async def run_pair(server: XmppServer, tmp_path: Path, exchange: LocalExchange | None, **options: Any) -> AsyncIterator[Pair]:
-    cancelled: list[str] = []
+    is_waiting, cancelled = asyncio.Event(), list[str]()
 
     async def waiting(request: AgentRequest, session: Session, response: Response) -> None:
         if request.payload["query"].startswith("wait"):
+            is_waiting.set()
             try:
                 await asyncio.Event().wait()
             finally:
@@ -81,7 +84,7 @@ async def run_pair(server: XmppServer, tmp_path: Path, exchange: LocalExchange |
         ]
         await eventually(lambda: all(online.host.is_reachable for online in agents))
         asker, answerer, closed = agents
-        yield Pair(asker, answerer, closed, cancelled)
+        yield Pair(asker, answerer, closed, is_waiting, cancelled)
 
 
 def describe(pair: Pair, found: PeerAnswer | PeerError) -> Any:
@@ -116,7 +119,7 @@ async def repeated_and_taken_back(pair: Pair) -> Any:
     with pytest.raises(PeerRefusedError) as refused:
         await pair.peers.ask(pair.answerer.jid, other)
     asking = asyncio.create_task(pair.peers.ask(pair.answerer.jid, "wait", timeout=TIMEOUT_S))
-    await eventually(lambda: pair.answerer.runner.turns_in_flight == 1)
+    await pair.waiting.wait()
     asking.cancel()
     await eventually(lambda: pair.cancelled == ["wait"])
     return [describe(pair, one)[:2] for one in found], pair.anonymise(str(refused.value)), pair.cancelled

@@ -147,7 +147,7 @@ async def test_a_strange_payload_is_a_payload(local_server: XmppServer, tmp_path
         StockClient(*await local_server.account(), local_server) as alice,
     ):
         for payload in PAYLOADS:
-            alice.send(None, echo.jid, extra_xml=envelope(payload, **IDS))
+            alice.send(None, echo.jid, extra_xml=envelope(payload, request_id=str(uuid4())))
             last = (await receive_events(alice))[-1]
             assert last["type"] in ("ai.coreason.request.completed", "ai.coreason.request.failed"), payload
             await _assert_healthy(alice, echo)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -246,10 +245,8 @@ def read_container(
         return _read_reply_event(event, sender)
     if is_answer:
         return None
-    request = _read_request(event.get("data"), text, sender, stanza_id, thread)
-    if isinstance(request, InboundRequest):
-        return replace(request, context=_read_context(event, time.time() if sent_at is None else sent_at))
-    return request
+    context = _read_context(event, time.time() if sent_at is None else sent_at)
+    return _read_request(event.get("data"), text, sender, stanza_id, thread, context)
 
 
 def _read_batch(events: list[Any], sender: str) -> ReplyBatch | None:
@@ -300,7 +297,9 @@ def _read_context(event: Mapping[str, Any], sent_at: float) -> RequestContext:
     )
 
 
-def _read_request(data: Any, text: str, sender: str, stanza_id: str, thread: str | None) -> InboundRequest | MalformedRequest:
+def _read_request(
+    data: Any, text: str, sender: str, stanza_id: str, thread: str | None, context: RequestContext
+) -> InboundRequest | MalformedRequest:
     """Read a request from the data of an event.
 
     Only payload, capabilities, lineage and unreserved metadata are taken from the envelope, as data.
@@ -340,5 +339,6 @@ def _read_request(data: Any, text: str, sender: str, stanza_id: str, thread: str
         root_request_id=root,
         parent_request_id=parent,
         capabilities=capabilities,
+        context=context,
         owner=bare_jid(sender),
     )
