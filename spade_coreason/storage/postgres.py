@@ -25,6 +25,7 @@ from .database import (
     WriterHook,
     group_rows,
 )
+from .schema import inbox
 from .statements import ADD_INTERACTION, CLOSE, KEY_COLUMNS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
 
 try:
@@ -147,7 +148,7 @@ class PostgresDatabase(Database):
 
     def problem(self, error: Exception) -> StoreError:
         problem = super().problem(error)
-        if _sqlstate(error) != _UNDEFINED_TABLE:
+        if not _has_lost_tables(error):
             return problem
         return StoreError(f"{problem}: the database has lost its tables; stop the platform and restore a backup")
 
@@ -278,7 +279,13 @@ def _is_server_failure(error: Exception) -> bool:
     if isinstance(cause, ValueError) or not isinstance(error, _DRIVER_ERRORS):
         return False  # asyncpg itself rejects a value that does not fit a column
     state = _sqlstate(error)
-    return state is None or state == _UNDEFINED_TABLE or state[:2] not in _SINGLE_WRITE_STATES
+    return state is None or _has_lost_tables(error) or state[:2] not in _SINGLE_WRITE_STATES
+
+
+def _has_lost_tables(error: Exception) -> bool:
+    """Return True if the table of requests is missing, or that of the probe: the database was made anew while in use."""
+    is_missing = _sqlstate(error) == _UNDEFINED_TABLE
+    return is_missing and any(table in str(error) for table in (inbox.name, "alembic_version"))
 
 
 def _sqlstate(error: Exception) -> str | None:

@@ -62,8 +62,7 @@ async def test_a_fact_from_a_stock_client_is_remembered_by_a_tool_and_used_later
         run_seed_agent(real_server, tmp_path, *answers) as (model, online, memory),
         StockClient(*account, real_server) as person,
     ):
-        assert await person.ask("JSON rather than XML, please", online.jid) == f"Using {REMEMBER}…"
-        assert (await person.answer())["body"] == "I will remember that."
+        assert await person.ask("JSON rather than XML, please", online.jid) == "I will remember that."
         assert await person.ask("What do I prefer?", online.jid) == "In JSON."
         assert memory.get_information(f"{account[0]}_{online.jid}") == [fact]
         prompt, _rules, notice, remembered = message_contents(model.requests[-1], "system")

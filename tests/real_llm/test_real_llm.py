@@ -31,9 +31,9 @@ async def test_the_answer_comes_in_pieces() -> None:
 
 async def test_a_fact_is_remembered_by_a_tool_and_known_after_a_restart() -> None:
     async with AgentTester(AssistantAgent) as t:
-        answer = await t.ask("Please remember for later: my boat is called Marigold.", timeout=PATIENCE_S)
-        steps = [str(event.data["content"]) for event in answer.events if event.type == "block.thought"]
-        assert any("remember_interaction_info" in step for step in steps)
+        await t.ask("Please remember for later: my boat is called Marigold.", timeout=PATIENCE_S)
+        calls = await t.runners[t.jid].repository.audit_trail.load_newest()
+        assert any((record.entry or {}).get("resource") == "remember_interaction_info" for record in calls)
         await t.restart()
         assert "Marigold" in (await t.ask("What is my boat called?", timeout=PATIENCE_S)).text
 
