@@ -182,7 +182,9 @@ async def test_settings_are_shown_and_changed_and_those_not_in_the_form_stay(rea
         assert [field["type"] for field in fields.values()] == ["text-single", "list-single", "list-single"]
         assert fields["streaming"]["value"] == "default"
         done = await alice.submit(stage, language="de", streaming="off")
-        assert text_of(done).startswith("language (Sprache): de\nthoughts (Gedanken): default (Standard)\nstreaming")
+        assert text_of(done).startswith(
+            "language (Sprache): de\nthoughts (Gedanken): default (Standard: nur die Werkzeuge, die ich benutze)\nstreaming"
+        )
         stage = await alice.run("settings")
         fields = stage["form"].get_fields()
         assert (fields["language"]["value"], fields["streaming"]["value"]) == ("de", "off")
