@@ -191,7 +191,7 @@ async def test_settings_are_shown_and_changed_and_those_not_in_the_form_stay(rea
         assert fields["thoughts"]["label"] == "Ob Sie sehen, was ich während der Arbeit denke"
         assert "\nthoughts (Gedanken): on (ein)\n" in text_of(await alice.submit(stage, thoughts="on"))
         assert await alice.client.ask("/settings language default", agent.jid) == (
-            "language: default\nthoughts: on\nstreaming: off"
+            "language: default (that of your messages)\nthoughts: on\nstreaming: off"
         )
 
 
