@@ -74,7 +74,7 @@ def test_any_text_has_a_number_of_tokens(name: Tokenizer) -> None:
 def test_a_tokenizer_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rs_bpe", None)
     assert counter_for("auto") is estimate_tokens
-    with pytest.raises(ConfigError, match=r'pip install "spade-coreason\[tokens\]"'):
+    with pytest.raises(ConfigError, match=r'pip install "/path/to/the/checkout\[tokens\]"'):
         counter_for("o200k")
 
 
