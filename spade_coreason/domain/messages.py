@@ -355,11 +355,18 @@ class ReplyBatch(NamedTuple):
     events: tuple[ReplyEvent, ...]
 
 
+class RequestBatch(NamedTuple):
+    """Several requests of a program in one message, in their order."""
+
+    requests: tuple[InboundRequest | MalformedRequest, ...]
+
+
 class Bounce(NamedTuple):
     """A message of ours that the server or its addressee sent back."""
 
     sender: str
     stanza_id: str
+    """The id of the message. That of a batch of requests is all their ids, with spaces between them."""
     condition: str
     text: str
 
@@ -401,5 +408,14 @@ class EncryptedMessage(NamedTuple):
 
 
 InboundMessage: TypeAlias = (
-    InboundRequest | ReplyEvent | ReplyBatch | Bounce | MalformedRequest | Retraction | Reaction | EncryptedMessage | None
+    InboundRequest
+    | RequestBatch
+    | ReplyEvent
+    | ReplyBatch
+    | Bounce
+    | MalformedRequest
+    | Retraction
+    | Reaction
+    | EncryptedMessage
+    | None
 )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from uuid import uuid4
@@ -31,6 +32,7 @@ from ..domain.messages import (
     Refused,
     ReplyBatch,
     ReplyEvent,
+    RequestBatch,
     Retraction,
 )
 from ..domain.topics import TOPIC_ITEM
@@ -91,6 +93,8 @@ class InboundGateway:
         """Receive a message. Once the returned commit, if any, is done, the message may be acknowledged to the network."""
         if isinstance(message, InboundRequest):
             return self.receive_request(message)
+        if isinstance(message, RequestBatch):
+            return _join([self.receive(request) for request in message.requests])
         if self._open_requests.route(message):
             return None
         if isinstance(message, EncryptedMessage):
@@ -122,6 +126,8 @@ class InboundGateway:
             if is_item(message) or self.access.is_allowed(message.sender):
                 await self._runner.wait_for_capacity(message)
                 return self.receive_request(message, is_archived=True)
+        if isinstance(message, RequestBatch):
+            return _join([await self.receive_archived(request) for request in message.requests])
         if isinstance(message, ReplyEvent | ReplyBatch | Retraction | Reaction | EncryptedMessage):
             return self.receive(message)
         self.dropped["no request"] += 1
@@ -205,6 +211,12 @@ class InboundGateway:
             # No request waits for this reply, and a program may answer each of ours with malformed JSON again, without end.
             return
         self._transport.send(self._transport.encode_malformed_reply(message))
+
+
+def _join(commits: Sequence[Commit[bool] | None]) -> Commit[bool] | None:
+    """Return the commit of all requests of one message; None if none is stored."""
+    stored = [commit for commit in commits if commit is not None]
+    return Commit.join(stored) if stored else None
 
 
 @lru_cache(maxsize=4096)

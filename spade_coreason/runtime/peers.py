@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request", default=None)
 """The request whose turn runs in this task."""
 
+_MAX_BATCH_READERS = 10_000
 _MAX_ROOTS = 10_000
 _MAX_STEP_JID = 150  # the name of a step has 200 characters at most
 _MAX_REPLY_CHARACTERS = 2**17
@@ -82,6 +83,8 @@ class OpenRequests:
     def __init__(self) -> None:
         # By id and JID, because one request may be sent to several peers at once.
         self._open: dict[tuple[str, str], _OpenRequest] = {}
+        self._batch_readers: set[str] = set()
+        """The peers (bare JIDs) that read batches, as their own batches show."""
         self.dropped = 0
 
     @property
@@ -89,11 +92,15 @@ class OpenRequests:
         """The number of requests that wait for a reply."""
         return len(self._open)
 
+    def reads_batches(self, jid: str) -> bool:
+        """Return True if a peer is known to read several requests in one message, because it replies in batches."""
+        return _normalise_jid(jid) in self._batch_readers
+
     def route(self, message: InboundMessage) -> bool:
         """Receive a message that is a reply or a bounce. Return False for any other, which is left alone."""
         if isinstance(message, ReplyBatch):
             for reply in message.events:
-                self.receive(reply)
+                self.receive(reply, is_in_batch=True)
         elif isinstance(message, ReplyEvent):
             self.receive(message)
         elif isinstance(message, Bounce):
@@ -102,13 +109,17 @@ class OpenRequests:
             return False
         return True
 
-    def receive(self, reply: ReplyEvent) -> None:
+    def receive(self, reply: ReplyEvent, *, is_in_batch: bool = False) -> None:
         """Receive an event of a reply; drop it if it is no reply to an open request, or a duplicate."""
         request = self._open.get((reply.request_id, _normalise_jid(reply.sender)))
         if request is None or reply.event_id in request.seen_event_ids:
             self.dropped += 1
             return
         request.seen_event_ids.add(reply.event_id)
+        if is_in_batch and request.jid not in self._batch_readers:
+            if len(self._batch_readers) >= _MAX_BATCH_READERS:
+                self._batch_readers.clear()
+            self._batch_readers.add(request.jid)
         if reply.type == "fragment":
             assembled = _assemble_fragments(request, reply)
             if assembled is not None:
@@ -117,13 +128,14 @@ class OpenRequests:
         request.arrivals.put_nowait(reply)
 
     def receive_bounce(self, bounce: Bounce) -> None:
-        """Receive the bounce of a request: its peer is unavailable."""
-        request = self._open.get((bounce.stanza_id, _normalise_jid(bounce.sender)))
-        if request is None:
-            self.dropped += 1
-            return
+        """Receive the bounce of a request, or of several in one message: their peer is unavailable."""
         problem = f"is not available: {bounce.text or bounce.condition.replace('-', ' ')}"
-        request.arrivals.put_nowait(PeerUnavailableError(request.jid, problem))
+        for request_id in bounce.stanza_id.split(" "):
+            request = self._open.get((request_id, _normalise_jid(bounce.sender)))
+            if request is None:
+                self.dropped += 1
+            else:
+                request.arrivals.put_nowait(PeerUnavailableError(request.jid, problem))
 
     @contextmanager
     def _register(self, request_id: str, jid: str) -> Iterator[_OpenRequest]:
@@ -552,7 +564,8 @@ class Peers:
             root_sender = metadata.get(ROOT_SENDER) or bare_jid(metadata.get("sender", ""))
         context = RequestContext(metadata.get("hops", 0) + 1, root_sender, chain, deadline, True, thoughts)
         thread = derive_thread(request.session_id, f"{peer} {request.request_id}" if separate else peer)
-        return self._transport.encode_request(jid, request, thread, context), time_s
+        reads_batches = self._requests.reads_batches(jid)
+        return self._transport.encode_request(jid, request, thread, context, reads_batches=reads_batches), time_s
 
 
 async def _end_step(step: DurableStep | None, jid: str, events: Sequence[PeerEvent]) -> None:

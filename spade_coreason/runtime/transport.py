@@ -206,9 +206,18 @@ class Transport(Protocol):
         ...
 
     def encode_request(
-        self, to: str, request: AgentRequest, thread: str | None, context: RequestContext = NO_CONTEXT
+        self,
+        to: str,
+        request: AgentRequest,
+        thread: str | None,
+        context: RequestContext = NO_CONTEXT,
+        *,
+        reads_batches: bool = False,
     ) -> OutboundMessage:
-        """Encode a request to another agent. `RequestTooLongError` if the network does not carry that much."""
+        """Encode a request to another agent. `RequestTooLongError` if the network does not carry that much.
+
+        If the agent `reads_batches`, the request may travel in one message with others.
+        """
         ...
 
     def encode_retraction(self, to: str, request_id: str) -> OutboundMessage:

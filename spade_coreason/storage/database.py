@@ -74,6 +74,23 @@ class Commit(Generic[T]):
         commit.resolve(result)
         return commit
 
+    @classmethod
+    def join(cls, commits: Sequence[Commit[Any]]) -> Commit[bool]:
+        """Return a commit that is done once all of `commits` are. It fails with the error of the first one that fails."""
+        joined: Commit[bool] = Commit()
+        waiting_count = len(commits)
+
+        def count_done(_: object) -> None:
+            nonlocal waiting_count
+            waiting_count -= 1
+            if not waiting_count:
+                joined.resolve(next((commit.error for commit in commits if commit.error is not None), True))
+
+        for commit in commits:
+            commit.on_stored(count_done)
+            commit.on_failed(count_done)
+        return joined
+
     def on_stored(self, callback: Callable[[T], object]) -> None:
         """Call `callback` with the result in the moment in which it is durable, before any task that awaits it continues."""
         if self.is_stored:

@@ -164,7 +164,9 @@ class AgentClient:
         agent_request = to_request(request)
         transport = XmppTransport(self.jid, connection.send, self._stanza_bytes)
         context = RequestContext(accepts_batches=True, wants_thoughts=thoughts)
-        message, request_id = transport.encode_request(jid, agent_request, thread, context), str(agent_request.request_id)
+        reads_batches = self._requests.reads_batches(jid)
+        message = transport.encode_request(jid, agent_request, thread, context, reads_batches=reads_batches)
+        request_id = str(agent_request.request_id)
         async for event in self._requests.events(jid, request_id, timeout, lambda: connection.send([message])):
             yield event
 

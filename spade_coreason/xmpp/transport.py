@@ -110,7 +110,13 @@ class XmppTransport:
         return OutboundMessage(person, encode_notice(person, text, choices))
 
     def encode_request(
-        self, to: str, request: AgentRequest, thread: str | None, context: RequestContext = NO_CONTEXT
+        self,
+        to: str,
+        request: AgentRequest,
+        thread: str | None,
+        context: RequestContext = NO_CONTEXT,
+        *,
+        reads_batches: bool = False,
     ) -> OutboundMessage:
         """Encode a request. The stanza has the id of the request, so that a bounce names it; the id of the session is not sent.
 
@@ -119,7 +125,9 @@ class XmppTransport:
         dumped = _dump_request(request)
         source, limit = f"xmpp:{self._jid}", self._stanza_bytes
         stanza_id = str(request.request_id)
-        stanza = request_stanza(to, dumped, source=source, thread=thread, stanza_id=stanza_id, context=context)
+        stanza = request_stanza(
+            to, dumped, source=source, thread=thread, stanza_id=stanza_id, context=context, reads_batches=reads_batches
+        )
         if len(stanza) * 4 > limit and (size := len(stanza.encode())) > limit:
             raise RequestTooLongError(bare_jid(to), size, limit)
         return OutboundMessage(to, stanza)

@@ -17,6 +17,11 @@ from .archive import (
 from .attachments import (
     is_link as is_link,
 )
+from .batches import (
+    BatchPart as BatchPart,
+    build_batch as build_batch,
+    read_batch_part as read_batch_part,
+)
 from .cloud_events import (
     request_stanza as request_stanza,
     retraction_stanza as retraction_stanza,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import UUID, uuid4
 from zlib import crc32
 
@@ -27,6 +27,7 @@ from ...domain.messages import (
     MalformedRequest,
     ReplyBatch,
     ReplyEvent,
+    RequestBatch,
     RequestContext,
 )
 from ...domain.text import replace_lone_surrogates
@@ -103,8 +104,7 @@ class EventWriter:
     def _close_batch(self) -> None:
         """Make a stanza of the events for the next batch. Its id is that of its last event."""
         if self._batch:
-            text = self._batch[0] if len(self._batch) == 1 else f"[{','.join(self._batch)}]"
-            self._stanzas.append(self._stanza(self._batch_id, escape_clean(text)))
+            self._stanzas.append(self._stanza(self._batch_id, escape_clean(f"[{','.join(self._batch)}]")))
             self._batch.clear()
 
     def _write(self, stanza_id: str, whole: str, extra_xml: str) -> list[str]:
@@ -170,13 +170,14 @@ def request_stanza(
     thread: str | None,
     stanza_id: str,
     context: RequestContext = NO_CONTEXT,
+    reads_batches: bool = False,
 ) -> str:
     """Encode a program's request (event type `ai.coreason.request`).
 
     `request_json` is the dump of an AgentRequest. The parts of `context` are extension attributes of the CloudEvent; those with
-    their default are left out.
+    their default are left out. If the recipient `reads_batches`, the event is in an array, with its thread.
     """
-    event = {
+    event: dict[str, Any] = {
         "specversion": "1.0",
         "type": f"{TYPE_PREFIX}request",
         "source": source,
@@ -186,7 +187,9 @@ def request_stanza(
         **_context_attributes(context),
         "data": request_json,
     }
-    text = escape_clean(_json_text(event))
+    if reads_batches and thread is not None:
+        event["thread"] = thread
+    text = escape_clean(_json_text([event] if reads_batches else event))
     return (
         f"<message to='{escape_attribute(to)}' id='{escape_attribute(stanza_id)}'>"
         f"<json xmlns='{JSON_NAMESPACE}'>{text}</json>{thread_element(thread)}{_origin_id_element(escape_attribute(stanza_id))}"
@@ -210,6 +213,7 @@ def _json_text(value: Any) -> str:
 
 
 _MAX_JID_CHARACTERS = 3071  # RFC 7622, 3.1
+_MAX_REQUESTS = 64  # in one message
 _MAX_CHAIN = 64  # more agents than a request may pass through
 _MAX_NUMBER = 2**31  # an Integer of CloudEvents 1.0 has 32 bits
 FOREIGN_CONTAINER = MalformedRequest("", "", None, "a container of another application")
@@ -234,8 +238,11 @@ def read_container(
         event = parse_foreign_json(text)
     except ValueError:
         event = None
-    if isinstance(event, list) and (batch := _read_batch(event, sender)) is not None:
-        return batch
+    if isinstance(event, list):
+        if not is_answer and _is_request(event):
+            return _read_requests(event, sender, stanza_id, thread, time.time() if sent_at is None else sent_at)
+        if (batch := _read_batch(event, sender)) is not None:
+            return batch
     kind = event.get("type") if isinstance(event, dict) else None
     if not isinstance(event, dict) or not isinstance(kind, str) or not kind.startswith(TYPE_PREFIX):
         if has_body or is_answer or (isinstance(event, dict) and kind is not None):
@@ -253,6 +260,35 @@ def _read_batch(events: list[Any], sender: str) -> ReplyBatch | None:
     """Read several events of replies (the JSON batch format of CloudEvents). None if there is none."""
     replies = [reply for event in events if isinstance(event, dict) and (reply := _read_reply_event(event, sender)) is not None]
     return ReplyBatch(tuple(replies)) if replies else None
+
+
+def _is_request(events: list[Any]) -> bool:
+    return bool(events) and isinstance(events[0], dict) and events[0].get("type") == REQUEST_TYPE
+
+
+def _read_requests(events: list[Any], sender: str, stanza_id: str, thread: str | None, sent_at: float) -> InboundMessage:
+    """Read a batch of requests. The id of each event is that of its request, as the id of a message is."""
+    if len(events) > _MAX_REQUESTS:
+        return MalformedRequest(sender, stanza_id, thread, f"the JSON container holds more than {_MAX_REQUESTS} requests")
+    requests: list[InboundRequest | MalformedRequest] = []
+    for event in events:
+        if not isinstance(event, dict) or event.get("type") != REQUEST_TYPE:
+            problem = "the JSON container holds requests, and events that are none"
+            requests.append(MalformedRequest(sender, stanza_id, thread, problem))
+            continue
+        own_thread = event.pop("thread", thread)
+        own_id = event.get("id")
+        if not _is_id(own_id) or not (own_thread is None or _is_id(own_thread)):
+            problem = f"an id or a thread is no text of 1 to {MAX_ID_CHARACTERS} characters"
+            requests.append(MalformedRequest(sender, stanza_id, thread, problem))
+            continue
+        context, text = _read_context(event, sent_at), _json_text(event)  # the text of the event without a batch
+        requests.append(_read_request(event.get("data"), text, sender, own_id, own_thread, context))
+    return RequestBatch(tuple(requests))
+
+
+def _is_id(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and 0 < len(value) <= MAX_ID_CHARACTERS
 
 
 def _read_reply_event(event: Mapping[str, Any], sender: str) -> ReplyEvent | None:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from ...domain.jid import bare_jid
 from ...runtime import OutboundMessage
+from .batching import build_batches
 from .fair_queue import SMALL_CHARACTERS, FairQueue
 from .liveness import Keepalive
 from .slixmpp_client import XMPPClient
@@ -159,6 +160,8 @@ class SendQueue:
         if sm.enabled_out and not is_last and not self._has_room(stanzas):
             self._waiting.extend(stanzas)
             stanzas = self._take_waiting()
+        if len(stanzas) > 1:
+            stanzas = build_batches(stanzas)
         sm.count_sent(stanzas)
         text = sm.pop_due_ack() + "".join([stanza.content for stanza in stanzas])
         if sm.enabled_out and (stanzas or (self._waiting and not had_waiting)):
