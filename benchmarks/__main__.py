@@ -81,11 +81,11 @@ FULL_LLM_OVERHEAD, QUICK_LLM_OVERHEAD = (10_000, 30), (50, 2)
 
 
 @contextmanager
-def run_server(name: str) -> Iterator[XmppServer]:
-    """Start a server with its archive off."""
+def run_server(name: str, **options: bool) -> Iterator[XmppServer]:
+    """Start a server with its archive off, and with further options."""
     with (
         tempfile.TemporaryDirectory(prefix="benchmark-") as directory,
-        SERVERS[name][1](Path(directory), archive=False) as server,
+        SERVERS[name][1](Path(directory), archive=False, **options) as server,
     ):
         yield server
 
@@ -109,9 +109,11 @@ def speed(name: str, load: Load) -> tuple[dict[str, Any], list[Target]]:
 
 def exchange(name: str, load: Load, kinds: Sequence[str]) -> tuple[dict[str, Any], list[Target]]:
     """Measure the exchanges between two agents on one server, and report like `speed`."""
-    with run_server(name) as server:
+    options = {"tuned": True} if name == "prosody" else {}
+    settings = ", with the settings for many messages of docs/how-to/prosody.md" if options else ""
+    with run_server(name, **options) as server:
         server_name = asyncio.run(server_version(server))
-        print(f"asks from one agent to another, over {server_name}, archive off", flush=True)
+        print(f"asks from one agent to another, over {server_name}{settings}, archive off", flush=True)
         rounds = asyncio.run(exchange_side_by_side(server, load, kinds))
     measured, targets = measure_medians(rounds), exchange_targets(name, rounds)
     print("\n".join([*exchange_lines(measured), *map(str, targets)]), end="\n\n", flush=True)

@@ -11,6 +11,9 @@ ssl = { key = certs .. "/localhost.key"; certificate = certs .. "/localhost.crt"
 c2s_ports = { tonumber(env("C2S_PORT", "5222")) }
 interfaces = { env("C2S_INTERFACE", "*") }
 c2s_require_encryption = true
+gc = { mode = "generational" } -- the default mode takes half of the time where many messages pass
+smacks_max_queue_size = 5000 -- the default, 500, ends the resumption of a busy agent
+smacks_max_unacked_stanzas = 50 -- the default, 0, asks after every stanza; by the archive an agent knows what comes again
 network_settings = { nagle = false } -- else a small message waits until the one before it is acknowledged, 40 ms
 s2s_ports = {}
 http_ports = { tonumber(env("HTTP_PORT", "5280")) }

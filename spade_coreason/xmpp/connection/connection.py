@@ -26,7 +26,7 @@ from .liveness import BackOff, Keepalive
 from .send_queue import SendQueue, StanzaT
 from .slixmpp_client import XMPPClient
 from .stream_management import ACK, ACK_REQUEST
-from .tcp import configure_socket, enable_quick_ack
+from .tcp import configure_socket, find_quick_ack
 
 if TYPE_CHECKING:
     from ...storage import Commit
@@ -223,7 +223,6 @@ class Connection:
             return
         self.client.stream_management.handle_ack(int(h))
         self._send_queue.notify_acknowledged()
-        enable_quick_ack(self.client.transport)
 
     def _filter_incoming(self, stanza: Any) -> Any:
         # This filter runs after the one of stream management, which has counted the stanza.
@@ -349,6 +348,7 @@ class Connection:
         self._keepalive.start()
         self._send_queue.start_session(is_new)
         configure_socket(self.client.transport)
+        self.client.quick_ack = find_quick_ack(self.client.transport) if self.client.has_delays else None
         self._on_session(is_new)
         self._send_queue.flush()
         if self._outcome is not None and not self._outcome.done():

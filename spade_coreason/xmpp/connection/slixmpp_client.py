@@ -34,6 +34,8 @@ _REGISTRATION_TIMEOUT_S = 10.0
 _SLICE_S = 0.01
 _MAX_SLICE_S = 0.05
 """The longest time in which received stanzas are handled while all else in the process waits."""
+_CAPABILITIES = "{http://jabber.org/protocol/caps}c"
+_PROSODY = "http://prosody.im"
 _NOT_WELL_FORMED = (  # RFC 6120, 4.9.3.13
     "<stream:error><not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/></stream:error></stream:stream>"
 )
@@ -65,6 +67,10 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         """The time of the last data from the server, by the clock of the event loop."""
         self.raw_handlers: dict[str, Callable[[Element], None]] = {}
         """Handlers by tag. They receive an element as it came in, instead of slixmpp's own handlers."""
+        self.has_delays = False
+        """True for a server that by default sends a small message only when the one before it is acknowledged (Nagle)."""
+        self.quick_ack: Callable[[], object] | None = None
+        """A function that acknowledges received data at once, if the server `has_delays`."""
         self._reject = reject
         self._unhandled: deque[Element] = deque()
         """The stanzas that were read, and wait to be handled in the order in which they came."""
@@ -97,6 +103,11 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
             if error.condition != "conflict":  # a conflict means that the account exists
                 self.registration_problem = f"the server refuses to register it ({error.text or error.condition})"
 
+    async def _handle_stream_features(self, features: Any) -> Any:
+        software = features.xml.find(_CAPABILITIES)  # XEP-0115, 6.3
+        self.has_delays = software is not None and software.get("node") == _PROSODY
+        return await super()._handle_stream_features(features)
+
     async def start_tls(self) -> bool:
         """Do the TLS handshake. Return True if it succeeded."""
         self.is_in_handshake = True
@@ -120,6 +131,8 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
     def data_received(self, data: bytes) -> None:
         """Handle received data, stanza by stanza. It may end the stream."""
         self.last_received_at = self.loop.time()
+        if self.quick_ack is not None:
+            self.quick_ack()
         reader = self.parser  # a stanza may begin a new stream, which replaces the parser
         if reader is None:
             return
@@ -176,6 +189,7 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
 
     def connection_lost(self, exception: BaseException | None) -> None:
         """Handle what came in before the connection was lost, then tell the rest."""
+        self.quick_ack = None
         if self.parser is not None:
             self._handle_stanzas(self.parser, slice_s=math.inf)
         self._unhandled.clear()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
+from functools import partial
 
 # After this time without a response from the network the connection counts as cut.
 _USER_TIMEOUT_MS = 30_000
@@ -23,15 +25,16 @@ def configure_socket(transport: asyncio.BaseTransport | None) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
-def enable_quick_ack(transport: asyncio.BaseTransport | None) -> None:
-    """Acknowledge received data at once. Call it after data to which no reply is sent.
+def find_quick_ack(transport: asyncio.BaseTransport | None) -> Callable[[], object] | None:
+    """Return a function that acknowledges received data at once; None where the system has none.
 
-    Otherwise the kernel delays its acknowledgement by 40 ms. A server without TCP_NODELAY (Prosody) does not send the next
-    message until then.
+    Call it after each read. Otherwise the kernel delays its acknowledgement by 40 ms, and a server without TCP_NODELAY
+    (Prosody by default) does not send the next message until then.
     """
     sock = _tcp_socket(transport)
-    if sock is not None and hasattr(socket, "TCP_QUICKACK"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+    if sock is None or not hasattr(socket, "TCP_QUICKACK"):
+        return None
+    return partial(sock.setsockopt, socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 def _tcp_socket(transport: asyncio.BaseTransport | None) -> socket.socket | None:

@@ -51,6 +51,7 @@ storage = {{ archive = "{archive}"; muc_log = "{archive}" }}
 sql = {{ driver = "SQLite3"; database = {directory}.."/data/archive.sqlite" }}
 sqlite_tune = "fast"
 archive_expires_after = "4w"
+gc = {{ mode = "generational" }}  -- the default mode takes half of the time where many messages pass
 network_settings = {{ nagle = false }}  -- else a small message waits until the one before it is acknowledged, 40 ms
 smacks_max_queue_size = 5000  -- the default, 500, ends the resumption of a busy agent
 smacks_max_unacked_stanzas = 50  -- the default, 0, asks after every stanza; by the archive an agent knows what comes again

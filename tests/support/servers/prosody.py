@@ -85,6 +85,7 @@ def prosody(
     crowd: ComponentEndpoint | None = None,
     allow_registration: bool = True,
     other_domain: str = OTHER_DOMAIN,
+    tuned: bool = False,
 ) -> XmppServer:
     """Prepare a server in `directory` without starting it: `with prosody(tmp_path) as server: …`. None is Prosody's default.
 
@@ -97,6 +98,7 @@ def prosody(
     crowd               A crowd that may connect.
     allow_registration  Accept in-band registration (XEP-0077).
     other_domain        A second domain that it serves.
+    tuned               Has the settings for many messages of docs/how-to/prosody.md.
     """
     certificate = ensure_certificate(directory / "certs", (DOMAIN, other_domain, f"muc.{DOMAIN}"))
     (directory / "data").mkdir(parents=True, exist_ok=True)
@@ -106,7 +108,9 @@ def prosody(
         "c2s_stanza_size_limit": stanza_bytes,
         "smacks_hibernation_time": hibernation_s,
         "smacks_max_queue_size": resumption_queue,
-        "smacks_max_unacked_stanzas": max_unacked,
+        "smacks_max_unacked_stanzas": 50 if tuned else max_unacked,
+        "gc": '{ mode = "generational" }' if tuned else None,
+        "network_settings": "{ nagle = false }" if tuned else None,
         "component_ports": f"{{ {crowd.port} }}" if crowd else None,
     }
     configuration = directory / "prosody.cfg.lua"
