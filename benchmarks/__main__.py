@@ -59,7 +59,7 @@ FULL_RECALL, QUICK_RECALL = (10_000, 300), (500, 20)
 QUICK = (Load(rounds=2, messages=200, pings=20), 10, 0.5)
 
 SERVERS: dict[str, tuple[Callable[[], bool], Callable[..., XmppServer]]] = {
-    "prosody": (prosody.installed, partial(prosody.prosody, max_unacked=50)),  # asks as seldom as that of `up`
+    "prosody": (prosody.installed, partial(prosody.prosody, tuned=True)),  # as that of `up`
     "ejabberd": (ejabberd.installed, ejabberd.ejabberd),
 }
 FOOTPRINT = "further"
@@ -81,11 +81,11 @@ FULL_LLM_OVERHEAD, QUICK_LLM_OVERHEAD = (10_000, 30), (50, 2)
 
 
 @contextmanager
-def run_server(name: str, **options: bool) -> Iterator[XmppServer]:
-    """Start a server with its archive off, and with further options."""
+def run_server(name: str) -> Iterator[XmppServer]:
+    """Start a server with its archive off."""
     with (
         tempfile.TemporaryDirectory(prefix="benchmark-") as directory,
-        SERVERS[name][1](Path(directory), archive=False, **options) as server,
+        SERVERS[name][1](Path(directory), archive=False) as server,
     ):
         yield server
 
@@ -109,11 +109,9 @@ def speed(name: str, load: Load) -> tuple[dict[str, Any], list[Target]]:
 
 def exchange(name: str, load: Load, kinds: Sequence[str]) -> tuple[dict[str, Any], list[Target]]:
     """Measure the exchanges between two agents on one server, and report like `speed`."""
-    options = {"tuned": True} if name == "prosody" else {}
-    settings = ", with the settings for many messages of docs/how-to/prosody.md" if options else ""
-    with run_server(name, **options) as server:
+    with run_server(name) as server:
         server_name = asyncio.run(server_version(server))
-        print(f"asks from one agent to another, over {server_name}{settings}, archive off", flush=True)
+        print(f"asks from one agent to another, over {server_name}, archive off", flush=True)
         rounds = asyncio.run(exchange_side_by_side(server, load, kinds))
     measured, targets = measure_medians(rounds), exchange_targets(name, rounds)
     print("\n".join([*exchange_lines(measured), *map(str, targets)]), end="\n\n", flush=True)
