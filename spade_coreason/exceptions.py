@@ -137,6 +137,12 @@ class StoreError(CoReasonError):
     """Stored data cannot be read or written."""
 
 
+class DatabaseUnreachableError(StoreError):
+    """The server of the database cannot be reached, or accepts no connections yet. A retry may succeed."""
+
+    exit_code = 4
+
+
 class DatabaseEmptyError(StoreError):
     """The database `name` has no tables: nothing was ever stored in it."""
 

@@ -22,7 +22,16 @@ from ..config import AgentSettings, RunFile, Settings, write_private_json, write
 from ..contracts import Agent, Interceptor
 from ..contracts.base import utc_now
 from ..domain.jid import bare_jid, jid_domain
-from ..exceptions import ConfigError, ConnectError, CoReasonError, DataDirectoryInUseError, LoginError, ServerError, StoreError
+from ..exceptions import (
+    ConfigError,
+    ConnectError,
+    CoReasonError,
+    DatabaseUnreachableError,
+    DataDirectoryInUseError,
+    LoginError,
+    ServerError,
+    StoreError,
+)
 from ..memory import AgentInteractionMemory, Embedder, Knowledge
 from ..runtime import (
     AgentParts,
@@ -206,6 +215,8 @@ class Platform:
             self.database = await open_database(settings.storage.url, settings.storage.durability)
         except DataDirectoryInUseError as error:
             raise error.with_place(settings.place("storage.url")) from None
+        except DatabaseUnreachableError as error:
+            raise DatabaseUnreachableError(f"{settings.place('storage.url')}: {error}") from error
         except StoreError as error:
             raise ConfigError(settings.place("storage.url"), str(error)) from error
         self._stack.push_async_callback(self.database.close)

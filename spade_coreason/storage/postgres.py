@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from ..exceptions import StoreError
+from ..exceptions import DatabaseUnreachableError, StoreError
 from .database import (
     Commit,
     Database,
@@ -45,6 +45,7 @@ _LOCK_TIMEOUT_MS = 2000
 # SQLSTATE classes of errors in one write. All other classes are failures of the server (PostgreSQL, appendix A).
 _SINGLE_WRITE_STATES = {"21", "22", "23", "42"}
 _UNDEFINED_TABLE = "42P01"
+_NO_CONNECTION_STATES = {"53300", "57P03"}  # too many clients; the server is starting or stopping
 _INSERTING_STATEMENTS = (RECEIVE, RECEIVE_ANSWERED, ADD_INTERACTION)
 """The statements whose new rows identify a transaction."""
 _DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, OSError)
@@ -92,7 +93,8 @@ class PostgresDatabase(Database):
                 await connection.invalidate()  # this releases its lock
             await self._ensure_connection()
         except _DRIVER_ERRORS as error:
-            raise self.problem(error) from error
+            problem = self.problem(error)
+            raise (DatabaseUnreachableError(str(problem)) if _is_unreachable(error) else problem) from error
         self._writer_task = asyncio.create_task(self._run_writer(), name="database-writer")
 
     def _schedule_log_truncation(self) -> None:
@@ -280,6 +282,11 @@ def _is_server_failure(error: Exception) -> bool:
         return False  # asyncpg itself rejects a value that does not fit a column
     state = _sqlstate(error)
     return state is None or _has_lost_tables(error) or state[:2] not in _SINGLE_WRITE_STATES
+
+
+def _is_unreachable(error: Exception) -> bool:
+    """Return True if there is no connection to the server, or not yet."""
+    return isinstance(error, OSError) or _sqlstate(error) in _NO_CONNECTION_STATES
 
 
 def _has_lost_tables(error: Exception) -> bool:

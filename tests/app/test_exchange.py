@@ -19,7 +19,7 @@ from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
 
-KILLS = int(os.environ.get("EXCHANGE_KILLS", "5"))
+KILLS = int(os.environ.get("EXCHANGE_KILLS", "15"))
 """The number of kills on each server."""
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 _KILLS_PER_QUESTION = 2  # a request that ran at three crashes alone would fail (docs/explanation/delivery-guarantees.md)

@@ -57,6 +57,20 @@ async def test_commands_without_a_configuration_read_the_database_of_the_running
     assert shown.stdout == "No sessions: nothing is stored in data yet.\n"
 
 
+def test_without_its_database_up_ends_with_a_code_after_which_a_service_manager_tries_again(tmp_path: Path) -> None:
+    configuration = {
+        "server": {"mode": "embedded"},
+        "storage": {"url": "postgresql+asyncpg://me:s3cret@127.0.0.1:1/name"},
+        "agents": [{"jid": "agent@localhost", "agent": f"{__name__}:CountingAgent"}],
+    }
+    (tmp_path / "platform.yaml").write_text(json.dumps(configuration))
+    (tmp_path / "platform.yaml").chmod(0o600)
+    ended = run_command("up", "-c", "platform.yaml", cwd=tmp_path)
+    assert ended.returncode == 4
+    assert ended.stderr.startswith("error: platform.yaml: storage.url: postgresql://127.0.0.1:1/name: ")
+    assert "s3cret" not in ended.stderr
+
+
 async def test_a_conversation_goes_on_after_a_restart(prosody: XmppServer, postgres: Postgres, tmp_path: Path) -> None:
     jid, password = await prosody.account()
     server = {"mode": "external", "host": prosody.host, "port": prosody.port, "tls": {"ca_file": str(prosody.ca_file)}}

@@ -15,6 +15,7 @@ import pytest
 from spade_coreason import StoreError
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
+from spade_coreason.exceptions import DatabaseUnreachableError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.records import StoredConversation, TurnRecord
 from spade_coreason.storage.repository import AgentRepository
@@ -192,7 +193,7 @@ async def test_a_server_that_is_not_there_is_one_line_without_the_password(tmp_p
         f"postgresql+asyncpg://me:s3cret@/name?host={tmp_path}",
         "postgresql+asyncpg://me:s3cret@127.0.0.1:1/name",
     ):
-        with pytest.raises(StoreError) as caught:
+        with pytest.raises(DatabaseUnreachableError) as caught:
             await open_database(url)
         text = str(caught.value)
         assert text.startswith("postgresql://")
