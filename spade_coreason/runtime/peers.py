@@ -390,7 +390,8 @@ class Peers:
         those of other requests. Otherwise the requests of one conversation here form one there, and are answered in order.
 
         Raises `PeerTimeoutError`, `PeerUnavailableError`, `PeerRefusedError`, `PeerFailedError`,
-        `AnswerTooLongError` or `RequestTooLongError`. Each names the peer. A request to the agent itself is a plain `PeerError`, before anything is sent.
+        `AnswerTooLongError` or `RequestTooLongError`. Each names the peer. A request to the agent itself is a plain
+        `PeerError`, before anything is sent.
         """
         child, step = await self._begin_step(jid, request)
         if step is not None and step.is_finished:

@@ -56,7 +56,7 @@ class _OpenBatch:
 
 
 def build_batches(messages: Sequence[OutboundMessage]) -> list[OutboundMessage]:
-    """Make batches of the messages that may be in one, and keep the others. Those to one recipient (a bare JID) keep their order."""
+    """Make batches of the messages that may be in one, and keep the others. Those to one bare JID keep their order."""
     sent: list[OutboundMessage | _OpenBatch] = []
     open_batches: dict[str, _OpenBatch] = {}
     for message in messages:

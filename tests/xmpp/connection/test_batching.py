@@ -8,7 +8,6 @@ import random
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, fromstring
 
