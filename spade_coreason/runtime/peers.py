@@ -64,6 +64,7 @@ CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request",
 _MAX_ANSWER_CHARACTERS = 2 * MAX_JSON_CHARACTERS
 """The most JSON in answer to one request, without the XML around it."""
 _MAX_BATCH_READERS = 10_000
+_MAX_BOUNCED = 64  # requests in one message
 _MAX_DROPPED_PER_MINUTE = 1000
 """The dropped events of one peer that are not worth a warning: of asks that were cancelled or timed out, or sent twice."""
 _MAX_ROOTS = 10_000
@@ -158,10 +159,11 @@ class OpenRequests:
     def receive_bounce(self, bounce: Bounce) -> None:
         """Receive the bounce of a request, or of several in one message: their peer is unavailable."""
         problem = f"is not available: {bounce.text or bounce.condition.replace('-', ' ')}"
-        for request_id in bounce.stanza_id.split(" "):
-            request = self._open.get((request_id, _normalise_jid(bounce.sender)))
+        sender = _normalise_jid(bounce.sender)
+        for request_id in bounce.stanza_id.split(" ", _MAX_BOUNCED)[:_MAX_BOUNCED]:
+            request = self._open.get((request_id, sender))
             if request is None:
-                self._drop(_normalise_jid(bounce.sender))
+                self._drop(sender)
             else:
                 request.arrivals.put_nowait(PeerUnavailableError(request.jid, problem))
 

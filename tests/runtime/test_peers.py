@@ -221,6 +221,12 @@ async def test_the_bounce_of_a_batch_fails_each_ask_in_it_and_no_other(ids: str)
     assert await asyncio.gather(*asks) == [problem, problem, "['here']"]
 
 
+async def test_a_bounce_names_64_requests_at_most() -> None:
+    requests = OpenRequests()
+    requests.receive_bounce(Bounce(PEER, "a " * 100_000, "gone", ""))
+    assert requests.dropped == 64
+
+
 # Too much
 
 _MIB = 2**20

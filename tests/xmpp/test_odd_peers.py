@@ -1,4 +1,4 @@
-"""Peers that answer what nobody asked, twice, never, with nonsense or without end: each ask ends as promised, and no other notices."""
+"""Peers that answer what nobody asked, twice, never, with nonsense or without end: each harms its own ask at most."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def open_exchange(server: XmppServer, tmp_path: Path) -> AsyncIterator[Exc
             client = await stack.enter_async_context(open_raw_client(login_at(server, account)))
             client.send("<presence/>")
             odd.append(OddPeer(client, account[0]))
-        yield Exchange(agents[0], *odd, agents[1])
+        yield Exchange(agents[0], odd[0], odd[1], agents[1])
 
 
 async def test_only_the_jid_that_was_asked_answers_and_only_what_is_open(real_server: XmppServer, tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def nonsense(asked: Asked) -> list[str]:
     values: list[Any] = [
         *("", "{", "[", "null", "7", "[" * 100_000, '{"type":"ai.coreason.block.markdown","type":"x"}', "[[[]]]"),
         *([], [None], [7, []], {}, {"type": 7}, {"type": "ai.coreason."}),
-        *(event(data=data) for data in (None, 7, [], "x")),
-        *(event(kind, {}) for kind in (None, 7, [], "block.markdown", "ai.coreason.fragment", "ai.coreason.unknown")),
+        *(event(data=data) for data in [None, 7, [None], "x"]),
+        *(event(kind, {}) for kind in [None, 7, [None], "block.markdown", "ai.coreason.fragment", "ai.coreason.unknown"]),
         *(event("ai.coreason.fragment", {**fragment, **odd}) for odd in ({}, {"count": 0}, {"index": -1}, {"index": "0"})),
         *(event("ai.coreason.stream.chunk", data) for data in ({"seq": "x", "stream_id": []}, {"seq": -1, "chunk": {"a": 1}})),
         event("ai.coreason.stream.abort", {"stream_id": {}, "replacement": 7}),
@@ -264,13 +264,17 @@ async def test_an_answer_of_50_megabytes_in_one_stanza_is_refused_by_the_server(
     async with open_exchange(real_server, tmp_path) as exchange:
         asking = exchange.ask(timeout_s=2.0)
         asked = await exchange.peer.request()
-        exchange.peer.client.send(f"<message to='{asked.sender}'><json xmlns='urn:xmpp:json:0'>")
-        with pytest.raises((StreamError, ConnectionError)):
+
+        async def send_all() -> None:
+            exchange.peer.client.send(f"<message to='{asked.sender}'><json xmlns='urn:xmpp:json:0'>")
             for _ in range(FIFTY_MEGABYTES):
                 exchange.peer.client.send(CHUNK)
                 await exchange.peer.client.drain()
             while True:
                 await exchange.peer.client.receive()
+
+        with pytest.raises((StreamError, ConnectionError)):
+            await send_all()
         await exchange.assert_neighbour_answers()
         with pytest.raises(PeerTimeoutError, match=exchange.peer.jid):
             await asking

@@ -175,9 +175,10 @@ def test_any_array_of_requests_is_read_as_each_request_alone(entries: list[Any])
             check_malformed(one)
             continue
         check_request(one)
-        alone = {name: value for name, value in event.items() if name != "thread"}
-        expected = decode(message(container(to_json(alone).decode()), id=event["id"], thread=event.get("thread")))
+        alone: dict[str, Any] = {name: value for name, value in event.items() if name != "thread"}
+        expected = decode(message(container(to_json(alone).decode()), id=one.stanza_id, thread=one.thread))
         assert isinstance(expected, InboundRequest)
+        assert (one.stanza_id, one.thread) == (event["id"], event.get("thread"))
         deadline = expected.context.deadline and one.context.deadline
         assert one == replace(expected, context=expected.context._replace(deadline=deadline))
 

@@ -128,7 +128,7 @@ def test_the_acknowledgement_of_a_batch_acknowledges_each_message_once() -> None
     acknowledged: list[int] = []
     messages = [request(number) for number in range(3)]
     for number, message in enumerate(messages):
-        message.on_acknowledged = lambda number=number: acknowledged.append(number)  # type: ignore[misc]  # mypy knows no type of a default
+        message.on_acknowledged = lambda number=number: acknowledged.append(number)
     [batch] = build_batches(messages)
     assert isinstance(batch, Batch)
     assert not any(message.is_acknowledged for message in messages)
@@ -211,7 +211,7 @@ async def test_a_batch_is_sent_again_whole_after_a_cut(real_server: XmppServer, 
         messages = [request(number, peer.jid) for number in range(5)]
         acknowledged: list[int] = []
         for number, message in enumerate(messages):
-            message.on_acknowledged = lambda number=number: acknowledged.append(number)  # type: ignore[misc]  # as above
+            message.on_acknowledged = lambda number=number: acknowledged.append(number)
         assert await connection.wait_until_acknowledged(TIMEOUT_S)
         tunnel.dropped_direction = "to the server"
         connection.send(messages)
