@@ -331,7 +331,7 @@ class AnswerTooLongError(PeerError):
     """The agent sent more than `limit` characters of JSON in answer to one request. The answer was dropped."""
 
     def __init__(self, jid: str, limit: int) -> None:
-        problem = f"sent more than {limit:,} characters in answer to one request, which was taken back"
+        problem = f"sent more than {limit:,} characters in answer to one request, and the answer was dropped"
         super().__init__(jid, f"{problem}; let it send a link to the data instead")
         self.limit = limit
 
