@@ -28,6 +28,7 @@ CoReasonError
     ├── PeerUnavailableError     the server reports that there is no such agent online.
     ├── PeerRefusedError         the agent refuses to talk with us.
     ├── RequestTooLongError      the request is too long and was not sent.
+    ├── AnswerTooLongError       the agent sent too much in answer to one request.
     └── PeerFailedError          the agent replied with an error.
 """
 
@@ -329,6 +330,15 @@ class RequestTooLongError(PeerError):
         problem = f"was not sent the request, which has {size:,} bytes on the wire (limit: {limit:,})"
         super().__init__(jid, f"{problem}; send a link to the text instead")
         self.size = size
+        self.limit = limit
+
+
+class AnswerTooLongError(PeerError):
+    """The agent sent more than `limit` characters of JSON in answer to one request. The answer was dropped."""
+
+    def __init__(self, jid: str, limit: int) -> None:
+        problem = f"sent more than {limit:,} characters in answer to one request, and the answer was dropped"
+        super().__init__(jid, f"{problem}; let it send a link to the data instead")
         self.limit = limit
 
 

@@ -347,6 +347,8 @@ class ReplyEvent(NamedTuple):
     type: str
     event_id: str
     data: Mapping[str, Any]
+    characters: int = 0
+    """The length of the event as JSON; in a batch, of an average one."""
 
 
 class ReplyBatch(NamedTuple):

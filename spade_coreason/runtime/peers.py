@@ -6,6 +6,7 @@ An event belongs to a reply only if it comes from the JID that was asked, for a 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from uuid import UUID, uuid4
 
 from pydantic_core import to_json
 
+from ..concurrency import RateLimiter
 from ..contracts import AgentRequest
 from ..domain.access import TrustedAgents
 from ..domain.cards import AgentCard, Capability
@@ -36,6 +38,7 @@ from ..domain.messages import (
     RequestContext,
 )
 from ..exceptions import (
+    AnswerTooLongError,
     ConfigError,
     PeerError,
     PeerFailedError,
@@ -53,10 +56,17 @@ from .transport import OutboundMessage, Transport
 if TYPE_CHECKING:
     from .known_people import KnownPeople
 
+log = logging.getLogger(__name__)
+
 CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request", default=None)
 """The request whose turn runs in this task."""
 
+_MAX_ANSWER_CHARACTERS = 2 * MAX_JSON_CHARACTERS
+"""The most JSON in answer to one request, without the XML around it."""
 _MAX_BATCH_READERS = 10_000
+_MAX_BOUNCED = 64  # requests in one message
+_MAX_DROPPED_PER_MINUTE = 1000
+"""The dropped events of one peer that are not worth a warning: of asks that were cancelled or timed out, or sent twice."""
 _MAX_ROOTS = 10_000
 _MAX_STEP_JID = 150  # the name of a step has 200 characters at most
 _MAX_REPLY_CHARACTERS = 2**17
@@ -75,6 +85,18 @@ class _OpenRequest:
     fragments: dict[str, dict[int, str]] = field(default_factory=dict)
     fragment_characters: int = 0
     """The characters of all fragments in `fragments`."""
+    characters: int = 0
+    """The characters of all events, as JSON."""
+    is_too_long: bool = False
+
+    def fail_as_too_long(self, limit: int) -> None:
+        """Drop what has arrived, and all that follows. The caller gets `AnswerTooLongError`."""
+        self.is_too_long = True
+        self.fragments.clear()
+        self.seen_event_ids.clear()
+        while not self.arrivals.empty():
+            self.arrivals.get_nowait()
+        self.arrivals.put_nowait(AnswerTooLongError(self.jid, limit))
 
 
 class OpenRequests:
@@ -85,6 +107,8 @@ class OpenRequests:
         self._open: dict[tuple[str, str], _OpenRequest] = {}
         self._batch_readers: set[str] = set()
         """The peers (bare JIDs) that read batches, as their own batches show."""
+        self._dropped_limiter = RateLimiter(_MAX_DROPPED_PER_MINUTE)
+        self._warning_limiter = RateLimiter()
         self.dropped = 0
 
     @property
@@ -111,9 +135,14 @@ class OpenRequests:
 
     def receive(self, reply: ReplyEvent, *, is_in_batch: bool = False) -> None:
         """Receive an event of a reply; drop it if it is no reply to an open request, or a duplicate."""
-        request = self._open.get((reply.request_id, _normalise_jid(reply.sender)))
-        if request is None or reply.event_id in request.seen_event_ids:
-            self.dropped += 1
+        sender = _normalise_jid(reply.sender)
+        request = self._open.get((reply.request_id, sender))
+        if request is None or request.is_too_long or reply.event_id in request.seen_event_ids:
+            self._drop(sender)
+            return
+        request.characters += reply.characters
+        if request.characters > _MAX_ANSWER_CHARACTERS:
+            request.fail_as_too_long(_MAX_ANSWER_CHARACTERS)
             return
         request.seen_event_ids.add(reply.event_id)
         if is_in_batch and request.jid not in self._batch_readers:
@@ -130,12 +159,20 @@ class OpenRequests:
     def receive_bounce(self, bounce: Bounce) -> None:
         """Receive the bounce of a request, or of several in one message: their peer is unavailable."""
         problem = f"is not available: {bounce.text or bounce.condition.replace('-', ' ')}"
-        for request_id in bounce.stanza_id.split(" "):
-            request = self._open.get((request_id, _normalise_jid(bounce.sender)))
+        sender = _normalise_jid(bounce.sender)
+        for request_id in bounce.stanza_id.split(" ", _MAX_BOUNCED)[:_MAX_BOUNCED]:
+            request = self._open.get((request_id, sender))
             if request is None:
-                self.dropped += 1
+                self._drop(sender)
             else:
                 request.arrivals.put_nowait(PeerUnavailableError(request.jid, problem))
+
+    def _drop(self, sender: str) -> None:
+        """Count a message that answers no open request. Name the sender if it floods us with them."""
+        self.dropped += 1
+        if not self._dropped_limiter.allow(sender) and self._warning_limiter.allow(sender):
+            text = "%s sent more than %d events within a minute that answer no open request, or came twice; they are dropped"
+            log.warning(text, sender, _MAX_DROPPED_PER_MINUTE)
 
     @contextmanager
     def _register(self, request_id: str, jid: str) -> Iterator[_OpenRequest]:
@@ -151,8 +188,8 @@ class OpenRequests:
     async def events(self, jid: str, request_id: str, timeout_s: float, send: Callable[[], object]) -> AsyncIterator[PeerEvent]:
         """Call `send`, and yield the events of the reply as they arrive, including the last one.
 
-        Raises `PeerTimeoutError` after `timeout_s` without a complete reply, `PeerUnavailableError`, `PeerRefusedError` or
-        `PeerFailedError`. `ValueError` if a request with this id to this JID is open already.
+        Raises `PeerTimeoutError` after `timeout_s` without a complete reply, `PeerUnavailableError`, `PeerRefusedError`,
+        `AnswerTooLongError` or `PeerFailedError`. `ValueError` if a request with this id to this JID is open already.
         """
         with self._register(request_id, jid) as request:
             send()
@@ -187,8 +224,7 @@ def _assemble_fragments(request: _OpenRequest, fragment: ReplyEvent) -> ReplyEve
     if not isinstance(event_id, str) or not isinstance(index, int) or not isinstance(chunk, str):
         return None
     if request.fragment_characters + len(chunk) > MAX_JSON_CHARACTERS:
-        request.fragments.clear()  # of events that cannot become complete any more
-        request.fragment_characters = 0
+        request.fail_as_too_long(MAX_JSON_CHARACTERS)  # without one of its events the answer would be another one
         return None
     parts = request.fragments.setdefault(event_id, {})
     request.fragment_characters += len(chunk) - len(parts.get(index, ""))
@@ -355,8 +391,9 @@ class Peers:
         it is sent again after a bounce or a refusal. With `separate`, it gets a conversation of its own at the peer, beside
         those of other requests. Otherwise the requests of one conversation here form one there, and are answered in order.
 
-        Raises `PeerTimeoutError`, `PeerUnavailableError`, `PeerRefusedError`, `PeerFailedError` or `RequestTooLongError`.
-        Each names the peer. A request to the agent itself is a plain `PeerError`, before anything is sent.
+        Raises `PeerTimeoutError`, `PeerUnavailableError`, `PeerRefusedError`, `PeerFailedError`,
+        `AnswerTooLongError` or `RequestTooLongError`. Each names the peer. A request to the agent itself is a plain
+        `PeerError`, before anything is sent.
         """
         child, step = await self._begin_step(jid, request)
         if step is not None and step.is_finished:
@@ -471,7 +508,7 @@ class Peers:
         try:
             async for event in self._requests.events(jid, str(child.request_id), timeout, lambda: send([message])):
                 yield event
-        except (asyncio.CancelledError, PeerTimeoutError):
+        except (asyncio.CancelledError, PeerTimeoutError, AnswerTooLongError):
             if not self._is_stopping():
                 send([self._transport.encode_retraction(jid, str(child.request_id))])  # so that the peer stops its turn
             raise

@@ -356,6 +356,7 @@ class Runner:
         if refusal is not None:
             refusal.when_recorded(partial(self._outbox.send_problem, incoming, refusal.problem))
             if self.flood_limit.record_refusal(incoming):
+                log.warning("%s: ignores %s for a minute: it had to refuse too many of its requests", self.jid, sender)
                 self._outbox.send(self._outbox.encode(incoming, uuid4(), FloodLimit.make_notice()))
             return None
         if incoming.replaces is not None:

@@ -142,8 +142,8 @@ class AgentClient:
         the conversation. Wait at most `timeout` seconds. Several requests may run at once. With `thoughts`, the events of the
         answer include those of the agent.
 
-        Raise PeerTimeoutError, PeerUnavailableError, PeerRefusedError, PeerFailedError or RequestTooLongError. Each names
-        the agent.
+        Raise PeerTimeoutError, PeerUnavailableError, PeerRefusedError, PeerFailedError, AnswerTooLongError or
+        RequestTooLongError. Each names the agent.
         """
         events = self.stream(jid, request, thread=thread, timeout=timeout, thoughts=thoughts)
         return collect_answer(jid, [event async for event in events])

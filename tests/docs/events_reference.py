@@ -26,7 +26,14 @@ from spade_coreason.domain.messages import (
     TextEmitted,
     TurnEvent,
 )
-from spade_coreason.xmpp.codec import JSON_NAMESPACE, CloudEventEncoder, decode, request_stanza
+from spade_coreason.xmpp.codec import (
+    JSON_NAMESPACE,
+    CloudEventEncoder,
+    build_batch,
+    decode,
+    read_batch_part,
+    request_stanza,
+)
 
 _AGENT = "weather@example.org"
 _PROGRAM = "planner@example.org/desk"
@@ -37,6 +44,7 @@ _SESSION_ID = UUID("0f0e0d0c-0b0a-4908-8706-050403020100")
 _KEY = UUID("3d1f8ac2-2b1e-5e53-9f8c-6a6c1c0f7a10")
 _BLOCK_ID = UUID("3d1f8ac2-2b1e-5e53-9f8c-6a6c1c0f7a12")
 _STREAM_ID = "3d1f8ac2-2b1e-5e53-9f8c-6a6c1c0f7a13"
+_BATCH_CONTEXT = RequestContext(accepts_batches=True)
 _CONVERSATION = "planner@example.org_weather@example.org"
 
 EVENTS: list[tuple[str, TurnEvent]] = [
@@ -127,6 +135,28 @@ def to_markdown() -> str:
 def request_markdown() -> str:
     """Return the request for docs/reference/events.md."""
     return _json(read_event(request_example()))
+
+
+def batch_markdown() -> str:
+    """Return a message with two requests, for docs/reference/events.md. The events are shortened."""
+    stanzas = [
+        request_stanza(
+            _AGENT,
+            {},
+            source=f"xmpp:{_PROGRAM}",
+            thread=thread,
+            stanza_id=stanza_id,
+            context=_BATCH_CONTEXT,
+            reads_batches=True,
+        )
+        for stanza_id, thread in (("request-1", _THREAD), ("request-2", "trip-2"))
+    ]
+    batch = build_batch(_AGENT, [part for stanza in stanzas if (part := read_batch_part(stanza)) is not None])
+    opening, container, rest = batch.partition(f"<json xmlns='{JSON_NAMESPACE}'>[")
+    events = json.loads(fromstring(batch)[0].text or "")
+    shown = [json.dumps({name: event[name] for name in ("type", "id", "thread")})[:-1] + ", …}" for event in events]
+    end = rest[rest.rindex("]</json>") :].removesuffix("</message>")
+    return "\n".join(["```text", opening, f"  {container}", "    " + ",\n    ".join(shown), f"  {end}", "</message>", "```"])
 
 
 def stanza_markdown() -> str:

@@ -18,6 +18,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": cli_reference.to_markdown,
     "global options": cli_reference.global_options,
     "request": events_reference.request_markdown,
+    "batch": events_reference.batch_markdown,
     "stanza": events_reference.stanza_markdown,
     "events": events_reference.to_markdown,
     "fragment": events_reference.fragment_markdown,

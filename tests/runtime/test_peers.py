@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
 
 from spade_coreason import PeerError
-from spade_coreason.domain.messages import Bounce, ReplyEvent
-from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
+from spade_coreason.domain.messages import Bounce, ReplyBatch, ReplyEvent
+from spade_coreason.exceptions import (
+    AnswerTooLongError,
+    PeerFailedError,
+    PeerRefusedError,
+    PeerTimeoutError,
+    PeerUnavailableError,
+)
 from spade_coreason.runtime.peer_answers import PeerEvent
 from spade_coreason.runtime.peers import OpenRequests
 from tests.support.peer_replies import (
@@ -191,3 +198,86 @@ async def test_a_bounce_of_another_peer_or_request_ends_nothing(bounce: Bounce) 
     requests = OpenRequests()
     assert texts(await collect_events(requests, bounce, markdown_reply("true"), completed_reply())) == ["true"]
     assert requests.dropped == 1
+
+
+@pytest.mark.parametrize("ids", ["r s", "s r", "r s unknown", "r r s"])
+async def test_the_bounce_of_a_batch_fails_each_ask_in_it_and_no_other(ids: str) -> None:
+    requests = OpenRequests()
+
+    async def ask(request_id: str) -> str:
+        try:
+            events = [event async for event in requests.events(PEER, request_id, 5, lambda: None)]
+        except PeerUnavailableError as error:
+            return str(error)
+        return str(texts(events))
+
+    asks = [asyncio.create_task(ask(request_id)) for request_id in ("r", "s", "t")]
+    await asyncio.sleep(0)
+    requests.receive_bounce(Bounce(OTHER, ids, "gone", ""))
+    assert requests.dropped == len(ids.split())
+    requests.receive_bounce(Bounce(PEER, ids, "recipient-unavailable", ""))
+    deliver(requests, markdown_reply("here", request_id="t"), completed_reply(request_id="t"))
+    problem = f"{PEER} is not available: recipient unavailable"
+    assert await asyncio.gather(*asks) == [problem, problem, "['here']"]
+
+
+async def test_a_bounce_names_64_requests_at_most() -> None:
+    requests = OpenRequests()
+    requests.receive_bounce(Bounce(PEER, "a " * 100_000, "gone", ""))
+    assert requests.dropped == 64
+
+
+# Too much
+
+_MIB = 2**20
+
+
+async def test_an_answer_of_fifty_megabytes_ends_its_ask_with_the_name_of_the_peer_and_no_other_ask() -> None:
+    requests = OpenRequests()
+
+    async def listen(request_id: str) -> list[PeerEvent]:
+        return [event async for event in requests.events(PEER, request_id, 5, lambda: None)]
+
+    long, short = asyncio.create_task(listen("long")), asyncio.create_task(listen("short"))
+    await asyncio.sleep(0)
+    chunks = [chunk_reply(number, "x")._replace(request_id="long", characters=_MIB) for number in range(50)]
+    deliver(requests, *chunks, completed_reply(request_id="long"))
+    [opened] = [opened for (request_id, _), opened in requests._open.items() if request_id == "long"]
+    assert (opened.arrivals.qsize(), opened.seen_event_ids, opened.fragments) == (1, set(), {})
+    assert requests.dropped == 50 - 33 + 1
+    with pytest.raises(AnswerTooLongError, match=f"{PEER} sent more than 33,554,432 characters in answer to one request"):
+        await long
+    deliver(requests, markdown_reply("here", request_id="short"), completed_reply(request_id="short"))
+    assert texts(await short) == ["here"]
+    assert requests.open_count == 0
+
+
+async def test_a_peer_that_floods_us_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    requests = OpenRequests()
+    with caplog.at_level(logging.WARNING):
+        deliver(requests, *[markdown_reply("x") for _ in range(1000)], *[markdown_reply("x", sender=OTHER)] * 10)
+        assert caplog.messages == []
+        deliver(requests, *[markdown_reply("x") for _ in range(1000)])
+    assert caplog.messages == [
+        f"{PEER} sent more than 1000 events within a minute that answer no open request, or came twice; they are dropped"
+    ]
+    assert requests.dropped == 2010
+
+
+# Batches
+
+
+async def test_a_peer_reads_batches_if_one_of_its_batches_answers_an_open_request() -> None:
+    requests = OpenRequests()
+    requests.route(ReplyBatch((markdown_reply("of no request"),)))
+    assert not requests.reads_batches(PEER)
+
+    def answer() -> None:
+        requests.route(ReplyBatch((markdown_reply("forged", sender=OTHER), completed_reply(sender=OTHER))))
+        requests.route(markdown_reply("alone"))
+        assert not requests.reads_batches(PEER)
+        requests.route(ReplyBatch((markdown_reply("together"), completed_reply())))
+
+    events = [event async for event in requests.events(PEER, "r", 5, answer)]
+    assert texts(events) == ["alone", "together"]
+    assert [requests.reads_batches(jid) for jid in (PEER, f"{PEER}/agent", PEER.upper(), OTHER)] == [True, True, True, False]

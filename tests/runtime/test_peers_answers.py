@@ -10,6 +10,7 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from spade_coreason.domain.messages import ReplyEvent
+from spade_coreason.exceptions import AnswerTooLongError
 from spade_coreason.runtime.peer_answers import collect_answer
 from spade_coreason.runtime.peers import OpenRequests
 from spade_coreason.xmpp.codec.cloud_events import EventWriter
@@ -99,10 +100,10 @@ def long_fragments(count: int) -> list[ReplyEvent]:
     ]
 
 
-async def test_fragments_that_never_end_are_dropped_and_later_events_arrive() -> None:
+async def test_fragments_that_never_end_fail_the_ask_and_those_that_end_do_not() -> None:
     twelve, endless = long_fragments(12), long_fragments(60)[:8]
-    events = await collect_events(OpenRequests(), *twelve[:-1], *endless, twelve[-1], *fragments(), completed_reply())
-    assert texts(events) == [LONG]
+    with pytest.raises(AnswerTooLongError, match=f"{PEER} sent more than 16,777,216 characters"):
+        await collect_events(OpenRequests(), *twelve[:-1], *endless, twelve[-1], completed_reply())
     events = await collect_events(OpenRequests(), *endless[:4], *twelve, *fragments(), completed_reply())
     assert list(map(len, texts(events))) == [12 * 2**20 - 100, len(LONG)]
 

@@ -7,6 +7,7 @@ import ctypes
 import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +16,7 @@ import pytest
 
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
+from spade_coreason.exceptions import StoreError
 from spade_coreason.storage.database import Commit, Database
 from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
@@ -248,3 +250,38 @@ async def test_an_agent_that_starts_again_finds_only_its_open_requests(repositor
     again.inbox.close(rows[4])
     assert [one.inbox_row for one in await repository.inbox.load_pending()] == [rows[0], rows[2], rows[5]]
     assert await AgentRepository(database, "notes@localhost").inbox.load_pending() == []
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
+@pytest.mark.parametrize("failing", [(), (1,), (2, 0), (0, 1, 2)], ids=str)
+def test_joined_commits_are_done_when_the_last_one_is(order: tuple[int, ...], failing: tuple[int, ...]) -> None:
+    commits: list[Commit[bool]] = [Commit() for _ in range(3)]
+    joined, called = Commit.join(commits), list[Any]()
+    joined.on_stored(called.append)
+    joined.on_failed(lambda error: called.append(str(error)))
+    for number in order:
+        assert (joined.is_done, called) == (False, [])
+        commits[number].resolve(StoreError(f"{number}") if number in failing else False)
+    assert joined.is_done
+    assert called == [str(min(failing)) if failing else True]
+
+
+@pytest.mark.parametrize("outcomes", [(True,), (True, True), (StoreError("full"), True), (True, StoreError("full"))], ids=str)
+@pytest.mark.parametrize("finished", [0, 1, 2])
+def test_commits_that_are_done_before_they_are_joined_count(outcomes: tuple[Any, ...], finished: int) -> None:
+    commits: list[Commit[bool]] = [Commit() for _ in outcomes]
+    for commit, outcome in list(zip(commits, outcomes, strict=True))[:finished]:
+        commit.resolve(outcome)
+    joined = Commit.join(commits)
+    assert joined.is_done is (finished >= len(commits))
+    for commit, outcome in list(zip(commits, outcomes, strict=True))[finished:]:
+        commit.resolve(outcome)
+    assert joined.is_stored is all(outcome is True for outcome in outcomes)
+    assert joined.error == next((outcome for outcome in outcomes if outcome is not True), None)
+
+
+def test_a_commit_that_is_joined_with_itself_counts_each_time() -> None:
+    commit: Commit[bool] = Commit()
+    joined = Commit.join([commit, commit])
+    commit.resolve(True)
+    assert joined.is_stored

@@ -66,6 +66,19 @@ MESSAGES = [
         {"type": "ai.coreason.request", "hops": 3, "data": {"payload": {"query": "/help"}, "metadata": {"command": True}}}
     ),
     container({"type": "ai.coreason.block.markdown", "requestid": "r", "id": "e", "data": {"content": "x"}}),
+    container(
+        [
+            {"type": "ai.coreason.request", "id": "e", "thread": "t", "data": {"payload": {"query": "hi"}}},
+            {"type": "ai.coreason.request", "id": "f", "hops": 3, "data": {"payload": {}, "request_id": REQUEST_ID}},
+        ]
+    ),
+    container(
+        [
+            {"type": "ai.coreason.block.markdown", "requestid": "r", "id": "e", "data": {"content": "x"}},
+            {"type": "ai.coreason.request.completed", "requestid": "r", "id": "f", "data": {"state": "active"}},
+        ]
+    )
+    + "<answer xmlns='urn:spade-coreason:answer:0'/>",
     body("hi") + container({"type": "org.example"}) + "<answer xmlns='urn:spade-coreason:answer:0'/>",
     "<retract xmlns='urn:xmpp:message-retract:1' id='7'/>" + body("retracted"),
     "<apply-to xmlns='urn:xmpp:fasten:0' id='7'><retract xmlns='urn:xmpp:message-retract:0'/></apply-to>",

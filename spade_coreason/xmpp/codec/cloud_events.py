@@ -187,8 +187,8 @@ def request_stanza(
         **_context_attributes(context),
         "data": request_json,
     }
-    if reads_batches and thread is not None:
-        event["thread"] = thread
+    if reads_batches and thread is not None and (sent_thread := clean(thread)):  # as `thread_element` sends it
+        event["thread"] = sent_thread
     text = escape_clean(_json_text([event] if reads_batches else event))
     return (
         f"<message to='{escape_attribute(to)}' id='{escape_attribute(stanza_id)}'>"
@@ -241,7 +241,7 @@ def read_container(
     if isinstance(event, list):
         if not is_answer and _is_request(event):
             return _read_requests(event, sender, stanza_id, thread, time.time() if sent_at is None else sent_at)
-        if (batch := _read_batch(event, sender)) is not None:
+        if (batch := _read_batch(event, sender, len(text))) is not None:
             return batch
     kind = event.get("type") if isinstance(event, dict) else None
     if not isinstance(event, dict) or not isinstance(kind, str) or not kind.startswith(TYPE_PREFIX):
@@ -249,16 +249,18 @@ def read_container(
             return FOREIGN_CONTAINER
         return MalformedRequest(sender, stanza_id, thread, "the JSON container holds no CloudEvent of a request")
     if kind != REQUEST_TYPE:
-        return _read_reply_event(event, sender)
+        return _read_reply_event(event, sender, len(text))
     if is_answer:
         return None
     context = _read_context(event, time.time() if sent_at is None else sent_at)
     return _read_request(event.get("data"), text, sender, stanza_id, thread, context)
 
 
-def _read_batch(events: list[Any], sender: str) -> ReplyBatch | None:
+def _read_batch(events: list[Any], sender: str, characters: int) -> ReplyBatch | None:
     """Read several events of replies (the JSON batch format of CloudEvents). None if there is none."""
-    replies = [reply for event in events if isinstance(event, dict) and (reply := _read_reply_event(event, sender)) is not None]
+    each = math.ceil(characters / max(1, len(events)))
+    objects = [event for event in events if isinstance(event, dict)]
+    replies = [reply for event in objects if (reply := _read_reply_event(event, sender, each)) is not None]
     return ReplyBatch(tuple(replies)) if replies else None
 
 
@@ -279,7 +281,7 @@ def _read_requests(events: list[Any], sender: str, stanza_id: str, thread: str |
         own_thread = event.pop("thread", thread)
         own_id = event.get("id")
         if not _is_id(own_id) or not (own_thread is None or _is_id(own_thread)):
-            problem = f"an id or a thread must be a text of 1 to {MAX_ID_CHARACTERS} characters"
+            problem = f"an id or a thread is not a text of 1 to {MAX_ID_CHARACTERS} characters that XML allows"
             requests.append(MalformedRequest(sender, stanza_id, thread, problem))
             continue
         context, text = _read_context(event, sent_at), _json_text(event)  # the text of the event without a batch
@@ -288,17 +290,18 @@ def _read_requests(events: list[Any], sender: str, stanza_id: str, thread: str |
 
 
 def _is_id(value: Any) -> TypeGuard[str]:
-    return isinstance(value, str) and 0 < len(value) <= MAX_ID_CHARACTERS
+    # JSON can have characters that XML cannot: no reply could repeat them, and PostgreSQL does not store each of them.
+    return isinstance(value, str) and 0 < len(value) <= MAX_ID_CHARACTERS and clean(value) == value
 
 
-def _read_reply_event(event: Mapping[str, Any], sender: str) -> ReplyEvent | None:
+def _read_reply_event(event: Mapping[str, Any], sender: str, characters: int) -> ReplyEvent | None:
     """Read an event of a reply. None for another event, or one that is malformed."""
     kind, request_id, data = event.get("type"), event.get("requestid"), event.get("data")
     if not isinstance(kind, str) or not kind.startswith(TYPE_PREFIX) or kind == REQUEST_TYPE:
         return None
     if not isinstance(request_id, str) or not isinstance(data, dict):
         return None
-    return ReplyEvent(sender, request_id, kind.removeprefix(TYPE_PREFIX), str(event.get("id")), data)
+    return ReplyEvent(sender, request_id, kind.removeprefix(TYPE_PREFIX), str(event.get("id")), data, characters)
 
 
 def _context_attributes(context: RequestContext) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...domain.jid import bare_jid
 from ...runtime import OutboundMessage
 from ..codec import BatchPart, build_batch, read_batch_part
 
@@ -35,10 +36,13 @@ class _OpenBatch:
         self._bytes = 0
 
     def add(self, message: OutboundMessage, part: BatchPart) -> bool:
-        """Add a message. Return False if there is no room for it, or if it is of the other kind."""
+        """Add a message. Return False if there is no room for it, or if it is of the other kind or for another resource."""
         size = len(message.content.encode())
         if self._parts and (
-            len(self._parts) == _MAX_MESSAGES or self._bytes + size > _MAX_BYTES or self._parts[0].is_reply is not part.is_reply
+            len(self._parts) == _MAX_MESSAGES
+            or self._bytes + size > _MAX_BYTES
+            or self._parts[0].is_reply is not part.is_reply
+            or self._messages[0].recipient != message.recipient
         ):
             return False
         self._messages.append(message)
@@ -52,18 +56,18 @@ class _OpenBatch:
 
 
 def build_batches(messages: Sequence[OutboundMessage]) -> list[OutboundMessage]:
-    """Make batches of the messages that may be in one, and keep the others. Those to one recipient keep their order."""
+    """Make batches of the messages that may be in one, and keep the others. Those to one bare JID keep their order."""
     sent: list[OutboundMessage | _OpenBatch] = []
     open_batches: dict[str, _OpenBatch] = {}
     for message in messages:
-        part = _read_part(message)
+        part, recipient = _read_part(message), bare_jid(message.recipient)
         if part is None:
-            open_batches.pop(message.recipient, None)  # what follows must stay behind it
+            open_batches.pop(recipient, None)  # what follows must stay behind it
             sent.append(message)
             continue
-        batch = open_batches.get(message.recipient)
+        batch = open_batches.get(recipient)
         if batch is None or not batch.add(message, part):
-            batch = open_batches[message.recipient] = _OpenBatch()
+            batch = open_batches[recipient] = _OpenBatch()
             batch.add(message, part)
             sent.append(batch)
     return [entry.close() if isinstance(entry, _OpenBatch) else entry for entry in sent]

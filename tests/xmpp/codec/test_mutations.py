@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 from xml.etree.ElementTree import Element, fromstring, tostring
 
 from hypothesis import given, strategies as st
+from pydantic_core import to_json
 from slixmpp.plugins.xep_0030 import DiscoInfo
 
 from spade_coreason.domain.adhoc import CommandCall, CommandProblem
@@ -19,7 +21,9 @@ from spade_coreason.domain.messages import (
     InboundRequest,
     MalformedRequest,
     Reaction,
+    ReplyBatch,
     ReplyEvent,
+    RequestBatch,
     Retraction,
     TextEmitted,
 )
@@ -61,22 +65,29 @@ def check_request(request: InboundRequest) -> None:
         assert fromstring(sent).get("to"), sent
 
 
+def check_malformed(malformed: MalformedRequest) -> None:
+    """Check that the sender of a malformed request can be told so."""
+    for sent in TRANSPORT.encode_malformed_reply(malformed):
+        assert fromstring(sent.content).get("to") == malformed.sender
+
+
 @bounded
 @given(mutated())
 def test_any_message_is_decoded(stanza: Element) -> None:
     before = tostring(stanza)
     for in_room in (False, True):
         decoded = decode(stanza, in_room=in_room)
-        assert isinstance(decoded, InboundRequest | ReplyEvent | Bounce | MalformedRequest | Retraction | Reaction | None)
+        kinds = ReplyEvent | ReplyBatch | Bounce | MalformedRequest | Retraction | Reaction | None
+        assert isinstance(decoded, InboundRequest | RequestBatch | kinds)
         if stanza.get("type") in ("error", "headline", "groupchat") or not stanza.get("from"):
             assert isinstance(decoded, Bounce | None)
         if stanza.find(MARKER_TAG) is not None:
-            assert not isinstance(decoded, InboundRequest | MalformedRequest)
-        if isinstance(decoded, InboundRequest):
-            check_request(decoded)
-        elif isinstance(decoded, MalformedRequest):
-            for sent in TRANSPORT.encode_malformed_reply(decoded):
-                assert fromstring(sent.content).get("to") == decoded.sender
+            assert not isinstance(decoded, InboundRequest | RequestBatch | MalformedRequest)
+        for one in decoded.requests if isinstance(decoded, RequestBatch) else (decoded,):
+            if isinstance(one, InboundRequest):
+                check_request(one)
+            elif isinstance(one, MalformedRequest):
+                check_malformed(one)
     assert tostring(stanza) == before
     assert all(is_link(attachment["url"]) for attachment in read_attachments(stanza))
 
@@ -146,6 +157,30 @@ def test_any_json_is_a_request_a_reply_or_malformed(data: dict[str, Any], event:
             assert isinstance(content, str) or (decoded.capabilities is None) is (capabilities is None)
         else:
             assert isinstance(decoded, ReplyEvent | MalformedRequest | None)
+
+
+ENTRY = {"type": "ai.coreason.request", "id": "e", "thread": "t", "hops": 1, "chain": "a@b", "remainingms": 7, "batch": True}
+
+
+@bounded
+@given(st.lists(st.tuples(json_objects(ENTRY), json_objects(DATA)) | json_values, min_size=1, max_size=4))
+def test_any_array_of_requests_is_read_as_each_request_alone(entries: list[Any]) -> None:
+    first = {"type": "ai.coreason.request", "id": "first", "thread": "t", "data": {"payload": {}}}
+    events = [first, *({**entry[0], "data": entry[1]} if isinstance(entry, tuple) else entry for entry in entries)]
+    decoded = decode(message(container(to_json(events).decode()), id="outer"))
+    assert isinstance(decoded, RequestBatch)
+    assert len(decoded.requests) == len(events)
+    for one, event in zip(decoded.requests, events, strict=True):
+        if isinstance(one, MalformedRequest):
+            check_malformed(one)
+            continue
+        check_request(one)
+        alone: dict[str, Any] = {name: value for name, value in event.items() if name != "thread"}
+        expected = decode(message(container(to_json(alone).decode()), id=one.stanza_id, thread=one.thread))
+        assert isinstance(expected, InboundRequest)
+        assert (one.stanza_id, one.thread) == (event["id"], event.get("thread"))
+        deadline = expected.context.deadline and one.context.deadline
+        assert one == replace(expected, context=expected.context._replace(deadline=deadline))
 
 
 BLOCK = {"id": REQUEST_ID, "content": "x", "data": {"a": 1}, "view_hint": "TABLE", "title": "t", "user_message": "u"}
