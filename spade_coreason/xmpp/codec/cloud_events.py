@@ -279,7 +279,7 @@ def _read_requests(events: list[Any], sender: str, stanza_id: str, thread: str |
         own_thread = event.pop("thread", thread)
         own_id = event.get("id")
         if not _is_id(own_id) or not (own_thread is None or _is_id(own_thread)):
-            problem = f"an id or a thread is no text of 1 to {MAX_ID_CHARACTERS} characters"
+            problem = f"an id or a thread must be a text of 1 to {MAX_ID_CHARACTERS} characters"
             requests.append(MalformedRequest(sender, stanza_id, thread, problem))
             continue
         context, text = _read_context(event, sent_at), _json_text(event)  # the text of the event without a batch
