@@ -48,7 +48,7 @@ from .transport import Transport, encode_reply
 log = logging.getLogger(__name__)
 
 _MAX_TOLD = 10_000
-_MAX_REPLIES_PER_MINUTE = 30  # replies to one sender whose JSON is no event
+_MAX_REPLIES_PER_MINUTE = 30  # replies to one sender whose JSON is no event, or who has no access
 
 
 ASKED_FOR_ACCESS = N_("You don't have access to me yet. I have asked my operator, and tell you when you may write to me.")
@@ -59,7 +59,7 @@ class InboundGateway:
 
     - Requests go to the runner.
     - Events and bounces go to the open request that they answer.
-    - Strangers are refused once.
+    - Strangers are refused: people once, programs each time.
     - The rest is dropped, and counted in `dropped`.
     """
 
@@ -173,9 +173,10 @@ class InboundGateway:
         stranger = bare_jid(incoming.sender)
         self.dropped["not admitted"] += 1
         is_asked = self.access_requests.ask_operators(stranger)
-        if self.access_requests.record_refusal(stranger):
-            return
-        log.info("%s: refused %s (access.allow)", self._runner.jid, stranger)
+        if not self.access_requests.record_refusal(stranger):
+            log.info("%s: refused %s (access.allow)", self._runner.jid, stranger)
+        elif incoming.channel != "program" or not self._rate_limiter.allow(stranger):
+            return  # people are told once; a program waits for a reply to each request
         with use_language(self.access_requests.languages.of_request(incoming)):
             text = translate(ASKED_FOR_ACCESS if is_asked else NO_ACCESS)
         refusal = Refused(text, ErrorCode.FORBIDDEN)

@@ -11,6 +11,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, PeerError, Peers, ResponseHandler, SessionHandle, agent
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
 from spade_coreason.runtime.peer_answers import collect_answer
+from tests.support.clock import LoopClock
 from tests.support.errors import ExpectedErrors
 from tests.support.peer_replies import OTHER, PEER
 from tests.support.wait import TIMEOUT_S
@@ -118,6 +119,24 @@ async def test_a_peer_that_fails_is_named_and_the_agent_continues(
         assert "secret" not in raised["text"]
         assert (await t.ask("nobody@localhost")).data[0]["data"]["type"] == "PeerUnavailableError"
         release.set()
+
+
+async def test_an_agent_without_access_is_refused_each_time_up_to_a_limit_per_minute() -> None:
+    stranger = "stranger@elsewhere.example"
+    async with AgentTester(witness) as t:
+        with LoopClock() as clock:
+            for _ in range(31):
+                with pytest.raises(PeerRefusedError, match="You don't have access to me yet"):
+                    await t.ask("let me in", user=stranger)
+            asking = asyncio.create_task(t.ask("let me in", user=stranger, timeout=60))
+            await t.delivered()
+            await clock.advance(61)
+            with pytest.raises(PeerTimeoutError):
+                await asking
+            with pytest.raises(PeerRefusedError):
+                await t.ask("let me in", user=stranger)
+        assert t.gateways[t.jid].dropped["not admitted"] == 33
+        assert await t.conversations() == []
 
 
 async def test_many_questions_at_once_get_each_its_own_answer() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 from xml.sax.saxutils import escape
 
 from spade_coreason import ResponseHandler, Session, SessionHandle
@@ -22,7 +22,7 @@ from spade_coreason.app.platform import Platform
 from spade_coreason.config.loader import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest, Interceptor
 from spade_coreason.contracts.base import utc_now
-from spade_coreason.domain.access import AccessPolicy
+from spade_coreason.domain.access import AccessPolicy, TrustedAgents
 from spade_coreason.domain.avatar import Avatar
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
@@ -99,6 +99,7 @@ class OnlineAgent:
     avatar: Avatar | None = None
     interceptors: Sequence[Interceptor] = ()
     local_exchange: LocalExchange | None = None
+    trusted_domains: Sequence[str] = ()
 
     database: Database = field(init=False)
     requests: OpenRequests = field(init=False)
@@ -142,7 +143,8 @@ class OnlineAgent:
             raise
 
     def _build(self, transport: Transport, upload: UploadFile) -> AgentRuntime:
-        parts = AgentParts(self.jid, self.database, transport, upload, clock=self.clock)
+        trusted_agents = TrustedAgents(domains=self.trusted_domains)
+        parts = AgentParts(self.jid, self.database, transport, upload, clock=self.clock, trusted_agents=trusted_agents)
         self.agent = self.make_agent(parts.peers)
         access = AccessPolicy(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
         return parts.build_runtime(
@@ -198,6 +200,7 @@ async def run_agent(
     avatar: Avatar | None = None,
     clock: Callable[[], datetime] = utc_now,
     local_exchange: LocalExchange | None = None,
+    trusted_domains: Sequence[str] = (),
 ) -> AsyncIterator[OnlineAgent]:
     """Run an agent on `server` with a fresh account. `agent` is the agent itself or a factory: `agent(peers)`.
 
@@ -210,6 +213,7 @@ async def run_agent(
     store_timings  The timings of its database.
     clock          The time of its conversations.
     local_exchange The agents with which it exchanges messages directly.
+    trusted_domains Domains whose agents are believed about the person behind a request, and are told that person.
     """
     make_agent: AgentFactory = (lambda peers: agent) if hasattr(agent, "assist") else agent
     account = await server.account(name)
@@ -218,7 +222,7 @@ async def run_agent(
         account, server, url, make_agent, policy, access, on_end, prepare, port, rooms, invited_by, admission or {}, clock
     )
     online_agent.timings, online_agent.store_timings, online_agent.avatar = timings, store_timings, avatar
-    online_agent.local_exchange = local_exchange
+    online_agent.local_exchange, online_agent.trusted_domains = local_exchange, trusted_domains
     await online_agent.start()
     try:
         yield online_agent
@@ -251,10 +255,19 @@ def endpoint_of(server: XmppServer, port: int | None = None) -> ServerEndpoint:
     return ServerEndpoint(server.host, port or server.port, ca_file=server.ca_file, timeout_s=TIMEOUT_S)
 
 
-class Tunnel:
-    """A network between an agent and its server that can fail: `async with Tunnel(server) as tunnel`."""
+class Address(Protocol):
+    """The address of a server, such as an `XmppServer`."""
 
-    def __init__(self, server: XmppServer) -> None:
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+
+
+class Tunnel:
+    """A network to a server that can fail: `async with Tunnel(server) as tunnel`."""
+
+    def __init__(self, server: Address) -> None:
         self._server = server
         self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
+from tests.support.servers.federation import federate, find_s2s_addresses
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
 
@@ -25,3 +26,12 @@ def upload_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         server = ejabberd_server.ejabberd(directory, max_upload_bytes=MAX_UPLOAD_BYTES)
     with server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[XmppServer, XmppServer]]:
+    """Two Prosody servers that federate: those of `WEST` and `EAST`."""
+    require("Prosody", prosody_server.installed())
+    west, east = federate(tmp_path_factory.mktemp("federation"), *find_s2s_addresses())
+    with west, east:
+        yield west, east

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
@@ -22,7 +24,7 @@ local_interfaces = {{ "127.0.0.1" }}
 use_ipv6 = false
 c2s_ports = {{ {c2s} }}
 c2s_direct_tls_ports = {{ }}
-s2s_ports = {{ }}
+s2s_ports = {{ {s2s_port} }}
 http_ports = {{ {http} }}
 http_interfaces = {{ "127.0.0.1" }}
 https_ports = {{ }}
@@ -38,7 +40,7 @@ c2s_require_encryption = true
 allow_registration = {allow_registration}
 log = {{ {{ levels = {{ min = "info" }}, to = "file", filename = "{directory}/prosody.log" }} }}
 ssl = {{ key = "{key}"; certificate = "{certificate}" }}
-modules_disabled = {{ "s2s"; {disabled} }}
+modules_disabled = {{ {disabled} }}
 modules_enabled = {{
   "disco"; "roster"; "saslauth"; "tls"; "carbons"; "pep"; "private"; "blocklist"; "vcard4"; "vcard_legacy"; "version";
   "time"; "ping"; "register"; "csi_simple"; "offline"; "websocket"; "posix"; "bookmarks"; "adhoc"; {modules}
@@ -61,10 +63,44 @@ Component "upload.{domain}" "http_file_share"
   http_file_share_daily_quota = {quota}
 """
 
+FEDERATION = """\
+s2s_secure_auth = true
+s2s_ssl = {{ cafile = "{federation.ca_file}" }}
+s2s_peer_ports = {{ {ports} }}
+smacks_s2s_resend = {resends}
+plugin_paths = {{ "{directory}" }}
+"""
+
+# Every other domain has no server, and no name is looked up in the DNS.
+PEER_PORTS_MODULE = """\
+module:set_global();
+local service = require "net.resolvers.service";
+local manual = require "net.resolvers.manual";
+local ports = module:get_option("s2s_peer_ports");
+function service.new(hostname, name, conn_type, extra)
+	local port = name == "xmpp-server" and ports[hostname];
+	return manual.new(port and { { "tcp4", "127.0.0.1", port, extra } } or {}, conn_type, extra);
+end
+"""
+
 CROWD = """\
 Component "{crowd.host}"
   component_secret = "{crowd.secret}"
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """The connections of a server to others (s2s). Certificates are verified in both directions."""
+
+    port: int
+    """The port for connections of other servers."""
+    peer_ports: Mapping[str, int]
+    """The port of each other domain. No further domain is reached."""
+    ca_file: Path
+    """The authorities of the other servers."""
+    resends: bool = False
+    """True to send unacknowledged messages again after a cut. Otherwise they bounce."""
 
 
 def installed() -> bool:
@@ -84,8 +120,10 @@ def prosody(
     offline: bool = True,
     crowd: ComponentEndpoint | None = None,
     allow_registration: bool = True,
+    domain: str = DOMAIN,
     other_domain: str = OTHER_DOMAIN,
     tuned: bool = False,
+    federation: Federation | None = None,
 ) -> XmppServer:
     """Prepare a server in `directory` without starting it: `with prosody(tmp_path) as server: …`. None is Prosody's default.
 
@@ -97,13 +135,18 @@ def prosody(
     offline             Store messages for accounts that are offline.
     crowd               A crowd that may connect.
     allow_registration  Accept in-band registration (XEP-0077).
+    domain              The domain that it serves.
     other_domain        A second domain that it serves.
     tuned               Has the settings for many messages of docs/how-to/prosody.md.
+    federation          Its connections to other servers.
     """
-    certificate = ensure_certificate(directory / "certs", (DOMAIN, other_domain, f"muc.{DOMAIN}"))
+    certificate = ensure_certificate(directory / "certs", (domain, other_domain, f"muc.{domain}"))
     (directory / "data").mkdir(parents=True, exist_ok=True)
     c2s, http = find_free_ports(2)
-    modules = [name for name, wanted in (("smacks", smacks), ("mam", archive)) if wanted]
+    if federation:
+        (directory / "mod_peer_ports.lua").write_text(PEER_PORTS_MODULE)
+    modules = [name for name, wanted in (("smacks", smacks), ("mam", archive), ("peer_ports", federation)) if wanted]
+    disabled = [name for name, wanted in (("s2s", federation), ("offline", offline)) if not wanted]
     settings = {
         "c2s_stanza_size_limit": stanza_bytes,
         "smacks_hibernation_time": hibernation_s,
@@ -125,12 +168,14 @@ def prosody(
             key=certificate.key,
             certificate=certificate.certificate,
             modules=" ".join(f'"{name}";' for name in modules),
-            disabled="" if offline else '"offline";',
-            options="\n".join(f"{key} = {value}" for key, value in settings.items() if value is not None),
-            domain=DOMAIN,
+            s2s_port=federation.port if federation else "",
+            disabled=" ".join(f'"{name}";' for name in disabled),
+            options="\n".join(f"{key} = {value}" for key, value in settings.items() if value is not None)
+            + (_federation_options(federation, directory) if federation else ""),
+            domain=domain,
             other_domain=other_domain,
             crowd=CROWD.format(crowd=crowd) if crowd else "",
-            uploads=UPLOADS.format(domain=DOMAIN, http=http, size=max_upload_bytes, quota=10 * max_upload_bytes)
+            uploads=UPLOADS.format(domain=domain, http=http, size=max_upload_bytes, quota=10 * max_upload_bytes)
             if max_upload_bytes
             else "",
             room_modules='modules_enabled = { "muc_mam" }' if archive else "",
@@ -143,4 +188,12 @@ def prosody(
         directory=directory,
         certificate=certificate,
         command=("prosody", "--config", str(configuration), "-F"),
+        domain=domain,
+    )
+
+
+def _federation_options(federation: Federation, directory: Path) -> str:
+    ports = " ".join(f'["{domain}"] = {port};' for domain, port in federation.peer_ports.items())
+    return "\n" + FEDERATION.format(
+        federation=federation, ports=ports, directory=directory, resends=str(federation.resends).lower()
     )
