@@ -106,7 +106,10 @@ def test_every_event_is_a_cloud_event_to_a_program(event: TurnEvent, kind: str, 
     written = event_of(stanza)
     assert written["type"] == f"ai.coreason.{kind}"
     assert data.items() <= written["data"].items()
-    assert decode(parse_stanza(stanza)) == ReplyEvent(AGENT, REQUEST_ID, kind, written["id"], written["data"])
+    decoded = decode(parse_stanza(stanza))
+    assert isinstance(decoded, ReplyEvent)
+    assert decoded == ReplyEvent(AGENT, REQUEST_ID, kind, written["id"], written["data"], decoded.characters)
+    assert decoded.characters == len(json.dumps(written, separators=(",", ":"), ensure_ascii=False))
 
 
 def test_events_travel_together_to_a_program_that_accepts_batches() -> None:
