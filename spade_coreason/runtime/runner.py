@@ -25,7 +25,7 @@ from ..domain.messages import Failed, InboundRequest, Refused, TextEmitted
 from ..domain.translation import LANGUAGE, translate, use_language
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
-from ..storage import AgentRepository, Commit
+from ..storage import AgentRepository, Commit, PendingRequest
 from .access_requests import AccessRequests
 from .admission import MAX_HOPS, Admission, FloodLimit, decide_for_conversation, refusal_notice
 from .agent_control import PAUSED_NOTICE, AgentControl
@@ -240,29 +240,31 @@ class Runner:
             if pending_request.reply is not None:
                 self._outbox.add_unsent(pending_request.inbox_row, pending_request.reply)
             elif pending_request.request is not None:
-                self._recover_request(
-                    InboundRequest.from_json(pending_request.request),
-                    UUID(bytes=pending_request.key),
-                    pending_request.inbox_row,
-                )
+                self._recover_request(InboundRequest.from_json(pending_request.request), pending_request)
         for queued in early:
             self._mailboxes.put(queued, queued.incoming.owner)
 
-    def _recover_request(self, incoming: InboundRequest, key: UUID, inbox_row: int) -> None:
-        """Queue or refuse a request that was received and not finished before the restart (`Policy.on_restart`)."""
+    def _recover_request(self, incoming: InboundRequest, pending: PendingRequest) -> None:
+        """Queue or refuse a request that was received and not finished before the restart (`Policy.on_restart`).
+
+        A repeated request has a key that is not that of its content. It gets the answer to the request that it repeats.
+        """
+        key, inbox_row = UUID(bytes=pending.key), pending.inbox_row
         if self._crash_guard.has_failed(inbox_row):
             with use_language(self.languages.of_request(incoming)):
                 text = translate("This request has crashed me more than once, so I do not retry it. Please ask in another way.")
             failure = Failed(text, ErrorCode.INTERNAL, False)
             self._outbox.add_unsent(inbox_row, dump_reply(self._outbox.encode(incoming, key, failure)))
             return
-        stored = Commit.completed(True)
-        if self.policy.on_restart == "rerun" or self._mailboxes.is_paused:  # during a pause its turn had not begun
+        own_key, digest = identify(self.jid, incoming)
+        is_repeated = bool(pending.digest) and key != own_key
+        stored = Commit.completed(not is_repeated)
+        if is_repeated or self.policy.on_restart == "rerun" or self._mailboxes.is_paused:  # in a pause its turn had not begun
             for_agent, command, is_for_agent = self._parse_command(incoming)
             received_at_s = self.metrics.now()
             queued = QueuedRequest(
                 for_agent,
-                key,
+                own_key if is_repeated else key,
                 inbox_row,
                 stored,
                 received_at_s,
@@ -270,7 +272,7 @@ class Runner:
                 True,
                 command,
                 is_for_agent=is_for_agent,
-                digest=identify(self.jid, incoming)[1],
+                digest=digest,
             )
             self._mailboxes.put(queued, incoming.owner)
             return
@@ -495,13 +497,14 @@ class Runner:
         incoming, program_requests = queued.incoming, self._mailboxes.program_requests
         while (earlier := program_requests.get(queued.key)) is not None and earlier.stored is not queued.stored:
             if self._attach(earlier, incoming, queued.digest):
+                self.repository.inbox.close(queued.inbox_row)
                 return
             await earlier.wait_until_ended()
         stored = await self.repository.inbox.load_earlier(queued.key.bytes)
-        addresses = [incoming.sender, *(earlier.listeners if earlier is not None else ())]
-        for address in addresses:
-            channel = self._services.transport.open_reply(replace(incoming, sender=address), queued.key)
-            self._outbox.send(repeat_reply(stored, queued.digest, channel))
+        open_reply = self._services.transport.open_reply
+        for address in earlier.listeners if earlier is not None else ():
+            self._outbox.send(repeat_reply(stored, queued.digest, open_reply(replace(incoming, sender=address), queued.key)))
+        self._outbox.send_final(queued.inbox_row, repeat_reply(stored, queued.digest, open_reply(incoming, queued.key)))
 
     def _refuse_late(self, queued: QueuedRequest) -> bool:
         """Ask the interceptors about a request that looked like a duplicate and is none. Return True if they refuse it."""

@@ -40,6 +40,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "EarlierRequest",
             "InboxRecord",
             "MessageCount",
+            "PendingRequest",
             "StorageErasureReport",
             "StoredConversation",
             "StoredStep",

@@ -67,6 +67,7 @@ from .records import (
     EarlierRequest as EarlierRequest,
     InboxRecord as InboxRecord,
     MessageCount as MessageCount,
+    PendingRequest as PendingRequest,
     StorageErasureReport as StorageErasureReport,
     StoredConversation as StoredConversation,
     StoredStep as StoredStep,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import Connection, delete, insert, select
 
@@ -89,6 +90,7 @@ _DUPLICATE_MICROS = DUPLICATE_DAYS * 24 * 3600 * 1_000_000
 def insert_unless_duplicate(connection: Connection, values: tuple[Any, ...], key: bytes, key_index: KeyIndex) -> bool:
     """Store a request and return True, or return False if the inbox has a request with its `key` already.
 
+    A repeated request of a program (it has a digest) is stored too, under a key of its own, until it has been answered.
     A closed request that is older than seven days does not count; it is deleted. So is a program's request that ended without
     a turn: it was cancelled or refused, and begins anew. Run this inside a transaction of the writer: there all earlier
     requests are stored.
@@ -101,6 +103,9 @@ def insert_unless_duplicate(connection: Connection, values: tuple[Any, ...], key
         begins_anew = digest and earlier.state != RECEIVED and earlier.interaction == NO_TURN
         is_recent = earlier.received_at >= received_at - _DUPLICATE_MICROS
         if not begins_anew and (earlier.state != CLOSED or is_recent):
+            if digest:
+                repeated = {**dict(zip(RECEIVED_COLUMNS, values, strict=True)), "key": uuid4().bytes}
+                connection.execute(insert(inbox).values(repeated))
             return False
         connection.execute(delete(inbox).where(inbox.c.id == earlier.id))
     connection.execute(insert(inbox).values(dict(zip(RECEIVED_COLUMNS, values, strict=True))))

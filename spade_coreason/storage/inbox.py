@@ -197,12 +197,14 @@ class Inbox:
             return []
         in_range = inbox.c.id.between(min(self._open_rows), max(self._open_rows))
         query = (
-            select(inbox.c.id, inbox.c.key, inbox.c.request, inbox.c.answer, inbox.c.state)
+            select(inbox.c.id, inbox.c.key, inbox.c.request, inbox.c.answer, inbox.c.digest)
             .where(in_range, inbox.c.agent == self._agent, inbox.c.state < CLOSED)
             .order_by(inbox.c.id)
         )
         rows = await self._fetch_rows(query)
-        return [PendingRequest(r.id, r.key, r.request, r.answer) for r in rows if r.id in self._open_rows]
+        return [
+            PendingRequest(r.id, r.key, r.request, r.answer, r.digest or NO_DIGEST) for r in rows if r.id in self._open_rows
+        ]
 
     async def load_earlier(self, key: bytes) -> EarlierRequest | None:
         """Return the stored request with a key, or None. Its turn is None if there was none, or if it was deleted."""

@@ -123,12 +123,14 @@ class InboxRecord(NamedTuple):
 
 
 class PendingRequest(NamedTuple):
-    """A request that is not closed: received, or answered. `answer` is the reply of an answered one."""
+    """A request that is not closed: received, or answered. `reply` is that of an answered one."""
 
     inbox_row: int
     key: bytes
     request: str | None
     reply: str | None
+    digest: bytes
+    """The hash of what a program's request asks; empty for other requests."""
 
 
 class EarlierRequest(NamedTuple):

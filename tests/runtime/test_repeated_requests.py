@@ -212,6 +212,28 @@ async def test_a_repeated_request_is_answered_after_a_restart_in_the_middle_of_i
         assert slow.runs == 2  # the first run was interrupted
 
 
+@pytest.mark.parametrize("query", ["one", "another question with the same id"])
+async def test_a_repeated_request_that_waits_at_a_restart_gets_its_answer_after_it(query: str) -> None:
+    slow = Slow()
+    slow.may_go_on.set()
+    async with AgentTester(slow.build(), user=PROGRAM) as t:
+        request = ask_for("one")
+        await t.ask(request, thread="same")
+        slow.may_go_on.clear()
+        assert await next_chunk(t.stream(ask_for("ahead"), thread="same")) == "first, "
+        again = request.model_copy(update={"payload": {"query": query}})
+        waiting = asyncio.create_task(collect(t.stream(again, thread="same", user=f"{PROGRAM}/b")))
+        await t.delivered()
+        await t.restart(grace_s=0)
+        slow.may_go_on.set()
+        if query == "one":
+            assert (await waiting).text == "first, second"
+        else:
+            with pytest.raises(PeerRefusedError, match="used for another request"):
+                await waiting
+        assert slow.runs == 3  # the turn ahead was interrupted, and ran again
+
+
 async def test_a_request_that_was_taken_back_begins_anew() -> None:
     slow = Slow()
     async with AgentTester(slow.build(), user=PROGRAM) as t:
