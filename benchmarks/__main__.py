@@ -1,7 +1,7 @@
 """`python -m benchmarks`: what is hosted here beside others, in one run, as ratios.
 
-A hosted echo agent beside a bare slixmpp echo and a SPADE behaviour; the interaction memory beside spade_llm's; an agent
-with a language model beside a bare stream of the package `openai`; two agents that ask beside others.
+A hosted echo agent stands beside a bare slixmpp echo and a SPADE behaviour, and the interaction memory beside spade_llm's. An
+agent with a language model stands beside a bare stream of the package `openai`, and two agents that ask beside others.
 """
 
 from __future__ import annotations

@@ -139,6 +139,9 @@ def derive_part_id(key: UUID, number: int) -> UUID:
 # Ids and threads are echoed, and an escaped quote takes six times its size there. Real ones are never longer.
 MAX_ID_CHARACTERS = 1024
 
+MAX_BATCH_REQUESTS = 64
+"""The most requests in one message of a program."""
+
 PARENT_THREAD = "parent_thread"
 ROOT_SENDER = "root_sender"
 CHAIN = "chain"

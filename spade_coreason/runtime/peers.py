@@ -30,6 +30,7 @@ from ..domain.messages import (
     CHAIN,
     COMMAND_METADATA,
     DEADLINE,
+    MAX_BATCH_REQUESTS,
     ROOT_SENDER,
     Bounce,
     InboundMessage,
@@ -64,7 +65,6 @@ CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request",
 _MAX_ANSWER_CHARACTERS = 2 * MAX_JSON_CHARACTERS
 """The most JSON in answer to one request, without the XML around it."""
 _MAX_BATCH_READERS = 10_000
-_MAX_BOUNCED = 64  # requests in one message
 _MAX_DROPPED_PER_MINUTE = 1000
 """The dropped events of one peer that are not worth a warning: of asks that were cancelled or timed out, or sent twice."""
 _MAX_ROOTS = 10_000
@@ -160,7 +160,7 @@ class OpenRequests:
         """Receive the bounce of a request, or of several in one message: their peer is unavailable."""
         problem = f"is not available: {bounce.text or bounce.condition.replace('-', ' ')}"
         sender = _normalise_jid(bounce.sender)
-        for request_id in bounce.stanza_id.split(" ", _MAX_BOUNCED)[:_MAX_BOUNCED]:
+        for request_id in bounce.stanza_id.split(" ", MAX_BATCH_REQUESTS)[:MAX_BATCH_REQUESTS]:
             request = self._open.get((request_id, sender))
             if request is None:
                 self._drop(sender)

@@ -1,4 +1,4 @@
-"""Peers that answer what nobody asked, twice, never, with nonsense or without end: each harms its own ask at most."""
+"""Peers that answer what nobody asked, twice, never, with nonsense or without end. Each harms no ask but its own."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from ...domain.foreign_json import parse_foreign_json
 from ...domain.jid import bare_jid
 from ...domain.messages import (
     LINEAGE_FIELDS,
+    MAX_BATCH_REQUESTS,
     MAX_ID_CHARACTERS,
     NO_CONTEXT,
     RESERVED_METADATA,
@@ -213,7 +214,6 @@ def _json_text(value: Any) -> str:
 
 
 _MAX_JID_CHARACTERS = 3071  # RFC 7622, 3.1
-_MAX_REQUESTS = 64  # in one message
 _MAX_CHAIN = 64  # more agents than a request may pass through
 _MAX_NUMBER = 2**31  # an Integer of CloudEvents 1.0 has 32 bits
 FOREIGN_CONTAINER = MalformedRequest("", "", None, "a container of another application")
@@ -270,8 +270,8 @@ def _is_request(events: list[Any]) -> bool:
 
 def _read_requests(events: list[Any], sender: str, stanza_id: str, thread: str | None, sent_at: float) -> InboundMessage:
     """Read a batch of requests. The id of each event is that of its request, as the id of a message is."""
-    if len(events) > _MAX_REQUESTS:
-        return MalformedRequest(sender, stanza_id, thread, f"the JSON container holds more than {_MAX_REQUESTS} requests")
+    if len(events) > MAX_BATCH_REQUESTS:
+        return MalformedRequest(sender, stanza_id, thread, f"the JSON container holds more than {MAX_BATCH_REQUESTS} requests")
     requests: list[InboundRequest | MalformedRequest] = []
     for event in events:
         if not isinstance(event, dict) or event.get("type") != REQUEST_TYPE:

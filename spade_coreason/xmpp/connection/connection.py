@@ -348,7 +348,7 @@ class Connection:
         self._keepalive.start()
         self._send_queue.start_session(is_new)
         configure_socket(self.client.transport)
-        self.client.quick_ack = find_quick_ack(self.client.transport) if self.client.has_delays else None
+        self.client.quick_ack = find_quick_ack(self.client.transport) if self.client.uses_nagle else None
         self._on_session(is_new)
         self._send_queue.flush()
         if self._outcome is not None and not self._outcome.done():

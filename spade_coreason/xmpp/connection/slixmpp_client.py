@@ -67,10 +67,10 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         """The time of the last data from the server, by the clock of the event loop."""
         self.raw_handlers: dict[str, Callable[[Element], None]] = {}
         """Handlers by tag. They receive an element as it came in, instead of slixmpp's own handlers."""
-        self.has_delays = False
+        self.uses_nagle = False
         """True for a server that by default sends a small message only when the one before it is acknowledged (Nagle)."""
         self.quick_ack: Callable[[], object] | None = None
-        """A function that acknowledges received data at once, if the server `has_delays`."""
+        """A function that acknowledges received data at once, if the server `uses_nagle`."""
         self._reject = reject
         self._unhandled: deque[Element] = deque()
         """The stanzas that were read, and wait to be handled in the order in which they came."""
@@ -105,7 +105,7 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
 
     async def _handle_stream_features(self, features: Any) -> Any:
         software = features.xml.find(_CAPABILITIES)  # XEP-0115, 6.3
-        self.has_delays = software is not None and software.get("node") == _PROSODY
+        self.uses_nagle = software is not None and software.get("node") == _PROSODY
         return await super()._handle_stream_features(features)
 
     async def start_tls(self) -> bool:
