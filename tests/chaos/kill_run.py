@@ -13,7 +13,7 @@ import re
 import signal
 import sqlite3
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,10 +135,15 @@ async def _freeze_platform(scene: Scene) -> None:
 
 
 async def _kill_server(scene: Scene) -> None:
-    for asker in scene.askers:
-        asker.questions_at_kill.update(asker.unanswered)
+    _note_open_questions(scene.askers)
     await asyncio.to_thread(scene.server.kill)
+    _note_open_questions(scene.askers)  # those that were asked until it was dead
     await asyncio.to_thread(scene.server.start)
+
+
+def _note_open_questions(askers: Iterable[Asker]) -> None:
+    for asker in askers:
+        asker.questions_at_kill.update(asker.unanswered)
 
 
 async def _cut(scene: Scene) -> None:
