@@ -324,7 +324,14 @@ class Mailboxes:
 
     def _close_withdrawn(self, queued: QueuedRequest) -> None:
         self._inbox.close(queued.inbox_row)
-        self.program_requests.remove(queued.key)
+        self._end_program_request(queued)
+
+    def _end_program_request(self, queued: QueuedRequest) -> None:
+        """Forget a program's request, and close its repetitions, which had the same reply."""
+        repeated_rows = self.program_requests.remove(queued.key, queued.stored)
+        if not self.is_cancelling_turns:  # then it runs again after the next start, and answers them all
+            for inbox_row in repeated_rows:
+                self._inbox.close(inbox_row)
 
     async def _resolve_threads(self, sender: str) -> None:
         """Find the threads of the waiting requests of a sender, and enqueue each in its order."""
@@ -475,7 +482,7 @@ class Mailboxes:
                 elif isinstance(item, QueuedRequest):
                     await self._handler.handle(mailbox, item)
                     if item.digest and item.key not in self._keys_to_retry:
-                        self.program_requests.remove(item.key)
+                        self._end_program_request(item)
                 else:
                     await item.run()
         finally:

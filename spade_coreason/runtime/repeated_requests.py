@@ -7,6 +7,7 @@ seven days the same request runs once, however often it is sent.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from uuid import UUID
 
 from pydantic_core import from_json
@@ -51,7 +52,7 @@ def identify_message(agent: str, incoming: InboundRequest) -> UUID:
 class OpenProgramRequest:
     """A program's request from its arrival to the end of its turn, with the addresses that wait for the reply."""
 
-    __slots__ = ("_ended", "digest", "listeners", "output", "sender", "stored")
+    __slots__ = ("_ended", "digest", "listeners", "output", "repeated_rows", "sender", "stored")
 
     def __init__(self, sender: str, digest: bytes, stored: Commit[bool]) -> None:
         self.sender = sender
@@ -59,16 +60,21 @@ class OpenProgramRequest:
         self.stored = stored
         self.listeners: list[str] = []
         """The full JIDs that sent the request too."""
+        self.repeated_rows: list[int] = []
+        """The inbox rows of the repeated requests from these addresses. They stay open until the turn is stored."""
         self.output: TurnOutput | None = None
         """The output of its turn, once that has begun."""
         self._ended: asyncio.Event | None = None
+
+    def has_recipient(self, address: str) -> bool:
+        """Return True if an address (a full JID) gets the reply already."""
+        return address == self.sender or address in self.listeners
 
     def attach(self, address: str) -> bool:
         """Send the whole reply to an address (a full JID). Return False if the turn has said its last word already."""
         if self.output is not None and self.output.is_closed:
             return False
-        is_known = address == self.sender or address in self.listeners
-        if not is_known and len(self.listeners) < _MAX_LISTENERS:
+        if not self.has_recipient(address) and len(self.listeners) < _MAX_LISTENERS:
             self.listeners.append(address)
         if self.output is not None:
             self.output.repeat_to(address)
@@ -110,10 +116,17 @@ class OpenProgramRequests:
         """Return the request with a key, or None."""
         return self._open.get(key)
 
-    def remove(self, key: UUID) -> None:
-        """Remove a request whose turn has ended, or that was dropped."""
-        if (request := self._open.pop(key, None)) is not None:
-            request.end()
+    def remove(self, key: UUID, stored: Commit[bool]) -> Sequence[int]:
+        """Remove a request whose turn has ended, or that was dropped, and return the inbox rows of its repetitions.
+
+        A request with this key but another commit than `stored` stays: the caller's is a repetition of it.
+        """
+        request = self._open.get(key)
+        if request is None or request.stored is not stored:
+            return ()
+        del self._open[key]
+        request.end()
+        return request.repeated_rows
 
 
 def refuse_other_content() -> Refused:

@@ -352,8 +352,8 @@ class Runner:
         ):
             return Commit.completed(False)
         earlier = self._mailboxes.program_requests.get(key) if may_be_duplicate and digest else None
-        if earlier is not None and self._attach(earlier, incoming, digest):
-            return earlier.stored
+        if earlier is not None and (attached := self._attach_durably(earlier, incoming, key, digest)) is not None:
+            return attached
         refusal = self._admission.refuse(for_agent, is_for_agent=is_for_agent, may_be_duplicate=may_be_duplicate)
         if refusal is not None:
             refusal.when_recorded(partial(self._outbox.send_problem, incoming, refusal.problem))
@@ -482,6 +482,24 @@ class Runner:
         else:
             await turn.finish(final_event)
 
+    def _attach_durably(
+        self, earlier: OpenProgramRequest, incoming: InboundRequest, key: UUID, digest: bytes
+    ) -> Commit[bool] | None:
+        """Attach a repeated request, as `_attach`. Return its commit, or None if the answer is stored.
+
+        From another address it is stored: if the turn begins anew after a crash, this address gets the answer too.
+        """
+        is_other_address = earlier.digest == digest and not earlier.has_recipient(incoming.sender)
+        if not self._attach(earlier, incoming, digest):
+            return None
+        if not is_other_address:
+            return earlier.stored
+        inbox_row, stored, _ = self.repository.inbox.receive(
+            key.bytes, incoming.owner, incoming.to_json(), self._clock(), digest=digest, may_be_duplicate=True
+        )
+        earlier.repeated_rows.append(inbox_row)
+        return stored
+
     def _attach(self, earlier: OpenProgramRequest, incoming: InboundRequest, digest: bytes) -> bool:
         """Attach a repeated request to the one that is queued or runs. False if that has ended, so that its answer is stored.
 
@@ -497,7 +515,7 @@ class Runner:
         incoming, program_requests = queued.incoming, self._mailboxes.program_requests
         while (earlier := program_requests.get(queued.key)) is not None and earlier.stored is not queued.stored:
             if self._attach(earlier, incoming, queued.digest):
-                self.repository.inbox.close(queued.inbox_row)
+                earlier.repeated_rows.append(queued.inbox_row)
                 return
             await earlier.wait_until_ended()
         stored = await self.repository.inbox.load_earlier(queued.key.bytes)

@@ -20,7 +20,7 @@ from tests.support.clock import Clock
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import TIMEOUT_S
 
-PROGRAM = "program@localhost"
+AGENT, PROGRAM = "agent@localhost", "program@localhost"
 
 
 def ask_for(payload: Mapping[str, Any] | str = "one", **metadata: Any) -> AgentRequest:
@@ -210,6 +210,29 @@ async def test_a_repeated_request_is_answered_after_a_restart_in_the_middle_of_i
         assert (await second).text == "first, second"
         assert [event.data["chunk"] async for event in first if event.type == "stream.chunk"] == ["second"]
         assert slow.runs == 2  # the first run was interrupted
+
+
+@pytest.mark.parametrize("thread", [None, "another thread"])
+async def test_all_who_attached_to_a_turn_get_its_answer_after_a_restart_in_the_middle(thread: str | None) -> None:
+    slow = Slow()
+    async with AgentTester(slow.build(), user=PROGRAM) as t:
+        request = ask_for()
+        first = t.stream(request)
+        second = t.stream(request, user=f"{PROGRAM}/b", thread=thread)
+        assert await next_chunk(first) == "first, "
+        assert await next_chunk(second) == "first, "
+        await t.restart(grace_s=0)
+        third = t.stream(request, user=f"{PROGRAM}/c", thread=thread)
+        assert await next_chunk(third) == "first, "
+        slow.may_go_on.set()
+        for events in (first, second, third):
+            assert (await collect(events)).text.endswith("second")  # some have heard the first piece before
+        await t.settled()
+        assert slow.runs == 2
+        assert await t.runners[AGENT].repository.inbox.load_pending() == []
+        await t.restart()
+        assert (await t.ask(request, user=f"{PROGRAM}/d")).text == "first, second"
+        assert slow.runs == 2
 
 
 @pytest.mark.parametrize("query", ["one", "another question with the same id"])
