@@ -11,11 +11,14 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from xml.etree.ElementTree import Element, fromstring
 
 from ..domain.jid import bare_jid
 from ..runtime import OutboundMessage
+from .connection.batching import build_batches
 
 if TYPE_CHECKING:
     from ..storage import Commit
@@ -106,23 +109,30 @@ class LocalExchange:
         return True
 
     def _deliver(self) -> None:
-        """Deliver the messages that are on their way, in order."""
-        for _ in range(min(len(self._deliveries), _MAX_DELIVERIES)):
-            sender, receiver, message = self._deliveries.popleft()
+        """Deliver the messages that are on their way, in order. Those that the wire would carry as one are one here too."""
+        deliveries = self._deliveries
+        taken = [deliveries.popleft() for _ in range(min(len(deliveries), _MAX_DELIVERIES))]
+        for (sender, receiver), of_route in groupby(taken, key=itemgetter(0, 1)):
+            messages = [delivery.message for delivery in of_route]
             if not receiver.is_reachable:
-                sender.send_by_server([message])
+                sender.send_by_server(messages)
                 continue
-            self.delivered_count += 1
-            stanza = fromstring(f"{_OPENING}{message.content}{_END}")[0]  # a stanza has the namespace of its stream
-            stanza.set("from", sender.full_jid)
-            stored = receiver.receive_local(stanza)
-            if stored is None:
-                message.acknowledge()
-            else:
-                stored.on_stored(partial(_acknowledge, message))
-                stored.on_failed(partial(_send_by_server, sender, message))
-        if self._deliveries:
+            self.delivered_count += len(messages)
+            for message in build_batches(messages) if len(messages) > 1 else messages:
+                _deliver_message(sender, receiver, message)
+        if deliveries:
             asyncio.get_running_loop().call_soon(self._deliver)
+
+
+def _deliver_message(sender: LocalAgent, receiver: LocalAgent, message: OutboundMessage) -> None:
+    stanza = fromstring(f"{_OPENING}{message.content}{_END}")[0]  # a stanza has the namespace of its stream
+    stanza.set("from", sender.full_jid)
+    stored = receiver.receive_local(stanza)
+    if stored is None:
+        message.acknowledge()
+    else:
+        stored.on_stored(partial(_acknowledge, message))
+        stored.on_failed(partial(_send_by_server, sender, message))
 
 
 def _acknowledge(message: OutboundMessage, _: object) -> None:

@@ -220,6 +220,27 @@ async def test_a_single_turn_waits_for_no_round_of_the_loop(database_url: str) -
     await database.close()
 
 
+async def test_sixteen_ends_are_written_while_other_turns_still_run(database_url: str) -> None:
+    batch_sizes: list[int] = []
+
+    def record_batches(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
+        batch_sizes.append(len(batch))
+        write(batch)
+
+    database = await open_without_sync(database_url, record_batches)
+    repository = AgentRepository(database, "echo@localhost")
+    await receive(repository, 0)
+    batch_sizes.clear()
+    rows = [repository.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[0] for number in range(1, 41)]
+    ended = [finish(repository, row, lambda _: None) for row in rows[:15]]
+    assert batch_sizes == []
+    ended += [finish(repository, row, lambda _: None) for row in rows[15:]]
+    assert batch_sizes == [40 + 16]  # the others are written when the writer is free again
+    assert all(await asyncio.gather(*ended))
+    assert batch_sizes == [40 + 16, 24]
+    await database.close()
+
+
 async def test_reading_delays_no_write(repository: AgentRepository) -> None:
     for number in range(3):
         assert (await repository.load(["t"], "alice@localhost", 5)).conversations == {}

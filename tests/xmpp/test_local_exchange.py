@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+from xml.etree.ElementTree import Element
 
 import pytest
 
@@ -147,6 +148,28 @@ async def test_both_ways_give_the_same(
     assert results[0] == results[1]
     assert stored[0] == stored[1]
     assert direct.delivered_count > 0
+
+
+async def test_requests_of_one_moment_arrive_as_one_once_the_answerer_has_shown_that_it_reads_them(
+    prosody: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange, received = LocalExchange(), list[Element]()
+    async with run_pair(prosody, tmp_path, exchange) as pair:
+        jid, receive = pair.answerer.jid, pair.answerer.host.receive_local
+        await pair.peers.ask(jid, "first")
+
+        def record(stanza: Element) -> Any:
+            received.append(stanza)
+            return receive(stanza)
+
+        monkeypatch.setattr(pair.answerer.host, "receive_local", record)
+        before = exchange.delivered_count
+        answers = await pair.peers.gather([(jid, str(number)) for number in range(12)], limit=12)
+        assert [answer.text.split(",")[0] for answer in answers if isinstance(answer, PeerAnswer)] == [
+            str(number) for number in range(12)
+        ]
+        assert len(received) == 1
+        assert exchange.delivered_count >= before + 24  # 12 requests, and their answers
 
 
 @pytest.mark.parametrize("kind", ["prosody", "ejabberd"])

@@ -8,7 +8,8 @@ from ...domain.jid import bare_jid
 from ...runtime import OutboundMessage
 from ..codec import BatchPart, build_batch, read_batch_part
 
-_MAX_MESSAGES = 16
+MAX_MESSAGES = 16
+"""The most messages in one batch."""
 _MAX_BYTES = 10_000
 """The smallest value of `limits.stanza_bytes`: a batch is never longer than a stanza may be."""
 _MAX_MESSAGE_CHARACTERS = _MAX_BYTES // 2
@@ -39,7 +40,7 @@ class _OpenBatch:
         """Add a message. Return False if there is no room for it, or if it is of the other kind or for another resource."""
         size = len(message.content.encode())
         if self._parts and (
-            len(self._parts) == _MAX_MESSAGES
+            len(self._parts) == MAX_MESSAGES
             or self._bytes + size > _MAX_BYTES
             or self._parts[0].is_reply is not part.is_reply
             or self._messages[0].recipient != message.recipient

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ...domain.jid import bare_jid
 from ...runtime import OutboundMessage
-from .batching import build_batches
+from .batching import MAX_MESSAGES, build_batches
 from .fair_queue import SMALL_CHARACTERS, FairQueue
 from .liveness import Keepalive
 from .slixmpp_client import XMPPClient
@@ -32,7 +32,7 @@ _OTHERS_S = 5.0
 _MAX_UNACKNOWLEDGED_CHARACTERS = 32_768
 """While the server has not acknowledged so many characters of large stanzas, further large ones wait. A server reads the
 stream in order and in small pieces, so what is written behind a megabyte is late."""
-_EARLY_WRITE_STANZAS = 32
+_EARLY_WRITE_STANZAS = MAX_MESSAGES
 """With this many queued stanzas a round writes early: the receiver can work while the others are sent."""
 
 

@@ -240,5 +240,5 @@ async def test_messages_of_one_moment_travel_as_one_and_arrive_in_order(real_ser
         received = await receive_requests(peer, 100)
         assert [number for message in received for number in message] == list(range(100))
         assert len(received) <= 25
-        assert max(map(len, received)) == 16
+        assert max(map(len, received)) == 8  # of 16 that leave at once, half are for the other
         assert [str((await other.answer())["body"]) for _ in range(100)] == [str(number) for number in range(100)]
