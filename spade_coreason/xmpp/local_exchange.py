@@ -115,30 +115,33 @@ class LocalExchange:
         for (sender, receiver), of_route in groupby(taken, key=itemgetter(0, 1)):
             messages = [delivery.message for delivery in of_route]
             if not receiver.is_reachable:
-                sender.send_by_server(messages)
+                self._give_to_server(sender, messages)
                 continue
             self.delivered_count += len(messages)
             for message in build_batches(messages) if len(messages) > 1 else messages:
-                _deliver_message(sender, receiver, message)
+                self._deliver_message(sender, receiver, message)
         if deliveries:
             asyncio.get_running_loop().call_soon(self._deliver)
 
+    def _deliver_message(self, sender: LocalAgent, receiver: LocalAgent, message: OutboundMessage) -> None:
+        stanza = fromstring(f"{_OPENING}{message.content}{_END}")[0]  # a stanza has the namespace of its stream
+        stanza.set("from", sender.full_jid)
+        stored = receiver.receive_local(stanza)
+        if stored is None:
+            message.acknowledge()
+        else:
+            stored.on_stored(partial(_acknowledge, message))
+            stored.on_failed(partial(self._on_not_stored, sender, message))
 
-def _deliver_message(sender: LocalAgent, receiver: LocalAgent, message: OutboundMessage) -> None:
-    stanza = fromstring(f"{_OPENING}{message.content}{_END}")[0]  # a stanza has the namespace of its stream
-    stanza.set("from", sender.full_jid)
-    stored = receiver.receive_local(stanza)
-    if stored is None:
-        message.acknowledge()
-    else:
-        stored.on_stored(partial(_acknowledge, message))
-        stored.on_failed(partial(_send_by_server, sender, message))
+    def _on_not_stored(self, sender: LocalAgent, message: OutboundMessage, _: object) -> None:
+        self._give_to_server(sender, [message])
+
+    def _give_to_server(self, sender: LocalAgent, messages: Sequence[OutboundMessage]) -> None:
+        """Send messages over the server, which delivers them until they are stored. Later ones stay behind them."""
+        last = messages[-1]
+        self._on_wire[bare_jid(sender.full_jid), bare_jid(last.recipient)] = last
+        sender.send_by_server(messages)
 
 
 def _acknowledge(message: OutboundMessage, _: object) -> None:
     message.acknowledge()
-
-
-def _send_by_server(sender: LocalAgent, message: OutboundMessage, _: object) -> None:
-    """Send a message that the receiver could not store. The server delivers it until it is stored."""
-    sender.send_by_server([message])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,10 @@ from xml.etree.ElementTree import Element
 import pytest
 
 from spade_coreason import AgentRequest, PeerAnswer, PeerError, Peers, Response, Session
+from spade_coreason.domain.jid import bare_jid
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, StoreError
+from spade_coreason.runtime import OutboundMessage
+from spade_coreason.storage import Commit
 from spade_coreason.testing import Policy, RunnerTimings
 from spade_coreason.xmpp.local_exchange import LocalExchange
 from spade_coreason.xmpp.timings import ConnectionTimings
@@ -208,6 +211,51 @@ async def test_a_message_that_cannot_be_stored_comes_again_over_the_server(
         await eventually(lambda: pair.answerer.host.connection.session_count >= 2)
         await set_max_pages(pair.answerer, 100_000)
         await eventually(lambda: pair.answerer.runner.metrics.snapshot().answers > 0)
+
+
+class Station:
+    """An agent of this process that stores nothing, and notes which way messages take."""
+
+    is_reachable = True
+
+    def __init__(self, name: str) -> None:
+        self.full_jid = f"{name}@localhost/agent"
+        self.received: list[str | None] = []
+        self.sent_by_server: list[OutboundMessage] = []
+        self.commits: list[Commit[bool]] = []
+
+    def receive_local(self, stanza: Element) -> Commit[bool]:
+        self.received.append(stanza.get("id"))
+        self.commits.append(Commit[bool]())
+        return self.commits[-1]
+
+    def send_by_server(self, stanzas: Sequence[OutboundMessage]) -> bool:
+        self.sent_by_server += stanzas
+        return False
+
+
+@pytest.mark.parametrize("way_back", ["it cannot be stored", "the agent goes away"])
+async def test_what_has_to_go_over_the_server_after_all_is_not_overtaken(way_back: str) -> None:
+    exchange, sender, receiver = LocalExchange(), Station("sender"), Station("receiver")
+    for station in (sender, receiver):
+        exchange.add(station, bare_jid(station.full_jid))
+    messages = [
+        OutboundMessage("receiver@localhost", f"<message to='receiver@localhost' id='{number}'/>") for number in range(3)
+    ]
+    exchange.send(sender, messages[:1])
+    receiver.is_reachable = way_back == "it cannot be stored"
+    await asyncio.sleep(0)
+    for commit in receiver.commits:
+        commit.resolve(StoreError("full"))
+    receiver.is_reachable = True
+    exchange.send(sender, messages[1:2])
+    assert sender.sent_by_server == messages[:2]
+    for message in sender.sent_by_server:
+        message.acknowledge()  # the server has them
+    exchange.send(sender, messages[2:])
+    await asyncio.sleep(0)
+    assert sender.sent_by_server == messages[:2]
+    assert receiver.received[-1] == "2"
 
 
 async def set_max_pages(online: OnlineAgent, pages: int) -> None:
