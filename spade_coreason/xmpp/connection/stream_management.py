@@ -64,7 +64,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
             # every message.
             config = self.config
             handled = config["handled"] = (config["handled"] + 1) % _MODULUS
-            if stored is not None and not stored.is_done:
+            if stored is not None and not stored.is_stored:
                 self._pending.append((handled, stored))
             if self._ack_timer is None:
                 self._schedule_ack()

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import pytest
 from cryptography import x509
@@ -19,9 +20,9 @@ from cryptography.x509.oid import NameOID
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.access import AccessPolicy
-from spade_coreason.exceptions import ConnectError, LoginError
+from spade_coreason.exceptions import ConnectError, LoginError, StoreError
 from spade_coreason.runtime import AgentParts, AgentRuntime, OutboundMessage, Transport, UploadFile
-from spade_coreason.storage import open_database
+from spade_coreason.storage import Commit, open_database
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.connection.errors import describe_problem
@@ -30,6 +31,7 @@ from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.clock import LoopClock
+from tests.support.errors import ExpectedErrors
 from tests.support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, Tunnel, endpoint_of, run_agent
 from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.clients import StockClient
@@ -476,3 +478,39 @@ async def test_a_turn_longer_than_the_grace_period_runs_again_after_the_start(pr
         await agent.stop(grace_s=0.1)
         await agent.start()
         assert [(await alice.answer())["body"] for _ in range(2)] == ["at last", "at last"]
+
+
+async def test_a_message_whose_write_has_failed_before_it_came_again_is_not_acknowledged(
+    real_server: XmppServer, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("cannot store received messages")
+    failed, stored = Commit[bool](), Commit.completed(True)
+    failed.resolve(StoreError("the disk is full"))
+    commits, received = [stored, failed, stored], list[str]()
+
+    def receive(stanza: Element) -> Commit[bool] | None:
+        text = stanza.findtext("{jabber:client}body") or ""
+        received.append(text)
+        return commits.pop(0)
+
+    def announce(is_new: bool) -> None:
+        connection.client.send_presence()
+
+    jid, password = await real_server.account()
+    connection = Connection(
+        f"{jid}/agent",
+        password,
+        endpoint_of(real_server),
+        on_message=receive,
+        on_session=announce,
+        timings=ConnectionTimings(renewal_delay_s=0.1),
+    )
+    await connection.open()
+    try:
+        async with StockClient(*await real_server.account(), real_server) as alice:
+            alice.send("one", jid)
+            alice.send("two", jid)
+            await eventually(lambda: received == ["one", "two", "two"])
+    finally:
+        await connection.close()
+    assert connection.session_count == 2
