@@ -21,6 +21,7 @@ import yaml
 from spade_coreason import AgentClient
 from spade_coreason.exceptions import LoginError
 from spade_coreason.xmpp.servers.process import find_free_ports
+from tests.docs.pages import read_page
 from tests.support.program import run_command, run_in_background
 from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
@@ -96,6 +97,21 @@ def test_compose_starts_with_two_commands() -> None:
     written = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
     assert re.fullmatch(r"AGENT_PASSWORD=[0-9a-f]{32}\n", written)
     assert set(re.findall(r"\$\{(\w+):\?", text)) == {"AGENT_PASSWORD"}
+
+
+def test_compose_runs_the_image_that_the_environment_names() -> None:
+    """The page builds an image on top of ours, and names it where compose reads it."""
+    page = read_page(ROOT / "docs" / "how-to" / "docker.md")
+    [dockerfile] = [block.text for block in page.blocks if block.language == "dockerfile"]
+    [commands] = [block.text for block in page.blocks if "PLATFORM_IMAGE" in block.text]
+    image = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]["platform"]["image"]
+    variable, default = re.fullmatch(r"\$\{(\w+):-(.*)\}", image).groups()  # type: ignore[union-attr]
+    assert dockerfile.startswith(f"FROM {default}\n")
+    build, name, start = commands.splitlines()
+    tag = re.fullmatch(r"docker build -t (\S+) \.", build)
+    assert tag is not None
+    assert name == f'echo "{variable}={tag[1]}" >> docker/.env'
+    assert start == "docker compose -f docker/compose.yaml up --no-build --wait"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 PASSWORD_VARIABLE = "SPADE_COREASON_PASSWORD"
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_START_S = 60.0
+_POLL_S = 0.05
 
 
 def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,7 +210,7 @@ def find_running_directory(file: Path | None, data: Path | None) -> Path:
 def _guest_account(running: RunFile | None, directory: Path) -> Account:
     shown = format_path(directory)
     if running is None and is_platform_running(directory):
-        raise ServerError(f"{shown} is in use, but its platform does not answer: it may be starting or stopping; try again")
+        running = _wait_for_start(directory)
     if running is None:
         remedy = "start one (`spade-coreason up`), or name your own account with --jid, or another data directory"
         remedy += " with -c, --project or --data"
@@ -229,6 +232,20 @@ def _guest_account(running: RunFile | None, directory: Path) -> Account:
         is_complete=True,
         data_dir=directory,
     )
+
+
+def _wait_for_start(directory: Path) -> RunFile | None:
+    """Wait until the platform that uses the directory is ready. Return None if it stops instead."""
+    shown = format_path(directory)
+    click.echo(f"Waiting for the platform on {shown} to start…", err=True)
+    deadline = time.monotonic() + _START_S
+    while is_platform_running(directory):
+        if (running := read_run_file(directory)) is not None:
+            return running
+        if time.monotonic() > deadline:
+            raise ServerError(f"{shown} is in use, but its platform was not ready in {_START_S:g} s; see what it prints")
+        time.sleep(_POLL_S)
+    return None
 
 
 def no_platform_error(directory: Path, remedy: str) -> ServerError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import uuid
@@ -237,11 +238,41 @@ def test_ask_says_on_a_terminal_that_commands_work_in_chat(platform: RunningComm
         terminal.close()
 
 
-def test_ask_says_that_a_platform_is_starting(invoke: Invoke, tmp_path: Path) -> None:
+WAITING = "Waiting for the platform on data to start…\n"
+
+
+def start_waiting_ask(directory: Path) -> Popen[str]:
+    """Start `ask` beside a locked data directory; return when it waits."""
+    process = Popen(
+        [*COMMAND, "ask", "echo", "hi"], cwd=directory, env=clean_environment(), stdout=PIPE, stderr=PIPE, text=True
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == WAITING
+    return process
+
+
+def test_ask_waits_for_a_platform_that_is_starting(platform: RunningCommand, tmp_path: Path) -> None:
+    with lock_directory(tmp_path / "data"):
+        process = start_waiting_ask(tmp_path)
+        shutil.copy(platform.cwd / "data" / "run.json", tmp_path / "data")
+        assert process.communicate(timeout=TIMEOUT_S) == ("hi\n", "")
+    assert process.returncode == 0
+
+
+def test_ask_waits_no_longer_for_a_platform_that_has_ended(tmp_path: Path) -> None:
+    with lock_directory(tmp_path / "data"):
+        process = start_waiting_ask(tmp_path)
+    output, error = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, output) == (4, "")
+    assert error.startswith("error: no platform is running on data; start one (`spade-coreason up`)")
+
+
+def test_ask_says_that_a_platform_is_never_ready(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spade_coreason.cli.account._START_S", 0.0)
     with lock_directory(tmp_path / "data"):
         done = invoke("ask", "echo", "hi")
-    error = "error: data is in use, but its platform does not answer: it may be starting or stopping; try again\n"
-    assert (done.exit_code, done.stderr) == (4, error)
+    error = "error: data is in use, but its platform was not ready in 0 s; see what it prints\n"
+    assert (done.exit_code, done.stderr) == (4, WAITING + error)
 
 
 def test_an_interrupted_ask_takes_its_question_back(platform: RunningCommand, invoke_beside_platform: Invoke) -> None:
