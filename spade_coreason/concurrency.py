@@ -83,6 +83,13 @@ class DeadlineTimers(TimerGroup):
         super().__init__(delay_s)
         self.work_name = work_name
         self.blocked_s = blocked_s
+        self.abandons_cancelled = False
+        """True after `abandon_all`: work is abandoned as soon as its task is cancelled."""
+
+    def abandon_all(self) -> None:
+        """Cancel all timers. From now on, work is abandoned as soon as its task is cancelled."""
+        self.cancel_all()
+        self.abandons_cancelled = True
 
 
 class Deadline:
@@ -140,7 +147,7 @@ class Deadline:
                 try:
                     yield awaited
                 except BaseException as thrown:
-                    if self._cancel_count > 1:
+                    if self._cancel_count > 1 or self._timers.abandons_cancelled:
                         self._abandon(steps)
                         raise
                     error = thrown
@@ -160,7 +167,7 @@ class Deadline:
         try:
             generator.close()
         except RuntimeError:  # it swallows even GeneratorExit
-            log.error("a task that was cancelled after %g s does not end; it is abandoned", self._timers.delay_s)
+            log.error("a task that was cancelled does not end; it is abandoned")
 
     def _expire(self) -> None:
         self._second_cancel = asyncio.get_running_loop().call_later(self._cancel_grace_s, self._cancel)

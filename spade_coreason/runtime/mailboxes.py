@@ -192,7 +192,7 @@ class Mailbox:
         return True
 
     def clear(self) -> None:
-        """Empty the queue, and cancel the futures of its tasks."""
+        """Empty the queue, and cancel the futures of its tasks. The requests stay in the inbox."""
         self.quota.queued_count -= len(self.queue)
         for item in self.queue:
             if isinstance(item, MailboxTask):
@@ -310,19 +310,31 @@ class Mailboxes:
             if mailbox.current is not None and mailbox.current.has_message_id(message_id):
                 return mailbox.cancel_current()
             for queued in mailbox.queue:
-                if isinstance(queued, QueuedRequest) and queued.has_message_id(message_id):
-                    mailbox.remove(queued)
-                    self._close_withdrawn(queued)
+                if queued.has_message_id(message_id):
+                    self.drop(mailbox, queued)
                     return True
         unresolved = self._unresolved.get(sender, deque())
         for queued in unresolved:
             if queued.has_message_id(message_id):
                 unresolved.remove(queued)
-                self._close_withdrawn(queued)
+                self._close_request(queued)
                 return True
         return False
 
-    def _close_withdrawn(self, queued: QueuedRequest) -> None:
+    def drop(self, mailbox: Mailbox, item: QueuedRequest | MailboxTask) -> None:
+        """Remove an item from the queue of a mailbox for good: close the request, or cancel the future of the task."""
+        mailbox.remove(item)
+        if isinstance(item, MailboxTask):
+            item.future.cancel()
+        else:
+            self._close_request(item)
+
+    def drop_all(self, mailbox: Mailbox) -> None:
+        """Remove all items from the queue of a mailbox for good."""
+        for item in list(mailbox.queue):
+            self.drop(mailbox, item)
+
+    def _close_request(self, queued: QueuedRequest) -> None:
         self._inbox.close(queued.inbox_row)
         self._end_program_request(queued)
 
@@ -442,6 +454,14 @@ class Mailboxes:
             await asyncio.wait(late, timeout=_CANCEL_S)
         return not late
 
+    def cancel_workers(self) -> list[str]:
+        """Cancel the workers that still run after `drain`. Return their senders (bare JIDs)."""
+        running = [mailbox for mailbox in self._mailboxes.values() if mailbox.worker is not None]
+        for mailbox in running:
+            if mailbox.worker is not None:
+                mailbox.worker.cancel()
+        return [mailbox.sender for mailbox in running]
+
     # Workers
 
     def _start_worker(self, mailbox: Mailbox) -> None:
@@ -477,7 +497,10 @@ class Mailboxes:
             async with slots:
                 is_waiting = False
                 mailbox.quota.queued_count -= 1
-                if self.is_paused and item.is_for_agent:
+                if self._is_draining:  # since it began to wait for its slot; the inbox has the request
+                    if isinstance(item, MailboxTask):
+                        item.future.cancel()
+                elif self.is_paused and item.is_for_agent:
                     mailbox.requeue(item)  # it was paused while this one waited for its slot
                 elif isinstance(item, QueuedRequest):
                     await self._handler.handle(mailbox, item)

@@ -86,6 +86,7 @@ class ReceivedReactions:
         mailbox = self._mailboxes.find_by_conversation(conversation_id)
         if mailbox is not None and mailbox.worker is None:
             mailbox.active = None  # it is loaded again, with the reaction
+            self._mailboxes.evict_if_idle(mailbox)
         feedback = getattr(self._agent, "feedback", None)
         if callable(feedback):
             try:

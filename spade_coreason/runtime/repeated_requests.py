@@ -70,11 +70,15 @@ class OpenProgramRequest:
         """Return True if an address (a full JID) gets the reply already."""
         return address == self.sender or address in self.listeners
 
+    def accepts_address(self, address: str) -> bool:
+        """Return True if the reply may go to an address (a full JID) that does not get it already."""
+        return not self.has_recipient(address) and len(self.listeners) < _MAX_LISTENERS
+
     def attach(self, address: str) -> bool:
-        """Send the whole reply to an address (a full JID). Return False if the turn has said its last word already."""
+        """Send the whole reply to an address (a full JID). Return False if the turn has sent its last message already."""
         if self.output is not None and self.output.is_closed:
             return False
-        if not self.has_recipient(address) and len(self.listeners) < _MAX_LISTENERS:
+        if not self.has_recipient(address):
             self.listeners.append(address)
         if self.output is not None:
             self.output.repeat_to(address)
@@ -133,6 +137,12 @@ def refuse_other_content() -> Refused:
     """Return the refusal of a request whose id was used for something else."""
     text = translate("This request id was used for another request before. Send this one with a new id.")
     return Refused(text, ErrorCode.BAD_REQUEST)
+
+
+def refuse_further_address() -> Refused:
+    """Return the refusal of a repeated request from one address too many."""
+    text = translate("Too many addresses wait for the answer to this request. Send it again when it is answered.")
+    return Refused(text, ErrorCode.TOO_MANY_REQUESTS)
 
 
 def repeat_reply(earlier: EarlierRequest | None, digest: bytes, channel: ReplyChannel) -> list[OutboundMessage]:

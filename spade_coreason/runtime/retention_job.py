@@ -173,7 +173,7 @@ class EphemeralOwners:
             await asyncio.wait(workers)
         await self._history_window.cancel_for_owner(owner)
         for mailbox in self._mailboxes.of_sender(owner):
-            mailbox.clear()  # requests that wait for the end of a pause
+            self._mailboxes.drop_all(mailbox)  # requests that wait for the end of a pause
             mailbox.active = None
             self._mailboxes.evict_if_idle(mailbox)
         await self._repository.erase_person(owner)

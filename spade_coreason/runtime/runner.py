@@ -54,6 +54,7 @@ from .repeated_requests import (
     OpenProgramRequests,
     identify,
     identify_message,
+    refuse_further_address,
     refuse_other_content,
     repeat_reply,
 )
@@ -307,7 +308,9 @@ class Runner:
     async def close(self) -> None:
         """Close the agent, after `drain`: end the background tasks and run `shutdown()`."""
         self._services.reply_timers.stop()
-        self._services.assist_timers.cancel_all()
+        self._services.assist_timers.abandon_all()
+        for sender in self._mailboxes.cancel_workers():
+            log.error("%s: a turn of %s ignores its cancellation, and is abandoned", self.jid, sender)
         await self._retention_job.close()
         await self._expiry.close()
         await self._mailboxes.wait_until_idle()
@@ -489,7 +492,7 @@ class Runner:
 
         From another address it is stored: if the turn begins anew after a crash, this address gets the answer too.
         """
-        is_other_address = earlier.digest == digest and not earlier.has_recipient(incoming.sender)
+        is_other_address = earlier.digest == digest and earlier.accepts_address(incoming.sender)
         if not self._attach(earlier, incoming, digest):
             return None
         if not is_other_address:
@@ -503,10 +506,13 @@ class Runner:
     def _attach(self, earlier: OpenProgramRequest, incoming: InboundRequest, digest: bytes) -> bool:
         """Attach a repeated request to the one that is queued or runs. False if that has ended, so that its answer is stored.
 
-        The sender is told if the id was used for another request.
+        The sender is told if the id was used for another request, or if too many addresses wait for the answer.
         """
         if earlier.digest != digest:
             self._outbox.send_problem(incoming, refuse_other_content())
+            return True
+        if not earlier.has_recipient(incoming.sender) and not earlier.accepts_address(incoming.sender):
+            self._outbox.send_problem(incoming, refuse_further_address())
             return True
         return earlier.attach(incoming.sender)
 
@@ -596,15 +602,14 @@ class Runner:
 
     async def _fail_request(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
         """Finish a request with an error reply. Unfinished, it would run and fail again after every start."""
-        active = mailbox.active
-        if active is None:
-            await self._report_storage_failure(mailbox, queued)
-            return
-        mailbox.active = None
+        active, mailbox.active, inbox = mailbox.active, None, self.repository.inbox
         problem = Failed(translate("Something went wrong on my side. Please try again later."), ErrorCode.INTERNAL, False)
         messages = self._outbox.encode(queued.incoming, queued.key, problem)
         try:
-            await self.repository.inbox.finish(queued.inbox_row, active.record, None, dump_reply(messages))
+            if active is None:  # its conversation cannot be loaded
+                await inbox.store_reply(queued.inbox_row, dump_reply(messages))
+            else:
+                await inbox.finish(queued.inbox_row, active.record, None, dump_reply(messages))
         except StoreError as error:
             log.error("%s: %s", self.jid, error)
         else:

@@ -177,9 +177,9 @@ class Inbox:
         rows = await self._fetch_rows(query.where(steps.c.request == inbox_row))
         return [StoredStep(row.name, row.number, row.arguments_hash, row.result) for row in rows]
 
-    def store_reply(self, inbox_row: int, answer: str) -> Commit[bool]:
-        """Store the reply to a command that does not belong to a conversation any more."""
-        return self._database.submit([(ANSWER, (inbox_row, ANSWERED, answer, COMMAND))])
+    def store_reply(self, inbox_row: int, answer: str, *, is_command: bool = False) -> Commit[bool]:
+        """Store the reply to a request without a conversation: it was deleted, or cannot be loaded."""
+        return self._database.submit([(ANSWER, (inbox_row, ANSWERED, answer, COMMAND if is_command else NO_TURN))])
 
     def close(self, inbox_row: int) -> None:
         """Close a request whose whole reply the server has, so that it is not sent again. Stored with the next transaction."""

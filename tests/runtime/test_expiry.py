@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentRequest, ResponseHandler, Session, StoreError
-from spade_coreason.contracts import AgentDefinition
+from spade_coreason import AgentRequest, AgentTester, ResponseHandler, Session, StoreError
+from spade_coreason.contracts import AgentDefinition, ConversationState, Interaction
 from spade_coreason.runtime.expiry import OnConversationEnd
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage.database import Commit, Database
@@ -204,3 +204,31 @@ async def test_an_agent_on_demand_shuts_down_when_its_last_conversation_is_delet
             while not harness.agent.shutdowns:  # noqa: ASYNC110 - a timer of the platform's
                 await asyncio.sleep(0.01)
         assert await harness.states() == {}
+
+
+async def test_a_reaction_to_the_last_reply_does_not_keep_a_conversation_active() -> None:
+    class Echo:
+        """Repeats."""
+
+        manifest = AgentDefinition.simple("echo")
+
+        def __init__(self) -> None:
+            self.has_feedback = asyncio.Event()
+
+        async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+            await response.markdown(request.payload["query"])
+
+        async def feedback(self, interaction: Interaction, reactions: tuple[str, ...]) -> None:
+            self.has_feedback.set()
+
+    clock, echo = Clock(), Echo()
+    async with AgentTester(echo, clock=clock) as t:
+        t.send("hi")
+        reply = await t.message()
+        await t.settled()
+        t.react(reply.id, "👍")
+        async with asyncio.timeout(TIMEOUT_S):
+            await echo.has_feedback.wait()
+        clock.advance(days=2)
+        await t.runners[t.jid].expire_idle()
+        assert [record.state for record in await t.conversations()] == [ConversationState.TIMEOUT]

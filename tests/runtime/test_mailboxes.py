@@ -151,3 +151,17 @@ async def test_a_request_that_is_put_again_later_is_dropped_by_a_drain(harness: 
     harness.mailboxes.put_later(QueuedRequest(incoming, uuid4(), 0, stored, 0.0), ALICE, 0)
     await asyncio.sleep(0.02)
     assert harness.handler.started == ["one", "again"]
+
+
+async def test_a_drain_starts_no_request_that_waits_for_a_slot(repository: AgentRepository) -> None:
+    harness = MailboxHarness(repository, max_turns=1)
+    await harness.put("one", ALICE)
+    await harness.started("one")
+    await harness.put("two", BOB)
+    await eventually(lambda: (mailbox := harness.mailboxes.get(BOB, "t")) is not None and not mailbox.queue)
+    drain = asyncio.create_task(harness.mailboxes.drain(5))
+    await asyncio.sleep(0)
+    harness.release(2)
+    assert await drain
+    assert harness.handler.started == ["one"]
+    assert len(await harness.repository.inbox.load_pending()) == 2  # the handler of this test closes none

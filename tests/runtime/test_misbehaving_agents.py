@@ -15,6 +15,7 @@ from spade_coreason import AgentRequest, AgentTester, ResponseHandler, SessionHa
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.testing import Policy, RunnerTimings
 from tests.support.errors import ExpectedErrors
+from tests.support.wait import TIMEOUT_S
 
 Assist = Callable[[ResponseHandler], Awaitable[None]]
 
@@ -358,3 +359,26 @@ async def test_the_details_of_an_error_stay_in_the_process_and_in_the_history() 
             (await t.runners[t.jid].repository.list_conversations())[0].id, 2
         )
         assert "s3cret" in turn
+
+
+async def test_an_agent_that_swallows_its_cancellation_does_not_hold_up_the_stop(
+    monkeypatch: pytest.MonkeyPatch, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("a turn of tester@localhost ignores its cancellation, and is abandoned")
+    monkeypatch.setattr("spade_coreason.runtime.mailboxes._CANCEL_S", 0.05)
+    has_begun, is_cancelled = asyncio.Event(), asyncio.Event()
+
+    async def never_ends(response: ResponseHandler) -> None:
+        has_begun.set()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                is_cancelled.set()
+
+    async with AgentTester(misbehaving(never_ends)) as t:
+        t.send("go")
+        async with asyncio.timeout(TIMEOUT_S):
+            await has_begun.wait()
+            await t.restart(grace_s=0)
+        assert is_cancelled.is_set()

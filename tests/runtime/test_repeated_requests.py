@@ -20,7 +20,7 @@ from tests.support.clock import Clock
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import TIMEOUT_S
 
-AGENT, PROGRAM = "agent@localhost", "program@localhost"
+AGENT, PROGRAM, OPERATOR = "agent@localhost", "program@localhost", "operator@localhost"
 
 
 def ask_for(payload: Mapping[str, Any] | str = "one", **metadata: Any) -> AgentRequest:
@@ -346,3 +346,36 @@ async def test_a_repeated_command_does_not_run_again() -> None:
         with contextlib.suppress(PeerFailedError):  # its answer is there until the server has acknowledged it
             assert (await t.ask(request)).text == "number 1"
         assert lottery.runs == 1
+
+
+async def test_more_than_sixteen_further_addresses_are_refused_with_the_reason() -> None:
+    slow = Slow()
+    async with AgentTester(slow.build(), user=PROGRAM) as t:
+        ahead = t.stream(ask_for("ahead"))
+        assert await next_chunk(ahead) == "first, "
+        request = ask_for("waiting")
+        asking = [asyncio.create_task(collect(t.stream(request, user=f"{PROGRAM}/{number}"))) for number in range(17)]
+        await t.delivered()
+        with pytest.raises(PeerRefusedError, match="Too many addresses wait for the answer"):
+            await t.ask(request, user=f"{PROGRAM}/17")
+        slow.may_go_on.set()
+        assert [answer.text for answer in await asyncio.gather(*asking)] == ["first, second"] * 17
+        assert (await t.ask(request, user=f"{PROGRAM}/17")).text == "first, second"
+        assert slow.runs == 2
+
+
+async def test_a_request_that_forget_has_dropped_from_the_queue_is_answered_when_it_is_repeated() -> None:
+    counter, counted = counting()
+    async with AgentTester(counted, user=PROGRAM, policy=Policy(operators=frozenset({OPERATOR}))) as t:
+        await t.say("/pause", user=OPERATOR)
+        request = ask_for("one")
+        waiting = t.stream(request, thread="paused")
+        first = asyncio.create_task(next_chunk(waiting))
+        await t.delivered()
+        await t.say("/forget me yes")
+        await t.say("/resume", user=OPERATOR)
+        assert len(t.runners[AGENT].program_requests) == 0
+        with pytest.raises(PeerFailedError, match="is not stored any more"):
+            await t.ask(request, thread="paused", user=f"{PROGRAM}/b")
+        assert counter.runs == 0
+        first.cancel()

@@ -28,7 +28,7 @@ from spade_coreason import (
     agent,
     command,
 )
-from spade_coreason.contracts import ConversationState
+from spade_coreason.contracts import ConversationState, MemoryConfig, MemoryStrategy
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.exceptions import PeerFailedError
@@ -38,7 +38,7 @@ from spade_coreason.runtime.admission import MAX_HOPS
 from spade_coreason.runtime.gateway import InboundGateway
 from spade_coreason.runtime.peers import OpenRequests
 from spade_coreason.runtime.runner import Runner
-from spade_coreason.storage import open_database
+from spade_coreason.storage import COMPACTION_VARIABLE, open_database
 from spade_coreason.storage.database import Commit, Database
 from spade_coreason.storage.inbox import Inbox
 from spade_coreason.storage.records import StoredConversation
@@ -521,3 +521,18 @@ async def test_a_returned_answer_is_named_in_the_log_once(caplog: pytest.LogCapt
             assert (await t.ask("hi")).text == ""
     said = "agent@localhost: assist returned a str; return values are ignored. Send it with `await response.markdown(…)`"
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [said]
+
+
+async def test_a_conversation_that_cannot_be_read_is_an_error_and_no_endless_retry(
+    database_url: str, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors(f"a request of {ALICE} failed")
+    memory = MemoryConfig(strategy=MemoryStrategy.SUMMARY, summary_prompt="In short.")
+    async with run_harness(database_url, memory=memory) as harness:
+        await harness.ask("hi")
+        [conversation] = await harness.store.list_conversations()
+        await harness.store.save_variable("conversation", conversation.conversation_id, COMPACTION_VARIABLE, "damaged")
+    async with run_harness(database_url, memory=memory) as harness:
+        await harness.ask("hi again")
+        assert harness.output == ["Something went wrong on my side. Please try again later."]
+        assert all(pending.reply is not None for pending in await harness.store.inbox.load_pending())

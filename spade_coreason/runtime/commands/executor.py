@@ -159,7 +159,7 @@ class CommandExecutor:
         messages = self._encode_result(queued.incoming, queued.key, result, active.record.conversation_id)
         reply = dump_reply(messages)
         if mailbox.active is None:  # it was deleted, and must not be created again
-            await repository.inbox.store_reply(queued.inbox_row, reply)
+            await repository.inbox.store_reply(queued.inbox_row, reply, is_command=True)
         else:
             await repository.inbox.finish(queued.inbox_row, active.record, None, reply, is_command=True)
         await queued.stored
@@ -233,7 +233,7 @@ class CommandExecutor:
             active.echo_count = 0
             if was_active:
                 await self._services.expiry.on_ended(active.record.conversation_id, active.record.status.state)
-        elif result.kind != "answer":
+        elif result.kind in ("forget this", "forget me"):
             self._drop_older(mailbox, before_row)
             report = await self._delete(mailbox, active, everything=result.kind == "forget me")
             return replace(result, text=describe_deleted(report))
@@ -242,13 +242,8 @@ class CommandExecutor:
     def _drop_older(self, mailbox: Mailbox, before_row: int) -> None:
         """Drop older requests that a pause has held back."""
         for item in list(mailbox.queue):
-            if isinstance(item, MailboxTask):
-                item.future.cancel()
-            elif item.inbox_row < before_row:
-                self._services.repository.inbox.close(item.inbox_row)
-            else:
-                continue
-            mailbox.remove(item)
+            if isinstance(item, MailboxTask) or item.inbox_row < before_row:
+                self._services.mailboxes.drop(mailbox, item)
 
     async def _delete(self, mailbox: Mailbox, active: ActiveConversation, *, everything: bool) -> ErasureReport:
         """Delete a conversation, or all data about its owner. Their running turns and waiting requests are dropped first."""
@@ -256,7 +251,7 @@ class CommandExecutor:
         mailboxes = services.mailboxes.of_sender(owner) if everything else [mailbox]
         others = [other for other in mailboxes if other is not mailbox]
         for other in others:
-            other.clear()
+            services.mailboxes.drop_all(other)
             other.cancel_current()
         workers = [other.worker for other in others if other.worker is not None]
         if workers:

@@ -161,4 +161,4 @@ def _as_command(agent_command: AgentCommand) -> Command:
 
 
 async def _run_agent_command(invocation: Invocation) -> CommandResult:
-    return CommandResult("", "own")
+    raise AssertionError("the executor runs the agent's own commands as turns")
