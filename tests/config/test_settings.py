@@ -114,7 +114,6 @@ def test_demo_yaml_names_the_agents_of_the_demonstration() -> None:
         "relay@localhost": "spade_coreason.agents.relay:RelayAgent",
         "assistant@localhost": "spade_coreason.agents.assistant:AssistantAgent",
     }
-    assert all(agent.register_account for agent in settings.agents)
     assert settings.agents[2].options["ask"] == ["echo@localhost", "notes@localhost"]
     assert settings.warnings == ()
 
