@@ -49,7 +49,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "ClientFeatures",
             "OutboundMessage",
             "PresentationOptions",
-            "ReplyChannel",
+            "ReplyEncoder",
             "SendMessages",
             "Transport",
             "UnknownClientFeatures",

@@ -103,7 +103,7 @@ from .transport import (
     ClientFeatures as ClientFeatures,
     OutboundMessage as OutboundMessage,
     PresentationOptions as PresentationOptions,
-    ReplyChannel as ReplyChannel,
+    ReplyEncoder as ReplyEncoder,
     SendMessages as SendMessages,
     Transport as Transport,
     UnknownClientFeatures as UnknownClientFeatures,

@@ -180,7 +180,7 @@ class InboundGateway:
         with use_language(self.access_requests.languages.of_request(incoming)):
             text = translate(ASKED_FOR_ACCESS if is_asked else NO_ACCESS)
         refusal = Refused(text, ErrorCode.FORBIDDEN)
-        self._transport.send(encode_reply(self._transport.open_reply(incoming, uuid4()), refusal))
+        self._transport.send(encode_reply(self._transport.make_encoder(incoming, uuid4()), refusal))
 
     def _reply_to_encrypted(self, message: EncryptedMessage) -> None:
         """Tell a person once, until the next start, that the agent cannot read what is encrypted."""

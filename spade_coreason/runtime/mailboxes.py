@@ -25,7 +25,7 @@ from ..memory import ActiveConversation
 from ..storage import AgentRepository, Commit
 from .commands.parser import ParsedCommand
 from .crash_guard import CrashGuard
-from .repeated_requests import OpenProgramRequests
+from .repeated_requests import InFlightRequests
 from .thread_resolver import ThreadResolver
 
 _MAX_MAILBOXES = 10_000
@@ -101,8 +101,8 @@ class MailboxTask:
         return False
 
 
-class SenderQuota:
-    """The share of one sender in an agent, over all threads: slots for turns, and the number of queued requests."""
+class SenderState:
+    """The state of one sender, over all threads: slots for turns, and the number of queued requests."""
 
     __slots__ = ("__weakref__", "kept_characters", "mailboxes", "queued_count", "slots")
 
@@ -129,13 +129,13 @@ class Mailbox:
         "kept_characters",
         "key",
         "queue",
-        "quota",
+        "sender_state",
         "worker",
     )
 
-    def __init__(self, sender: str, thread: str | None, quota: SenderQuota) -> None:
+    def __init__(self, sender: str, thread: str | None, sender_state: SenderState) -> None:
         self.key = (sender, thread)
-        self.quota = quota
+        self.sender_state = sender_state
         self.queue: deque[QueuedRequest | MailboxTask] = deque()
         self.worker: asyncio.Task[None] | None = None
         self.active: ActiveConversation | None = None
@@ -159,12 +159,12 @@ class Mailbox:
     def enqueue(self, item: QueuedRequest | MailboxTask) -> None:
         """Add an item at the end of the queue."""
         self.queue.append(item)
-        self.quota.queued_count += 1
+        self.sender_state.queued_count += 1
 
     def requeue(self, item: QueuedRequest | MailboxTask) -> None:
         """Put an item back at the head of the queue."""
         self.queue.appendleft(item)
-        self.quota.queued_count += 1
+        self.sender_state.queued_count += 1
 
     def dequeue(self, *, for_agent: bool) -> QueuedRequest | MailboxTask | None:
         """Remove and return the first item, or the first that is not for the agent; None if there is none.
@@ -180,7 +180,7 @@ class Mailbox:
     def remove(self, item: QueuedRequest | MailboxTask) -> None:
         """Remove an item from the queue."""
         self.queue.remove(item)
-        self.quota.queued_count -= 1
+        self.sender_state.queued_count -= 1
 
     def cancel_current(self) -> bool:
         """Stop the current turn and discard it. Return False if no turn runs."""
@@ -193,7 +193,7 @@ class Mailbox:
 
     def clear(self) -> None:
         """Empty the queue, and cancel the futures of its tasks. The requests stay in the inbox."""
-        self.quota.queued_count -= len(self.queue)
+        self.sender_state.queued_count -= len(self.queue)
         for item in self.queue:
             if isinstance(item, MailboxTask):
                 item.future.cancel()
@@ -229,15 +229,15 @@ class Mailboxes:
         """The largest number of queued requests of one conversation."""
         self.max_queued_per_sender = max_queued * _MAX_QUEUES_PER_SENDER
         self._crash_guard = crash_guard
-        self._quotas_by_role = quotas or Quotas()
-        self._max_turns = min(max_turns, self._quotas_by_role.total.turns or max_turns)
+        self._quotas = quotas or Quotas()
+        self._max_turns = min(max_turns, self._quotas.total.turns or max_turns)
         self._slots = Semaphore(self._max_turns)
         self._slots_by_holder: weakref.WeakValueDictionary[tuple[str, str], Semaphore] = weakref.WeakValueDictionary()
         """The slots of people, rooms and domains, by kind and holder."""
         self._mailboxes: dict[tuple[str, str | None], Mailbox] = {}
         self._by_id: dict[str, Mailbox] = {}
         self._kept_characters = 0
-        self._quotas: weakref.WeakValueDictionary[str, SenderQuota] = weakref.WeakValueDictionary()
+        self._senders: weakref.WeakValueDictionary[str, SenderState] = weakref.WeakValueDictionary()
         self._remembered_turns = remembered_turns
         self._recent_threads: OrderedDict[int, tuple[str, str | None]] = OrderedDict()
         """The sender and the thread of the latest turns, by the integers of their keys."""
@@ -248,7 +248,7 @@ class Mailboxes:
         self._retry_timers: set[asyncio.TimerHandle] = set()
         self._keys_to_retry: set[UUID] = set()
         """The keys of the requests that `put_later` has taken."""
-        self.program_requests = OpenProgramRequests()
+        self.program_requests = InFlightRequests()
         """The requests of programs that are here, to which a repeated one is attached."""
         self.is_paused = False
         """True while no item for the agent is started."""
@@ -397,8 +397,8 @@ class Mailboxes:
 
     def count_queued(self, sender: str) -> int:
         """Count the queued items of a sender (a bare JID), over all threads."""
-        quota = self._quotas.get(sender)
-        return (0 if quota is None else quota.queued_count) + len(self._unresolved.get(sender, ()))
+        state = self._senders.get(sender)
+        return (0 if state is None else state.queued_count) + len(self._unresolved.get(sender, ()))
 
     def _is_mailbox_full(self, sender: str, thread: str | None) -> bool:
         mailbox = self._mailboxes.get((sender, thread))
@@ -485,7 +485,7 @@ class Mailboxes:
             self.evict_if_idle(mailbox)
 
     async def _run_item(self, mailbox: Mailbox, item: QueuedRequest | MailboxTask) -> None:
-        slots = mailbox.quota.slots
+        slots = mailbox.sender_state.slots
         if isinstance(item, QueuedRequest):
             incoming = item.incoming
             if incoming.root_sender or incoming.channel == "room":
@@ -496,7 +496,7 @@ class Mailboxes:
                 await self._pace_large(item.incoming.root_owner)
             async with slots:
                 is_waiting = False
-                mailbox.quota.queued_count -= 1
+                mailbox.sender_state.queued_count -= 1
                 if self._is_draining:  # since it began to wait for its slot; the inbox has the request
                     if isinstance(item, MailboxTask):
                         item.future.cancel()
@@ -510,7 +510,7 @@ class Mailboxes:
                     await item.run()
         finally:
             if is_waiting:
-                mailbox.quota.queued_count -= 1
+                mailbox.sender_state.queued_count -= 1
 
     def cancel_turns(self, sender: str) -> int:
         """Cancel the running turns of a sender (a bare JID) in all conversations. Return their number."""
@@ -526,8 +526,8 @@ class Mailboxes:
         key = sender, thread
         mailbox = self._mailboxes.get(key)
         if mailbox is None:
-            mailbox = self._mailboxes[key] = Mailbox(sender, thread, self._quota_of(sender))
-            mailbox.quota.mailboxes[thread] = mailbox
+            mailbox = self._mailboxes[key] = Mailbox(sender, thread, self._sender_state_of(sender))
+            mailbox.sender_state.mailboxes[thread] = mailbox
         return mailbox
 
     def get(self, sender: str, thread: str | None) -> Mailbox | None:
@@ -536,8 +536,8 @@ class Mailboxes:
 
     def of_sender(self, sender: str) -> list[Mailbox]:
         """Return all mailboxes of a sender (a bare JID)."""
-        quota = self._quotas.get(sender)
-        return [] if quota is None else list(quota.mailboxes.values())
+        state = self._senders.get(sender)
+        return [] if state is None else list(state.mailboxes.values())
 
     def find_by_conversation(self, conversation_id: str) -> Mailbox | None:
         """Return the mailbox of a conversation, or None if the conversation is not in memory."""
@@ -572,11 +572,11 @@ class Mailboxes:
             and self._keep(mailbox, active)
         ):
             return
-        mailbox.quota.kept_characters -= mailbox.kept_characters
+        mailbox.sender_state.kept_characters -= mailbox.kept_characters
         self._kept_characters -= mailbox.kept_characters
         mailbox.kept_characters = 0
         self._mailboxes.pop(mailbox.key, None)
-        mailbox.quota.mailboxes.pop(mailbox.key[1], None)
+        mailbox.sender_state.mailboxes.pop(mailbox.key[1], None)
         if mailbox.conversation_id is not None and self._by_id.get(mailbox.conversation_id) is mailbox:
             del self._by_id[mailbox.conversation_id]
 
@@ -585,22 +585,22 @@ class Mailboxes:
         characters = active.turns.characters
         if characters <= _SHORT_CHARACTERS and not mailbox.kept_characters:
             return True
-        quota, added = mailbox.quota, characters - mailbox.kept_characters
+        state, added = mailbox.sender_state, characters - mailbox.kept_characters
         if added > 0 and (
-            quota.kept_characters + added > _MAX_KEPT_CHARACTERS_PER_SENDER
+            state.kept_characters + added > _MAX_KEPT_CHARACTERS_PER_SENDER
             or self._kept_characters + added > _MAX_KEPT_CHARACTERS
         ):
             return False
         mailbox.kept_characters += added
-        quota.kept_characters += added
+        state.kept_characters += added
         self._kept_characters += added
         return True
 
-    def _quota_of(self, sender: str) -> SenderQuota:
-        quota = self._quotas.get(sender)
-        if quota is None:
-            quota = self._quotas[sender] = SenderQuota(self._slots_of(sender, is_room=False))
-        return quota
+    def _sender_state_of(self, sender: str) -> SenderState:
+        state = self._senders.get(sender)
+        if state is None:
+            state = self._senders[sender] = SenderState(self._slots_of(sender, is_room=False))
+        return state
 
     def _slots_of(self, owner: str, *, is_room: bool) -> Semaphore:
         """Return the slots for the turns of a person or a room (a bare JID)."""
@@ -609,7 +609,7 @@ class Mailboxes:
         key = ("room" if is_room else "person"), owner
         slots = self._slots_by_holder.get(key)
         if slots is None:
-            role, quota = ("", self._quotas_by_role.room) if is_room else self._quotas_by_role.role_of(owner)
+            role, quota = ("", self._quotas.room) if is_room else self._quotas.role_of(owner)
             limit = max(1, self._max_turns // _QUOTA_DIVISOR) if quota.turns is None else quota.turns or self._max_turns
             parent = self._slots if role == "operator" else self._slots_of_domain(jid_domain(owner))
             slots = self._slots_by_holder[key] = Semaphore(min(limit, self._max_turns), parent)
@@ -625,7 +625,7 @@ class Mailboxes:
         self._loop.call_later(_LARGE_PAUSE_S, slot.release)
 
     def _slots_of_domain(self, domain: str) -> Semaphore:
-        limit = self._quotas_by_role.domain.turns
+        limit = self._quotas.domain.turns
         if not limit:
             return self._slots
         slots = self._slots_by_holder.get(("domain", domain))

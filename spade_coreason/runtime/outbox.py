@@ -45,7 +45,7 @@ class Outbox:
 
     def encode(self, incoming: InboundRequest, key: UUID, *events: TurnEvent) -> list[OutboundMessage]:
         """Encode events of the platform itself as the messages of a reply to a request."""
-        return encode_reply(self._transport.open_reply(incoming, key), *events)
+        return encode_reply(self._transport.make_encoder(incoming, key), *events)
 
     def send_problem(self, incoming: InboundRequest, problem: Refused | Failed, key: UUID | None = None) -> None:
         """Tell a sender that a request cannot be accepted: a program each time, all others at most once a minute.

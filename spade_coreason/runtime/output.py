@@ -23,7 +23,7 @@ from ..domain.messages import (
 )
 from .long_answers import UNCHANGED, LongAnswers, RenderedAnswer
 from .policy import RunnerTimings
-from .transport import OutboundMessage, ReplyChannel, SendMessages
+from .transport import OutboundMessage, ReplyEncoder, SendMessages
 
 _CHUNKS_UNTIL_YIELD = 64
 
@@ -59,22 +59,22 @@ class TurnOutput:
 
     def __init__(
         self,
-        channel: ReplyChannel,
+        encoder: ReplyEncoder,
         send: SendMessages,
         key: UUID,
         timers: ReplyTimers,
         long_answers: LongAnswers | None = None,
     ) -> None:
-        self.channel = channel
+        self.encoder = encoder
         self.timers = timers
         self._send_now = send
         self._key = key
-        self._long_answers = long_answers if channel.shows_files else None
+        self._long_answers = long_answers if encoder.shows_files else None
         self._buffered: list[OutboundMessage] = []
         self._has_batch = False
-        """True while events wait in the channel for `_send_batch`."""
+        """True while events wait in the encoder for `_send_batch`."""
         self._listeners: list[str] = []
-        """The addresses that get the reply besides the recipient of the channel."""
+        """The addresses that get the reply besides the recipient of the encoder."""
         self._last_number = 0
         self._thought_count = 0
         self.is_closed = False
@@ -93,7 +93,7 @@ class TurnOutput:
         self.reported_error: UserErrorBlock | None = None
         self.events: list[dict[str, Any]] = []
         """The internal events of the turn, which are recorded and not sent."""
-        if channel.shows_typing:
+        if encoder.shows_typing:
             timers.typing.schedule(self._show_typing)
 
     # Putting in
@@ -134,9 +134,9 @@ class TurnOutput:
         """Emit a thinking block with these fields at once. For a person it is not part of the reply, so it is not stored."""
         self._thought_count += 1
         event = BlockEmitted(ThinkingBlock(id=derive_part_id(self._key, self._thought_count << 64), **fields))
-        if self.channel.batches:
+        if self.encoder.batches:
             self._emit_now(event)
-        elif messages := self._as_messages(self.channel.encode(event)):
+        elif messages := self._as_messages(self.encoder.encode(event)):
             self.send(self._drain_buffer() + messages)
 
     def record(self, event: dict[str, Any]) -> None:
@@ -149,7 +149,7 @@ class TurnOutput:
         self.require_open()
         number = self._next_number()
         stream = self.streams[number] = TurnStream(self, number)
-        if self.channel.follows_streams:
+        if self.encoder.follows_streams:
             self._emit_now(StreamStarted(stream.stream_id, title))
         return stream
 
@@ -169,7 +169,7 @@ class TurnOutput:
     def finish(self, event: TurnEvent) -> list[OutboundMessage]:
         """End the turn with its last event. Return the messages to send once the turn is stored."""
         self._close()
-        final_messages = self._as_messages(self.channel.encode(event) + self.channel.flush())
+        final_messages = self._as_messages(self.encoder.encode(event) + self.encoder.flush())
         self.messages += final_messages
         if self.messages:
             self.stored_reply = dump_reply(self.messages)
@@ -178,13 +178,13 @@ class TurnOutput:
     def cancel(self) -> None:
         """End the turn without a reply, because its request was cancelled."""
         self.abandon()
-        self._send_now(self._as_messages(self.channel.encode_cancelled()))
+        self._send_now(self._as_messages(self.encoder.encode_cancelled()))
 
     def abandon(self) -> None:
         """End the turn without a reply: the request runs again later, or is refused in silence."""
         self._close()
         self._drain_buffer()
-        if (paused := self.channel.encode_paused()) is not None:
+        if (paused := self.encoder.encode_paused()) is not None:
             self._send_now(self._as_messages([paused]))
 
     # Sending
@@ -194,24 +194,24 @@ class TurnOutput:
         if messages:
             self.last_sent = messages[-1]
             self._send_now(messages)
-            if self.channel.shows_typing and not self.is_closed:
+            if self.encoder.shows_typing and not self.is_closed:
                 self._restart_typing()
 
     def repeat_to(self, address: str) -> None:
         """Send the reply so far, and all that follows, to an address (a full JID) that has sent the same request."""
-        channel = self.channel
-        sent = [message.content for message in self.messages if message.recipient == channel.recipient]
-        if address != channel.recipient and address not in self._listeners:
+        encoder = self.encoder
+        sent = [message.content for message in self.messages if message.recipient == encoder.recipient]
+        if address != encoder.recipient and address not in self._listeners:
             self._listeners.append(address)
-        repeated = [OutboundMessage(address, channel.readdress(content, address)) for content in sent]
-        if address != channel.recipient:
+        repeated = [OutboundMessage(address, encoder.readdress(content, address)) for content in sent]
+        if address != encoder.recipient:
             self.messages += repeated
         self.send(repeated)
 
     def _emit_now(self, event: TurnEvent) -> None:
         """Send an event at once, after all events before it."""
         messages = self._encode(event)
-        if self.channel.batches:
+        if self.encoder.batches:
             self._schedule_batch(messages)
         elif messages:
             self.send(self._drain_buffer() + messages)
@@ -219,7 +219,7 @@ class TurnOutput:
     def _emit_soon(self, event: TurnEvent) -> None:
         """Buffer an event. It is sent with the next event, with the end of the turn, or after `RunnerTimings.buffer_s`."""
         messages = self._encode(event)
-        if self.channel.batches:
+        if self.encoder.batches:
             self._schedule_batch(messages)
         elif messages:
             buffered, self._buffered = self._drain_buffer(), messages
@@ -229,7 +229,7 @@ class TurnOutput:
                 self.send(buffered)
 
     def _schedule_batch(self, messages: list[OutboundMessage]) -> None:
-        """Send the messages of a full batch, and see to it that the events which wait in the channel are sent soon."""
+        """Send the messages of a full batch, and see to it that the events which wait in the encoder are sent soon."""
         if messages:
             self.send(messages)
         elif not self._has_batch and not self.is_held:
@@ -237,16 +237,16 @@ class TurnOutput:
             self.timers.batching.schedule(self._send_batch)
 
     def _send_batch(self) -> None:
-        """Send the events that wait in the channel, unless the turn is about to be stored."""
+        """Send the events that wait in the encoder, unless the turn is about to be stored."""
         self._has_batch = False
         if not self.is_held:
-            messages = self._as_messages(self.channel.flush())
+            messages = self._as_messages(self.encoder.flush())
             self.messages += messages
             self.send(messages)
 
     def _send_stream_update(self, stream_id: str) -> bool:
         """Send the new text of a stream, after all events before it. Return False if there is none."""
-        messages = self._as_messages(self.channel.encode_update(stream_id))
+        messages = self._as_messages(self.encoder.encode_update(stream_id))
         if messages:
             self.send(self._drain_buffer())
             self._send_now(messages)
@@ -255,18 +255,18 @@ class TurnOutput:
     def _encode(self, event: TurnEvent) -> list[OutboundMessage]:
         """Add an event to the reply. Return its messages, which the caller sends."""
         self.require_open()
-        messages = self._as_messages(self.channel.encode(event))
+        messages = self._as_messages(self.encoder.encode(event))
         self.messages += messages
         return messages
 
     def _as_messages(self, contents: Sequence[str]) -> list[OutboundMessage]:
         if not contents:
             return []
-        channel = self.channel
-        recipient = channel.recipient
+        encoder = self.encoder
+        recipient = encoder.recipient
         messages = [OutboundMessage(recipient, content) for content in contents]
         for listener in self._listeners:
-            messages += [OutboundMessage(listener, channel.readdress(content, listener)) for content in contents]
+            messages += [OutboundMessage(listener, encoder.readdress(content, listener)) for content in contents]
         return messages
 
     async def _render(self, content: str) -> RenderedAnswer:
@@ -297,7 +297,7 @@ class TurnOutput:
     def _close(self) -> None:
         self.is_closed = True
         timers = self.timers
-        if self.channel.shows_typing:
+        if self.encoder.shows_typing:
             timers.typing.cancel(self._show_typing)
             timers.typing_repeat.cancel(self._show_typing)
         if self._has_batch:
@@ -310,7 +310,7 @@ class TurnOutput:
     # Typing
 
     def _show_typing(self) -> None:
-        if (composing := self.channel.encode_composing()) is not None:
+        if (composing := self.encoder.encode_composing()) is not None:
             self._send_now(self._as_messages([composing]))
             self.timers.typing_repeat.schedule(self._show_typing)
 
@@ -353,11 +353,11 @@ class TurnStream:
         output = self._output
         if self._is_closing or self._number not in output.streams:
             raise RuntimeError("this stream is closed")
-        channel = output.channel
-        if channel.follows_streams:
+        encoder = output.encoder
+        if encoder.follows_streams:
             output._emit_now(StreamChunk(self.stream_id, len(self._chunks), chunk))
         self._chunks.append(chunk)
-        if channel.has_live_messages:
+        if encoder.has_live_messages:
             self._schedule_update()
         if len(self._chunks) % _CHUNKS_UNTIL_YIELD == 0:
             await asyncio.sleep(0)  # a long reply without an await must not block the event loop
@@ -386,7 +386,7 @@ class TurnStream:
         """End the stream as complete. Senders who do not follow streams get its text as one block."""
         if self._mark_closed():
             output, text = self._output, "".join(self._chunks)
-            if output.channel.follows_streams:
+            if output.encoder.follows_streams:
                 output._emit_soon(StreamEnded(self.stream_id, *rendered))
             else:
                 output._emit_soon(TextEmitted(text, self._number, *rendered))
@@ -397,7 +397,7 @@ class TurnStream:
         """End the stream as incomplete, without awaiting."""
         if self._mark_closed():
             output, text = self._output, "".join(self._chunks)
-            if not output.channel.follows_streams:
+            if not output.encoder.follows_streams:
                 output._emit_now(StreamStarted(self.stream_id))
                 output._emit_now(StreamChunk(self.stream_id, 0, text))
             output._emit_soon(StreamAborted(self.stream_id, reason, replacement))

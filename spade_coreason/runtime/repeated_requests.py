@@ -27,7 +27,7 @@ from ..domain.messages import (
 from ..domain.translation import translate
 from ..storage import Commit, EarlierRequest
 from .output import TurnOutput
-from .transport import OutboundMessage, ReplyChannel, encode_reply
+from .transport import OutboundMessage, ReplyEncoder, encode_reply
 
 _MAX_LISTENERS = 16
 """Number of further addresses that get the reply to one request."""
@@ -49,7 +49,7 @@ def identify_message(agent: str, incoming: InboundRequest) -> UUID:
     return derive_inbox_key(agent, incoming.owner, incoming.stanza_id, incoming.content, incoming.archive_id)
 
 
-class OpenProgramRequest:
+class InFlightRequest:
     """A program's request from its arrival to the end of its turn, with the addresses that wait for the reply."""
 
     __slots__ = ("_ended", "digest", "listeners", "output", "repeated_rows", "sender", "stored")
@@ -102,11 +102,11 @@ class OpenProgramRequest:
             self._ended.set()
 
 
-class OpenProgramRequests:
+class InFlightRequests:
     """The requests of programs that are queued or run, by inbox key."""
 
     def __init__(self) -> None:
-        self._open: dict[UUID, OpenProgramRequest] = {}
+        self._open: dict[UUID, InFlightRequest] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -114,9 +114,9 @@ class OpenProgramRequests:
     def add(self, key: UUID, incoming: InboundRequest, digest: bytes, stored: Commit[bool]) -> None:
         """Add a request that is queued. One with this key stays as it is."""
         if key not in self._open:
-            self._open[key] = OpenProgramRequest(incoming.sender, digest, stored)
+            self._open[key] = InFlightRequest(incoming.sender, digest, stored)
 
-    def get(self, key: UUID) -> OpenProgramRequest | None:
+    def get(self, key: UUID) -> InFlightRequest | None:
         """Return the request with a key, or None."""
         return self._open.get(key)
 
@@ -145,20 +145,20 @@ def refuse_further_address() -> Refused:
     return Refused(text, ErrorCode.TOO_MANY_REQUESTS)
 
 
-def repeat_reply(earlier: EarlierRequest | None, digest: bytes, channel: ReplyChannel) -> list[OutboundMessage]:
+def repeat_reply(earlier: EarlierRequest | None, digest: bytes, encoder: ReplyEncoder) -> list[OutboundMessage]:
     """Return the messages of the reply to a repeated request, from its stored turn.
 
     The sender is told if the id was used for another request, or if the turn was deleted.
     """
     if earlier is not None and earlier.digest != digest:
-        return encode_reply(channel, refuse_other_content())
+        return encode_reply(encoder, refuse_other_content())
     if earlier is not None and earlier.sender and earlier.turn is not None:
-        return encode_reply(channel, *_rebuild_events(earlier.turn, earlier.conversation_id or ""))
+        return encode_reply(encoder, *_rebuild_events(earlier.turn, earlier.conversation_id or ""))
     if earlier is not None and earlier.reply is not None:  # of a command, which has no turn
-        recipient = channel.recipient
-        return [OutboundMessage(recipient, channel.readdress(content, recipient)) for content in from_json(earlier.reply)]
+        recipient = encoder.recipient
+        return [OutboundMessage(recipient, encoder.readdress(content, recipient)) for content in from_json(earlier.reply)]
     text = translate("The answer to this request is not stored any more. Ask again with a new request id.")
-    return encode_reply(channel, Failed(text, ErrorCode.NOT_FOUND, False))
+    return encode_reply(encoder, Failed(text, ErrorCode.NOT_FOUND, False))
 
 
 def _rebuild_events(body: str, conversation_id: str) -> list[TurnEvent]:

@@ -111,7 +111,7 @@ class TurnResponse:
         if self._output.is_closed:
             self._output.require_open()
         check_thought(content, status)
-        if self._output.channel.reads_thoughts(title):
+        if self._output.encoder.reads_thoughts(title):
             self._output.emit_thought(title=title, content=content, status=status)
 
 

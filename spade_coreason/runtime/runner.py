@@ -50,8 +50,8 @@ from .policy import Policy
 from .quotas import QuotaLimit
 from .received_reactions import ReceivedReactions
 from .repeated_requests import (
-    OpenProgramRequest,
-    OpenProgramRequests,
+    InFlightRequest,
+    InFlightRequests,
     identify,
     identify_message,
     refuse_further_address,
@@ -296,7 +296,7 @@ class Runner:
         return await self._mailboxes.drain(grace_s)
 
     @property
-    def program_requests(self) -> OpenProgramRequests:
+    def program_requests(self) -> InFlightRequests:
         """The requests of programs that are queued or run."""
         return self._mailboxes.program_requests
 
@@ -486,7 +486,7 @@ class Runner:
             await turn.finish(final_event)
 
     def _attach_durably(
-        self, earlier: OpenProgramRequest, incoming: InboundRequest, key: UUID, digest: bytes
+        self, earlier: InFlightRequest, incoming: InboundRequest, key: UUID, digest: bytes
     ) -> Commit[bool] | None:
         """Attach a repeated request, as `_attach`. Return its commit, or None if the answer is stored.
 
@@ -503,7 +503,7 @@ class Runner:
         earlier.repeated_rows.append(inbox_row)
         return stored
 
-    def _attach(self, earlier: OpenProgramRequest, incoming: InboundRequest, digest: bytes) -> bool:
+    def _attach(self, earlier: InFlightRequest, incoming: InboundRequest, digest: bytes) -> bool:
         """Attach a repeated request to the one that is queued or runs. False if that has ended, so that its answer is stored.
 
         The sender is told if the id was used for another request, or if too many addresses wait for the answer.
@@ -525,10 +525,10 @@ class Runner:
                 return
             await earlier.wait_until_ended()
         stored = await self.repository.inbox.load_earlier(queued.key.bytes)
-        open_reply = self._services.transport.open_reply
+        make_encoder = self._services.transport.make_encoder
         for address in earlier.listeners if earlier is not None else ():
-            self._outbox.send(repeat_reply(stored, queued.digest, open_reply(replace(incoming, sender=address), queued.key)))
-        self._outbox.send_final(queued.inbox_row, repeat_reply(stored, queued.digest, open_reply(incoming, queued.key)))
+            self._outbox.send(repeat_reply(stored, queued.digest, make_encoder(replace(incoming, sender=address), queued.key)))
+        self._outbox.send_final(queued.inbox_row, repeat_reply(stored, queued.digest, make_encoder(incoming, queued.key)))
 
     def _refuse_late(self, queued: QueuedRequest) -> bool:
         """Ask the interceptors about a request that looked like a duplicate and is none. Return True if they refuse it."""
@@ -544,8 +544,8 @@ class Runner:
         """Open the output for a request, by the preferences of the person and the features of their clients."""
         services, incoming, person = self._services, queued.incoming, active.record.owner
         if incoming.channel == "program":
-            channel = services.transport.open_reply(incoming, queued.key)
-            output = TurnOutput(channel, self._outbox.send, queued.key, services.reply_timers)
+            encoder = services.transport.make_encoder(incoming, queued.key)
+            output = TurnOutput(encoder, self._outbox.send, queued.key, services.reply_timers)
             if queued.digest and (request := self._mailboxes.program_requests.get(queued.key)) is not None:
                 request.open_output(output)
             return output
@@ -559,8 +559,8 @@ class Runner:
             preferences.thoughts is not False,
             client_features.has_replies(incoming.sender),
         )
-        channel = services.transport.open_reply(incoming, queued.key, presentation)
-        return TurnOutput(channel, self._outbox.send, queued.key, services.reply_timers, services.long_answers)
+        encoder = services.transport.make_encoder(incoming, queued.key, presentation)
+        return TurnOutput(encoder, self._outbox.send, queued.key, services.reply_timers, services.long_answers)
 
     async def _refuse(
         self, active: ActiveConversation, queued: QueuedRequest, output: TurnOutput, outcome: Outcome, now: datetime

@@ -66,8 +66,8 @@ PLAIN_PRESENTATION = PresentationOptions()
 NO_CHAINED_DEVICE = PLAIN_PRESENTATION.find_chained_device
 
 
-class ReplyChannel(Protocol):
-    """The way of one reply to the sender of its request: it takes the events of the turn.
+class ReplyEncoder(Protocol):
+    """The encoder of one reply: it turns the events of a turn into messages to the sender of the request.
 
     The ids of its messages derive from the inbox key of the request, so that a reply sent twice is recognised.
     """
@@ -99,7 +99,7 @@ class ReplyChannel(Protocol):
         ...
 
     def flush(self) -> list[str]:
-        """Encode the events that wait for more events, if the channel `batches`."""
+        """Encode the events that wait for more events, if the encoder `batches`."""
         ...
 
     def readdress(self, content: str, recipient: str) -> str:
@@ -107,14 +107,14 @@ class ReplyChannel(Protocol):
         ...
 
     def encode_update(self, stream_id: str) -> list[str]:
-        """Encode the current text of a stream, if it has grown and the channel `has_live_messages`.
+        """Encode the current text of a stream, if it has grown and the encoder `has_live_messages`.
 
         These messages are transient and must not be stored.
         """
         ...
 
     def encode_composing(self) -> str | None:
-        """Encode "typing…"; None unless the channel `shows_typing`."""
+        """Encode "typing…"; None unless the encoder `shows_typing`."""
         ...
 
     def encode_paused(self) -> str | None:
@@ -126,10 +126,10 @@ class ReplyChannel(Protocol):
         ...
 
 
-def encode_reply(channel: ReplyChannel, *events: TurnEvent) -> list[OutboundMessage]:
+def encode_reply(encoder: ReplyEncoder, *events: TurnEvent) -> list[OutboundMessage]:
     """Encode events as the messages of a reply."""
-    contents = [content for event in events for content in channel.encode(event)] + channel.flush()
-    return [OutboundMessage(channel.recipient, content) for content in contents]
+    contents = [content for event in events for content in encoder.encode(event)] + encoder.flush()
+    return [OutboundMessage(encoder.recipient, content) for content in contents]
 
 
 class ClientFeatures(Protocol):
@@ -171,10 +171,10 @@ class Transport(Protocol):
     send: SendMessages
     """Send messages in order. They wait while there is no connection."""
 
-    def open_reply(
+    def make_encoder(
         self, incoming: InboundRequest, key: UUID, options: PresentationOptions = PLAIN_PRESENTATION
-    ) -> ReplyChannel:
-        """Return the channel for replies to a request. `options` apply to replies to a person."""
+    ) -> ReplyEncoder:
+        """Return the encoder of the reply to a request. `options` apply to replies to a person."""
         ...
 
     def load_message(self, content: str) -> OutboundMessage:

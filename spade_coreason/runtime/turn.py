@@ -250,7 +250,7 @@ class Turn:
         active.record = record  # a change during this write is stored after it
         # Save
         usage_variables = await self._count_usage(usage) if usage else ()
-        await self.store(final_messages, TurnRecord(output.channel.key, self.started_at, turn.text), usage_variables)
+        await self.store(final_messages, TurnRecord(output.encoder.key, self.started_at, turn.text), usage_variables)
         await self.queued.stored  # if this raises, the sender is told, and the server keeps the request
         self.changes.publish()
         active.turns = turns
@@ -309,7 +309,7 @@ class Turn:
     def _interaction_fields(self, usage: dict[str, Any], final_event: TurnEvent) -> dict[str, Any]:
         """Build the fields of the `Interaction`. `usage` is the turn's use of language models."""
         request, reply, incoming = self.request, self.output, self.queued.incoming
-        key = reply.channel.key
+        key = reply.encoder.key
         request_id = incoming.request_id or key
         output: dict[str, Any] = {"text": "\n\n".join(reply.texts)}
         if reply.data_blocks:

@@ -17,7 +17,7 @@ from ..runtime import (
     ClientFeatures,
     OutboundMessage,
     PresentationOptions,
-    ReplyChannel,
+    ReplyEncoder,
     SendMessages,
     UnknownClientFeatures,
 )
@@ -50,7 +50,7 @@ _NO_FEATURES = UnknownClientFeatures()
 
 def encoder_for(
     incoming: InboundRequest, key: UUID, agent: str, stanza_bytes: int, options: PresentationOptions = PLAIN_PRESENTATION
-) -> ReplyChannel:
+) -> ReplyEncoder:
     """Return the encoder of replies to a request that was sent to the bare JID `agent`.
 
     None of its stanzas exceeds `stanza_bytes`. `options` apply to replies to a person.
@@ -82,9 +82,9 @@ class XmppTransport:
         self.send = send
         self.client_features = client_features
 
-    def open_reply(
+    def make_encoder(
         self, incoming: InboundRequest, key: UUID, options: PresentationOptions = PLAIN_PRESENTATION
-    ) -> ReplyChannel:
+    ) -> ReplyEncoder:
         return encoder_for(incoming, key, self._jid, self._stanza_bytes, options)
 
     def load_message(self, content: str) -> OutboundMessage:

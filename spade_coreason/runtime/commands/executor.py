@@ -181,8 +181,8 @@ class CommandExecutor:
 
     def _make_turn(self, mailbox: Mailbox, active: ActiveConversation, queued: QueuedRequest, send: SendMessages) -> Turn:
         services = self._services
-        channel = services.transport.open_reply(queued.incoming, queued.key)
-        output = TurnOutput(channel, send, queued.key, services.reply_timers)
+        encoder = services.transport.make_encoder(queued.incoming, queued.key)
+        output = TurnOutput(encoder, send, queued.key, services.reply_timers)
         return Turn(services, mailbox, active, queued, output, services.clock(), active.person)
 
     async def _run_agent_command(

@@ -41,7 +41,7 @@ from ..topics.decorator import route_items
 from ..turn import construct_valid
 from .description import AgentDescription
 from .errors import dump_error
-from .frames import Channel, Message, ProtocolError
+from .frames import FrameConnection, Message, ProtocolError
 from .remote import (
     ForwardedKnowledge,
     ForwardedPeers,
@@ -142,8 +142,8 @@ class _Child:
 
     async def serve(self, jid: str) -> None:
         self._closed = asyncio.Event()
-        self._channel = Channel(self._socket, self._receive, self._on_closed, None)
-        self._connection = PlatformConnection(self._channel.send_encoded)
+        self._frames = FrameConnection(self._socket, self._receive, self._on_closed, None)
+        self._connection = PlatformConnection(self._frames.send_encoded)
         self._handlers: dict[str, Callable[..., None]] = {
             "build": lambda build: self._build(jid, build),
             "turn": self._on_turn,
@@ -171,7 +171,7 @@ class _Child:
     def _build(self, jid: str, build: dict[str, Any]) -> None:
         _limit_memory(build["memory_mb"])
         sys.path[:] = build["path"]
-        logging.getLogger().addHandler(_LogForwarder(self._channel.send, asyncio.get_running_loop()))
+        logging.getLogger().addHandler(_LogForwarder(self._frames.send, asyncio.get_running_loop()))
         logging.captureWarnings(True)
         self._set_levels(build["levels"])
         try:
@@ -189,16 +189,16 @@ class _Child:
                 error = ConfigError(
                     place, f"{build['spec']} cannot be created: {type(error).__name__}: {error}; correct its code"
                 )
-            self._channel.send(["failed", error.place, dump_error(error)])
-            self._channel.flush()
+            self._frames.send(["failed", error.place, dump_error(error)])
+            self._frames.flush()
             return
         gc.collect()  # as the platform does when all is built
         gc.freeze()
         gc.set_threshold(_GENERATION_0_THRESHOLD, 20, 20)
         self._commands = {command.name: command for command in commands_of(self._agent)}
         self._routed_agent = route_items(self._agent)
-        self._channel.send(["built", description])
-        self._channel.flush()
+        self._frames.send(["built", description])
+        self._frames.flush()
 
     def _make_injectables(self, jid: str, build: dict[str, Any]) -> Injectables:
         connection, memory = self._connection, build["memory"]
@@ -294,7 +294,7 @@ class _Child:
         del self._tasks[turn_id]
         # A reference to the frames of the turn would keep them until the next garbage collection.
         dumped, error = None if error is None else dump_error(error), None
-        self._channel.send(["end", turn_id, dumped, value])
+        self._frames.send(["end", turn_id, dumped, value])
 
     def _on_cancel(self, turn_id: int) -> None:
         if (task := self._tasks.get(turn_id)) is not None:
@@ -306,7 +306,7 @@ class _Child:
 
     def _on_ping(self, levels: dict[str, int]) -> None:
         self._set_levels(levels)
-        self._channel.send(["pong"])
+        self._frames.send(["pong"])
 
     def _set_levels(self, levels: dict[str, int]) -> None:
         for name, level in levels.items():

@@ -87,7 +87,7 @@ def _decode_frame(frame: bytes) -> Iterator[tuple[Message, int]]:
         yield message, share
 
 
-class Channel:
+class FrameConnection:
     """One end of the socket, in the running event loop. Messages of one loop iteration leave in one frame.
 
     `on_message` gets each message and its size in bytes. `on_closed` is called once, with a ProtocolError for what must not

@@ -21,7 +21,7 @@ from ...memory import CONTROL_CHARACTERS
 from .calls import ChildCalls
 from .description import AgentDescription, Isolation
 from .errors import dump_error, load_error
-from .frames import MAX_FRAME_BYTES, Channel, Message, ProtocolError
+from .frames import MAX_FRAME_BYTES, FrameConnection, Message, ProtocolError
 from .turns import OpenTurn
 
 log = logging.getLogger(__name__)
@@ -127,9 +127,9 @@ class AgentProcess:
             theirs.close()
             os.close(output)
         self.pid = self._popen.pid
-        self._channel = Channel(ours, self._receive, self._on_closed, MAX_FRAME_BYTES)
+        self._frames = FrameConnection(ours, self._receive, self._on_closed, MAX_FRAME_BYTES)
         self._loop.add_reader(self._output, self._read_output)
-        self._channel.send(["build", build])
+        self._frames.send(["build", build])
 
     # Building
 
@@ -137,12 +137,12 @@ class AgentProcess:
         """Block until the agent is made. Raise ConfigError or another error if it cannot be made."""
         deadline = time.monotonic() + self._isolation.timings.build_s
         outputs: tuple[int, ...] = (self._output,)
-        while self._built is None and self.cause is None and not self._channel.is_closed:
+        while self._built is None and self.cause is None and not self._frames.is_closed:
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 self.end(f"took longer than {self._isolation.timings.build_s:g} s for the import and the constructor")
                 break
-            if self._channel.exchange(min(remaining_s, _POLL_S * 5), *outputs):
+            if self._frames.exchange(min(remaining_s, _POLL_S * 5), *outputs):
                 data = self._read_output_bytes()
                 outputs = outputs if data else ()
                 self._show_output(data)
@@ -175,13 +175,13 @@ class AgentProcess:
 
     async def run(self, turn: OpenTurn, message: Message) -> object:
         """Run a turn, or a call of a method, in the process. `message` begins it. See `OpenTurn.run`."""
-        if self.cause is not None or self._channel.is_closed:
+        if self.cause is not None or self._frames.is_closed:
             raise AgentProcessError(self._jid, self.cause or "ended")
         self._last_turn = turn.id = self._last_turn + 1
         self._turns[turn.id] = turn
         message[1] = turn.id
         try:
-            self._channel.send(message)
+            self._frames.send(message)
             return await turn.run(self)
         except GeneratorExit:  # the turn is abandoned, and its process ends soon
             turn.is_abandoned = True
@@ -192,12 +192,12 @@ class AgentProcess:
 
     def send(self, message: Message) -> None:
         """Send a message to the process."""
-        self._channel.send(message)
+        self._frames.send(message)
 
     def cancel(self, turn: OpenTurn) -> None:
         """Cancel a turn in the process. If it has not ended after the grace, the process is ended."""
         grace_s = self._isolation.timings.cancel_grace_s
-        self._channel.send(["cancel", turn.id])
+        self._frames.send(["cancel", turn.id])
         self._loop.call_later(grace_s, self._end_unless_ended, turn, f"did not stop a cancelled turn within {grace_s:g} s")
 
     def _end_unless_ended(self, turn: OpenTurn, cause: str) -> None:
@@ -254,10 +254,10 @@ class AgentProcess:
 
     def answer(self, call_id: int, value: object, error: Exception | None) -> None:
         """Answer a call of the process with a value or an error."""
-        self._channel.send(["answer", call_id, None if error is None else dump_error(error), value])
+        self._frames.send(["answer", call_id, None if error is None else dump_error(error), value])
 
     def _send_event(self, call_id: int, *values: object) -> None:
-        self._channel.send(["event", call_id, values])
+        self._frames.send(["event", call_id, values])
 
     def _on_drop(self, size: int, call_id: int) -> None:
         if (task := self._tasks.get(call_id)) is not None:
@@ -317,7 +317,7 @@ class AgentProcess:
         """Ask the process to react, and measure its memory."""
         timings, now = self._isolation.timings, self._loop.time()
         if _find_exit(self.pid) is not None:  # and a program that it started holds the connection open
-            self._channel.close()
+            self._frames.close()
             self._on_closed(None)
             return
         if self._pinged_at is not None:  # the time in which the platform itself was held up does not count
@@ -325,7 +325,7 @@ class AgentProcess:
         self._checked_at = now
         if self._pinged_at is None:
             self._pinged_at = now
-            self._channel.send(["ping", log_levels()])
+            self._frames.send(["ping", log_levels()])
         elif now - self._pinged_at > timings.blocked_s:
             self.end(f"did not react for {timings.blocked_s:g} s")
             return
@@ -389,15 +389,15 @@ class AgentProcess:
         """End the process and all that it started, for this cause. A second end does nothing."""
         if self.cause is None:
             self.cause = cause
-        self._channel.close()
+        self._frames.close()
         self._conclude()
 
     async def close(self) -> None:
         """Close the connection, so that the process ends by itself, and end it after a grace. No restart follows."""
         self._is_closing = True
         if self._conclusion is None:
-            self._channel.flush()
-            self._channel.close()
+            self._frames.flush()
+            self._frames.close()
             if (await asyncio.to_thread(self._poll_exit, self._isolation.timings.exit_s)) is None:
                 log.warning("%s: its process did not end by itself, and was killed", self._jid)
             self.end("was stopped")

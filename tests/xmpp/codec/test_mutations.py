@@ -58,7 +58,7 @@ def check_request(request: InboundRequest) -> None:
     assert isinstance(derive_inbox_key(AGENT, request.sender, request.stanza_id, request.content), UUID)
     for id_ in (request.stanza_id, request.thread or ""):
         assert len(id_) <= MAX_ID_CHARACTERS
-    reply = TRANSPORT.open_reply(request, KEY)
+    reply = TRANSPORT.make_encoder(request, KEY)
     stanzas = [*reply.encode(TextEmitted("**hi**", 1)), *reply.encode(Completed("c", "active"))]
     stanzas += [TRANSPORT.encode_receipt(request).content, TRANSPORT.encode_displayed(request).content]
     for sent in stanzas:

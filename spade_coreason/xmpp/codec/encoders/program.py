@@ -1,6 +1,6 @@
 """Replies to programs: every event of a turn as a CloudEvent, several of them in one stanza.
 
-An encoder is the `ReplyChannel` of one turn. It is pure: it takes events and returns stanzas as strings, in order. Their ids
+An encoder is the `ReplyEncoder` of one turn. It is pure: it takes events and returns stanzas as strings, in order. Their ids
 derive from the inbox key of the request, so that a reply sent twice is recognised. Each id is also the origin-id (XEP-0359).
 """
 

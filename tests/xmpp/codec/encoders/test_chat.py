@@ -21,7 +21,7 @@ from spade_coreason.domain.messages import (
     StreamStarted,
     TurnEvent,
 )
-from spade_coreason.runtime import ReplyChannel
+from spade_coreason.runtime import ReplyEncoder
 from spade_coreason.runtime.transport import PresentationOptions
 from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.codec.namespaces import DATA_FORM
@@ -163,7 +163,7 @@ def hints(stanza: str) -> list[str]:
     return [child.tag.removeprefix(HINT) for child in parse_stanza(stanza) if child.tag.startswith(HINT)]
 
 
-def live_encoder(**options: Any) -> ReplyChannel:
+def live_encoder(**options: Any) -> ReplyEncoder:
     return encoder_for(
         person_request(inner=CHAT_STATE), KEY, AGENT, 65_536, PresentationOptions(has_live_messages=True, **options)
     )
