@@ -57,10 +57,9 @@ class TimerGroup:
             self._timer = None
 
     def _run_due(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        self._timer = None
+        now = asyncio.get_running_loop().time()
         try:
+            # `_timer` stays set meanwhile: a callback that schedules another must not start a timer, which may be too late.
             while self._due_times:
                 callback, when = next(iter(self._due_times.items()))
                 if when > now:
@@ -68,9 +67,16 @@ class TimerGroup:
                 del self._due_times[callback]
                 callback()
         finally:
-            if self._due_times and self._timer is None:
-                delay_s = next(iter(self._due_times.values())) - now
-                self._timer = loop.call_later(delay_s, self._run_due)
+            self._restart_timer()
+
+    def _restart_timer(self) -> None:
+        """Let the timer run until the first callback is due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._due_times:
+            first = next(iter(self._due_times.values()))
+            self._timer = asyncio.get_running_loop().call_at(first, self._run_due)
 
 
 class DeadlineTimers(TimerGroup):
