@@ -103,7 +103,7 @@ class AgentRepository:
         return self._database.next_id("conversations")
 
     def save_conversation(self, record: StoredConversation) -> Commit[bool]:
-        """Store a conversation. The future is done when it is durable."""
+        """Store a conversation. Its commit is done when it is durable."""
         return self._database.submit([(SAVE_CONVERSATION, conversation_columns(self.agent, record))])
 
     async def find_conversations(self, ids: Iterable[str]) -> dict[str, StoredConversation]:
@@ -325,7 +325,7 @@ class AgentRepository:
         return {row.holder: row.value for row in await self._fetch_rows(query)}
 
     def save_variable(self, scope: str, holder: str, name: str, value: str) -> Commit[bool]:
-        """Store one variable (JSON) outside of a turn. The future is done when it is durable."""
+        """Store one variable (JSON) outside of a turn. Its commit is done when it is durable."""
         return self._database.submit([(SAVE_VARIABLE, (self.agent, scope, holder, name, value, to_micros(utc_now())))])
 
     # Counts of the messages of a day
@@ -374,11 +374,11 @@ class AgentRepository:
         return list(await self._fetch_scalars(query.order_by(variables.c.updated_at)))
 
     def save_refusal(self, person: str) -> Commit[bool]:
-        """Store that the agent has told a person so. The future is done when it is durable."""
+        """Store that the agent has told a person so. Its commit is done when it is durable."""
         return self.save_variable(REFUSED_SCOPE, person, REFUSED_SCOPE, "true")
 
     def delete_refusal(self, person: str) -> Commit[None]:
-        """Delete the mark of `save_refusal`. The future is done when that is durable."""
+        """Delete the mark of `save_refusal`. Its commit is done when that is durable."""
         return self._database.run(lambda connection: delete_refusal(connection, self.agent, person))
 
     # Values of the agent itself
@@ -389,7 +389,7 @@ class AgentRepository:
         return json.loads(values[name]) if name in values else None
 
     def save_agent_value(self, name: str, value: Any) -> Commit[bool]:
-        """Store a value for this agent. The future is done when it is durable."""
+        """Store a value for this agent. Its commit is done when it is durable."""
         return self.save_variable(_AGENT_SCOPE, self.agent, name, json.dumps(value))
 
     # Helpers
