@@ -227,6 +227,23 @@ async def test_a_database_that_became_read_only_says_so(tmp_path: Path, expected
     await database.close()
 
 
+async def test_an_unusable_address_of_a_database_names_the_usable_ones(tmp_path: Path) -> None:
+    for url, problem in (
+        (
+            "data/platform.db",
+            "storage.url is not a database address; write sqlite+aiosqlite:///data/platform.db"
+            " or postgresql+asyncpg://user:password@host/database",
+        ),
+        (
+            f"{SQLITE}{tmp_path}/platform.db",
+            f"{tmp_path}/platform.db: nothing is stored here yet; start the platform once, or correct storage.url",
+        ),
+    ):
+        with pytest.raises(StoreError) as caught:
+            await open_database(url, is_read_only=True)
+        assert str(caught.value) == problem
+
+
 async def test_an_unusable_path_of_a_database_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "directory").mkdir()
