@@ -183,7 +183,7 @@ class Database(ABC):
         self._loop = asyncio.get_running_loop()
         # Not the queue of the pool: whoever waits there for long gets an error.
         self._reader_slots = Semaphore(self.reader_connections)
-        self._extra_slots = Semaphore(self.reader_connections // 2, parent=self._reader_slots)
+        self._background_slots = Semaphore(self.reader_connections // 2, parent=self._reader_slots)
         self._wait_warnings = RateLimiter()
         self._next_ids: dict[str, int] = {}
         self._deferred_rows: list[tuple[int, Row]] = []
@@ -278,13 +278,13 @@ class Database(ABC):
         erased.on_stored(lambda _: self._schedule_log_truncation())  # also if the caller was cancelled
         return await erased
 
-    async def read(self, work: Callable[[Connection], T], *, is_extra: bool = False) -> T:
+    async def read(self, work: Callable[[Connection], T], *, is_background: bool = False) -> T:
         """Run `work` in its own transaction beside the writer. It sees one state of the database.
 
-        It waits until a connection is free. With `is_extra`, for work that no turn waits for, half of the connections at most
-        are used.
+        It waits until a connection is free. With `is_background`, for work that no turn waits for, half of the connections at
+        most are used.
         """
-        slots = self._extra_slots if is_extra else self._reader_slots
+        slots = self._background_slots if is_background else self._reader_slots
         try:
             if not slots.acquire_nowait():
                 await self._wait_for_connection(slots)

@@ -223,7 +223,7 @@ class AgentRepository:
         row = await self._find_turn(interaction_id, owner)
         return str(row.conversation_id) if row is not None else None
 
-    async def _find_turn(self, interaction_id: str, owner: str, *, is_extra: bool = False) -> Row[Any] | None:
+    async def _find_turn(self, interaction_id: str, owner: str, *, is_background: bool = False) -> Row[Any] | None:
         """Search all conversations of the owner, the latest first. They are searched in pages, so that other reads can run.
 
         Interaction ids have no index: it would add a third to the writes of every turn, for a rare query.
@@ -235,12 +235,12 @@ class AgentRepository:
             .join(conversations, conversations.c.id == interactions.c.conversation)
             .where(interactions.c.interaction_id == interaction_id)
         )
-        page_ids = await self._fetch_scalars(page, is_extra=is_extra)
+        page_ids = await self._fetch_scalars(page, is_background=is_background)
         while page_ids:
-            rows = await self._fetch_rows(turn.where(interactions.c.conversation.in_(page_ids)), is_extra=is_extra)
+            rows = await self._fetch_rows(turn.where(interactions.c.conversation.in_(page_ids)), is_background=is_background)
             if rows:
                 return rows[0]
-            page_ids = await self._fetch_scalars(page.where(conversations.c.id < page_ids[-1]), is_extra=is_extra)
+            page_ids = await self._fetch_scalars(page.where(conversations.c.id < page_ids[-1]), is_background=is_background)
         return None
 
     async def save_feedback(
@@ -253,7 +253,7 @@ class AgentRepository:
 
         Return the id of the conversation and the turn as JSON, or None if the owner has no such turn.
         """
-        row = await self._find_turn(interaction_id, owner, is_extra=True)
+        row = await self._find_turn(interaction_id, owner, is_background=True)
         if row is None:
             return None
         turn = json.loads(row.body)
@@ -403,8 +403,10 @@ class AgentRepository:
     async def _load_conversations(self, query: Select[Any]) -> list[StoredConversation]:
         return [conversation_from_row(row) for row in await self._fetch_rows(query)]
 
-    async def _fetch_rows(self, query: Select[Any], *, is_extra: bool = False) -> Sequence[Row[Any]]:
-        return await self._database.read(lambda connection: connection.execute(query).all(), is_extra=is_extra)
+    async def _fetch_rows(self, query: Select[Any], *, is_background: bool = False) -> Sequence[Row[Any]]:
+        return await self._database.read(lambda connection: connection.execute(query).all(), is_background=is_background)
 
-    async def _fetch_scalars(self, query: Select[Any] | CompoundSelect[Any], *, is_extra: bool = False) -> Sequence[Any]:
-        return await self._database.read(lambda connection: connection.execute(query).scalars().all(), is_extra=is_extra)
+    async def _fetch_scalars(self, query: Select[Any] | CompoundSelect[Any], *, is_background: bool = False) -> Sequence[Any]:
+        return await self._database.read(
+            lambda connection: connection.execute(query).scalars().all(), is_background=is_background
+        )
