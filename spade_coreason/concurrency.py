@@ -291,13 +291,13 @@ _MAX_RATE_KEYS = 10_000
 
 
 class RateLimiter:
-    """A limit of `per_interval` actions a minute for each key. It remembers the most recent 10,000 keys.
+    """A limit of `per_minute` actions for each key. It remembers the most recent 10,000 keys.
 
     Asyncio has none. Its semaphore would delay an action above the limit, which is dropped here.
     """
 
-    def __init__(self, per_interval: int = 1) -> None:
-        self._per_interval = per_interval
+    def __init__(self, per_minute: int = 1) -> None:
+        self._per_minute = per_minute
         self._counts: dict[str, tuple[float, int]] = {}
 
     def allow(self, key: str, amount: int = 1) -> bool:
@@ -306,17 +306,17 @@ class RateLimiter:
         since, count = self._counts.pop(key, (now, 0))
         if now >= since + RATE_INTERVAL_S:
             since, count = now, 0
-        self._counts[key] = since, min(count + amount, self._per_interval)
+        self._counts[key] = since, min(count + amount, self._per_minute)
         if len(self._counts) > _MAX_RATE_KEYS:
             del self._counts[next(iter(self._counts))]  # the key that was used least recently
-        return count < self._per_interval
+        return count < self._per_minute
 
     def is_exceeded(self, key: str) -> bool:
         """Return True if the next action for `key` would not be allowed now. Counts nothing."""
         if key not in self._counts:
             return False
         since, count = self._counts[key]
-        return count >= self._per_interval and asyncio.get_running_loop().time() < since + RATE_INTERVAL_S
+        return count >= self._per_minute and asyncio.get_running_loop().time() < since + RATE_INTERVAL_S
 
 
 class Semaphore:
