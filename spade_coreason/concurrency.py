@@ -57,10 +57,9 @@ class TimerGroup:
             self._timer = None
 
     def _run_due(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        self._timer = None
+        now = asyncio.get_running_loop().time()
         try:
+            # `_timer` stays set meanwhile: a callback that schedules another must not start a timer, which may be too late.
             while self._due_times:
                 callback, when = next(iter(self._due_times.items()))
                 if when > now:
@@ -68,9 +67,16 @@ class TimerGroup:
                 del self._due_times[callback]
                 callback()
         finally:
-            if self._due_times and self._timer is None:
-                delay_s = next(iter(self._due_times.values())) - now
-                self._timer = loop.call_later(delay_s, self._run_due)
+            self._restart_timer()
+
+    def _restart_timer(self) -> None:
+        """Let the timer run until the first callback is due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._due_times:
+            first = next(iter(self._due_times.values()))
+            self._timer = asyncio.get_running_loop().call_at(first, self._run_due)
 
 
 class DeadlineTimers(TimerGroup):
@@ -292,13 +298,13 @@ _MAX_RATE_KEYS = 10_000
 
 
 class RateLimiter:
-    """A limit of `per_interval` actions a minute for each key. It remembers the most recent 10,000 keys.
+    """A limit of `per_minute` actions for each key. It remembers the most recent 10,000 keys.
 
     Asyncio has none. Its semaphore would delay an action above the limit, which is dropped here.
     """
 
-    def __init__(self, per_interval: int = 1) -> None:
-        self._per_interval = per_interval
+    def __init__(self, per_minute: int = 1) -> None:
+        self._per_minute = per_minute
         self._counts: dict[str, tuple[float, int]] = {}
 
     def allow(self, key: str, amount: int = 1) -> bool:
@@ -307,17 +313,17 @@ class RateLimiter:
         since, count = self._counts.pop(key, (now, 0))
         if now >= since + RATE_INTERVAL_S:
             since, count = now, 0
-        self._counts[key] = since, min(count + amount, self._per_interval)
+        self._counts[key] = since, min(count + amount, self._per_minute)
         if len(self._counts) > _MAX_RATE_KEYS:
             del self._counts[next(iter(self._counts))]  # the key that was used least recently
-        return count < self._per_interval
+        return count < self._per_minute
 
     def is_exceeded(self, key: str) -> bool:
         """Return True if the next action for `key` would not be allowed now. Counts nothing."""
         if key not in self._counts:
             return False
         since, count = self._counts[key]
-        return count >= self._per_interval and asyncio.get_running_loop().time() < since + RATE_INTERVAL_S
+        return count >= self._per_minute and asyncio.get_running_loop().time() < since + RATE_INTERVAL_S
 
 
 class Semaphore:

@@ -8,6 +8,7 @@ CoReasonError
 ├── ConnectError                 the XMPP server cannot be reached or refuses the connection (exit code 4).
 │   └── LoginError               the server was reached and refuses the account (exit code 5).
 ├── StoreError                   stored data cannot be read or written.
+│   ├── DatabaseUnreachableError the server of the database cannot be reached (exit code 4).
 │   ├── DatabaseEmptyError       the database is empty: nothing was ever stored in it.
 │   ├── MemoryFileError          an interaction memory file is damaged; it is left unchanged.
 │   └── MemoryFullError          the interaction memory of a conversation has reached its limit.
@@ -148,7 +149,8 @@ class DatabaseEmptyError(StoreError):
     """The database `name` has no tables: nothing was ever stored in it."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name}: nothing is stored here yet")
+        super().__init__(f"{name}: nothing is stored here yet; start the platform once, or correct storage.url")
+        self.name = name
 
 
 class MemoryFileError(StoreError):

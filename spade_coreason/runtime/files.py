@@ -73,10 +73,10 @@ async def fetch(
     """
     # A string is a sequence of characters, and the last character of "image/*" would match every type.
     types = (types,) if isinstance(types, str) else types
-    access = UrlPolicy((allow_private,) if isinstance(allow_private, str) else allow_private, resolve)
+    url_policy = UrlPolicy((allow_private,) if isinstance(allow_private, str) else allow_private, resolve)
     try:
         async with asyncio.timeout(timeout_s) as limit:
-            return await _follow(url, access, max_bytes, types)
+            return await _follow(url, url_policy, max_bytes, types)
     except TimeoutError as error:
         raise FetchError(url, f"it took longer than {timeout_s:g} s" if limit.expired() else "no connection in time") from error
 

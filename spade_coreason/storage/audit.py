@@ -38,8 +38,8 @@ class AuditRecord(NamedTuple):
 class AuditVerification(NamedTuple):
     """The result of `verify`.
 
-    `entries` counts all entries and `erased` the erased ones. `head` is the hash of the last entry. `problems` has at most
-    20 lines.
+    `entries` is the number of the last entry, and `erased` counts the erased ones. `head` is the hash of the last entry.
+    `problems` has at most 20 lines.
     """
 
     entries: int
@@ -105,7 +105,7 @@ def list_audited_agents(connection: Connection) -> list[str]:
 
 def verify(connection: Connection, agent: str, through: str | None = None) -> AuditVerification:
     """Check the trail of an agent like `AuditTrail.verify`, inside a transaction of the caller."""
-    last, previous, forgotten, is_through, problems = 0, GENESIS_HASH, 0, through is None, []
+    last, previous, erased, is_through, problems = 0, GENESIS_HASH, 0, through is None, []
     for row in _iterate_rows(connection, agent):
         if row.number != last + 1:
             problems.append(f"{_format_span(last + 1, row.number - 1)} missing")
@@ -113,7 +113,7 @@ def verify(connection: Connection, agent: str, through: str | None = None) -> Au
         last, before, previous = row.number, previous, row.integrity_hash
         is_through = is_through or row.integrity_hash == through
         if row.entry is None:
-            forgotten += 1
+            erased += 1
             continue
         entry = _parse_entry(row.entry)
         if not compute_integrity_hash(entry) == entry.get("integrity_hash") == row.integrity_hash:
@@ -127,7 +127,7 @@ def verify(connection: Connection, agent: str, through: str | None = None) -> Au
         problems.append(f"the trail ends with entry {last}, which does not match its recorded end (entry {number})")
     if not is_through:
         problems.append(f"no entry has the hash {through}")
-    return AuditVerification(last, forgotten, previous, tuple(problems[:_MAX_PROBLEMS]))
+    return AuditVerification(last, erased, previous, tuple(problems[:_MAX_PROBLEMS]))
 
 
 def _load_head(connection: Connection, agent: str) -> tuple[int, str]:

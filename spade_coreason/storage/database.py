@@ -183,7 +183,7 @@ class Database(ABC):
         self._loop = asyncio.get_running_loop()
         # Not the queue of the pool: whoever waits there for long gets an error.
         self._reader_slots = Semaphore(self.reader_connections)
-        self._extra_slots = Semaphore(self.reader_connections // 2, parent=self._reader_slots)
+        self._background_slots = Semaphore(self.reader_connections // 2, parent=self._reader_slots)
         self._wait_warnings = RateLimiter()
         self._next_ids: dict[str, int] = {}
         self._deferred_rows: list[tuple[int, Row]] = []
@@ -247,13 +247,19 @@ class Database(ABC):
         return commit
 
     def submit_deferred(self, rows: Rows) -> None:
-        """Write rows with the next transaction, or after a short delay. No task waits for them."""
+        """Write rows with the next transaction, or after a short delay. No task waits for them.
+
+        While the database accepts no writes, the rows stay deferred and go with a later transaction.
+        """
         self._deferred_rows += rows
         if self._deferred_timer is None:
             self._deferred_timer = self._loop.call_later(_DEFERRED_WRITE_S, self._enqueue_deferred)
 
     def submit_with_next(self, make_rows: Callable[[], Rows]) -> None:
-        """Write rows in the next transaction. `make_rows` is called when that begins, so that it gives the latest values."""
+        """Write rows in the next transaction. `make_rows` is called when that begins, so that it gives the latest values.
+
+        The rows are lost if the database does not accept them.
+        """
         self._row_sources.append(make_rows)
 
     def run(self, work: Callable[[Connection], T]) -> Commit[T]:
@@ -272,13 +278,13 @@ class Database(ABC):
         erased.on_stored(lambda _: self._schedule_log_truncation())  # also if the caller was cancelled
         return await erased
 
-    async def read(self, work: Callable[[Connection], T], *, is_extra: bool = False) -> T:
+    async def read(self, work: Callable[[Connection], T], *, is_background: bool = False) -> T:
         """Run `work` in its own transaction beside the writer. It sees one state of the database.
 
-        It waits until a connection is free. With `is_extra`, for work that no turn waits for, half of the connections at most
-        are used.
+        It waits until a connection is free. With `is_background`, for work that no turn waits for, half of the connections at
+        most are used.
         """
-        slots = self._extra_slots if is_extra else self._reader_slots
+        slots = self._background_slots if is_background else self._reader_slots
         try:
             if not slots.acquire_nowait():
                 await self._wait_for_connection(slots)
@@ -312,11 +318,18 @@ class Database(ABC):
     def _enqueue_deferred(self) -> None:
         self._deferred_timer = None
         if not self._is_closed:
-            self._enqueue(Commit(self._drain_deferred()))
+            self._enqueue(Commit())  # its batch takes the deferred rows along
 
-    def _drain_deferred(self) -> list[tuple[int, Row]]:
+    def _commit_deferred(self) -> Commit[bool]:
         rows, self._deferred_rows = self._deferred_rows, []
-        return rows
+        commit: Commit[bool] = Commit(rows)
+        commit.on_failed(lambda _: self._defer_again(rows))
+        return commit
+
+    def _defer_again(self, rows: list[tuple[int, Row]]) -> None:
+        """Defer the rows of a failed batch, before later rows. Rows that failed alone are faulty: they would fail again."""
+        if self.is_failing:
+            self._deferred_rows[:0] = rows
 
     def _start_gathering(self) -> None:
         # A turn that waits for nothing ends within two rounds of the event loop. Its request and its reply then share one
@@ -344,10 +357,9 @@ class Database(ABC):
             self._deferred_timer = None
         if self._row_sources:
             sources, self._row_sources = self._row_sources, []
-            for make_rows in sources:
-                self._deferred_rows += make_rows()
+            self._pending += [Commit(make_rows()) for make_rows in sources]
         if self._deferred_rows:
-            self._pending.append(Commit(self._drain_deferred()))
+            self._pending.append(self._commit_deferred())
         if self._pending:
             batch, self._pending = self._pending, []
             self._pending_ends = 0

@@ -42,7 +42,10 @@ def _create_database(url: str, durability: Durability, timings: StoreTimings, wr
     try:
         parsed = make_url(url)
     except ArgumentError as error:
-        raise StoreError("storage.url is not a database address") from error
+        raise StoreError(
+            "storage.url is not a database address; write sqlite+aiosqlite:///data/platform.db"
+            " or postgresql+asyncpg://user:password@host/database"
+        ) from error
     if parsed.get_backend_name() == "sqlite":
         from .sqlite import SqliteDatabase
 

@@ -111,21 +111,21 @@ class Inbox:
         inbox_row: int,
         conversation: StoredConversation,
         turn: TurnRecord | None,
-        answer: str | None,
+        reply: str | None,
         variables: Sequence[Variable] = (),
         *,
         is_command: bool = False,
     ) -> Commit[bool]:
         """Store the end of a request in one transaction: its turn, conversation, variables and reply.
 
-        Without a reply (`answer`) the request is closed at once. A program's request that ended without a turn begins anew when
-        it is repeated, unless it was a command.
+        Without a `reply` the request is closed at once. A program's request that ended without a turn begins anew when it is
+        repeated, unless it was a command.
         """
-        interaction_id = COMMAND if is_command else NO_TURN if turn is None else self._database.next_id("interactions")
+        interaction_row = COMMAND if is_command else NO_TURN if turn is None else self._database.next_id("interactions")
         rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, conversation_columns(self._agent, conversation))]
         if turn is not None:
             interaction = (
-                interaction_id,
+                interaction_row,
                 conversation.id,
                 conversation.turns,
                 turn.interaction_id,
@@ -136,7 +136,7 @@ class Inbox:
         if variables:
             now = to_micros(conversation.status.last_interaction)
             rows += [(SAVE_VARIABLE, (self._agent, v.scope, v.holder, v.name, v.value, now)) for v in variables]
-        rows.append((ANSWER, (inbox_row, CLOSED if answer is None else ANSWERED, answer, interaction_id)))
+        rows.append((ANSWER, (inbox_row, CLOSED if reply is None else ANSWERED, reply, interaction_row)))
         rows_with_steps = self._database.inbox_rows_with_steps
         if self._unsaved_steps:
             self._unsaved_steps.pop(inbox_row, None)
@@ -145,7 +145,7 @@ class Inbox:
         stored = self._database.submit(rows, is_turn_end=True)
         if has_steps:
             stored.on_stored(lambda _: rows_with_steps.discard(inbox_row))
-        if answer is None:
+        if reply is None:
             stored.on_stored(lambda _: self._open_rows.discard(inbox_row))
         return stored
 
@@ -177,9 +177,9 @@ class Inbox:
         rows = await self._fetch_rows(query.where(steps.c.request == inbox_row))
         return [StoredStep(row.name, row.number, row.arguments_hash, row.result) for row in rows]
 
-    def store_reply(self, inbox_row: int, answer: str, *, is_command: bool = False) -> Commit[bool]:
+    def store_reply(self, inbox_row: int, reply: str, *, is_command: bool = False) -> Commit[bool]:
         """Store the reply to a request without a conversation: it was deleted, or cannot be loaded."""
-        return self._database.submit([(ANSWER, (inbox_row, ANSWERED, answer, COMMAND if is_command else NO_TURN))])
+        return self._database.submit([(ANSWER, (inbox_row, ANSWERED, reply, COMMAND if is_command else NO_TURN))])
 
     def close(self, inbox_row: int) -> None:
         """Close a request whose whole reply the server has, so that it is not sent again. Stored with the next transaction."""

@@ -129,7 +129,7 @@ def _select(*, has_texts: bool) -> Select[Any]:
 
 
 async def _load(database: Database, query: Select[Any]) -> list[Incident]:
-    rows = await database.read(lambda connection: connection.execute(query).mappings().all(), is_extra=True)
+    rows = await database.read(lambda connection: connection.execute(query).mappings().all(), is_background=True)
     return [
         Incident(
             row["id"],

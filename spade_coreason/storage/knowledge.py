@@ -301,10 +301,10 @@ async def index_outdated_passages(database: Database) -> int:
     where it stopped.
     """
     count = 0
-    while (rules := await database.read(_find_outdated_rules, is_extra=True)) is not None:
+    while (rules := await database.read(_find_outdated_rules, is_background=True)) is not None:
         if not count:
             log.info("%s: adding word forms to the search index of passages from an older version", database.name)
-        texts = await database.read(partial(_load_outdated, rules=rules), is_extra=True)
+        texts = await database.read(partial(_load_outdated, rules=rules), is_background=True)
         words = await asyncio.to_thread(_index_all, texts)
         rows = [
             {"passage": id_, "new_words": new_words, "new_rules": word_rules()}

@@ -103,7 +103,7 @@ class AgentRepository:
         return self._database.next_id("conversations")
 
     def save_conversation(self, record: StoredConversation) -> Commit[bool]:
-        """Store a conversation. The future is done when it is durable."""
+        """Store a conversation. Its commit is done when it is durable."""
         return self._database.submit([(SAVE_CONVERSATION, conversation_columns(self.agent, record))])
 
     async def find_conversations(self, ids: Iterable[str]) -> dict[str, StoredConversation]:
@@ -223,7 +223,7 @@ class AgentRepository:
         row = await self._find_turn(interaction_id, owner)
         return str(row.conversation_id) if row is not None else None
 
-    async def _find_turn(self, interaction_id: str, owner: str, *, is_extra: bool = False) -> Row[Any] | None:
+    async def _find_turn(self, interaction_id: str, owner: str, *, is_background: bool = False) -> Row[Any] | None:
         """Search all conversations of the owner, the latest first. They are searched in pages, so that other reads can run.
 
         Interaction ids have no index: it would add a third to the writes of every turn, for a rare query.
@@ -235,12 +235,12 @@ class AgentRepository:
             .join(conversations, conversations.c.id == interactions.c.conversation)
             .where(interactions.c.interaction_id == interaction_id)
         )
-        page_ids = await self._fetch_scalars(page, is_extra=is_extra)
+        page_ids = await self._fetch_scalars(page, is_background=is_background)
         while page_ids:
-            rows = await self._fetch_rows(turn.where(interactions.c.conversation.in_(page_ids)), is_extra=is_extra)
+            rows = await self._fetch_rows(turn.where(interactions.c.conversation.in_(page_ids)), is_background=is_background)
             if rows:
                 return rows[0]
-            page_ids = await self._fetch_scalars(page.where(conversations.c.id < page_ids[-1]), is_extra=is_extra)
+            page_ids = await self._fetch_scalars(page.where(conversations.c.id < page_ids[-1]), is_background=is_background)
         return None
 
     async def save_feedback(
@@ -253,7 +253,7 @@ class AgentRepository:
 
         Return the id of the conversation and the turn as JSON, or None if the owner has no such turn.
         """
-        row = await self._find_turn(interaction_id, owner, is_extra=True)
+        row = await self._find_turn(interaction_id, owner, is_background=True)
         if row is None:
             return None
         turn = json.loads(row.body)
@@ -325,7 +325,7 @@ class AgentRepository:
         return {row.holder: row.value for row in await self._fetch_rows(query)}
 
     def save_variable(self, scope: str, holder: str, name: str, value: str) -> Commit[bool]:
-        """Store one variable (JSON) outside of a turn. The future is done when it is durable."""
+        """Store one variable (JSON) outside of a turn. Its commit is done when it is durable."""
         return self._database.submit([(SAVE_VARIABLE, (self.agent, scope, holder, name, value, to_micros(utc_now())))])
 
     # Counts of the messages of a day
@@ -374,11 +374,11 @@ class AgentRepository:
         return list(await self._fetch_scalars(query.order_by(variables.c.updated_at)))
 
     def save_refusal(self, person: str) -> Commit[bool]:
-        """Store that the agent has told a person so. The future is done when it is durable."""
+        """Store that the agent has told a person so. Its commit is done when it is durable."""
         return self.save_variable(REFUSED_SCOPE, person, REFUSED_SCOPE, "true")
 
     def delete_refusal(self, person: str) -> Commit[None]:
-        """Delete the mark of `save_refusal`. The future is done when that is durable."""
+        """Delete the mark of `save_refusal`. Its commit is done when that is durable."""
         return self._database.run(lambda connection: delete_refusal(connection, self.agent, person))
 
     # Values of the agent itself
@@ -389,7 +389,7 @@ class AgentRepository:
         return json.loads(values[name]) if name in values else None
 
     def save_agent_value(self, name: str, value: Any) -> Commit[bool]:
-        """Store a value for this agent. The future is done when it is durable."""
+        """Store a value for this agent. Its commit is done when it is durable."""
         return self.save_variable(_AGENT_SCOPE, self.agent, name, json.dumps(value))
 
     # Helpers
@@ -403,8 +403,10 @@ class AgentRepository:
     async def _load_conversations(self, query: Select[Any]) -> list[StoredConversation]:
         return [conversation_from_row(row) for row in await self._fetch_rows(query)]
 
-    async def _fetch_rows(self, query: Select[Any], *, is_extra: bool = False) -> Sequence[Row[Any]]:
-        return await self._database.read(lambda connection: connection.execute(query).all(), is_extra=is_extra)
+    async def _fetch_rows(self, query: Select[Any], *, is_background: bool = False) -> Sequence[Row[Any]]:
+        return await self._database.read(lambda connection: connection.execute(query).all(), is_background=is_background)
 
-    async def _fetch_scalars(self, query: Select[Any] | CompoundSelect[Any], *, is_extra: bool = False) -> Sequence[Any]:
-        return await self._database.read(lambda connection: connection.execute(query).scalars().all(), is_extra=is_extra)
+    async def _fetch_scalars(self, query: Select[Any] | CompoundSelect[Any], *, is_background: bool = False) -> Sequence[Any]:
+        return await self._database.read(
+            lambda connection: connection.execute(query).scalars().all(), is_background=is_background
+        )

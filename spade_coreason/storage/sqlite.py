@@ -121,9 +121,9 @@ class SqliteDatabase(Database):
             raise DatabaseEmptyError(self.name)
         self._inode = os.stat(self.name).st_ino
 
-    async def read(self, work: Callable[[Connection], T], *, is_extra: bool = False) -> T:
+    async def read(self, work: Callable[[Connection], T], *, is_background: bool = False) -> T:
         self._require_file()  # a new connection would create another file
-        return await super().read(work, is_extra=is_extra)
+        return await super().read(work, is_background=is_background)
 
     async def _stop_writer(self) -> None:
         if self._truncation_task is not None:

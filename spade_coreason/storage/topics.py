@@ -280,7 +280,7 @@ class TopicRepository:
         return joined.where(topic_deliveries.c.agent == self._agent)
 
     async def _fetch(self, query: Select[Any]) -> Sequence[Any]:
-        return await self._database.read(lambda connection: connection.execute(query).all(), is_extra=True)
+        return await self._database.read(lambda connection: connection.execute(query).all(), is_background=True)
 
 
 def is_dead_letter(topic: str) -> bool:

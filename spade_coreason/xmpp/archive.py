@@ -38,7 +38,7 @@ from .timings import ConnectionTimings
 log = logging.getLogger(__name__)
 
 ReceiveArchived: TypeAlias = Callable[[Element], Awaitable[Commit[bool] | None]]
-"""A function that receives a message. The future that it returns, if any, is done when the message is durable."""
+"""A function that receives a message. The commit that it returns, if any, is done when the message is durable."""
 
 POSITION_KEY = "archive"
 """The key of the agent's stored position."""

@@ -8,6 +8,7 @@ message that is still on the wire.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -22,6 +23,8 @@ from .connection.batching import build_batches
 
 if TYPE_CHECKING:
     from ..storage import Commit
+
+log = logging.getLogger(__name__)
 
 _OPENING, _END = "<stream xmlns='jabber:client'>", "</stream>"
 _MAX_DELIVERIES = 64
@@ -112,21 +115,28 @@ class LocalExchange:
         """Deliver the messages that are on their way, in order. Those that the wire would carry as one are one here too."""
         deliveries = self._deliveries
         taken = [deliveries.popleft() for _ in range(min(len(deliveries), _MAX_DELIVERIES))]
-        for (sender, receiver), of_route in groupby(taken, key=itemgetter(0, 1)):
-            messages = [delivery.message for delivery in of_route]
-            if not receiver.is_reachable:
-                self._give_to_server(sender, messages)
-                continue
-            self.delivered_count += len(messages)
-            for message in build_batches(messages) if len(messages) > 1 else messages:
-                self._deliver_message(sender, receiver, message)
-        if deliveries:
-            asyncio.get_running_loop().call_soon(self._deliver)
+        try:
+            for (sender, receiver), of_route in groupby(taken, key=itemgetter(0, 1)):
+                messages = [delivery.message for delivery in of_route]
+                if not receiver.is_reachable:
+                    self._give_to_server(sender, messages)
+                    continue
+                self.delivered_count += len(messages)
+                for message in build_batches(messages) if len(messages) > 1 else messages:
+                    self._deliver_message(sender, receiver, message)
+        finally:
+            if deliveries:
+                asyncio.get_running_loop().call_soon(self._deliver)
 
     def _deliver_message(self, sender: LocalAgent, receiver: LocalAgent, message: OutboundMessage) -> None:
-        stanza = fromstring(f"{_OPENING}{message.content}{_END}")[0]  # a stanza has the namespace of its stream
-        stanza.set("from", sender.full_jid)
-        stored = receiver.receive_local(stanza)
+        """Deliver a message. One that cannot be handled is acknowledged, as on the wire: it would fail again."""
+        stored = None
+        try:
+            stanza = fromstring(f"{_OPENING}{message.content}{_END}")[0]  # a stanza has the namespace of its stream
+            stanza.set("from", sender.full_jid)
+            stored = receiver.receive_local(stanza)
+        except Exception:
+            log.exception("%s: cannot handle a message from %s", receiver.full_jid, sender.full_jid)
         if stored is None:
             message.acknowledge()
         else:

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from spade_coreason.concurrency import Deadline, DeadlineTimers, TimerGroup
+from tests.support.clock import LoopClock
 from tests.support.wait import TIMEOUT_S, eventually
 
 
@@ -52,6 +53,26 @@ async def test_a_timer_that_raises_does_not_stop_the_others() -> None:
     timers.schedule(lambda: calls.append("after it"))
     assert await wait_for_calls(timers, 1, calls) == ["after it"]
     assert [type(problem) for problem in problems] == [ZeroDivisionError]
+
+
+async def test_a_timer_that_schedules_itself_again_delays_no_other() -> None:
+    timers, calls = TimerGroup(1.0), list[str]()
+
+    def repeat() -> None:
+        calls.append("repeated")
+        timers.schedule(repeat)
+
+    with LoopClock() as clock:
+        timers.schedule(repeat)
+        await clock.advance(0.5)
+        timers.schedule(lambda: calls.append("other"))
+        await clock.advance(0.5)
+        assert calls == ["repeated"]
+        await clock.advance(0.5)
+        assert calls == ["repeated", "other"]
+        await clock.advance(0.5)
+        assert calls == ["repeated", "other", "repeated"]
+        timers.cancel_all()
 
 
 async def test_after_cancel_all_no_timer_fires() -> None:

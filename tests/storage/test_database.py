@@ -573,8 +573,8 @@ async def test_reads_that_no_turn_waits_for_leave_a_connection_free(database: Da
         for _ in range(20):
             connection.execute(text("SELECT 1"))
 
-    extras = [asyncio.create_task(database.read(read_often, is_extra=True)) for _ in range(50)]
+    reads = [asyncio.create_task(database.read(read_often, is_background=True)) for _ in range(50)]
     await asyncio.sleep(0)
     await database.read(lambda connection: connection.execute(text("SELECT 1")).all())
-    assert sum(extra.done() for extra in extras) < 25
-    await asyncio.gather(*extras)
+    assert sum(read.done() for read in reads) < 25
+    await asyncio.gather(*reads)

@@ -15,9 +15,12 @@ from sqlalchemy import Connection
 from spade_coreason import StoreError
 from spade_coreason.storage import Commit, open_database
 from spade_coreason.storage.database import Database, StoreTimings
+from spade_coreason.storage.records import StoredStep
 from spade_coreason.storage.repository import AgentRepository
-from tests.support.databases import SQLITE, execute
+from spade_coreason.storage.statements import SAVE_VARIABLE
+from tests.support.databases import CLOSED, RECEIVED, SQLITE, execute, read_rows
 from tests.support.errors import ExpectedErrors
+from tests.support.records import AGENT, ALICE, receive_request
 from tests.support.servers.postgres import Postgres
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -162,6 +165,47 @@ async def test_a_full_disk_of_the_database_server_loses_nothing(
     await database.close()
 
 
+async def make_unwritable(database: Database, url: str) -> Callable[[], object]:
+    """Make all writes fail. Return the function that ends it, which may wait for the writer."""
+    if url.startswith(SQLITE):
+        return await SqliteFailure(database, Path(url.removeprefix(SQLITE))).remove()
+    await asyncio.to_thread(execute, url, DISK_FULL_TRIGGERS)
+    return lambda: execute(url, "DROP FUNCTION no_room CASCADE")
+
+
+async def test_requests_that_are_closed_while_nothing_can_be_written_stay_closed(
+    database_url: str, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("retrying every 0.02 s")
+    database = await open_database(database_url, "off", timings=FAST_RETRY)
+    repository = AgentRepository(database, AGENT)
+    withdrawn, answered, later, waiting = [await receive_request(repository) for _ in range(4)]
+    await repository.inbox.save_step(answered, StoredStep("charge", 1, "a" * 64, "1"))
+    await repository.inbox.store_reply(answered, '["<message/>"]')
+    recover = await make_unwritable(database, database_url)
+    for row in (withdrawn, answered):
+        repository.inbox.close(row)
+    await eventually(lambda: repository.is_failing)
+    repository.inbox.close(later)
+    await asyncio.to_thread(recover)
+    await eventually(lambda: not repository.is_failing)
+    stored = {row["id"]: row["state"] for row in read_rows(database_url, "inbox")}  # what a start after a crash would find
+    assert stored == {withdrawn: CLOSED, answered: CLOSED, later: CLOSED, waiting: RECEIVED}
+    assert read_rows(database_url, "steps") == []
+    await database.close()
+
+
+async def test_a_faulty_row_of_a_transaction_does_not_keep_a_request_open(
+    repository: AgentRepository, database: Database, database_url: str
+) -> None:
+    row = await receive_request(repository)
+    database.submit_with_next(lambda: [(SAVE_VARIABLE, (AGENT, "person", ALICE, "colour", None, 0))])
+    repository.inbox.close(row)
+    await receive_request(repository)
+    assert [stored["state"] for stored in read_rows(database_url, "inbox")] == [CLOSED, RECEIVED]
+    assert not repository.is_failing
+
+
 async def test_one_invalid_write_is_no_database_failure(tmp_path: Path) -> None:
     database = await open_database(f"{SQLITE}{tmp_path}/platform.db", "off")
     with pytest.raises(StoreError, match="nowhere"):
@@ -181,6 +225,23 @@ async def test_a_database_that_became_read_only_says_so(tmp_path: Path, expected
         assert repository.is_failing
     assert await repository.inbox.load_pending() == []
     await database.close()
+
+
+async def test_an_unusable_address_of_a_database_names_the_usable_ones(tmp_path: Path) -> None:
+    for url, problem in (
+        (
+            "data/platform.db",
+            "storage.url is not a database address; write sqlite+aiosqlite:///data/platform.db"
+            " or postgresql+asyncpg://user:password@host/database",
+        ),
+        (
+            f"{SQLITE}{tmp_path}/platform.db",
+            f"{tmp_path}/platform.db: nothing is stored here yet; start the platform once, or correct storage.url",
+        ),
+    ):
+        with pytest.raises(StoreError) as caught:
+            await open_database(url, is_read_only=True)
+        assert str(caught.value) == problem
 
 
 async def test_an_unusable_path_of_a_database_is_one_line(tmp_path: Path) -> None:

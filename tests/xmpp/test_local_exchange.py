@@ -223,8 +223,12 @@ class Station:
         self.received: list[str | None] = []
         self.sent_by_server: list[OutboundMessage] = []
         self.commits: list[Commit[bool]] = []
+        self.unreadable_id: str | None = None
+        """The id of the message that it fails to handle."""
 
     def receive_local(self, stanza: Element) -> Commit[bool]:
+        if stanza.get("id") == self.unreadable_id:
+            raise ValueError("unreadable")
         self.received.append(stanza.get("id"))
         self.commits.append(Commit[bool]())
         return self.commits[-1]
@@ -234,14 +238,38 @@ class Station:
         return False
 
 
-@pytest.mark.parametrize("way_back", ["it cannot be stored", "the agent goes away"])
-async def test_what_has_to_go_over_the_server_after_all_is_not_overtaken(way_back: str) -> None:
+def make_stations() -> tuple[LocalExchange, Station, Station]:
     exchange, sender, receiver = LocalExchange(), Station("sender"), Station("receiver")
     for station in (sender, receiver):
         exchange.add(station, bare_jid(station.full_jid))
-    messages = [
-        OutboundMessage("receiver@localhost", f"<message to='receiver@localhost' id='{number}'/>") for number in range(3)
+    return exchange, sender, receiver
+
+
+def make_messages(count: int) -> list[OutboundMessage]:
+    return [
+        OutboundMessage("receiver@localhost", f"<message to='receiver@localhost' id='{number}'/>") for number in range(count)
     ]
+
+
+async def test_a_message_that_cannot_be_handled_stops_no_other_and_is_acknowledged(expected_errors: ExpectedErrors) -> None:
+    expected_errors("receiver@localhost/agent: cannot handle a message from sender@localhost/agent: ValueError: unreadable")
+    exchange, sender, receiver = make_stations()
+    messages, receiver.unreadable_id = make_messages(200), "1"
+    exchange.send(sender, messages[:-1])
+    await eventually(lambda: "198" in receiver.received)
+    exchange.send(sender, messages[-1:])
+    await eventually(lambda: "199" in receiver.received)
+    assert receiver.received == [str(number) for number in range(200) if number != 1]
+    for commit in receiver.commits:
+        commit.resolve(True)
+    assert all(message.is_acknowledged for message in messages)
+    assert sender.sent_by_server == []
+
+
+@pytest.mark.parametrize("way_back", ["it cannot be stored", "the agent goes away"])
+async def test_what_has_to_go_over_the_server_after_all_is_not_overtaken(way_back: str) -> None:
+    exchange, sender, receiver = make_stations()
+    messages = make_messages(3)
     exchange.send(sender, messages[:1])
     receiver.is_reachable = way_back == "it cannot be stored"
     await asyncio.sleep(0)

@@ -189,7 +189,7 @@ async def _open_read_only(settings: Settings) -> AsyncIterator[Database]:
         database = await open_database(settings.storage.url, is_read_only=True)
     except DatabaseEmptyError as error:
         remedy = "name the platform's configuration with -c FILE, or its data with --data DIR"
-        raise ConfigError("", f"{error}; {remedy}") from error
+        raise ConfigError("", f"{error.name}: nothing is stored here yet; {remedy}") from error
     try:
         yield database
     finally:

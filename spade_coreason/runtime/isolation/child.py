@@ -149,7 +149,7 @@ class _Child:
             "turn": self._on_turn,
             "call": self._on_call,
             "cancel": self._on_cancel,
-            "taken": self._on_taken,
+            "acknowledged": self._on_acknowledged,
             "answer": self._connection.on_answer,
             "event": self._connection.on_event,
             "ping": self._on_ping,
@@ -300,9 +300,9 @@ class _Child:
         if (task := self._tasks.get(turn_id)) is not None:
             task.cancel()
 
-    def _on_taken(self, turn_id: int, size: int) -> None:
+    def _on_acknowledged(self, turn_id: int, size: int) -> None:
         if (turn := self._turns.get(turn_id)) is not None:
-            turn.on_taken(size)
+            turn.on_acknowledged(size)
 
     def _on_ping(self, levels: dict[str, int]) -> None:
         self._set_levels(levels)

@@ -20,7 +20,7 @@ from ...domain.text import replace_lone_surrogates
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 """The largest frame that the platform accepts."""
 WINDOW_BYTES = 256 * 1024
-"""The bytes of one turn that may be under way: the process then waits until the platform has taken some."""
+"""The bytes of one turn that may be under way: the process then waits until the platform has acknowledged some."""
 MESSAGE_OVERHEAD_BYTES = 64
 """The bytes that each message counts in addition to its own, so that short ones are limited too."""
 _MAX_UNSENT_BYTES = 64 * 1024 * 1024

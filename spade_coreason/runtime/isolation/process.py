@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _MODULE = "spade_coreason.runtime.isolation.child"
 _MAX_CALLS = 1000
 """The most calls of a process that wait for their answer."""
-_MAX_UNTAKEN_BYTES = 4 * MAX_FRAME_BYTES
+_MAX_UNACKNOWLEDGED_BYTES = 4 * MAX_FRAME_BYTES
 """The most bytes of replies that have arrived and are not sent on. A process that keeps to its windows stays far below."""
 _OUTPUT_READ_BYTES = 16_384
 _OUTPUT_BYTES_PER_S = 256 * 1024
@@ -92,7 +92,7 @@ class AgentProcess:
         self._turns: dict[int, OpenTurn] = {}
         self._last_turn = 0
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._untaken_bytes = 0
+        self._unacknowledged_bytes = 0
         self.cause: str | None = None
         """The cause of the end; None while the process runs."""
         self._conclusion: asyncio.Task[None] | None = None
@@ -204,9 +204,9 @@ class AgentProcess:
         if not turn.is_ended:
             self.end(cause)
 
-    def on_taken(self, size: int) -> None:
+    def on_acknowledged(self, size: int) -> None:
         """Note that `size` bytes of replies were sent on."""
-        self._untaken_bytes -= size
+        self._unacknowledged_bytes -= size
 
     # Messages of the process
 
@@ -237,9 +237,9 @@ class AgentProcess:
         self._tasks[call_id] = asyncio.create_task(self._answer(call_id, work))
 
     def _put(self, turn_id: int, size: int, name: str, args: list[Any], call_id: int | None) -> None:
-        self._untaken_bytes += size
-        if self._untaken_bytes > _MAX_UNTAKEN_BYTES:
-            raise ProtocolError("more than it may before the platform has taken it")
+        self._unacknowledged_bytes += size
+        if self._unacknowledged_bytes > _MAX_UNACKNOWLEDGED_BYTES:
+            raise ProtocolError("more than it may before the platform has acknowledged it")
         self._turns[turn_id].put(name, args, size, call_id)
 
     async def _answer(self, call_id: int, work: Awaitable[object]) -> None:

@@ -95,8 +95,8 @@ class ForwardedTurn:
         self.connection = connection
         self.id = turn_id
         self._waits = waits
-        self._untaken_bytes = 0
-        self._taken = asyncio.Event()
+        self._unacknowledged_bytes = 0
+        self._acknowledged = asyncio.Event()
         self._call_count = 0
         self.is_closed = False
 
@@ -111,27 +111,27 @@ class ForwardedTurn:
         if self._waits:
             await self.connection.call(name, *args, turn=self.id)
             return
-        self._untaken_bytes += self.connection.send(["do", self.id, name, args])
+        self._unacknowledged_bytes += self.connection.send(["do", self.id, name, args])
         self._call_count += 1
         if self._call_count % _CALLS_UNTIL_YIELD == 0:
             await asyncio.sleep(0)  # a long reply without an await must not block the event loop
-        while self._untaken_bytes > WINDOW_BYTES:
-            self._taken.clear()
-            await self._taken.wait()
+        while self._unacknowledged_bytes > WINDOW_BYTES:
+            self._acknowledged.clear()
+            await self._acknowledged.wait()
 
     def do_soon(self, name: str) -> None:
         """Make a call that never fails."""
-        self._untaken_bytes += self.connection.send(["do", self.id, name, []])
+        self._unacknowledged_bytes += self.connection.send(["do", self.id, name, []])
 
     async def call(self, name: str, *args: object) -> Any:
         """Make a call of the turn that has an answer. RuntimeError after the turn."""
         self.require_open()
         return await self.connection.call(name, *args, turn=self.id)
 
-    def on_taken(self, size: int) -> None:
-        """Note that the platform has taken `size` bytes."""
-        self._untaken_bytes -= size
-        self._taken.set()
+    def on_acknowledged(self, size: int) -> None:
+        """Note that the platform has acknowledged `size` bytes."""
+        self._unacknowledged_bytes -= size
+        self._acknowledged.set()
 
 
 class ForwardedSession:

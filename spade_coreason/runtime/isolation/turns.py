@@ -43,7 +43,7 @@ class TurnProcess(Protocol):
         """Cancel a turn in the process."""
         ...
 
-    def on_taken(self, size: int) -> None:
+    def on_acknowledged(self, size: int) -> None:
         """Note that `size` bytes of replies were sent on."""
         ...
 
@@ -162,9 +162,9 @@ class OpenTurn:
             if call.call_id is not None:
                 process.answer(call.call_id, result, None)
         finally:
-            process.on_taken(call.size)
+            process.on_acknowledged(call.size)
             if self._unacknowledged_bytes > WINDOW_BYTES // 4 and not self.is_ended:
-                process.send(["taken", self.id, self._unacknowledged_bytes])
+                process.send(["acknowledged", self.id, self._unacknowledged_bytes])
                 self._unacknowledged_bytes = 0
 
     async def _apply(self, name: str, args: list[Any]) -> object:

@@ -105,7 +105,7 @@ from .namespaces import (
     SUBJECT as SUBJECT,
     THREAD as THREAD,
 )
-from .signals import (
+from .notifications import (
     encode_displayed as encode_displayed,
     encode_notice as encode_notice,
     encode_receipt as encode_receipt,

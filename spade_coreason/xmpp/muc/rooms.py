@@ -79,6 +79,7 @@ class Rooms:
         self._is_closed = False
         self._access = access
         self.kick_pause_s = KICK_PAUSE_S
+        self.max_invited_rooms = _MAX_INVITED_ROOMS
         self.ping = RoomPing(connection, self.by_jid, self._on_lost)
         self._store_rooms: Callable[[list[list[str | None]]], None] = lambda rooms: None
         self._stored_rooms: list[list[str | None]] = []
@@ -191,6 +192,8 @@ class Rooms:
             self._set_timer(room, decision.retry_after_s, self._join)
         else:
             self._send_queue.discard_queued(room)
+            if room.config.is_invited:
+                del self.by_jid[room.jid]
         self._store_invited()
 
     def _reset_occupants(self, room: Room) -> None:
@@ -379,12 +382,12 @@ class Rooms:
             if "@" not in jid or not self._access.is_room_allowed(jid):
                 log.info("%s: ignored an invitation to %s, which access.rooms does not allow", self._agent_jid, jid)
                 return
-            if sum(room.config.is_invited for room in self.by_jid.values()) >= _MAX_INVITED_ROOMS:
+            if sum(room.config.is_invited for room in self.by_jid.values()) >= self.max_invited_rooms:
                 log.warning(
-                    "%s: ignored an invitation to %s: it is already in %d rooms, the limit",
+                    "%s: ignored an invitation to %s: invitations have brought it into %d rooms, the limit; remove it from one",
                     self._agent_jid,
                     jid,
-                    _MAX_INVITED_ROOMS,
+                    self.max_invited_rooms,
                 )
                 return
             room = self.by_jid[jid] = self._invited_room(jid, password)

@@ -146,10 +146,17 @@ class AgentProfile:
             self._starting_timer = None
 
     async def _prepare_new_session(self, on_announced: Callable[[], None]) -> None:
-        await self.prepare_session()
-        if self._connection.state == "online":
-            self.announce()
-            on_announced()
+        try:
+            await self.prepare_session()
+            if self._connection.state == "online":
+                self.announce()
+                on_announced()
+        except Exception:
+            log.exception(
+                "%s: cannot prepare its new session: until the next one its contacts may see it as offline,"
+                " and the messages that it missed are not read; restart the platform",
+                self._client.boundjid.bare,
+            )
 
     async def _publish(self) -> None:
         has_vcard = await publish(self._client, self._agent_card, self._runner.policy.stanza_bytes)

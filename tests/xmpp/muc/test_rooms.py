@@ -423,7 +423,7 @@ async def test_rooms_of_invitations_are_joined_again_after_a_restart(real_server
         nick = agent.jid.partition("@")[0]
         await people[kicked].owner_query(f"<item nick='{nick}' role='none'/>", "admin")
         await people[gone].owner_query("<destroy/>")
-        await eventually(lambda: (room_state(agent, kicked), room_state(agent, gone)) == ("kicked", "destroyed"))
+        await eventually(lambda: (room_state(agent, kicked), room_state(agent, gone)) == ("kicked", "unknown"))
         agent.invited_by = [kept, kicked, gone]
         await agent.restart()
         await wait_until_joined(agent, kept)
@@ -433,6 +433,36 @@ async def test_rooms_of_invitations_are_joined_again_after_a_restart(real_server
         assert list(agent.host.rooms.states) == [kept]
         people[kept].say(f"{nick}: hi")
         assert (await people[kept].receive_from(nick))["body"] == "Ida: hi"
+
+
+async def test_rooms_that_the_agent_has_left_do_not_count_for_the_limit_of_invitations(
+    prosody: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rooms = [new_room() for _ in range(4)]
+
+    def set_limit(host: Any) -> None:
+        host.rooms.max_invited_rooms = 2
+
+    async with (
+        StockClient(*await prosody.account(), prosody) as client,
+        run_agent(Echo(), prosody, tmp_path, invited_by=rooms, prepare=set_limit) as agent,
+    ):
+        people = {room: await Person(client, room, "Ida").enter() for room in rooms}
+
+        def invite(room: str) -> None:
+            client.send(None, agent.jid, type="normal", extra_xml=f"<x xmlns='jabber:x:conference' jid='{room}'/>")
+
+        for room in rooms[:2]:
+            invite(room)
+            await wait_until_joined(agent, room)
+        invite(rooms[2])
+        await eventually(
+            lambda: f"ignored an invitation to {rooms[2]}: invitations have brought it into 2 rooms" in caplog.text
+        )
+        await people[rooms[0]].owner_query("<destroy/>")
+        await eventually(lambda: rooms[0] not in agent.host.rooms.states)
+        invite(rooms[3])
+        await wait_until_joined(agent, rooms[3])
 
 
 async def remove_silently(agent: OnlineAgent, room: str, witness: Person) -> None:

@@ -306,6 +306,23 @@ async def test_an_agent_that_leaves_while_it_is_published_does_not_come_back(rea
         assert presence_types == ["unavailable", None, None]
 
 
+async def test_a_session_that_cannot_be_prepared_is_logged_with_what_it_means(
+    prosody: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    def fail() -> None:
+        raise ValueError("no archive")
+
+    async with run_agent(Weather(), prosody, tmp_path) as agent:
+        profile = agent.host._profile
+        assert profile is not None
+        expected_errors(
+            f"{agent.jid}: cannot prepare its new session: until the next one its contacts may see it as offline,"
+            " and the messages that it missed are not read; restart the platform: ValueError: no archive"
+        )
+        profile.announce_new_session(fail)
+        await eventually(lambda: not profile._tasks)
+
+
 async def test_its_picture_comes_from_the_configuration(real_server: XmppServer, tmp_path: Path) -> None:
     picture = draw_avatar("somebody else")
     (tmp_path / "face.png").write_bytes(picture.data)

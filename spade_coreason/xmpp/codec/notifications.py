@@ -1,4 +1,4 @@
-"""Messages besides replies: delivery receipts, displayed markers and notices."""
+"""Notifications, the messages besides replies: delivery receipts, displayed markers and notices."""
 
 from __future__ import annotations
 
