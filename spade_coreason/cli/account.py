@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 PASSWORD_VARIABLE = "SPADE_COREASON_PASSWORD"
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_START_S = 60.0
 _POLL_S = 0.05
 
 
@@ -149,8 +148,13 @@ def resolve_account(
     ca_file: Path | None,
     no_verify: bool,
     password_file: Path | None,
+    *,
+    timeout_s: float,
 ) -> Account:
-    """Return the account that the options name; without `--jid`, the guest of the platform that uses the data directory."""
+    """Return the account that the options name; without `--jid`, the guest of the platform that uses the data directory.
+
+    Wait up to `timeout_s` for a platform that is starting.
+    """
     directory = find_running_directory(file, data)
     running = read_run_file(directory)
     if own_jid is None:
@@ -165,7 +169,7 @@ def resolve_account(
             raise ConfigError(
                 ineffective[0], "needs --jid JID, your own account; without it, the guest account of the local platform is used"
             )
-        return _guest_account(running, directory)
+        return _guest_account(running, directory, timeout_s)
     from ..domain.jid import parse_jid
 
     try:
@@ -207,10 +211,10 @@ def find_running_directory(file: Path | None, data: Path | None) -> Path:
     return next(filter(is_platform_running, directories), directories[0])
 
 
-def _guest_account(running: RunFile | None, directory: Path) -> Account:
+def _guest_account(running: RunFile | None, directory: Path, timeout_s: float) -> Account:
     shown = format_path(directory)
     if running is None and is_platform_running(directory):
-        running = _wait_for_start(directory)
+        running = _wait_for_start(directory, timeout_s)
     if running is None:
         remedy = "start one (`spade-coreason up`), or name your own account with --jid, or another data directory"
         remedy += " with -c, --project or --data"
@@ -234,16 +238,16 @@ def _guest_account(running: RunFile | None, directory: Path) -> Account:
     )
 
 
-def _wait_for_start(directory: Path) -> RunFile | None:
+def _wait_for_start(directory: Path, timeout_s: float) -> RunFile | None:
     """Wait until the platform that uses the directory is ready. Return None if it stops instead."""
     shown = format_path(directory)
     click.echo(f"Waiting for the platform on {shown} to start…", err=True)
-    deadline = time.monotonic() + _START_S
+    deadline = time.monotonic() + timeout_s
     while is_platform_running(directory):
         if (running := read_run_file(directory)) is not None:
             return running
         if time.monotonic() > deadline:
-            raise ServerError(f"{shown} is in use, but its platform was not ready in {_START_S:g} s; see what it prints")
+            raise ServerError(f"{shown} is in use, but its platform was not ready in {timeout_s:g} s; see what it prints")
         time.sleep(_POLL_S)
     return None
 

@@ -267,11 +267,10 @@ def test_ask_waits_no_longer_for_a_platform_that_has_ended(tmp_path: Path) -> No
     assert error.startswith("error: no platform is running on data; start one (`spade-coreason up`)")
 
 
-def test_ask_says_that_a_platform_is_never_ready(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spade_coreason.cli.account._START_S", 0.0)
+def test_ask_says_that_a_platform_is_never_ready(invoke: Invoke, tmp_path: Path) -> None:
     with lock_directory(tmp_path / "data"):
-        done = invoke("ask", "echo", "hi")
-    error = "error: data is in use, but its platform was not ready in 0 s; see what it prints\n"
+        done = invoke("ask", "echo", "hi", "--timeout", "0.1")
+    error = "error: data is in use, but its platform was not ready in 0.1 s; see what it prints\n"
     assert (done.exit_code, done.stderr) == (4, WAITING + error)
 
 

@@ -362,10 +362,9 @@ async def test_the_details_of_an_error_stay_in_the_process_and_in_the_history() 
 
 
 async def test_an_agent_that_swallows_its_cancellation_does_not_hold_up_the_stop(
-    monkeypatch: pytest.MonkeyPatch, expected_errors: ExpectedErrors
+    expected_errors: ExpectedErrors,
 ) -> None:
     expected_errors("a turn of tester@localhost ignores its cancellation, and is abandoned")
-    monkeypatch.setattr("spade_coreason.runtime.mailboxes._CANCEL_S", 0.05)
     has_begun, is_cancelled = asyncio.Event(), asyncio.Event()
 
     async def never_ends(response: ResponseHandler) -> None:

@@ -36,7 +36,7 @@ _COMMAND = re.compile(r"/[a-z]+\b(?!/)", re.I)
     default=30.0,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
-    help="Seconds to wait for the answer.",
+    help="Seconds to wait for the answer, and for a platform that is starting.",
 )
 @account_options
 def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: float, **account_values: Any) -> None:
@@ -64,7 +64,7 @@ def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: f
     if _COMMAND.match(question) and sys.stderr.isatty():
         warn(f"commands work in `spade-coreason chat {shlex.quote(agent)}`; here the whole text goes to the agent")
     thread = check_encoding(thread, "--thread") if thread else None
-    run_async(_ask(resolve_account(**account_values), agent, question, thread, timeout, as_json))
+    run_async(_ask(resolve_account(**account_values, timeout_s=timeout), agent, question, thread, timeout, as_json))
 
 
 def _read_standard_input() -> str:

@@ -21,7 +21,7 @@ from ..context import define_command as define, run_async
     default=120.0,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
-    help="Seconds to wait for an answer.",
+    help="Seconds to wait for an answer, and for a platform that is starting.",
 )
 @account_options
 def command(agent: str, timeout: float, **account_values: Any) -> int:
@@ -37,7 +37,7 @@ def command(agent: str, timeout: float, **account_values: Any) -> int:
       spade-coreason chat notes@localhost
       spade-coreason chat notes@example.org --jid me@example.org
     """
-    return run_async(_chat(resolve_account(**account_values), agent, timeout))
+    return run_async(_chat(resolve_account(**account_values, timeout_s=timeout), agent, timeout))
 
 
 def _log_out_at_signals() -> None:
