@@ -509,7 +509,7 @@ class Peers:
                 async for _, event in pairs:
                     yield event
             return
-        message, timeout = self._encode(jid, child, timeout, thoughts=thoughts, separate=separate)
+        message, timeout = self._prepare_request(jid, child, timeout, thoughts=thoughts, separate=separate)
         request_id, send = str(child.request_id), self._transport.send
         has_ended = False
         try:
@@ -532,7 +532,7 @@ class Peers:
         if self._people is not None and (noun := await self._people.describe(jid)) is not None:
             problem = f"was not notified: this is the address of {noun}, and agents cannot write to {noun} first"
             raise PeerError(bare_jid(jid), f"{problem}; answer with `response` in a turn")
-        self._transport.send([self._encode(jid, child)[0]])
+        self._transport.send([self._prepare_request(jid, child)[0]])
 
     async def publish(
         self, topic: str, payload: Mapping[str, Any], timeout: float = 30.0, *, request_id: UUID | None = None
@@ -575,7 +575,7 @@ class Peers:
             return request if keeps_id else request.model_copy(update={"request_id": UUID(step.key)}), step
         return to_request(request, UUID(step.key)), step
 
-    def _encode(
+    def _prepare_request(
         self,
         jid: str,
         request: AgentRequest,
@@ -584,7 +584,11 @@ class Peers:
         thoughts: bool = False,
         separate: bool = False,
     ) -> tuple[OutboundMessage, float]:
-        """Encode a request. Return it with its time in seconds: `timeout`, or what is left to the current request."""
+        """Check a request, count it against `peers.requests_per_root`, and encode it.
+
+        Return it with its time in seconds: `timeout`, or what is left to the current request. Raise a PeerError if it may not
+        be sent: to the agent itself, in a circle, above the limit, too late or too long.
+        """
         peer = _normalise_jid(jid)
         if peer == self._own_jid:
             problem = "was not asked: this is the agent's own address, and an agent cannot ask itself; name another agent"
