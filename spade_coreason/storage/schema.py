@@ -214,7 +214,7 @@ audit_heads = Table(
 )
 
 # Topics. `agent` is the broker. An item and its deliveries are written in one transaction, and a delivery is deleted when its
-# subscriber has taken the item. `dead_letter` is JSON: which delivery failed, and why.
+# subscriber has accepted the item. `dead_letter` is JSON: which delivery failed, and why.
 topic_subscriptions = Table(
     "topic_subscriptions",
     metadata,
