@@ -26,9 +26,9 @@ from ...storage import (
     VectorRecord,
     turn_document_name,
 )
-from .chunking import chunk
 from .embeddings import Embedder
 from .loaders import FileText, read_document
+from .passages import split_passages
 
 if TYPE_CHECKING:
     from .vectors import VectorIndex
@@ -119,7 +119,7 @@ class Knowledge:
                 f"{name[:100]!r} is not a valid document name; use 1 to {_MAX_NAME_CHARACTERS} printable characters"
             )
         text = _make_storable(text)
-        passages = await asyncio.to_thread(chunk, text, is_markdown=is_markdown)  # 0.3 s per megabyte
+        passages = await asyncio.to_thread(split_passages, text, is_markdown=is_markdown)  # 0.3 s per megabyte
         if not passages:
             raise KnowledgeError(f"{name}: has no text")
         collection = _collection_of(person, conversation)
@@ -354,7 +354,7 @@ class Knowledge:
         for number, turn in turns:
             text = _make_storable(turn_text(turn))
             digest = _hash(turn.interaction_id.bytes + text.encode())
-            documents.append(NewDocument(turn_document_name(number), digest, chunk(text)))
+            documents.append(NewDocument(turn_document_name(number), digest, split_passages(text)))
         collection = DocumentCollection("conversation", conversation)
         await self.repository.save_documents(collection, documents, self._clock())
         await self._invalidate_vectors([collection])
