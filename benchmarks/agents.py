@@ -110,10 +110,9 @@ async def hosted(environment: Environment, durability: Literal["full", "normal"]
     """
     from spade_coreason import AgentDefinition
     from spade_coreason.agents.echo import EchoAgent
-    from spade_coreason.app.gc import tune_gc
     from spade_coreason.domain.access import AccessPolicy
     from spade_coreason.domain.conversation import Rules
-    from spade_coreason.runtime import AgentParts, AgentRuntime, Policy, Transport, UploadFile
+    from spade_coreason.runtime import AgentParts, AgentRuntime, Policy, Transport, UploadFile, tune_gc
     from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
     from spade_coreason.xmpp.host import HostedAgent
 

@@ -20,10 +20,9 @@ from xml.etree.ElementTree import Element
 
 from spade_coreason import AgentDefinition
 from spade_coreason.agents.echo import EchoAgent
-from spade_coreason.app.gc import tune_gc
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.runtime import AgentParts, InboundGateway, OutboundMessage, Policy
+from spade_coreason.runtime import AgentParts, InboundGateway, OutboundMessage, Policy, tune_gc
 from spade_coreason.storage import open_database
 from spade_coreason.xmpp.connection.stream_parser import StreamReader
 from spade_coreason.xmpp.transport import XmppTransport, receive_stanza

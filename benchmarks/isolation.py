@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session
-from spade_coreason.app.gc import tune_gc
+from spade_coreason.runtime import tune_gc
 from spade_coreason.testing import Isolation, Policy, Rules
 
 IN_FLIGHT = 64

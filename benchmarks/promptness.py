@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spade_coreason.app.gc import tune_gc
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.runtime import Policy
+from spade_coreason.runtime import Policy, tune_gc
 from tests.support.hosting import FunctionAgent, OnlineAgent, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer

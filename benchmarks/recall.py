@@ -22,7 +22,7 @@ from spade_coreason.memory.session import SessionChanges, TurnSession
 from spade_coreason.runtime.step_journal import StepJournal
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.knowledge import KnowledgeRepository, MissingVectors, NewDocument, Shelf, VectorRecord
+from spade_coreason.storage.knowledge import DocumentCollection, KnowledgeRepository, MissingVectors, NewDocument, VectorRecord
 from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 
@@ -114,7 +114,7 @@ async def _fill(database: Database, documents: int, chance: random.Random) -> No
             NewDocument(f"document {number}", number.to_bytes(4, "big"), [" ".join(_text(chance, 80))])
             for number in range(begin, begin + count)
         ]
-        await store.save_documents(Shelf(), new, utc_now())
+        await store.save_documents(DocumentCollection(), new, utc_now())
     missing = await store.find_missing(MissingVectors(), 0, documents)
     for begin in range(0, documents, _AT_ONCE):
         part = missing[begin : begin + _AT_ONCE]

@@ -1,4 +1,4 @@
-"""Tools for asyncio: shared timers, deadlines, threads, a rate limiter, a semaphore and a lock."""
+"""Tools for asyncio: shared timers, deadlines, threads, a rate limiter, a token bucket, a semaphore and a lock."""
 
 from __future__ import annotations
 
@@ -324,6 +324,25 @@ class RateLimiter:
             return False
         since, count = self._counts[key]
         return count >= self._per_minute and asyncio.get_running_loop().time() < since + RATE_INTERVAL_S
+
+
+class TokenBucket:
+    """A limit of `per_s` units a second, with `capacity` units at once."""
+
+    def __init__(self, capacity: float, per_s: float) -> None:
+        self._capacity = self._tokens = capacity
+        self._per_s = per_s
+        self._at = time.monotonic()
+
+    def take(self, count: float) -> bool:
+        """Take `count` units. Return False if there are not as many."""
+        now = time.monotonic()
+        self._tokens = min(self._capacity, self._tokens + (now - self._at) * self._per_s)
+        self._at = now
+        if self._tokens < count:
+            return False
+        self._tokens -= count
+        return True
 
 
 class Semaphore:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from spade_coreason import AgentClient, AgentDefinition, AgentRequest, Peers, Response, Session
-from spade_coreason.app.gc import tune_gc
 from spade_coreason.app.platform import Platform
 from spade_coreason.config import Settings, load_settings
+from spade_coreason.runtime import tune_gc
 
 from .pair import ROUND_S, TIMEOUT_S, AskInConversation, Place, ask_in_turn
 

@@ -7,7 +7,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "factories": ["build_embedder", "build_memory_limits", "build_token_counter"],
-        "gc": ["tune_gc"],
         "malloc": ["trim_malloc_periodically", "tune_malloc"],
         "incident_socket": ["read_incident_texts", "request_incident_texts"],
         "knowledge_socket": ["KNOWLEDGE_SOCKET", "RemoteKnowledge"],

@@ -3,9 +3,6 @@ from .factories import (
     build_memory_limits as build_memory_limits,
     build_token_counter as build_token_counter,
 )
-from .gc import (
-    tune_gc as tune_gc,
-)
 from .incident_socket import (
     read_incident_texts as read_incident_texts,
     request_incident_texts as request_incident_texts,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,9 +17,7 @@ from typing import Any
 from ..contracts import AuditEntry
 from ..exceptions import CoReasonError, StoreError
 from ..storage import AgentRepository, Database, Incident, load_incident_with_texts
-from .unix_socket import serve_socket, socket_address
-
-log = logging.getLogger(__name__)
+from .unix_socket import serve_json_socket, socket_address
 
 INCIDENT_SOCKET = "incidents.sock"
 
@@ -42,26 +39,15 @@ async def read_incident_texts(database: Database, agent: str, row: int, number: 
 async def serve_incident_socket(data_dir: Path, database: Database) -> AsyncIterator[None]:
     """Serve requests for the texts of incidents at the socket in `data_dir` (0600), until the block ends."""
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(request: dict[str, Any], writer: asyncio.StreamWriter) -> dict[str, Any]:
         try:
-            reply = await _handle_request(json.loads(await reader.read()), database)
-        except ConnectionError:
-            raise
-        except Exception:  # also an unknown request from a command of another version
-            log.exception("the message of an incident cannot be read")
-            reply = {"problem": "the running platform failed to do this; its log has the reason"}
-        writer.write(json.dumps(reply).encode())
+            found = await read_incident_texts(database, request["agent"], request["row"], request["number"])
+        except StoreError as error:
+            return {"problem": str(error)}
+        return {"texts": [error.text for error in found.chain]}
 
-    async with serve_socket(data_dir, INCIDENT_SOCKET, handle):
+    async with serve_json_socket(data_dir, INCIDENT_SOCKET, handle, "the message of an incident cannot be read"):
         yield
-
-
-async def _handle_request(request: dict[str, Any], database: Database) -> dict[str, Any]:
-    try:
-        found = await read_incident_texts(database, request["agent"], request["row"], request["number"])
-    except StoreError as error:
-        return {"problem": str(error)}
-    return {"texts": [error.text for error in found.chain]}
 
 
 async def request_incident_texts(data_dir: Path, incident: Incident) -> Incident:

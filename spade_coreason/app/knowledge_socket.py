@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -18,9 +17,7 @@ from typing import Any
 from ..exceptions import CoReasonError, KnowledgeError
 from ..memory import Embedder, Knowledge, ProgressCallback
 from ..storage import KnowledgeRepository
-from .unix_socket import serve_socket, socket_address
-
-log = logging.getLogger(__name__)
+from .unix_socket import serve_json_socket, socket_address
 
 KNOWLEDGE_SOCKET = "knowledge.sock"
 
@@ -29,18 +26,11 @@ KNOWLEDGE_SOCKET = "knowledge.sock"
 async def serve_knowledge_socket(data_dir: Path, knowledge_by_agent: Mapping[str, Knowledge]) -> AsyncIterator[None]:
     """Serve requests for the knowledge of agents (by bare JID) at the socket in `data_dir` (0600), until the block ends."""
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            reply = await _handle_request(json.loads(await reader.read()), knowledge_by_agent, writer)
-        except ConnectionError:
-            raise
-        except Exception:  # also an unknown request from a command of another version
-            log.exception("a change of the knowledge of an agent failed")
-            reply = {"problem": "the running platform failed to do this; its log has the reason"}
-        writer.write(f"{json.dumps(reply)}\n".encode())
+    async def handle(request: dict[str, Any], writer: asyncio.StreamWriter) -> dict[str, Any]:
+        return await _handle_request(request, knowledge_by_agent, writer)
 
     # A stop cancels running requests. A repeated request continues where the cancelled one stopped.
-    async with serve_socket(data_dir, KNOWLEDGE_SOCKET, handle):
+    async with serve_json_socket(data_dir, KNOWLEDGE_SOCKET, handle, "a change of the knowledge of an agent failed"):
         yield
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
 
 ConnectionHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+JsonHandler = Callable[[dict[str, Any], asyncio.StreamWriter], Awaitable[dict[str, Any]]]
 
 
 @contextmanager
@@ -52,6 +58,28 @@ async def serve_socket(data_dir: Path, name: str, handle: ConnectionHandler) -> 
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def serve_json_socket(data_dir: Path, name: str, handle: JsonHandler, failure: str) -> AsyncIterator[None]:
+    """Serve a socket as `serve_socket` does. A connection is one request and one line of reply, both a JSON object.
+
+    `handle` returns the reply to a request; before that it may write lines of its own. If it raises an exception, the log has
+    it under the text `failure`, and the reply is a `problem`.
+    """
+
+    async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            reply = await handle(json.loads(await reader.read()), writer)
+        except ConnectionError:
+            raise
+        except Exception:  # also an unknown request from a command of another version
+            log.exception(failure)
+            reply = {"problem": "the running platform failed to do this; its log has the reason"}
+        writer.write(f"{json.dumps(reply)}\n".encode())
+
+    async with serve_socket(data_dir, name, handle_connection):
+        yield
 
 
 @contextmanager

@@ -33,7 +33,8 @@ async def serve(
     `on_online` is called when all agents are online. For `is_strict` and `supervision` see `Platform`. Under supervision the
     parent prints that it stops.
     """
-    from ..app import Platform, trim_malloc_periodically, tune_gc, tune_malloc
+    from ..app import Platform, trim_malloc_periodically, tune_malloc
+    from ..runtime import tune_gc
 
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()

@@ -11,7 +11,15 @@ from typing import Any
 from ..contracts.base import format_rfc3339, utc_now
 from ..domain.identifiers import EXPORT_SCHEMA
 from ..domain.preferences import PREFERENCES_SCOPE, Preferences
-from ..storage import MESSAGE_COUNT_SCOPES, AgentRepository, InboxRecord, Incident, Shelf, StoredConversation, TopicItem
+from ..storage import (
+    MESSAGE_COUNT_SCOPES,
+    AgentRepository,
+    DocumentCollection,
+    InboxRecord,
+    Incident,
+    StoredConversation,
+    TopicItem,
+)
 from .erasure import find_person_records
 from .interaction.store import AgentInteractionMemory
 
@@ -97,10 +105,13 @@ async def _export_variables(repository: AgentRepository, scope: str, holder: str
 
 
 async def _export_documents(repository: AgentRepository, owner: str, conversation_ids: list[str]) -> list[dict[str, Any]]:
-    shelves = [Shelf("person", owner), *(Shelf("conversation", name) for name in conversation_ids)]
+    collections = [
+        DocumentCollection("person", owner),
+        *(DocumentCollection("conversation", name) for name in conversation_ids),
+    ]
     return [
-        {shelf.scope: shelf.holder, "name": name, "added_at": format_rfc3339(added_at), "text": text}
-        for shelf, name, added_at, text in await repository.knowledge.load_texts(shelves)
+        {collection.scope: collection.holder, "name": name, "added_at": format_rfc3339(added_at), "text": text}
+        for collection, name, added_at, text in await repository.knowledge.load_texts(collections)
     ]
 
 

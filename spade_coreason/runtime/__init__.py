@@ -31,6 +31,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "function_agent": ["agent"],
         "gateway": ["InboundGateway"],
+        "gc": ["tune_gc"],
         "peer_answers": ["PeerAnswer", "PeerEvent", "collect_answer"],
         "peers": [
             "FanOutLimit",

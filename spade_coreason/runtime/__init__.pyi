@@ -47,6 +47,9 @@ from .function_agent import (
 from .gateway import (
     InboundGateway as InboundGateway,
 )
+from .gc import (
+    tune_gc as tune_gc,
+)
 from .interceptors import (
     InterceptorSource as InterceptorSource,
     load_interceptors as load_interceptors,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from itertools import count
 from time import monotonic
-from typing import Any, cast
+from typing import Any
 
 from ..contracts import AgentRequest
 from ..domain.cards import AgentCard, Capability, order_by_load
@@ -25,7 +25,7 @@ class CapabilityRequests:
     """
 
     def __init__(
-        self, find: Callable[..., Awaitable[list[AgentCard]]], stream: Callable[..., AsyncIterator[PeerEvent]]
+        self, find: Callable[..., Awaitable[list[AgentCard]]], stream: Callable[..., AsyncGenerator[PeerEvent]]
     ) -> None:
         self._find = find
         self._stream = stream
@@ -35,7 +35,7 @@ class CapabilityRequests:
 
     async def stream(
         self, capability: Capability, request: AgentRequest, timeout_s: float, **options: bool
-    ) -> AsyncIterator[tuple[str, PeerEvent]]:
+    ) -> AsyncGenerator[tuple[str, PeerEvent]]:
         """Ask one agent after the other until one accepts the request. Yield its events, each with its JID.
 
         `options` are those of `Peers.stream`. The next agent is asked after a bounce or a refusal, and after nothing else.
@@ -73,8 +73,7 @@ class CapabilityRequests:
         self._last_asked[card.jid] = next(self._numbers)
         self._open[card.jid] += 1
         try:
-            stream = cast("AsyncGenerator[PeerEvent]", self._stream(card.jid, request, timeout_s, **options))
-            async with aclosing(stream) as events:
+            async with aclosing(self._stream(card.jid, request, timeout_s, **options)) as events:
                 async for event in events:
                     if outputs:
                         received.append(event)

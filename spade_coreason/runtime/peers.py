@@ -9,8 +9,8 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
@@ -185,7 +185,9 @@ class OpenRequests:
         finally:
             del self._open[key]
 
-    async def events(self, jid: str, request_id: str, timeout_s: float, send: Callable[[], object]) -> AsyncIterator[PeerEvent]:
+    async def events(
+        self, jid: str, request_id: str, timeout_s: float, send: Callable[[], object]
+    ) -> AsyncGenerator[PeerEvent]:
         """Call `send`, and yield the events of the reply as they arrive, including the last one.
 
         Raises `PeerTimeoutError` after `timeout_s` without a complete reply, `PeerUnavailableError`, `PeerRefusedError`,
@@ -493,24 +495,31 @@ class Peers:
         *,
         thoughts: bool = False,
         separate: bool = False,
-    ) -> AsyncIterator[PeerEvent]:
+    ) -> AsyncGenerator[PeerEvent]:
         """Ask the agent `jid`, or one with a `Capability`, and yield the events of its reply as they arrive.
 
-        Parameters, errors and retraction are those of `ask`.
+        Parameters, errors and retraction are those of `ask`. The request is also retracted if the stream is closed before the
+        last event. Python closes it some time after a `break`, a `return` or an exception in the loop. To have it closed at
+        once, loop in `async with contextlib.aclosing(peers.stream(...)) as events:`.
         """
         child = request if isinstance(request, AgentRequest) else (await self._begin_step(jid, request))[0]
         if isinstance(jid, Capability):
-            async for _, event in self._by_capability.stream(jid, child, timeout, thoughts=thoughts, separate=separate):
-                yield event
+            pairs = self._by_capability.stream(jid, child, timeout, thoughts=thoughts, separate=separate)
+            async with aclosing(pairs):
+                async for _, event in pairs:
+                    yield event
             return
-        message, timeout = self._encode(jid, child, timeout, thoughts=thoughts, separate=separate)
-        send = self._transport.send
+        message, timeout = self._prepare_request(jid, child, timeout, thoughts=thoughts, separate=separate)
+        request_id, send = str(child.request_id), self._transport.send
+        has_ended = False
         try:
-            async for event in self._requests.events(jid, str(child.request_id), timeout, lambda: send([message])):
-                yield event
-        except (asyncio.CancelledError, PeerTimeoutError, AnswerTooLongError):
-            if not self._is_stopping():
-                send([self._transport.encode_retraction(jid, str(child.request_id))])  # so that the peer stops its turn
+            async with aclosing(self._requests.events(jid, request_id, timeout, lambda: send([message]))) as events:
+                async for event in events:
+                    has_ended = event.type in _FINAL_EVENTS
+                    yield event
+        except (asyncio.CancelledError, GeneratorExit, PeerTimeoutError, AnswerTooLongError):
+            if not has_ended and not self._is_stopping():
+                send([self._transport.encode_retraction(jid, request_id)])  # so that the peer stops its turn
             raise
 
     async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
@@ -523,7 +532,7 @@ class Peers:
         if self._people is not None and (noun := await self._people.describe(jid)) is not None:
             problem = f"was not notified: this is the address of {noun}, and agents cannot write to {noun} first"
             raise PeerError(bare_jid(jid), f"{problem}; answer with `response` in a turn")
-        self._transport.send([self._encode(jid, child)[0]])
+        self._transport.send([self._prepare_request(jid, child)[0]])
 
     async def publish(
         self, topic: str, payload: Mapping[str, Any], timeout: float = 30.0, *, request_id: UUID | None = None
@@ -566,7 +575,7 @@ class Peers:
             return request if keeps_id else request.model_copy(update={"request_id": UUID(step.key)}), step
         return to_request(request, UUID(step.key)), step
 
-    def _encode(
+    def _prepare_request(
         self,
         jid: str,
         request: AgentRequest,
@@ -575,7 +584,11 @@ class Peers:
         thoughts: bool = False,
         separate: bool = False,
     ) -> tuple[OutboundMessage, float]:
-        """Encode a request. Return it with its time in seconds: `timeout`, or what is left to the current request."""
+        """Check a request, count it against `peers.requests_per_root`, and encode it.
+
+        Return it with its time in seconds: `timeout`, or what is left to the current request. Raise a PeerError if it may not
+        be sent: to the agent itself, in a circle, above the limit, too late or too long.
+        """
         peer = _normalise_jid(jid)
         if peer == self._own_jid:
             problem = "was not asked: this is the agent's own address, and an agent cannot ask itself; name another agent"

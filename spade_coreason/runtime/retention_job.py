@@ -159,7 +159,7 @@ class EphemeralOwners:
     def __init__(self, repository: AgentRepository, mailboxes: Mailboxes, history_windows: HistoryWindows) -> None:
         self._repository = repository
         self._mailboxes = mailboxes
-        self._history_window = history_windows
+        self._history_windows = history_windows
 
     async def erase_where(self, has_left: Callable[[str], bool]) -> None:
         """Erase all owners for whom `has_left` returns True, before the runner opens."""
@@ -171,7 +171,7 @@ class EphemeralOwners:
         """Erase an owner, once their running turns have ended."""
         while workers := [mailbox.worker for mailbox in self._mailboxes.of_sender(owner) if mailbox.worker is not None]:
             await asyncio.wait(workers)
-        await self._history_window.cancel_for_owner(owner)
+        await self._history_windows.cancel_for_owner(owner)
         for mailbox in self._mailboxes.of_sender(owner):
             self._mailboxes.drop_all(mailbox)  # requests that wait for the end of a pause
             mailbox.active = None

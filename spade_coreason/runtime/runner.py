@@ -653,10 +653,6 @@ class Runner:
         """Count the requests of a sender (a bare JID) that wait for their turn."""
         return self._mailboxes.count_queued(sender)
 
-    def has_mailbox(self, conversation_id: str) -> bool:
-        """Return True if a conversation has a mailbox in memory."""
-        return self._mailboxes.find_by_conversation(conversation_id) is not None
-
     async def wait_until_idle(self, *mailbox_key: str | None) -> None:
         """Wait until no turn runs or waits.
 

@@ -14,7 +14,7 @@ from ..contracts.authoring import OnUncertain
 from ..domain.identifiers import derive_step_key
 from ..exceptions import StepMismatchError, StepUncertainError
 from ..storage import Commit, Inbox, StoredStep
-from .steps import DurableStep, dump_result, hash_arguments, run_step
+from .steps import DurableStep, hash_arguments, run_step
 
 MAX_STEPS = 10_000
 """The most steps of one turn."""
@@ -51,15 +51,47 @@ class StepJournal:
         if steps:
             self._earlier = {(step.name, step.number): step for step in steps}
 
-    def begin(self, name: str, arguments: object = None, *, on_uncertain: OnUncertain = "retry") -> DurableStep:
+    async def run_once(self, name: str, function: Callable[..., Any], args: Sequence[Any], on_uncertain: OnUncertain) -> Any:
+        """Run a durable step, as `Session.run_once`."""
+        return await run_step(self, name, function, args, on_uncertain)
+
+    async def open_step(self, name: str, args: Sequence[Any], on_uncertain: OnUncertain) -> DurableStep:
         """Begin the next use of a step. If it is finished, its result is that of an earlier run.
 
+        If `on_uncertain` is "fail", store that the step is about to run. StepUncertainError if an earlier run was cut off after
+        that.
+
         ValueError if the name is not a text of at most 200 characters, or the arguments are not JSON. RuntimeError after the
-        turn. StepMismatchError if an earlier run gave other arguments. StepUncertainError if an earlier run was cut off, and
-        `on_uncertain` is "fail".
+        turn. StepMismatchError if an earlier run gave other arguments.
+        """
+        step = self._begin(name, args, on_uncertain)
+        if on_uncertain == "fail" and not step.is_finished:
+            await self._save(step, None)
+        return step
+
+    async def close_step(self, step: DurableStep, result_text: str) -> None:
+        """Store the result of a step, a text of `dump_result`, and wait until it is durable.
+
+        ValueError if the results of the turn are too large together; RuntimeError after the turn.
         """
         self._require_open()
-        given = hash_arguments(name, arguments)
+        self._total_bytes += len(result_text.encode())
+        if self._total_bytes > MAX_TOTAL_BYTES:
+            raise ValueError(
+                f"the durable step {step.name!r}: the results of one turn have more than {MAX_TOTAL_BYTES:,} bytes, the limit"
+            )
+        await self._save(step, result_text)
+
+    async def close_step_soon(self, step: DurableStep, result_text: str) -> None:
+        """Store the result of a step that may run again without harm. Do not wait for that."""
+        if self._inbox_row and not self.is_closed:
+            stored = StoredStep(step.name, step.number, step.arguments_hash, result_text)
+            self._inbox.save_step_soon(self._inbox_row, stored)
+
+    def _begin(self, name: str, args: Sequence[Any], on_uncertain: OnUncertain) -> DurableStep:
+        """Number the next use of a step, and compare it with the same use in an earlier run."""
+        self._require_open()
+        given = hash_arguments(name, args)
         if self._step_count >= MAX_STEPS:
             raise RuntimeError(f"a turn has at most {MAX_STEPS:,} durable steps")
         if self._numbers is None:
@@ -78,27 +110,6 @@ class StepJournal:
             raise StepUncertainError(name, number, key)
         return DurableStep(name, number, given, key, earlier.result)
 
-    def intend(self, step: DurableStep) -> Commit[bool]:
-        """Store that a step is about to run."""
-        return self._save(step, None)
-
-    def finish(self, step: DurableStep, result: object) -> Commit[bool]:
-        """Store the result of a step. The caller decides whether to wait for the commit.
-
-        ValueError if the result is not JSON, or too large; RuntimeError after the turn.
-        """
-        return self.finish_as_text(step, dump_result(step.name, result))
-
-    def finish_as_text(self, step: DurableStep, result_text: str) -> Commit[bool]:
-        """Store the result of a step that `dump_result` has written."""
-        self._require_open()
-        self._total_bytes += len(result_text.encode())
-        if self._total_bytes > MAX_TOTAL_BYTES:
-            raise ValueError(
-                f"the durable step {step.name!r}: the results of one turn have more than {MAX_TOTAL_BYTES:,} bytes, the limit"
-            )
-        return self._save(step, result_text)
-
     def _save(self, step: DurableStep, result_text: str | None) -> Commit[bool]:
         if not self._inbox_row:
             return Commit.completed(True)
@@ -107,26 +118,3 @@ class StepJournal:
     def _require_open(self) -> None:
         if self.is_closed:
             raise RuntimeError("no durable step may run after assist has returned")
-
-    # The session's steps
-
-    async def run_once(self, name: str, function: Callable[..., Any], args: Sequence[Any], on_uncertain: OnUncertain) -> Any:
-        """Run a durable step, as `Session.run_once`."""
-        return await run_step(self, name, function, args, on_uncertain)
-
-    async def open_step(self, name: str, args: Sequence[Any], on_uncertain: OnUncertain) -> DurableStep:
-        """Begin a step, and store the intention if that is asked for."""
-        step = self.begin(name, args, on_uncertain=on_uncertain)
-        if on_uncertain == "fail" and not step.is_finished:
-            await self.intend(step)
-        return step
-
-    async def close_step(self, step: DurableStep, result_text: str) -> None:
-        """Store the result of a step, and wait until it is durable."""
-        await self.finish_as_text(step, result_text)
-
-    async def close_step_soon(self, step: DurableStep, result_text: str) -> None:
-        """Store the result of a step that may run again without harm. Do not wait for that."""
-        if self._inbox_row and not self.is_closed:
-            stored = StoredStep(step.name, step.number, step.arguments_hash, result_text)
-            self._inbox.save_step_soon(self._inbox_row, stored)

@@ -27,10 +27,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "incidents": ["Incident", "load_incident_with_texts", "load_incidents", "load_newest_incidents"],
         "knowledge": [
             "Document",
+            "DocumentCollection",
             "KnowledgeRepository",
             "MissingVectors",
             "NewDocument",
-            "Shelf",
             "VectorRecord",
             "index_outdated_passages",
             "turn_document_name",

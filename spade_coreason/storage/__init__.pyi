@@ -51,10 +51,10 @@ from .incidents import (
 )
 from .knowledge import (
     Document as Document,
+    DocumentCollection as DocumentCollection,
     KnowledgeRepository as KnowledgeRepository,
     MissingVectors as MissingVectors,
     NewDocument as NewDocument,
-    Shelf as Shelf,
     VectorRecord as VectorRecord,
     index_outdated_passages as index_outdated_passages,
     turn_document_name as turn_document_name,

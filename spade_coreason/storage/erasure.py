@@ -11,7 +11,7 @@ from ..domain.identifiers import candidate_conversation_ids
 from ..domain.preferences import PREFERENCES_SCOPE
 from . import audit
 from .incidents import delete_incidents_of_conversation, delete_incidents_of_person
-from .knowledge import Shelf, delete_shelves
+from .knowledge import DocumentCollection, delete_collections
 from .records import StorageErasureReport, StoredConversation
 from .schema import CLOSED, conversations, crashed_requests, inbox, interactions, steps, variables
 from .topics import delete_topics_of_person
@@ -35,12 +35,12 @@ def delete_everything(
     """
     turn_count = variable_count = request_count = preference_count = entry_count = incident_count = 0
     subscription_count = item_count = 0
-    targets: list[Shelf] = []
+    targets: list[DocumentCollection] = []
     for record in records:
         turn_count += connection.execute(delete(interactions).where(interactions.c.conversation == record.id)).rowcount
         variable_count += connection.execute(_delete_variables(agent, "conversation", record.conversation_id)).rowcount
         incident_count += delete_incidents_of_conversation(connection, agent, record)
-        targets.append(Shelf("conversation", record.conversation_id))
+        targets.append(DocumentCollection("conversation", record.conversation_id))
         connection.execute(delete(conversations).where(conversations.c.id == record.id))
     if person is not None:
         variable_count += connection.execute(_delete_variables(agent, "person", person)).rowcount
@@ -48,7 +48,10 @@ def delete_everything(
         delete_refusal(connection, agent, person)
         for kind in ("person", "room"):
             connection.execute(_delete_variables(agent, MESSAGE_COUNT_SCOPES[kind], person))
-        targets += [Shelf("person", person), Shelf("conversation", candidate_conversation_ids(None, person, agent)[0])]
+        targets += [
+            DocumentCollection("person", person),
+            DocumentCollection("conversation", candidate_conversation_ids(None, person, agent)[0]),
+        ]
         # The keys stay, so that a duplicate of a message is still recognised.
         received = update(inbox).where(inbox.c.agent == agent, inbox.c.sender == person)
         open_requests = received.where(inbox.c.state < CLOSED).values(state=CLOSED, request=None, answer=None)
@@ -61,7 +64,7 @@ def delete_everything(
         incident_count += delete_incidents_of_person(connection, agent, person)
         entry_count = audit.erase_person_entries(connection, agent, person)
         subscription_count, item_count = delete_topics_of_person(connection, agent, person)
-    document_count = delete_shelves(connection, agent, targets)
+    document_count = delete_collections(connection, agent, targets)
     return StorageErasureReport(
         tuple(record.conversation_id for record in records),
         turn_count,

@@ -20,7 +20,7 @@ _SQLITE_CHANGES = (
     " INSERT INTO passage_words (rowid, shelf, words) VALUES (new.id, new.shelf, new.words); END",
 )
 _SQLITE = (
-    # The shelf is indexed as a word too, so that a search does not read passages on other shelves.
+    # The collection (`shelf`) is indexed as a word too, so that a search does not read passages of others.
     "CREATE VIRTUAL TABLE passage_words USING fts5(shelf, words, content='passages', content_rowid='id',"
     ' tokenize="unicode61 remove_diacritics 0")',
     "CREATE TRIGGER passage_added AFTER INSERT ON passages BEGIN"
@@ -40,14 +40,14 @@ _FIND_SQLITE = text(
 )
 _FIND_POSTGRESQL = text(
     "SELECT id, words, length(text) AS size FROM passages, to_tsquery('simple', :query) AS query"
-    " WHERE shelf = ANY(:shelves) AND found_by @@ query"
+    " WHERE shelf = ANY(:collections) AND found_by @@ query"
     # 1: a longer passage with the same number of matches ranks lower.
     " ORDER BY ts_rank(found_by, query, 1) DESC, id LIMIT :most"
 )
-_SIZES = text("SELECT sum(passages) AS passages, sum(characters) AS characters FROM documents WHERE shelf = ANY(:shelves)")
+_SIZES = text("SELECT sum(passages) AS passages, sum(characters) AS characters FROM documents WHERE shelf = ANY(:collections)")
 _FREQUENCIES = text(
     "SELECT form,"
-    " (SELECT count(*) FROM passages WHERE shelf = ANY(:shelves) AND found_by @@ to_tsquery('simple', form)) AS passages"
+    " (SELECT count(*) FROM passages WHERE shelf = ANY(:collections) AND found_by @@ to_tsquery('simple', form)) AS passages"
     " FROM unnest(CAST(:forms AS text[])) AS form"
 )
 _RANKING_FACTOR = 4
@@ -90,18 +90,18 @@ def drop_change_triggers(connection: Connection) -> None:
         connection.exec_driver_sql("DROP TRIGGER passage_words_changed")
 
 
-def find_passages(connection: Connection, shelves: Sequence[int], keywords: Sequence[str], limit: int) -> list[int]:
-    """Return the ids of at most `limit` passages on these shelves that contain any of `keywords`, the best by BM25 first."""
-    if not keywords or not shelves:
+def find_passages(connection: Connection, collections: Sequence[int], keywords: Sequence[str], limit: int) -> list[int]:
+    """Return the ids of at most `limit` passages of collections that contain any of `keywords`, the best by BM25 first."""
+    if not keywords or not collections:
         return []
     forms = [form for word in keywords for form in search_forms(word)]
     if connection.dialect.name == "sqlite":
         # Words are letters and digits; quotes keep FTS5 from reading them as operators.
         terms = " OR ".join(f'"{form[:-1]}"*' if form.endswith("*") else f'"{form}"' for form in forms)
-        query = f"shelf : ({' OR '.join(map(str, shelves))}) AND words : ({terms})"
+        query = f"shelf : ({' OR '.join(map(str, collections))}) AND words : ({terms})"
         return list(connection.scalars(_FIND_SQLITE, {"query": query, "most": limit}))
-    shelf_ids, queries = list(shelves), [form.replace("*", ":*") for form in forms]
-    parameters = {"query": " | ".join(queries), "shelves": shelf_ids, "most": limit * _RANKING_FACTOR}
+    collection_ids, queries = list(collections), [form.replace("*", ":*") for form in forms]
+    parameters = {"query": " | ".join(queries), "collections": collection_ids, "most": limit * _RANKING_FACTOR}
     candidates = connection.execute(_FIND_POSTGRESQL, parameters).all()
     if not candidates:
         return []
@@ -112,9 +112,9 @@ def find_passages(connection: Connection, shelves: Sequence[int], keywords: Sequ
         for form, query in zip(forms, queries, strict=True)
         if form in occurring or (form.endswith("*") and any(word.startswith(form[:-1]) for word in occurring))
     ]
-    counts = connection.execute(_FREQUENCIES, {"forms": counted, "shelves": shelf_ids})
+    counts = connection.execute(_FREQUENCIES, {"forms": counted, "collections": collection_ids})
     frequencies = {row.form.replace(":*", "*"): row.passages for row in counts}
-    sizes = connection.execute(_SIZES, {"shelves": shelf_ids}).one()
+    sizes = connection.execute(_SIZES, {"collections": collection_ids}).one()
     weights = {form: max(log((sizes.passages - n + 0.5) / (n + 0.5)), 1e-6) for form, n in frequencies.items()}
     average = sizes.characters / sizes.passages
     scores = {row.id: _bm25(words[row.id], row.size / average, weights) for row in candidates}

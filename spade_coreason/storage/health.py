@@ -8,7 +8,7 @@ from sqlalchemy import Connection, func, select, text
 
 from . import audit, schema
 from .database import Database
-from .schema import conversations, inbox, interactions
+from .schema import ANSWERED, RECEIVED, conversations, inbox, interactions
 
 _MAX_PROBLEMS = 20
 
@@ -40,7 +40,8 @@ def _check_health(connection: Connection, name: str) -> Health:
     states = select(inbox.c.state, func.count().label("number")).group_by(inbox.c.state)
     counts = {row.state: row.number for row in connection.execute(states)}
     problems = [*_find_damage(connection), *_find_contradictions(connection), *_find_audit_problems(connection)]
-    return Health(name, schema.REVISION, rows, counts.get(0, 0), counts.get(1, 0), tuple(problems[:_MAX_PROBLEMS]))
+    received, answered = counts.get(RECEIVED, 0), counts.get(ANSWERED, 0)
+    return Health(name, schema.REVISION, rows, received, answered, tuple(problems[:_MAX_PROBLEMS]))
 
 
 def _find_damage(connection: Connection) -> list[str]:

@@ -1,4 +1,4 @@
-"""Knowledge in SQL: documents on shelves, cut into passages, with the vectors of the passages."""
+"""Knowledge in SQL: collections of documents, cut into passages, with the vectors of the passages."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from .schema import conversations, documents, passages, shelves, vectors
 
 log = logging.getLogger(__name__)
 
-ShelfScope: TypeAlias = Literal["agent", "person", "conversation"]
+CollectionScope: TypeAlias = Literal["agent", "person", "conversation"]
 _BATCH = 500
 _INDEX_BATCH = 100
 """The number of passages that one transaction indexes anew: other writes wait for it."""
 
 
-class Shelf(NamedTuple):
+class DocumentCollection(NamedTuple):
     """A set of documents that belongs to an agent, a person or a conversation.
 
     `holder` is "" for the agent itself, the bare JID of the person, or the id of the conversation.
     """
 
-    scope: ShelfScope = "agent"
+    scope: CollectionScope = "agent"
     holder: str = ""
 
 
 class MissingVectors(NamedTuple):
     """A filter for passages without a vector.
 
-    `shelf` limits it to one shelf. With `model_and_dimension`, passages with vectors of another model or length match too.
+    `collection` limits it to one. With `model_and_dimension`, passages with vectors of another model or length match too.
     """
 
-    shelf: Shelf | None = None
+    collection: DocumentCollection | None = None
     model_and_dimension: tuple[str, int] | None = None
 
 
@@ -93,21 +93,21 @@ class KnowledgeRepository:
 
     # Documents
 
-    async def save_documents(self, shelf: Shelf, new: Sequence[NewDocument], now: datetime) -> list[str]:
+    async def save_documents(self, collection: DocumentCollection, new: Sequence[NewDocument], now: datetime) -> list[str]:
         """Store documents. Return for each: "new", "changed" (it replaced one of the same name) or "same".
 
-        A document whose content is on the shelf already, under any name, is "same" and changes nothing.
+        A document whose content is in the collection already, under any name, is "same" and changes nothing.
         """
         words = await asyncio.to_thread(lambda: [index_words(document.passages) for document in new])
         ids = [(self._database.next_id("documents"), self._next_passage_ids(len(document.passages))) for document in new]
-        shelf_id = self._database.next_id("shelves")
+        collection_id = self._database.next_id("shelves")
 
         def work(connection: Connection) -> list[str]:
-            existing_id = connection.scalar(self._select_shelf_id(shelf))
+            existing_id = connection.scalar(self._select_collection_id(collection))
             if existing_id is None:
-                values = {"id": shelf_id, "agent": self.agent, "scope": shelf.scope, "holder": shelf.holder}
+                values = {"id": collection_id, "agent": self.agent, "scope": collection.scope, "holder": collection.holder}
                 connection.execute(insert(shelves).values(values))
-                existing_id = shelf_id
+                existing_id = collection_id
             outcomes = (
                 self._save_document(connection, existing_id, document, document_words, *new_ids, now)
                 for document, document_words, new_ids in zip(new, words, ids, strict=True)
@@ -119,21 +119,23 @@ class KnowledgeRepository:
     def _save_document(
         self,
         connection: Connection,
-        shelf: int,
+        collection: int,
         new: NewDocument,
         words: Sequence[str],
         id_: int,
         passage_ids: Sequence[int],
         now: datetime,
     ) -> str:
-        if connection.scalar(select(documents.c.id).where(documents.c.shelf == shelf, documents.c.digest == new.digest)):
+        if connection.scalar(select(documents.c.id).where(documents.c.shelf == collection, documents.c.digest == new.digest)):
             return "same"
-        previous_id = connection.scalar(select(documents.c.id).where(documents.c.shelf == shelf, documents.c.name == new.name))
+        previous_id = connection.scalar(
+            select(documents.c.id).where(documents.c.shelf == collection, documents.c.name == new.name)
+        )
         if previous_id is not None:
             _delete_documents(connection, [previous_id])
         values = {
             "id": id_,
-            "shelf": shelf,
+            "shelf": collection,
             "name": new.name,
             "digest": new.digest,
             "passages": len(new.passages),
@@ -141,7 +143,7 @@ class KnowledgeRepository:
             "added_at": to_micros(now),
         }
         connection.execute(insert(documents).values(values))
-        common = {"shelf": shelf, "document": id_, "word_rules": word_rules()}
+        common = {"shelf": collection, "document": id_, "word_rules": word_rules()}
         rows = [
             {**common, "id": passage, "number": number, "text": text, "words": passage_words}
             for number, (passage, text, passage_words) in enumerate(zip(passage_ids, new.passages, words, strict=True), 1)
@@ -153,8 +155,8 @@ class KnowledgeRepository:
     def _next_passage_ids(self, count: int) -> list[int]:
         return [self._database.next_id("passages") for _ in range(count)]
 
-    async def list_documents(self, shelf: Shelf) -> list[Document]:
-        """Return the documents on a shelf, ordered by name."""
+    async def list_documents(self, collection: DocumentCollection) -> list[Document]:
+        """Return the documents of a collection, ordered by name."""
         indexed = (
             select(func.count())
             .select_from(passages.join(vectors, vectors.c.passage == passages.c.id))
@@ -163,17 +165,17 @@ class KnowledgeRepository:
         )
         query = (
             select(documents, indexed.label("indexed"))
-            .where(documents.c.shelf == self._select_shelf_id(shelf).scalar_subquery())
+            .where(documents.c.shelf == self._select_collection_id(collection).scalar_subquery())
             .order_by(documents.c.name)
         )
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         return [Document(row.name, row.passages, row.characters, from_micros(row.added_at), row.indexed) for row in rows]
 
-    async def delete_documents(self, shelf: Shelf, names: Collection[str] | None) -> int:
-        """Delete documents of a shelf by name, or all of them with None. Return the number of deleted documents."""
+    async def delete_documents(self, collection: DocumentCollection, names: Collection[str] | None) -> int:
+        """Delete documents of a collection by name, or all of them with None. Return the number of deleted documents."""
 
         def work(connection: Connection) -> int:
-            query = select(documents.c.id).where(documents.c.shelf == self._select_shelf_id(shelf).scalar_subquery())
+            query = select(documents.c.id).where(documents.c.shelf == self._select_collection_id(collection).scalar_subquery())
             if names is not None:
                 query = query.where(documents.c.name.in_(list(names)))
             ids = list(connection.scalars(query))
@@ -184,8 +186,8 @@ class KnowledgeRepository:
 
         return await self._database.erase(work)
 
-    async def load_texts(self, targets: Sequence[Shelf]) -> list[tuple[Shelf, str, datetime, str]]:
-        """Return all documents on some shelves in the order of their ids: shelf, name, time of storage and text."""
+    async def load_texts(self, targets: Sequence[DocumentCollection]) -> list[tuple[DocumentCollection, str, datetime, str]]:
+        """Return all documents of some collections in the order of their ids: collection, name, time of storage and text."""
         query = (
             select(shelves.c.scope, shelves.c.holder, documents.c.name, documents.c.added_at, passages.c.text)
             .join(documents, documents.c.shelf == shelves.c.id)
@@ -194,34 +196,34 @@ class KnowledgeRepository:
             .order_by(documents.c.id, passages.c.number)
         )
         rows = await self._database.read(lambda connection: connection.execute(query).all())
-        texts: dict[tuple[Shelf, str], tuple[datetime, list[str]]] = {}
+        texts: dict[tuple[DocumentCollection, str], tuple[datetime, list[str]]] = {}
         for row in rows:
-            _, parts = texts.setdefault((Shelf(row.scope, row.holder), row.name), (from_micros(row.added_at), []))
+            _, parts = texts.setdefault((DocumentCollection(row.scope, row.holder), row.name), (from_micros(row.added_at), []))
             parts.append(row.text)
-        return [(shelf, name, added_at, "\n".join(parts)) for (shelf, name), (added_at, parts) in texts.items()]
+        return [(collection, name, added_at, "\n".join(parts)) for (collection, name), (added_at, parts) in texts.items()]
 
     # Searching
 
-    async def find_shelf_ids(self, targets: Sequence[Shelf]) -> dict[Shelf, int]:
-        """Return the row ids of those shelves that ever held a document."""
+    async def find_collection_ids(self, targets: Sequence[DocumentCollection]) -> dict[DocumentCollection, int]:
+        """Return the row ids of those collections that ever had a document."""
         query = select(shelves.c.id, shelves.c.scope, shelves.c.holder).where(
             shelves.c.agent == self.agent, tuple_(shelves.c.scope, shelves.c.holder).in_(list(map(tuple, targets)))
         )
         rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return {Shelf(row.scope, row.holder): row.id for row in rows}
+        return {DocumentCollection(row.scope, row.holder): row.id for row in rows}
 
     async def find_candidates(
-        self, shelf_ids: Collection[int], keywords: Sequence[str], further_ids: Iterable[int], limit: int
+        self, collection_ids: Collection[int], keywords: Sequence[str], further_ids: Iterable[int], limit: int
     ) -> list[PassageRecord]:
-        """Return at most `limit` passages on these shelves by full-text search, the best first, then those of `further_ids`."""
+        """Return at most `limit` passages of collections by full-text search, the best first, then those of `further_ids`."""
         extra_ids = list(further_ids)
 
         def work(connection: Connection) -> list[PassageRecord]:
-            ids = list(dict.fromkeys([*full_text.find_passages(connection, list(shelf_ids), keywords, limit), *extra_ids]))
+            ids = list(dict.fromkeys([*full_text.find_passages(connection, list(collection_ids), keywords, limit), *extra_ids]))
             query = (
                 select(passages.c.id, documents.c.name, passages.c.number, passages.c.text, passages.c.words)
                 .join(documents, documents.c.id == passages.c.document)
-                .where(passages.c.id.in_(ids), passages.c.shelf.in_(list(shelf_ids)))
+                .where(passages.c.id.in_(ids), passages.c.shelf.in_(list(collection_ids)))
             )
             rows = {row.id: PassageRecord(*row) for row in connection.execute(query)}
             return [rows[id_] for id_ in ids if id_ in rows]
@@ -230,12 +232,12 @@ class KnowledgeRepository:
 
     # Vectors
 
-    async def load_vectors(self, shelf: int, model: str) -> list[tuple[int, bytes]]:
-        """Return the vectors of a shelf that `model` computed: id of the passage and float32 values."""
+    async def load_vectors(self, collection: int, model: str) -> list[tuple[int, bytes]]:
+        """Return the vectors of a collection that `model` computed: id of the passage and float32 values."""
         query = (
             select(vectors.c.passage, vectors.c.vector)
             .join(passages, passages.c.id == vectors.c.passage)
-            .where(passages.c.shelf == shelf, vectors.c.model == model)
+            .where(passages.c.shelf == collection, vectors.c.model == model)
             .order_by(vectors.c.passage)
         )
         return await self._database.read(lambda connection: [(row[0], row[1]) for row in connection.execute(query)])
@@ -259,8 +261,8 @@ class KnowledgeRepository:
             )
         joined = passages.join(shelves, shelves.c.id == passages.c.shelf).outerjoin(vectors, has_vector)
         query = select(*columns).select_from(joined).where(shelves.c.agent == self.agent, vectors.c.passage.is_(None))
-        if missing.shelf is not None:
-            query = query.where(shelves.c.scope == missing.shelf.scope, shelves.c.holder == missing.shelf.holder)
+        if missing.collection is not None:
+            query = query.where(shelves.c.scope == missing.collection.scope, shelves.c.holder == missing.collection.holder)
         return query
 
     async def count_by_model(self) -> dict[tuple[str, int] | None, int]:
@@ -288,9 +290,9 @@ class KnowledgeRepository:
 
         await self._database.write(work)
 
-    def _select_shelf_id(self, shelf: Shelf) -> Any:
+    def _select_collection_id(self, collection: DocumentCollection) -> Any:
         return select(shelves.c.id).where(
-            shelves.c.agent == self.agent, shelves.c.scope == shelf.scope, shelves.c.holder == shelf.holder
+            shelves.c.agent == self.agent, shelves.c.scope == collection.scope, shelves.c.holder == collection.holder
         )
 
 
@@ -359,15 +361,15 @@ def _load_outdated(connection: Connection, rules: str) -> list[list[tuple[int, s
     return texts
 
 
-def delete_shelves(connection: Connection, agent: str, targets: Iterable[Shelf]) -> int:
-    """Delete shelves with all their documents, inside a transaction of the writer. Return the number of deleted documents."""
+def delete_collections(connection: Connection, agent: str, targets: Iterable[DocumentCollection]) -> int:
+    """Delete collections with their documents, inside a transaction of the writer. Return the number of deleted documents."""
     keys, count = list(map(tuple, targets)), 0
     for start in range(0, len(keys), _BATCH):
         part = tuple_(shelves.c.scope, shelves.c.holder).in_(keys[start : start + _BATCH])
-        shelf_ids = list(connection.scalars(select(shelves.c.id).where(shelves.c.agent == agent, part)))
-        document_ids = list(connection.scalars(select(documents.c.id).where(documents.c.shelf.in_(shelf_ids))))
+        collection_ids = list(connection.scalars(select(shelves.c.id).where(shelves.c.agent == agent, part)))
+        document_ids = list(connection.scalars(select(documents.c.id).where(documents.c.shelf.in_(collection_ids))))
         _delete_documents(connection, document_ids)
-        connection.execute(delete(shelves).where(shelves.c.id.in_(shelf_ids)))
+        connection.execute(delete(shelves).where(shelves.c.id.in_(collection_ids)))
         count += len(document_ids)
     if count:
         full_text.purge_deleted_words(connection)
@@ -381,16 +383,16 @@ def turn_document_name(number: int) -> str:
 
 def delete_turn_documents(connection: Connection, conversation: int, numbers: Iterable[int]) -> None:
     """Delete turns of a conversation (its row id) from its knowledge, inside a transaction of the writer."""
-    shelf = (
+    collection = (
         select(shelves.c.id)
         .join(conversations, (conversations.c.agent == shelves.c.agent) & (conversations.c.conversation_id == shelves.c.holder))
         .where(conversations.c.id == conversation, shelves.c.scope == "conversation")
     )
-    shelf_id = connection.scalar(shelf)
-    if shelf_id is None:
+    collection_id = connection.scalar(collection)
+    if collection_id is None:
         return
     names = list(map(turn_document_name, numbers))
-    query = select(documents.c.id).where(documents.c.shelf == shelf_id, documents.c.name.in_(names))
+    query = select(documents.c.id).where(documents.c.shelf == collection_id, documents.c.name.in_(names))
     document_ids = list(connection.scalars(query))
     _delete_documents(connection, document_ids)
     if document_ids:

@@ -140,8 +140,9 @@ incidents = Table(
     Index("incidents_by_person", "agent", "person", "id"),
 )
 
-# Knowledge. A shelf belongs to an agent itself (scope "agent", holder ""), to a person or to a conversation. A search never
-# reads the shelves of other people or conversations.
+# Knowledge. The table and the columns of a document collection keep their old name, shelf. A collection belongs to an agent
+# itself (scope "agent", holder ""), to a person or to a conversation. A search never reads those of other people or
+# conversations.
 shelves = Table(
     "shelves",
     metadata,
@@ -214,7 +215,7 @@ audit_heads = Table(
 )
 
 # Topics. `agent` is the broker. An item and its deliveries are written in one transaction, and a delivery is deleted when its
-# subscriber has taken the item. `dead_letter` is JSON: which delivery failed, and why.
+# subscriber has accepted the item. `dead_letter` is JSON: which delivery failed, and why.
 topic_subscriptions = Table(
     "topic_subscriptions",
     metadata,

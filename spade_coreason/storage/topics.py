@@ -1,4 +1,4 @@
-"""Topics of a broker: subscriptions, items, and the deliveries that subscribers have not taken yet."""
+"""Topics of a broker: subscriptions, items, and the deliveries that subscribers have not accepted yet."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TopicItem(NamedTuple):
 
 
 class TopicDelivery(NamedTuple):
-    """An item for one subscriber (a bare JID), who has not taken it yet. `row` is the row of the item."""
+    """An item for one subscriber (a bare JID), who has not accepted it yet. `row` is the row of the item."""
 
     row: int
     subscriber: str
@@ -53,7 +53,7 @@ class TopicSummary(NamedTuple):
 class SubscriberSummary(NamedTuple):
     """A subscriber (a bare JID) with its patterns.
 
-    `waiting` counts the items that it has not taken, `oldest_at` is the time of the oldest, and `error` its last problem.
+    `waiting` counts the items that it has not accepted, `oldest_at` is the time of the oldest, and `error` its last problem.
     """
 
     subscriber: str
@@ -145,7 +145,7 @@ class TopicRepository:
     # Deliveries
 
     async def list_waiting_subscribers(self) -> list[str]:
-        """Return the subscribers who have not taken all items."""
+        """Return the subscribers who have not accepted all items."""
         query = select(topic_deliveries.c.subscriber).where(topic_deliveries.c.agent == self._agent).distinct()
         return [row.subscriber for row in await self._fetch(query)]
 
@@ -163,7 +163,7 @@ class TopicRepository:
         return [_delivery(row) for row in await self._fetch(query.order_by(topic_deliveries.c.item).limit(limit))]
 
     def complete(self, delivery: TopicDelivery) -> Commit[Any]:
-        """Delete a delivery, because the subscriber has taken the item."""
+        """Delete a delivery, because the subscriber has accepted the item."""
         return self._database.run(
             lambda connection: connection.execute(delete(topic_deliveries).where(*_is(delivery))).rowcount
         )
@@ -204,7 +204,7 @@ class TopicRepository:
     async def delete_old_items(self, before: datetime | None, items: int | None) -> int:
         """Delete items that were published before a time, and all but the newest `items` of each topic.
 
-        Items that a subscriber has not taken yet stay. Return the number of deleted items.
+        Items that a subscriber has not accepted yet stay. Return the number of deleted items.
         """
         waits = select(topic_deliveries.c.item).where(topic_deliveries.c.item == topic_items.c.id).exists()
         own = topic_items.c.agent == self._agent

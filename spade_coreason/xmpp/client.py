@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -156,7 +157,7 @@ class AgentClient:
         thread: str | None = None,
         timeout: float = 30.0,
         thoughts: bool = False,
-    ) -> AsyncIterator[PeerEvent]:
+    ) -> AsyncGenerator[PeerEvent]:
         """Send a request and yield the events of the reply as they come. Parameters and errors are those of `ask`."""
         connection = self._connection
         if connection is None:
@@ -167,8 +168,9 @@ class AgentClient:
         reads_batches = self._requests.reads_batches(jid)
         message = transport.encode_request(jid, agent_request, thread, context, reads_batches=reads_batches)
         request_id = str(agent_request.request_id)
-        async for event in self._requests.events(jid, request_id, timeout, lambda: connection.send([message])):
-            yield event
+        async with aclosing(self._requests.events(jid, request_id, timeout, lambda: connection.send([message]))) as events:
+            async for event in events:
+                yield event
 
     def cancel(self, jid: str, request: AgentRequest) -> None:
         """Retract a request (XEP-0424). The agent drops it if it still waits or runs, and stores nothing of it."""
@@ -177,7 +179,7 @@ class AgentClient:
         transport = XmppTransport(self.jid, self._connection.send)
         transport.send([transport.encode_retraction(jid, str(request.request_id))])
 
-    def run_command(self, jid: str, command: str, *, timeout: float = 30.0) -> AsyncIterator[PeerEvent]:
+    def run_command(self, jid: str, command: str, *, timeout: float = 30.0) -> AsyncGenerator[PeerEvent]:
         """Run a command of an agent or its platform, in the form that people type: `/history 50`.
 
         Yield the events of the reply, as `stream` does.

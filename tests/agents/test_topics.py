@@ -495,7 +495,7 @@ async def test_retention_deletes_old_items_and_makes_dead_letters_of_what_waits_
         assert await store.purge() == 4
         assert (await broker_text(t)).splitlines()[0] == "- $dead-letter/late: 1 item"
         [line] = await broker_lines(t, "$dead-letter/late")
-        assert line.endswith("→ away@localhost: the subscriber was absent for 2 days")
+        assert line.endswith("→ away@localhost: the subscriber was unreachable for 2 days")
 
 
 async def test_operators_list_topics_and_nobody_else() -> None:

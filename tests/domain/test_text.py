@@ -1,4 +1,4 @@
-"""The words of the full-text search, and the chunks of a document."""
+"""The words of the full-text search, and the passages of a document."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from spade_coreason.domain.languages import detect_languages
 from spade_coreason.domain.text import extract_keywords, index_words, keyword_coverage, split_words, text_coverage
-from spade_coreason.memory.knowledge.chunking import chunk
+from spade_coreason.memory.knowledge.passages import split_passages
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_long_text_without_common_words_is_in_no_language_whose_words_have_ste
 
 def test_passages_end_at_paragraphs_and_sentences() -> None:
     text = "One is short.\n\n" + "Two has a sentence. " * 30 + "\n\nThree."
-    passages = chunk(text, max_characters=200)
+    passages = split_passages(text, max_characters=200)
     assert all(0 < len(passage) <= 200 for passage in passages)
     assert passages[0].startswith("One is short.")
     assert all(passage.endswith(".") for passage in passages)
@@ -112,22 +112,22 @@ def test_passages_end_at_paragraphs_and_sentences() -> None:
 @pytest.mark.parametrize("text", ["x" * 5000, "word " * 1000, "日本語。" * 1000, "\n" * 100, "a\n" * 3000, "", "…" * 2001])
 def test_passages_lose_no_text_and_are_never_too_long(text: str) -> None:
     for max_characters in (10, 100, 1000):
-        passages = chunk(text, max_characters=max_characters)
+        passages = split_passages(text, max_characters=max_characters)
         assert all(0 < len(passage) <= max_characters for passage in passages)
         assert "".join("".join(passages).split()) == "".join(text.split())
 
 
 def test_a_passage_of_markdown_begins_with_its_headings() -> None:
     text = "Before.\n\n# Shop\n\n## Refunds\n\nWithin 14 days.\n\n```\n# no heading\n```\n\n## Hours\n\nNine to five.\n"
-    assert chunk(text, is_markdown=True) == [
+    assert split_passages(text, is_markdown=True) == [
         "Before.",
         "Shop › Refunds\nWithin 14 days.\n\n```\n# no heading\n```",
         "Shop › Hours\nNine to five.",
     ]
     long = "# " + "title " * 100 + "\n" + "word " * 500
-    assert all(len(passage) <= 300 for passage in chunk(long, is_markdown=True, max_characters=300))
+    assert all(len(passage) <= 300 for passage in split_passages(long, is_markdown=True, max_characters=300))
 
 
 def test_a_heading_of_many_spaces_takes_no_time() -> None:
     text = f"# one{' ' * 100_000}two ##\nthe text"  # a regular expression that goes back takes minutes
-    assert len(chunk(text, is_markdown=True)) == 1
+    assert len(split_passages(text, is_markdown=True)) == 1

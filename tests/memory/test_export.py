@@ -22,7 +22,7 @@ from spade_coreason.memory.erasure import erase_person
 from spade_coreason.memory.export import VERSION, export_person
 from spade_coreason.storage import MessageCount, TopicItem, open_database
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.knowledge import NewDocument, Shelf
+from spade_coreason.storage.knowledge import DocumentCollection, NewDocument
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
 
@@ -70,8 +70,8 @@ async def store_everything(repository: AgentRepository, memory: AgentInteraction
     await repository.save_variable(PREFERENCES_SCOPE, owner, PREFERENCES_SCOPE, Preferences("de", streaming=False).to_json())
     await memory.aadd_information(f"{owner}/short", f"is {owner}")
     documents = [NewDocument(f"note of {owner}", owner.encode(), [f"knows {owner}", "and more"])]
-    await repository.knowledge.save_documents(Shelf("person", owner), documents, NOW)
-    await repository.knowledge.save_documents(Shelf("conversation", f"{owner}/long"), documents, NOW)
+    await repository.knowledge.save_documents(DocumentCollection("person", owner), documents, NOW)
+    await repository.knowledge.save_documents(DocumentCollection("conversation", f"{owner}/long"), documents, NOW)
     repository.save_message_counts(lambda: [MessageCount("person", owner, NOW.date(), 3, 30)])
     await memory.aadd_information(f"{owner}_{AGENT}", "was told in a turn that never ended")
     await repository.audit_trail.append(AuditEntry(actor=AGENT, action="tell", resource=owner, outcome="success"), owner)

@@ -22,7 +22,7 @@ from spade_coreason.app.factories import (
 from spade_coreason.cli.app import cli
 from spade_coreason.config.loader import load_settings
 from spade_coreason.memory import MemoryLimits
-from spade_coreason.memory.knowledge.chunking import MAX_CHARACTERS
+from spade_coreason.memory.knowledge.passages import MAX_CHARACTERS
 from spade_coreason.memory.summaries import ExtractiveSummariser, ModelSummariser
 from spade_coreason.memory.tokens import TokenCounter
 from tests.support.errors import ExpectedErrors

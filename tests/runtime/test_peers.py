@@ -91,7 +91,7 @@ async def test_a_caller_that_stops_listening_leaves_no_open_request() -> None:
     events = requests.events(PEER, "r", 1, lambda: deliver(requests, markdown_reply("first"), markdown_reply("second")))
     async for _ in events:
         break
-    await events.aclose()  # type: ignore[attr-defined]  # it is a generator
+    await events.aclose()
     deliver(requests, completed_reply())
     assert requests.dropped == 1
 

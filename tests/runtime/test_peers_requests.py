@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any
 from uuid import UUID, uuid4
 from xml.etree.ElementTree import fromstring
@@ -142,6 +143,27 @@ async def test_a_request_sent_in_a_turn_is_a_child_of_its_request(way: str) -> N
     assert (request.root_request_id, request.parent_request_id) == (root.request_id, turn.request_id)
     assert request.request_id not in (root.request_id, turn.request_id)
     assert request.thread == derive_thread(root.session_id, PEER)
+
+
+@pytest.mark.parametrize(("last", "sent_stanzas"), [("block.markdown", 2), ("request.completed", 1)])
+async def test_a_stream_that_is_closed_is_retracted_unless_its_last_event_has_passed(last: str, sent_stanzas: int) -> None:
+    sent: list[str] = []
+    requests, request = OpenRequests(), AgentRequest(session_id=uuid4(), payload={})
+
+    def answer(stanzas: list[str]) -> None:
+        sent.extend(stanzas)
+        where = {"request_id": str(request.request_id)}
+        if len(sent) == 1:
+            deliver(requests, markdown_reply("x", **where), completed_reply(**where))
+
+    async with aclosing(Peers(ME, requests, make_transport(ME, answer)).stream(PEER, request)) as events:
+        async for event in events:
+            if event.type == last:
+                break
+    assert len(sent) == sent_stanzas
+    assert all("retract" in stanza for stanza in sent[1:])
+    deliver(requests, completed_reply(request_id=str(request.request_id)))
+    assert requests.dropped == 1
 
 
 async def test_one_request_may_be_asked_of_two_at_once() -> None:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, PeerError, Peers, ResponseHandler, SessionHandle, agent
+from spade_coreason import (
+    AgentDefinition,
+    AgentRequest,
+    AgentTester,
+    Capability,
+    PeerError,
+    Peers,
+    ResponseHandler,
+    SessionHandle,
+    agent,
+)
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
 from spade_coreason.runtime.peer_answers import collect_answer
 from tests.support.clock import LoopClock
@@ -283,3 +295,56 @@ async def test_a_timeout_stops_the_work_of_the_agent_that_was_asked() -> None:
         await asyncio.wait_for(stopped.wait(), TIMEOUT_S)
         await t.settled()
         assert await t.say("and now?") == ["done"]
+
+
+async def leave_a_closed_stream(peers: Peers, jid: str | Capability) -> None:
+    async with aclosing(peers.stream(jid, "endless")) as events:
+        async for _ in events:
+            return
+
+
+async def break_out_of_a_stream(peers: Peers, jid: str | Capability) -> None:
+    async for _ in peers.stream(jid, "endless"):
+        break
+
+
+async def be_cancelled_in_the_loop(peers: Peers, jid: str | Capability) -> None:
+    entered = asyncio.Event()
+
+    async def read() -> None:
+        async for _ in peers.stream(jid, "endless"):
+            entered.set()
+            await asyncio.Event().wait()
+
+    reading = asyncio.create_task(read())
+    await entered.wait()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+
+
+@pytest.mark.parametrize("leave", [leave_a_closed_stream, break_out_of_a_stream, be_cancelled_in_the_loop])
+@pytest.mark.parametrize("jid", [PEER, Capability("chat")], ids=["JID", "capability"])
+async def test_a_stream_that_is_left_early_stops_the_work_of_the_agent_that_was_asked(
+    leave: Callable[[Peers, str | Capability], Awaitable[None]], jid: str | Capability
+) -> None:
+    stopped = asyncio.Event()
+
+    class Talker:
+        manifest = AgentDefinition.simple("talker")
+
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+            await response.markdown("first")
+            if request.payload["query"] == "endless":
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    stopped.set()
+
+    @agent
+    async def hasty(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
+        await leave(peers, jid)
+        await asyncio.wait_for(stopped.wait(), TIMEOUT_S)
+        await response.markdown((await peers.ask(jid, "and now?")).text)
+
+    async with AgentTester(hasty, peers={PEER: Talker}) as t:
+        assert await t.say("go", timeout=2 * TIMEOUT_S) == ["first"]

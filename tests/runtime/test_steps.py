@@ -17,7 +17,7 @@ from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response,
 from spade_coreason.contracts.authoring import OnUncertain
 from spade_coreason.exceptions import PeerFailedError, StepMismatchError, StepUncertainError
 from spade_coreason.runtime.step_journal import MAX_STEPS, MAX_TOTAL_BYTES, StepJournal
-from spade_coreason.runtime.steps import MAX_RESULT_BYTES, dump_result, hash_arguments
+from spade_coreason.runtime.steps import MAX_RESULT_BYTES, DurableStep, dump_result, hash_arguments
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import DELETE_STEPS, SAVE_STEP
 from spade_coreason.testing import Policy, RunnerTimings
@@ -82,35 +82,43 @@ async def reopen(repository: AgentRepository, journal: StepJournal) -> StepJourn
     return again
 
 
+async def begin(journal: StepJournal, name: str, *args: Any, on_uncertain: OnUncertain = "retry") -> DurableStep:
+    return await journal.open_step(name, args, on_uncertain)
+
+
+async def finish(journal: StepJournal, step: DurableStep, result: object) -> None:
+    await journal.close_step(step, dump_result(step.name, result))
+
+
 async def test_a_finished_step_has_its_result_in_the_next_run(repository: AgentRepository, journal: StepJournal) -> None:
-    step = journal.begin("charge", [5, {"b": 1, "a": [None, 1.5, "☂"]}])
+    step = await begin(journal, "charge", 5, {"b": 1, "a": [None, 1.5, "☂"]})
     assert (step.number, step.is_finished) == (1, False)
-    await journal.finish(step, {"id": (1, 2)})
-    again = (await reopen(repository, journal)).begin("charge", [5, {"a": [None, 1.5, "☂"], "b": 1}])
+    await finish(journal, step, {"id": (1, 2)})
+    again = await begin(await reopen(repository, journal), "charge", 5, {"a": [None, 1.5, "☂"], "b": 1})
     assert (again.is_finished, again.result, again.key) == (True, {"id": [1, 2]}, step.key)
 
 
 async def test_a_step_without_a_result_is_finished_with_null(repository: AgentRepository, journal: StepJournal) -> None:
-    await journal.finish(journal.begin("mail"), None)
-    again = (await reopen(repository, journal)).begin("mail")
+    await finish(journal, await begin(journal, "mail"), None)
+    again = await begin(await reopen(repository, journal), "mail")
     assert (again.is_finished, again.result) == (True, None)
 
 
 async def test_keys_differ_by_request_name_and_use(journal: StepJournal, repository: AgentRepository) -> None:
-    keys = [journal.begin(name).key for name in ("a", "a", "b", "b")]
+    keys = [(await begin(journal, name)).key for name in ("a", "a", "b", "b")]
     other = StepJournal(repository.inbox, 0, uuid4())
-    assert len({*keys, other.begin("a").key}) == 5
+    assert len({*keys, (await begin(other, "a")).key}) == 5
     assert all(str(UUID(key)) == key for key in keys)
 
 
 async def test_uses_of_a_name_are_numbered_in_the_order_of_the_calls(repository: AgentRepository, journal: StepJournal) -> None:
-    steps = [journal.begin("a", [number]) for number in range(20)]
+    steps = [await begin(journal, "a", number) for number in range(20)]
     random.shuffle(steps)
     for step in steps[:10]:
-        await journal.finish(step, step.number)
+        await finish(journal, step, step.number)
     again = await reopen(repository, journal)
     for number in range(20):
-        step = again.begin("a", [number])
+        step = await begin(again, "a", number)
         assert step.is_finished == (step.number in {finished.number for finished in steps[:10]})
         assert not step.is_finished or step.result == number + 1
 
@@ -118,10 +126,10 @@ async def test_uses_of_a_name_are_numbered_in_the_order_of_the_calls(repository:
 async def test_other_arguments_are_a_mismatch_that_names_both_and_quotes_neither(
     repository: AgentRepository, journal: StepJournal
 ) -> None:
-    await journal.finish(journal.begin("charge", ["secret one"]), 1)
+    await finish(journal, await begin(journal, "charge", "secret one"), 1)
     again = await reopen(repository, journal)
     with pytest.raises(StepMismatchError) as caught:
-        again.begin("charge", ["secret two"])
+        await begin(again, "charge", "secret two")
     stored, given = (hash_arguments("charge", [f"secret {number}"])[:8] for number in ("one", "two"))
     assert (caught.value.name, caught.value.number, caught.value.stored, caught.value.given) == ("charge", 1, stored, given)
     text = str(caught.value)
@@ -131,15 +139,14 @@ async def test_other_arguments_are_a_mismatch_that_names_both_and_quotes_neither
 
 
 async def test_an_intended_step_is_uncertain_in_the_next_run(repository: AgentRepository, journal: StepJournal) -> None:
-    step = journal.begin("charge", [1], on_uncertain="fail")
-    await journal.intend(step)
+    step = await begin(journal, "charge", 1, on_uncertain="fail")
     with pytest.raises(StepUncertainError, match=r"'charge' \(use 1\) was cut off") as caught:
-        (await reopen(repository, journal)).begin("charge", [1], on_uncertain="fail")
+        await begin(await reopen(repository, journal), "charge", 1, on_uncertain="fail")
     assert caught.value.key == step.key
-    retried = (await reopen(repository, journal)).begin("charge", [1], on_uncertain="retry")
+    retried = await begin(await reopen(repository, journal), "charge", 1, on_uncertain="retry")
     assert not retried.is_finished
-    await journal.finish(step, 7)
-    assert (await reopen(repository, journal)).begin("charge", [1], on_uncertain="fail").result == 7
+    await finish(journal, step, 7)
+    assert (await begin(await reopen(repository, journal), "charge", 1, on_uncertain="fail")).result == 7
 
 
 @pytest.mark.parametrize(
@@ -170,13 +177,13 @@ async def test_one_turn_has_a_limited_number_of_steps_and_of_bytes(repository: A
     journal = StepJournal(repository.inbox, 0, KEY)
     large = "x" * (MAX_RESULT_BYTES - 2)
     for _ in range(MAX_TOTAL_BYTES // MAX_RESULT_BYTES):
-        await journal.finish(journal.begin("fetch"), large)
+        await finish(journal, await begin(journal, "fetch"), large)
     with pytest.raises(ValueError, match="the results of one turn have more than 67,108,864 bytes"):
-        journal.finish(journal.begin("fetch"), 1)
-    for _ in range(MAX_STEPS - journal.begin("fetch").number):
-        journal.begin("fetch")
+        await finish(journal, await begin(journal, "fetch"), 1)
+    for _ in range(MAX_STEPS - (await begin(journal, "fetch")).number):
+        await begin(journal, "fetch")
     with pytest.raises(RuntimeError, match="at most 10,000 durable steps"):
-        journal.begin("another")
+        await begin(journal, "another")
 
 
 async def test_outside_of_a_conversation_steps_run_and_nothing_is_stored(

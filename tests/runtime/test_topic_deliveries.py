@@ -1,4 +1,4 @@
-"""The deliveries of a broker to subscribers that are absent, that fail, or that come back."""
+"""The deliveries of a broker to subscribers that are unreachable, that fail, or that come back."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ LONG_S = 1000.0
 
 
 class Network:
-    """Subscribers that take items, or raise the next of the `problems` of an item."""
+    """Subscribers that accept items, or raise the next of the `problems` of an item."""
 
     def __init__(self, **problems: list[PeerError]) -> None:
         self.problems = problems
         self.attempts: list[tuple[str, int]] = []
-        self.taken: list[str] = []
-        self.absent: PeerError | None = None
+        self.accepted: list[str] = []
+        self.unreachable: PeerError | None = None
 
     async def deliver(self, delivery: TopicDelivery, timeout_s: float) -> None:
         item_id = delivery.item.item_id
         self.attempts.append((item_id, delivery.failures))
-        if self.absent is not None:
-            raise self.absent
+        if self.unreachable is not None:
+            raise self.unreachable
         if problems := self.problems.get(item_id):
             raise problems.pop(0)
-        self.taken.append(item_id)
+        self.accepted.append(item_id)
 
 
 @asynccontextmanager
@@ -70,39 +70,43 @@ async def wait_until_quiet(deliveries: TopicDeliveries) -> None:
         await deliveries.wait_for_change()
 
 
-ABSENT = [PeerUnavailableError(BOB, "is not available"), PeerTimeoutError(BOB, 1), PeerTimeoutError(BOB, 1, has_started=True)]
+UNREACHABLE = [
+    PeerUnavailableError(BOB, "is not available"),
+    PeerTimeoutError(BOB, 1),
+    PeerTimeoutError(BOB, 1, has_started=True),
+]
 
 
-@pytest.mark.parametrize("absence", ABSENT, ids=str)
-async def test_an_absent_subscriber_is_tried_with_one_item_and_loses_none(database: Database, absence: PeerError) -> None:
+@pytest.mark.parametrize("problem", UNREACHABLE, ids=str)
+async def test_an_unreachable_subscriber_is_tried_with_one_item_and_loses_none(database: Database, problem: PeerError) -> None:
     network = Network()
-    network.absent = absence
+    network.unreachable = problem
     async with run_deliveries(database, network, attempts=1) as deliveries:
         for number in range(3):
             await publish(deliveries, f"item {number}")
             await publish(deliveries, f"other {number}", "other")
             await wait_until_quiet(deliveries)
         first = len(network.attempts)
-        assert first <= 2  # of two topics, before the first one found it absent
-        network.absent = None
+        assert first <= 2  # of two topics, before the first one found it unreachable
+        network.unreachable = None
         deliveries.wake(BOB)
         await wait_until_quiet(deliveries)
         assert len(network.attempts) == first
-        deliveries.wake(BOB, is_present=True)
+        deliveries.wake(BOB, is_reachable=True)
         await wait_until_quiet(deliveries)
-    assert [item for item in network.taken if item.startswith("item")] == ["item 0", "item 1", "item 2"]
-    assert len(network.taken) == 6
+    assert [item for item in network.accepted if item.startswith("item")] == ["item 0", "item 1", "item 2"]
+    assert len(network.accepted) == 6
     assert all(failures == 0 for _, failures in network.attempts)
 
 
-async def test_an_absent_subscriber_is_tried_again_by_itself(database: Database) -> None:
+async def test_an_unreachable_subscriber_is_tried_again_by_itself(database: Database) -> None:
     network = Network()
-    network.absent = PeerUnavailableError(BOB, "is not available")
+    network.unreachable = PeerUnavailableError(BOB, "is not available")
     async with run_deliveries(database, network, attempts=1, retry_s=0.001) as deliveries:
         await publish(deliveries, "item")
         await eventually(lambda: len(network.attempts) >= 3)
-        network.absent = None
-        await eventually(lambda: network.taken == ["item"])
+        network.unreachable = None
+        await eventually(lambda: network.accepted == ["item"])
 
 
 FAILURES = [PeerFailedError(BOB, "it broke", 500), PeerRefusedError(BOB, "refuses: later", 0.001), PeerError(BOB, "is odd")]
@@ -113,7 +117,7 @@ async def test_a_failure_is_counted_and_tried_again(database: Database, failure:
     network = Network(item=[failure, failure])
     async with run_deliveries(database, network, attempts=3, retry_s=0.001) as deliveries:
         await publish(deliveries, "item")
-        await eventually(lambda: network.taken == ["item"])
+        await eventually(lambda: network.accepted == ["item"])
     assert network.attempts == [("item", 0), ("item", 1), ("item", 2)]
 
 
@@ -122,7 +126,7 @@ async def test_the_last_failure_makes_a_dead_letter_and_the_next_item_follows(da
     async with run_deliveries(database, network, attempts=2, retry_s=0.001) as deliveries:
         await publish(deliveries, "item")
         await publish(deliveries, "next")
-        await eventually(lambda: network.taken == ["next"])
+        await eventually(lambda: network.accepted == ["next"])
         await wait_until_quiet(deliveries)
         [letter] = await deliveries.repository.load_newest("$dead-letter/news", 10)
     assert letter.dead_letter is not None
@@ -137,7 +141,7 @@ async def test_an_item_that_is_too_long_to_deliver_is_a_dead_letter_at_once(data
         assert len(await deliveries.repository.load_newest("$dead-letter/news", 10)) == 1
 
 
-async def test_an_item_whose_answer_the_subscriber_has_deleted_was_taken(database: Database) -> None:
+async def test_an_item_whose_answer_the_subscriber_has_deleted_was_accepted(database: Database) -> None:
     network = Network(item=[PeerFailedError(BOB, "not stored any more", ErrorCode.NOT_FOUND)])
     async with run_deliveries(database, network, attempts=1) as deliveries:
         await publish(deliveries, "item")
@@ -154,7 +158,7 @@ async def test_a_failing_topic_does_not_hold_up_the_others_of_its_subscriber(dat
             await publish(deliveries, f"behind {number}", "bad")
         await publish(deliveries, "good", "good")
         await wait_until_quiet(deliveries)
-    assert network.taken == ["good"]
+    assert network.accepted == ["good"]
 
 
 async def test_a_dead_letter_that_nobody_takes_is_dropped(database: Database) -> None:

@@ -104,11 +104,6 @@ class MCPServers:
             await asyncio.gather(*(server.wait_until_settled(_LISTING_WAIT_S) for server in unlisted))
 
     @property
-    def disconnected_names(self) -> list[str]:
-        """The names of the servers that cannot be called now."""
-        return [server.name for server in self._servers if not server.is_connected]
-
-    @property
     def unlisted_names(self) -> list[str]:
         """The names of unavailable servers that have never listed their tools."""
         return [server.name for server in self._servers if not server.is_connected and not server.all_offers]

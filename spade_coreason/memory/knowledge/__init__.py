@@ -1,1 +1,1 @@
-"""Documents, chunks, embeddings and search."""
+"""Documents, passages, embeddings and search."""

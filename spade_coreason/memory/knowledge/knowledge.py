@@ -17,10 +17,18 @@ from ...contracts.base import utc_now
 from ...domain.history import turn_text
 from ...domain.text import extract_keywords, keyword_coverage
 from ...exceptions import ConfigError, KnowledgeError, ModelError, describe_for_log
-from ...storage import Document, KnowledgeRepository, MissingVectors, NewDocument, Shelf, VectorRecord, turn_document_name
-from .chunking import chunk
+from ...storage import (
+    Document,
+    DocumentCollection,
+    KnowledgeRepository,
+    MissingVectors,
+    NewDocument,
+    VectorRecord,
+    turn_document_name,
+)
 from .embeddings import Embedder
 from .loaders import FileText, read_document
+from .passages import split_passages
 
 if TYPE_CHECKING:
     from .vectors import VectorIndex
@@ -33,7 +41,7 @@ ProgressCallback: TypeAlias = Callable[[int, int], None]
 _MIN_CANDIDATES = 50
 _INDEX_BATCH = 64
 _MAX_CACHED_BYTES = 256 * 1024 * 1024
-_MAX_CACHED_SHELVES = 10_000
+_MAX_CACHED_IDS = 10_000
 _MAX_VECTORS_IN_LOOP = 20_000
 _MAX_NAME_CHARACTERS = 1000
 _NUMPY_HINT = 'vectors need numpy: pip install "/path/to/the/checkout[embeddings]"'
@@ -78,7 +86,7 @@ class Knowledge:
         self.embedder = embedder
         self._clock = clock
         self._vector_cache: OrderedDict[int, VectorIndex] = OrderedDict()
-        self._shelf_id_cache: dict[Shelf, int | None] = {}
+        self._id_cache: dict[DocumentCollection, int | None] = {}
         self._change_count = 0
         self._index_lock = asyncio.Lock()
         self._checked_dimensions: set[int] = set()
@@ -111,16 +119,16 @@ class Knowledge:
                 f"{name[:100]!r} is not a valid document name; use 1 to {_MAX_NAME_CHARACTERS} printable characters"
             )
         text = _make_storable(text)
-        passages = await asyncio.to_thread(chunk, text, is_markdown=is_markdown)  # 0.3 s per megabyte
+        passages = await asyncio.to_thread(split_passages, text, is_markdown=is_markdown)  # 0.3 s per megabyte
         if not passages:
             raise KnowledgeError(f"{name}: has no text")
-        shelf = _shelf_of(person, conversation)
+        collection = _collection_of(person, conversation)
         [outcome] = await self.repository.save_documents(
-            shelf, [NewDocument(name, _hash(text.encode()), passages)], self._clock()
+            collection, [NewDocument(name, _hash(text.encode()), passages)], self._clock()
         )
         if outcome != "same":
-            await self._invalidate_vectors([shelf])
-        await self._index_missing(MissingVectors(shelf), progress)
+            await self._invalidate_vectors([collection])
+        await self._index_missing(MissingVectors(collection), progress)
         return outcome
 
     async def add_file(
@@ -142,14 +150,14 @@ class Knowledge:
 
     async def remove(self, name: str, *, person: str | None = None, conversation: str | None = None) -> bool:
         """Delete a document. Return False if there is none of this name."""
-        shelf = _shelf_of(person, conversation)
-        count = await self.repository.delete_documents(shelf, [name])
-        await self._invalidate_vectors([shelf])
+        collection = _collection_of(person, conversation)
+        count = await self.repository.delete_documents(collection, [name])
+        await self._invalidate_vectors([collection])
         return count > 0
 
     async def list(self, *, person: str | None = None, conversation: str | None = None) -> Documents:
         """Return the documents, sorted by name."""
-        return await self.repository.list_documents(_shelf_of(person, conversation))
+        return await self.repository.list_documents(_collection_of(person, conversation))
 
     # Searching
 
@@ -166,15 +174,15 @@ class Knowledge:
         With an embedder the score is 1 - (1 - s) * (1 - w * w / 2), where s = (1 + cosine) / 2. docs/explanation/memory.md has
         measured examples. If the embedder fails, search is by words, and the log has an error.
         """
-        shelves = [
-            Shelf(),
-            *([Shelf("person", person)] if person else []),
-            *([Shelf("conversation", conversation)] if conversation else []),
+        collections = [
+            DocumentCollection(),
+            *([DocumentCollection("person", person)] if person else []),
+            *([DocumentCollection("conversation", conversation)] if conversation else []),
         ]
         keywords = extract_keywords(query)
         if limit <= 0 or not query.strip():
             return []
-        ids = [id_ for id_ in (await self._load_shelf_ids(shelves)).values() if id_ is not None]
+        ids = [id_ for id_ in (await self._load_collection_ids(collections)).values() if id_ is not None]
         if not ids:
             return []
         max_candidates = max(_MIN_CANDIDATES, 4 * limit)
@@ -192,7 +200,7 @@ class Knowledge:
             for score, candidate in hits[:limit]
         ]
 
-    async def _find_nearest(self, shelves: Sequence[int], query: str, limit: int) -> _NearestPassages:
+    async def _find_nearest(self, collections: Sequence[int], query: str, limit: int) -> _NearestPassages:
         nearest = _NearestPassages()
         if self.embedder is None:
             return nearest
@@ -210,57 +218,57 @@ class Knowledge:
             return nearest
         self._is_failing = False
         await self._warn_unsearchable(len(vector))
-        for shelf in shelves:
-            vectors = await self._load_vectors(shelf, len(vector))
+        for collection in collections:
+            vectors = await self._load_vectors(collection, len(vector))
             if len(vectors) > _MAX_VECTORS_IN_LOOP:
                 await asyncio.to_thread(nearest.add, vectors, packed_query, limit)
             else:
                 nearest.add(vectors, packed_query, limit)
         return nearest
 
-    async def _load_vectors(self, shelf: int, dimension: int) -> VectorIndex:
+    async def _load_vectors(self, collection: int, dimension: int) -> VectorIndex:
         from .vectors import VectorIndex
 
         assert self.embedder is not None
-        index = self._vector_cache.get(shelf)
+        index = self._vector_cache.get(collection)
         if index is None or index.dimension != dimension:  # another model may use the same name
             change_count = self._change_count
-            records = await self.repository.load_vectors(shelf, self.embedder.model)
+            records = await self.repository.load_vectors(collection, self.embedder.model)
             index = await asyncio.to_thread(VectorIndex, records, dimension)
             if change_count != self._change_count:
                 return index
-            self._vector_cache[shelf] = index
+            self._vector_cache[collection] = index
             while (
                 len(self._vector_cache) > 1
                 and sum(vectors.size_bytes for vectors in self._vector_cache.values()) > _MAX_CACHED_BYTES
             ):
                 self._vector_cache.popitem(last=False)
-        self._vector_cache.move_to_end(shelf)
+        self._vector_cache.move_to_end(collection)
         return index
 
-    async def _invalidate_vectors(self, shelves: Sequence[Shelf]) -> None:
-        """Drop cached vectors and ids of shelves. Call it after every change of their documents."""
+    async def _invalidate_vectors(self, collections: Sequence[DocumentCollection]) -> None:
+        """Drop cached vectors and ids of collections. Call it after every change of their documents."""
         self._change_count += 1
-        for shelf in shelves:
-            self._shelf_id_cache.pop(shelf, None)
-        for id_ in (await self._load_shelf_ids(shelves)).values():
+        for collection in collections:
+            self._id_cache.pop(collection, None)
+        for id_ in (await self._load_collection_ids(collections)).values():
             if id_ is not None:
                 self._vector_cache.pop(id_, None)
 
-    async def _load_shelf_ids(self, shelves: Sequence[Shelf]) -> dict[Shelf, int | None]:
-        """Return the ids of shelves, None for an empty one.
+    async def _load_collection_ids(self, collections: Sequence[DocumentCollection]) -> dict[DocumentCollection, int | None]:
+        """Return the ids of collections, None for an empty one.
 
         They are read once and cached, since only this process adds documents.
         """
-        known = {shelf: self._shelf_id_cache[shelf] for shelf in shelves if shelf in self._shelf_id_cache}
-        unknown = [shelf for shelf in shelves if shelf not in known]
+        known = {collection: self._id_cache[collection] for collection in collections if collection in self._id_cache}
+        unknown = [collection for collection in collections if collection not in known]
         if not unknown:
             return known
         change_count = self._change_count
-        stored = await self.repository.find_shelf_ids(unknown)
-        ids = {shelf: stored.get(shelf) for shelf in unknown}
+        stored = await self.repository.find_collection_ids(unknown)
+        ids = {collection: stored.get(collection) for collection in unknown}
         if change_count == self._change_count:  # otherwise they may be outdated
-            self._shelf_id_cache = ids if len(self._shelf_id_cache) > _MAX_CACHED_SHELVES else self._shelf_id_cache | ids
+            self._id_cache = ids if len(self._id_cache) > _MAX_CACHED_IDS else self._id_cache | ids
         return known | ids
 
     # Indexing
@@ -305,8 +313,8 @@ class Knowledge:
                     for (id_, _), vector in zip(batch, vectors, strict=True)
                 ]
                 await self.repository.save_vectors(records)
-                if missing.shelf is not None:
-                    await self._invalidate_vectors([missing.shelf])
+                if missing.collection is not None:
+                    await self._invalidate_vectors([missing.collection])
                 after_id = batch[-1][0]
                 done += len(batch)
                 if progress is not None:
@@ -346,12 +354,12 @@ class Knowledge:
         for number, turn in turns:
             text = _make_storable(turn_text(turn))
             digest = _hash(turn.interaction_id.bytes + text.encode())
-            documents.append(NewDocument(turn_document_name(number), digest, chunk(text)))
-        shelf = Shelf("conversation", conversation)
-        await self.repository.save_documents(shelf, documents, self._clock())
-        await self._invalidate_vectors([shelf])
+            documents.append(NewDocument(turn_document_name(number), digest, split_passages(text)))
+        collection = DocumentCollection("conversation", conversation)
+        await self.repository.save_documents(collection, documents, self._clock())
+        await self._invalidate_vectors([collection])
         try:
-            await self._index_missing(MissingVectors(shelf))
+            await self._index_missing(MissingVectors(collection))
         except ModelError as error:
             if not self._is_failing:
                 log.error(
@@ -364,7 +372,7 @@ class Knowledge:
     def clear_cache(self) -> None:
         """Clear the cache. Call it after documents were deleted from the database directly."""
         self._change_count += 1
-        self._shelf_id_cache.clear()
+        self._id_cache.clear()
         self._vector_cache.clear()
 
     async def close(self) -> None:
@@ -374,7 +382,7 @@ class Knowledge:
 
 
 class _NearestPassages:
-    """The passages nearest to one query, collected from the vectors of several shelves."""
+    """The passages nearest to one query, collected from the vectors of several collections."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -410,12 +418,12 @@ def _pack_vector(embedder: Embedder, vector: Sequence[float]) -> bytes:
         raise ModelError(embedder.model, f"returned {error}; check knowledge.model") from error
 
 
-def _shelf_of(person: str | None, conversation: str | None) -> Shelf:
+def _collection_of(person: str | None, conversation: str | None) -> DocumentCollection:
     if person is not None and conversation is not None:
         raise ValueError("a document belongs to a person or to a conversation, not to both")
     if person is not None:
-        return Shelf("person", person)
-    return Shelf() if conversation is None else Shelf("conversation", conversation)
+        return DocumentCollection("person", person)
+    return DocumentCollection() if conversation is None else DocumentCollection("conversation", conversation)
 
 
 def _make_storable(text: str) -> str:

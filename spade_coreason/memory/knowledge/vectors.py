@@ -23,7 +23,7 @@ def pack_vector(vector: Sequence[float]) -> bytes:
 
 
 class VectorIndex:
-    """The vectors of one shelf, in memory, with 4 bytes per value."""
+    """The vectors of one collection, in memory, with 4 bytes per value."""
 
     def __init__(self, records: Sequence[tuple[int, bytes]], dimension: int) -> None:
         fitting = [(id_, vector) for id_, vector in records if len(vector) == 4 * dimension]

@@ -134,7 +134,7 @@ class AdHocSessions:
         except FieldError as error:
             return CommandProblem("bad-request", str(error), "bad-payload")
         except CoReasonError as error:
-            log.error("a command (%s) of %s is not obeyed: %s", call.node, owner, error)
+            log.error("a command (%s) of %s failed: %s", call.node, owner, error)
             return CommandProblem("internal-server-error", translate("I cannot do this at the moment. Please try again later."))
         finally:
             self._running_counts -= Counter({owner: 1})
@@ -240,7 +240,7 @@ class AdHocSessions:
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            log.error("a command of %s is not obeyed: %s", owner, error)
+            log.error("a command of %s failed: %s", owner, error)
             self._runner.send_command_result(
                 owner, CommandResult(translate("I cannot do this at the moment. Please try again later."))
             )

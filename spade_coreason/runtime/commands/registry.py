@@ -14,23 +14,8 @@ from ...storage import StoredConversation
 from .builtin import COMMANDS_FOR_EVERYBODY, COMMANDS_FOR_OPERATORS
 from .context import CommandContext, Invocation
 from .decorator import AgentCommand, commands_of
-from .formatting import describe_deleted
 from .model import Command, CommandResult
-from .parser import DEFAULT_PREFIXES, ParsedCommand, find_command, parse_command, remove_escape
-
-__all__ = [
-    "COMMANDS_FOR_EVERYBODY",
-    "COMMANDS_FOR_OPERATORS",
-    "Command",
-    "CommandContext",
-    "CommandResult",
-    "Commands",
-    "ParsedCommand",
-    "describe_deleted",
-    "find_command",
-    "parse_command",
-    "remove_escape",
-]
+from .parser import DEFAULT_PREFIXES, ParsedCommand, parse_command, remove_escape
 
 _PLATFORM_NAMES = {command.name.split()[0] for command in (*COMMANDS_FOR_EVERYBODY, *COMMANDS_FOR_OPERATORS)}
 
@@ -57,11 +42,6 @@ class Commands:
             *platform,
             *(_as_command(agent_command) for agent_command in self.agent_commands.values()),
         )
-
-    def find(self, text: str) -> Command | None:
-        """Return the command that a text begins with; None if it is for the agent."""
-        found = find_command(text, self.all, self.prefixes)
-        return None if found is None else found[0]
 
     def parse(self, text: str, *, is_in_room: bool = False) -> ParsedCommand | str:
         """Parse a text as a command with its values. If it is for the agent, return its text for it, see `remove_escape`.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import ctypes
-import gc
 import inspect
 import io
 import logging
@@ -35,6 +34,7 @@ from ...memory import CURRENT_DEFERRED_SYNCS, AgentInteractionMemory, DeferredSy
 from ..agent_factory import Injectables, load_agent
 from ..agent_lifecycle import call_hook
 from ..commands.decorator import commands_of
+from ..gc import tune_gc
 from ..peers import CURRENT_REQUEST
 from ..steps import CURRENT_JOURNAL
 from ..topics.decorator import route_items
@@ -57,7 +57,6 @@ from .remote import (
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = "500"
 _SPARE_BYTES = 1 << 30
-_GENERATION_0_THRESHOLD = 10_000
 _EXIT_S = 10.0
 _LOG_RECORDS = 500
 _LOG_INTERVAL_S = 5.0
@@ -192,9 +191,7 @@ class _Child:
             self._frames.send(["failed", error.place, dump_error(error)])
             self._frames.flush()
             return
-        gc.collect()  # as the platform does when all is built
-        gc.freeze()
-        gc.set_threshold(_GENERATION_0_THRESHOLD, 20, 20)
+        tune_gc()
         self._commands = {command.name: command for command in commands_of(self._agent)}
         self._routed_agent = route_items(self._agent)
         self._frames.send(["built", description])

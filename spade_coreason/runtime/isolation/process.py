@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ...concurrency import TokenBucket
 from ...exceptions import AgentProcessError, ConfigError
 from ...memory import CONTROL_CHARACTERS
 from .calls import ChildCalls
@@ -44,25 +45,6 @@ _MAX_LOGGERS = 200
 _MAX_LOG_TEXT = 20_000
 _EXIT_STATUS_S = 1.0
 _POLL_S = 0.01
-
-
-class TokenBucket:
-    """A limit of `per_s` units a second, with `capacity` units at once."""
-
-    def __init__(self, capacity: float, per_s: float) -> None:
-        self._capacity = self._tokens = capacity
-        self._per_s = per_s
-        self._at = time.monotonic()
-
-    def take(self, count: float) -> bool:
-        """Take `count` units. Return False if there are not as many."""
-        now = time.monotonic()
-        self._tokens = min(self._capacity, self._tokens + (now - self._at) * self._per_s)
-        self._at = now
-        if self._tokens < count:
-            return False
-        self._tokens -= count
-        return True
 
 
 class AgentProcess:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -357,13 +358,13 @@ class ForwardedPeers(Peers):
         *,
         thoughts: bool = False,
         separate: bool = False,
-    ) -> AsyncIterator[PeerEvent]:
+    ) -> AsyncGenerator[PeerEvent]:
         """Ask the agent `jid`, or one with a `Capability`, and yield the events of its reply as they arrive."""
         if isinstance(jid, Capability):
-            async for _, answered in self._by_capability.stream(
-                jid, to_request(request), timeout, thoughts=thoughts, separate=separate
-            ):
-                yield answered
+            pairs = self._by_capability.stream(jid, to_request(request), timeout, thoughts=thoughts, separate=separate)
+            async with aclosing(pairs):
+                async for _, answered in pairs:
+                    yield answered
             return
         arrivals: asyncio.Queue[PeerEvent | None] = asyncio.Queue()
         call = asyncio.ensure_future(

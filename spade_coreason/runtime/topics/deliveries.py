@@ -1,7 +1,7 @@
 """The deliveries of a topic broker: each subscriber gets the items of a topic in their order, and waits for no other.
 
 A delivery stays in the database until its subscriber has answered. What fails is repeated with back-off; after the last attempt
-the item becomes a dead letter. An absent subscriber costs no attempt: its deliveries wait.
+the item becomes a dead letter. An unreachable subscriber costs no attempt: its deliveries wait.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _PAGE = 64
 _EXPIRY_PAGE = 200
 _MAX_RETRIES_UNTIL_LONGEST_DELAY = 30
 _MAX_FAILED_DELAY_S = 300.0
-_MAX_ABSENT_DELAY_S = 3600.0
+_MAX_UNREACHABLE_DELAY_S = 3600.0
 _RETENTION_INTERVAL_S = 3600.0
 
 Deliver: TypeAlias = Callable[[TopicDelivery, float], Awaitable[None]]
-"""A function that delivers an item, and waits so many seconds for the end of the reply. PeerError if the item was not taken."""
+"""A function that delivers an item, and waits so many seconds for its reply. PeerError if the item was not accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class DeliveryPolicy:
     attempts      Failed attempts after which an item becomes a dead letter.
     items, days   The number of items of a topic that are kept, and for how long. None means no limit.
     retry_s       Seconds before the first repetition. The delay doubles with each further one.
-    timeout_s     Seconds that a subscriber may take for an item, before it counts as absent.
+    timeout_s     Seconds that a subscriber may take for an item, before it counts as unreachable.
     """
 
     attempts: int = 10
@@ -98,14 +98,14 @@ class TopicDeliveries:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._queues.clear()
 
-    def wake(self, subscriber: str, *, is_present: bool = False) -> None:
-        """Look for deliveries to a subscriber. `is_present`: it is there, so one that was absent is tried at once."""
+    def wake(self, subscriber: str, *, is_reachable: bool = False) -> None:
+        """Load the deliveries to a subscriber. `is_reachable`: it has just sent something, so it is tried at once."""
         queue = self._queues.get(subscriber)
         if queue is None:
             queue = self._queues[subscriber] = _SubscriberQueue(self, subscriber)
             queue.start()
         else:
-            queue.wake(is_present=is_present)
+            queue.wake(is_reachable=is_reachable)
 
     def remove(self, subscriber: str) -> None:
         """Remove the queue of a subscriber for whom nothing waits."""
@@ -116,7 +116,7 @@ class TopicDeliveries:
         return any(queue.is_busy for name, queue in self._queues.items() if name in subscribers)
 
     async def wait_for_change(self) -> None:
-        """Wait until a delivery has ended, or a queue has been looked at."""
+        """Wait until a delivery has ended, or a queue has loaded its next ones."""
         self._changed.clear()
         await self._changed.wait()
 
@@ -141,7 +141,7 @@ class TopicDeliveries:
         if before is not None:
             while expired := await self.repository.load_older(before, _EXPIRY_PAGE):
                 for delivery in expired:
-                    await self.drop(delivery, f"the subscriber was absent for {policy.days:g} days")
+                    await self.drop(delivery, f"the subscriber was unreachable for {policy.days:g} days")
         return await self.repository.delete_old_items(before, policy.items)
 
     async def _purge_hourly(self) -> None:
@@ -154,105 +154,106 @@ class TopicDeliveries:
 
 
 class _SubscriberQueue:
-    """The deliveries to one subscriber: a line for each topic, and some lines at once."""
+    """The deliveries to one subscriber: those of a topic one after the other, and some topics at once."""
 
     def __init__(self, deliveries: TopicDeliveries, subscriber: str) -> None:
         self._deliveries = deliveries
         self._subscriber = subscriber
-        self._lines: dict[str, asyncio.Task[None]] = {}
+        self._topic_tasks: dict[str, asyncio.Task[None]] = {}
         self._retry_at: dict[str, float] = {}
         """The time at which a topic whose delivery has failed is tried again."""
-        self._absences = 0
-        """The number of attempts in a row that found the subscriber absent."""
-        self._absent_until = 0.0
+        self._unreachable_attempts = 0
+        """The number of attempts in a row that did not reach the subscriber, or failed in the database."""
+        self._paused_until = 0.0
         self._wakeup = asyncio.Event()
-        self._is_looking = True
+        self._is_loading = True
         self._worker: asyncio.Task[None] | None = None
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
         """The tasks of the queue."""
-        return [*self._lines.values(), *([] if self._worker is None else [self._worker])]
+        return [*self._topic_tasks.values(), *([] if self._worker is None else [self._worker])]
 
     @property
     def is_busy(self) -> bool:
-        """True while a delivery is under way, or the next ones are looked for."""
-        return bool(self._lines) or self._is_looking
+        """True while a delivery is under way, or the next ones are loaded."""
+        return bool(self._topic_tasks) or self._is_loading
 
     def start(self) -> None:
         """Start the work, in a context that has nothing of the turn that published."""
         self._worker = asyncio.get_running_loop().create_task(self._work(), context=Context())
 
-    def wake(self, *, is_present: bool = False) -> None:
-        """Look for deliveries, also to a subscriber that was absent if `is_present`."""
-        if is_present:
-            self._absences, self._absent_until = 0, 0.0
-        if not self._absent_until:
-            self._is_looking = True
+    def wake(self, *, is_reachable: bool = False) -> None:
+        """Load the deliveries again. An unreachable subscriber is tried only if `is_reachable`."""
+        if is_reachable:
+            self._unreachable_attempts, self._paused_until = 0, 0.0
+        if not self._paused_until:
+            self._is_loading = True
         self._wakeup.set()
 
     async def _work(self) -> None:
-        """Start lines until nothing waits."""
+        """Start the topics with deliveries, until nothing waits."""
         loop = asyncio.get_running_loop()
         while True:
             self._wakeup.clear()
             try:
-                has_more = await self._start_lines()
+                has_more = await self._start_topics()
             except StoreError as error:
                 log.error("%s: cannot load items for %s: %s", self._deliveries.agent, self._subscriber, error)
-                self._set_absent()
+                self._back_off()
                 has_more = True
             if self._wakeup.is_set():
                 continue
-            self._is_looking = False
+            self._is_loading = False
             self._deliveries.notify()
-            if not (has_more or self._lines or self._retry_at):
+            if not (has_more or self._topic_tasks or self._retry_at):
                 self._deliveries.remove(self._subscriber)
                 return
-            times = [*self._retry_at.values(), *([self._absent_until] if self._absent_until else [])]
+            times = [*self._retry_at.values(), *([self._paused_until] if self._paused_until else [])]
             try:
                 async with asyncio.timeout_at(min(times) if times else None):
                     await self._wakeup.wait()
             except TimeoutError:
                 now = loop.time()
                 self._retry_at = {topic: time for topic, time in self._retry_at.items() if time > now}
-                if self._absent_until <= now:
-                    self._absent_until = 0.0
-            self._is_looking = not self._absent_until
+                if self._paused_until <= now:
+                    self._paused_until = 0.0
+            self._is_loading = not self._paused_until
 
-    async def _start_lines(self) -> bool:
-        """Start a line for each topic with deliveries, as far as there is room. Return True if something waits."""
-        # An absent subscriber is tried with one item.
-        room = (1 if self._absences else _MAX_IN_FLIGHT) - len(self._lines)
-        if self._absent_until or room <= 0:
+    async def _start_topics(self) -> bool:
+        """Start a task for each topic with deliveries, as far as there is room. Return True if something waits."""
+        # An unreachable subscriber is tried with one item.
+        room = (1 if self._unreachable_attempts else _MAX_IN_FLIGHT) - len(self._topic_tasks)
+        if self._paused_until or room <= 0:
             return True
-        skipped = {*self._lines, *self._retry_at}
+        skipped = {*self._topic_tasks, *self._retry_at}
         by_topic: dict[str, list[TopicDelivery]] = {}
         for delivery in await self._deliveries.repository.load_deliveries(self._subscriber, skipped, _PAGE):
             by_topic.setdefault(delivery.item.topic, []).append(delivery)
-        for topic, line in list(by_topic.items())[:room]:
-            self._lines[topic] = asyncio.create_task(self._run_line(topic, line[:1] if self._absences else line))
+        for topic, waiting in list(by_topic.items())[:room]:
+            batch = waiting[:1] if self._unreachable_attempts else waiting
+            self._topic_tasks[topic] = asyncio.create_task(self._deliver_topic(topic, batch))
         return bool(by_topic)
 
-    async def _run_line(self, topic: str, line: list[TopicDelivery]) -> None:
+    async def _deliver_topic(self, topic: str, batch: list[TopicDelivery]) -> None:
         """Deliver items of one topic, one after the other, until one fails."""
-        taken: Commit[Any] | None = None
+        commit: Commit[Any] | None = None
         try:
-            for delivery in line:
+            for delivery in batch:
                 if not await self._attempt(delivery):
                     break
                 # Awaited only after the last one: what is repeated after a crash is answered without another run.
-                taken = self._deliveries.repository.complete(delivery)
-            if taken is not None:
-                await taken  # or the next page would have it again
+                commit = self._deliveries.repository.complete(delivery)
+            if commit is not None:
+                await commit  # or the next page would have it again
         except StoreError as error:
             log.error("%s: cannot store the delivery to %s: %s", self._deliveries.agent, self._subscriber, error)
-            self._set_absent()
+            self._back_off()
         except Exception:
             log.exception("%s: the delivery to %s failed", self._deliveries.agent, self._subscriber)
-            self._set_absent()
+            self._back_off()
         finally:
-            del self._lines[topic]
+            del self._topic_tasks[topic]
             self.wake()
             self._deliveries.notify()
 
@@ -262,24 +263,24 @@ class _SubscriberQueue:
             await self._deliveries.deliver(delivery, self._deliveries.policy.timeout_s)
         except (PeerTimeoutError, PeerUnavailableError) as error:
             log.info("%s: an item waits: %s", self._deliveries.agent, error)
-            self._set_absent()
+            self._back_off()
             return False
         except PeerFailedError as error:
-            if error.code != ErrorCode.NOT_FOUND:  # else it was taken, and the subscriber has deleted its answer
+            if error.code != ErrorCode.NOT_FOUND:  # else it was accepted, and the subscriber has deleted its answer
                 return await self._on_failed(delivery, error)
         except PeerError as error:
             return await self._on_failed(delivery, error)
-        self._absences = 0
+        self._unreachable_attempts = 0
         return True
 
     async def _on_failed(self, delivery: TopicDelivery, error: PeerError) -> bool:
         """Count a failure, and plan the next attempt. After the last one the item is a dead letter."""
-        self._absences = 0
+        self._unreachable_attempts = 0
         policy, failures = self._deliveries.policy, delivery.failures + 1
         if failures >= policy.attempts or isinstance(error, RequestTooLongError):
             await self._deliveries.drop(delivery, str(error))
             return True
-        log.info("%s: an item was not taken, attempt %d: %s", self._deliveries.agent, failures, error)
+        log.info("%s: an item was not accepted, attempt %d: %s", self._deliveries.agent, failures, error)
         await self._deliveries.repository.record_failure(delivery, failures, str(error))
         delay_s = policy.delay_s(failures, _MAX_FAILED_DELAY_S)
         if isinstance(error, PeerRefusedError) and error.retry_after_s is not None:
@@ -287,8 +288,8 @@ class _SubscriberQueue:
         self._retry_at[delivery.item.topic] = asyncio.get_running_loop().time() + delay_s
         return False
 
-    def _set_absent(self) -> None:
+    def _back_off(self) -> None:
         """Let all deliveries wait, longer each time."""
-        self._absences += 1
-        delay_s = self._deliveries.policy.delay_s(self._absences, _MAX_ABSENT_DELAY_S)
-        self._absent_until = asyncio.get_running_loop().time() + delay_s
+        self._unreachable_attempts += 1
+        delay_s = self._deliveries.policy.delay_s(self._unreachable_attempts, _MAX_UNREACHABLE_DELAY_S)
+        self._paused_until = asyncio.get_running_loop().time() + delay_s

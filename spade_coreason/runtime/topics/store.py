@@ -66,7 +66,7 @@ class TopicStore:
         Parameters:
             attempts: The failed attempts after which an item becomes a dead letter.
             items: The number of items of each topic that are kept. None means all.
-            days: The days for which they are kept, also for an absent subscriber. None means for ever.
+            days: The days for which they are kept, also for an unreachable subscriber. None means for ever.
             retry_s: Seconds before the first repetition. The delay doubles with each further one.
             timeout_s: Seconds that a subscriber may take for an item.
         """
@@ -96,8 +96,8 @@ class TopicStore:
         await self._repository.subscribe(subscriber, [check_pattern(pattern) for pattern in patterns])
 
     def note_presence(self, subscriber: str) -> None:
-        """Deliver at once to a subscriber (a bare JID) that was absent, because it has just sent something."""
-        self._wake(subscriber, is_present=True)
+        """Deliver at once to a subscriber (a bare JID) that was unreachable, because it has just sent something."""
+        self._wake(subscriber, is_reachable=True)
 
     async def purge(self) -> int:
         """Delete old items, as is done at the start and every hour. Return their number."""
@@ -124,9 +124,9 @@ class TopicStore:
         if self._deliveries is not None:
             await self._deliveries.wait_for_change()
 
-    def _wake(self, subscriber: str, *, is_present: bool = False) -> None:
+    def _wake(self, subscriber: str, *, is_reachable: bool = False) -> None:
         if self._deliveries is not None:
-            self._deliveries.wake(subscriber, is_present=is_present)
+            self._deliveries.wake(subscriber, is_reachable=is_reachable)
 
     async def _deliver(self, delivery: TopicDelivery, timeout_s: float) -> None:
         """Send an item as a request, and wait for the end of the reply.

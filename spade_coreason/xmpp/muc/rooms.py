@@ -99,10 +99,6 @@ class Rooms:
         """True if the agent is in a room now."""
         return any(room.state is RoomState.JOINED for room in self.by_jid.values())
 
-    def nick_in(self, room: str) -> str:
-        """Return the agent's nickname in a room."""
-        return self.by_jid[room].nick
-
     # Joining and leaving
 
     def restore_invited(self, rooms: list[list[str | None]], store: Callable[[list[list[str | None]]], None]) -> None:

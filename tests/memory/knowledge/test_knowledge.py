@@ -20,7 +20,7 @@ from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.knowledge import KnowledgeRepository, NewDocument, Shelf, index_outdated_passages
+from spade_coreason.storage.knowledge import DocumentCollection, KnowledgeRepository, NewDocument, index_outdated_passages
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.schema import passages
 from tests.support.databases import SQLITE, WriterGate, downgrade, open_without_sync
@@ -123,7 +123,7 @@ async def test_passages_of_an_older_version_are_indexed_anew_however_often_it_is
     store = KnowledgeRepository(database, AGENT)
     number = 250  # several batches
     new = [NewDocument(f"d{n}", n.to_bytes(2, "big"), ["Parking is free.", f"Row {n}."]) for n in range(number)]
-    await store.save_documents(Shelf(), new, utc_now())
+    await store.save_documents(DocumentCollection(), new, utc_now())
     older = {"Parking is free.": "parking is free", "Row 7.": "row 7"}
     for text_, words in older.items():
         statement = update(passages).where(passages.c.text == text_).values(words=words)
@@ -436,9 +436,11 @@ async def test_erasing_a_person_erases_their_documents(
     await knowledge.add("the glockenspiel of bob", "doc", person=BOB)
     await knowledge.add("something of the agent", "doc")
     repository = AgentRepository(database, AGENT)
-    assert [shelf for shelf, *_ in await knowledge.repository.load_texts([Shelf("person", ALICE)])] == [Shelf("person", ALICE)]
+    assert [collection for collection, *_ in await knowledge.repository.load_texts([DocumentCollection("person", ALICE)])] == [
+        DocumentCollection("person", ALICE)
+    ]
     assert (await repository.erase_person(ALICE)).documents == 1
-    assert await knowledge.repository.load_texts([Shelf("person", ALICE)]) == []
+    assert await knowledge.repository.load_texts([DocumentCollection("person", ALICE)]) == []
     assert await knowledge.search("xylophone", person=ALICE, threshold=0.7) == []
     assert await hit_texts(knowledge.search("glockenspiel", person=BOB)) == ["the glockenspiel of bob"]
     assert (await repository.erase_person(ALICE)).documents == 0

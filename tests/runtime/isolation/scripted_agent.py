@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import aclosing
 from typing import Any
 
 from spade_coreason import (
@@ -214,6 +215,10 @@ class ScriptedAgent:
             await self.peers.ask("peer@localhost", "fail")
         except PeerError as error:
             await response.data({"error": type(error).__name__, "code": getattr(error, "code", None), "jid": error.jid})
+
+    async def play_leave_a_stream(self, request: AgentRequest, session: Session, response: Response) -> None:
+        async with aclosing(self.peers.stream("peer@localhost", "endless")) as events:
+            await response.markdown((await anext(events)).data["content"])
 
     async def play_files(self, request: AgentRequest, session: Session, response: Response) -> None:
         progress: list[tuple[int, int]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import Any
@@ -17,7 +18,7 @@ from tests.runtime.isolation.scripted_agent import ScriptedAgent
 from tests.support.errors import ExpectedErrors
 from tests.support.llm_agent import stored_turns
 from tests.support.processes import is_running
-from tests.support.wait import eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 SCRIPTS = [
     "blocks",
@@ -173,6 +174,23 @@ async def test_a_cancelled_turn_ends_in_the_agent(isolation: Isolation | None) -
         assert (await t.message()).text == "I wait"
         assert await t.say("/cancel") == ["Stopped."]
         assert (await t.ask("seen", user="other@localhost")).data[0]["data"]["seen"] == ["startup", "cancelled"]
+
+
+@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+async def test_a_stream_that_the_agent_leaves_stops_the_peer(isolation: Isolation | None) -> None:
+    stopped = asyncio.Event()
+
+    @agent
+    async def endless(request: AgentRequest, session: Session, response: Response) -> None:
+        await response.markdown("I begin")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async with AgentTester(ScriptedAgent, peers={"peer": endless}, isolation=isolation) as t:
+        assert await t.say("leave a stream") == ["I begin"]
+        await asyncio.wait_for(stopped.wait(), TIMEOUT_S)
 
 
 @pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])

@@ -83,7 +83,7 @@ def offered_tool_names(t: AgentTester) -> list[str]:
 def disconnected_servers(t: AgentTester) -> list[str]:
     """Return the servers to which the agent has no connection now."""
     assert isinstance(t.agent, LLMAgent)
-    return t.agent.mcp_servers.disconnected_names
+    return [server.name for server in t.agent.mcp_servers._servers if not server.is_connected]
 
 
 def _lines(log: Path) -> list[str]:

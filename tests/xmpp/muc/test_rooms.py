@@ -235,7 +235,7 @@ async def test_a_taken_nickname_makes_the_agent_choose_another(real_server: Xmpp
         other = await Person(client, room, "Echo").enter()
         async with run_agent(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
             await wait_until_joined(agent, room)
-            assert agent.host.rooms.nick_in(room) == "Echo-2"
+            assert agent.host.rooms.by_jid[room].nick == "Echo-2"
             other.say("Echo: not you")
             other.say("Echo-2: you")
             assert (await other.receive_from("Echo-2"))["body"] == "Echo: you"

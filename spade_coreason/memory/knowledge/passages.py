@@ -14,7 +14,7 @@ _FENCE = re.compile(r"^\s*(```|~~~)")
 _BOUNDARIES = (r"\n\s*\n", r"\n", r"(?<=[.!?…。！？])\s*(?=\S)", r"\s+", "")
 
 
-def chunk(text: str, *, is_markdown: bool = False, max_characters: int = MAX_CHARACTERS) -> list[str]:
+def split_passages(text: str, *, is_markdown: bool = False, max_characters: int = MAX_CHARACTERS) -> list[str]:
     """Cut a text into passages. None is empty, and none is longer than `max_characters` characters.
 
     Neighbouring pieces are joined while they fit, so that a list of short lines is one passage. In Markdown a heading starts a
