@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..domain.installation import install_hint
 from ..exceptions import CoReasonError, ServerError
 from .console import warn
 from .context import run_async
@@ -179,7 +180,7 @@ async def supervise(settings: Settings, files: Iterable[Path] = ()) -> None:
 
 def _require_watchfiles() -> None:
     if importlib.util.find_spec("watchfiles") is None:
-        raise CoReasonError("--reload needs watchfiles: pip install '/path/to/the/checkout[reload]'")
+        raise CoReasonError(f"--reload needs watchfiles: {install_hint('reload')}")
 
 
 def _watched_paths(settings: Settings, files: Iterable[Path]) -> list[Path]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
+from ..domain.installation import install_hint
 from ..exceptions import ConfigError
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ def counter_for(name: Tokenizer) -> TokenCounter:
     except ImportError as error:
         if name == "auto":
             return estimate_tokens
-        raise ConfigError("", f'{name} needs a tokenizer: pip install "/path/to/the/checkout[tokens]"') from error
+        raise ConfigError("", f"{name} needs a tokenizer: {install_hint('tokens')}") from error
     tokenizer = vocabularies.cl100k_base() if name == "cl100k" else vocabularies.o200k_base()
 
     def count(text: str) -> int:

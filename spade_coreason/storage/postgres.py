@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from ..domain.installation import install_hint
 from ..exceptions import DatabaseUnreachableError, StoreError
 from .database import (
     Commit,
@@ -31,9 +32,7 @@ from .statements import ADD_INTERACTION, CLOSE, KEY_COLUMNS, RECEIVE, RECEIVE_AN
 try:
     import asyncpg
 except ImportError as error:
-    raise StoreError(
-        "PostgreSQL needs asyncpg, which is not installed: pip install '/path/to/the/checkout[postgres]'"
-    ) from error
+    raise StoreError(f"PostgreSQL needs asyncpg, which is not installed: {install_hint('postgres')}") from error
 
 _CONNECT_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 60.0

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from spade_coreason.domain.installation import install_hint
 from tests.support.processes import is_running
 from tests.support.program import RunningCommand, run_command, run_in_background
 from tests.support.servers import prosody as prosody_server
@@ -215,4 +216,4 @@ def test_without_watchfiles_the_error_names_the_package(project: Path) -> None:
     (hidden / "sitecustomize.py").write_text("import sys; sys.modules['watchfiles'] = None\n")
     done = run_command("up", "--reload", cwd=project, env={"PYTHONPATH": f"{hidden}:{os.environ.get('PYTHONPATH', '')}"})
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "error: --reload needs watchfiles: pip install '/path/to/the/checkout[reload]'\n"
+    assert done.stderr == f"error: --reload needs watchfiles: {install_hint('reload')}\n"

@@ -32,6 +32,7 @@ from spade_coreason import (
     ResponseHandler,
     SessionHandle,
 )
+from spade_coreason.domain.installation import install_hint
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.llm.model.client import ModelClient, parse_retry_after_s
@@ -657,7 +658,7 @@ def test_a_package_that_is_missing_is_one_line_with_the_remedy(
     package: str, options: dict[str, Any], extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=rf'the package {package}: pip install "/path/to/the/checkout\[{extra}\]"$'):
+    with pytest.raises(ConfigError, match=re.escape(f"the package {package}: {install_hint(extra)}") + "$"):
         LLMAgent(helper_manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, **options)
 
 

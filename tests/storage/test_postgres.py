@@ -15,6 +15,7 @@ import pytest
 from spade_coreason import StoreError
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
+from spade_coreason.domain.installation import install_hint
 from spade_coreason.exceptions import DatabaseUnreachableError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.records import StoredConversation, TurnRecord
@@ -218,5 +219,5 @@ def test_without_the_driver_one_line_says_how_to_get_it() -> None:
         "except Exception as error: print(f'{type(error).__name__}: {error}')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    remedy = "pip install '/path/to/the/checkout[postgres]'"
+    remedy = install_hint("postgres")
     assert done.stdout.strip() == f"StoreError: PostgreSQL needs asyncpg, which is not installed: {remedy}"

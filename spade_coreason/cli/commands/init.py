@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ...domain.installation import install_hint
 from ...exceptions import ConfigError
 from ..agent_names import AgentName, check_name, derive_name
 from ..console import format_path, strip_control_characters, warn
@@ -49,6 +50,5 @@ def command(directory: Path, name: str | None, uses_model: bool) -> None:
     for hint in MODEL_HINTS if uses_model else ():
         print(hint)
     if uses_model and not all(map(find_spec, MODEL_PACKAGES)):
-        warn(
-            f"the packages for language models are not installed ({' and '.join(MODEL_PACKAGES)}); see README.md of the project"
-        )
+        missing = f"the packages for language models are not installed ({' and '.join(MODEL_PACKAGES)})"
+        warn(f"{missing}; see README.md of the project, or: {install_hint('llm')}")

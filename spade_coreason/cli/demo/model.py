@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ...domain.installation import install_hint
 from .script import is_assistant
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ async def provide_model(settings: Settings) -> AsyncIterator[tuple[Settings, str
     if not assistants:
         yield settings, ""
     elif find_spec("openai") is None:
-        line = (
-            "none: assistant is not started, because the package openai is missing (pip install '/path/to/the/checkout[llm]')"
-        )
+        line = f"none: assistant is not started, because the package openai is missing ({install_hint('llm')})"
         yield _replace_agents(settings, (agent for agent in agents if agent not in assistants)), line
     elif "endpoint" in assistants[0].options or any(map(os.environ.get, _MODEL_VARIABLES)):
         name = assistants[0].options.get("model") or os.environ.get("OPENAI_MODEL") or "the one in its manifest"

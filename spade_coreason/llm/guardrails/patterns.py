@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from ...domain.installation import install_hint
 from ...exceptions import ConfigError
 from .declaration import Guardrail
 
@@ -55,7 +56,7 @@ def compile_patterns(guardrail: Guardrail, place: str) -> list[Pattern]:
     if guardrail.regex is None:
         return []
     if find_spec("regex") is None:
-        raise ConfigError(place, 'regular expressions need the package regex: pip install "/path/to/the/checkout[llm]"')
+        raise ConfigError(place, f"regular expressions need the package regex: {install_hint('llm')}")
     return [
         _compile_expression(expression, guardrail.span, f"{place}.regex[{number}]")
         for number, expression in enumerate(guardrail.regex)

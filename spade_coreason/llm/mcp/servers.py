@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ...contracts import AgentDefinition
+from ...domain.installation import install_hint
 from ...exceptions import ConfigError, CoReasonError, ToolError
 from ..tools.function import Tool
 from .offers import SEPARATOR, Offer, parse_requirements
@@ -38,7 +39,7 @@ class MCPServers:
         self._requirements = parse_requirements(manifest, self._options)
         self._servers: list[MCPServer] = []
         if self._options and find_spec("mcp") is None:
-            raise ConfigError("options.mcp", 'MCP servers need the package mcp: pip install "/path/to/the/checkout[mcp]"')
+            raise ConfigError("options.mcp", f"MCP servers need the package mcp: {install_hint('mcp')}")
 
     def may_own_tool(self, name: str) -> bool:
         """Return True if a tool of a server may have this name."""

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
+from ...domain.installation import install_hint
 from ...domain.text import replace_lone_surrogates
 from ...domain.translation import N_
 from ...exceptions import ConfigError, ModelError
@@ -67,7 +68,7 @@ class ModelClient:
 
     def __init__(self, endpoint: Endpoint, stand_in: StandIn | None = None) -> None:
         if find_spec("openai") is None:
-            raise ConfigError("", 'a language model needs the package openai: pip install "/path/to/the/checkout[llm]"')
+            raise ConfigError("", f"a language model needs the package openai: {install_hint('llm')}")
         self.endpoint = endpoint
         self.stand_in = stand_in
         self.url, self._key = endpoint.resolve() if stand_in is None else (endpoint.url or stand_in.url, "none")

@@ -8,10 +8,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from ...domain.installation import install_hint
 from ...exceptions import ConfigError, ModelError
 from ..openai_api import OpenAIApi
-
-_LOCAL_MODEL_HINT = 'a model on this machine needs sentence-transformers: pip install "/path/to/the/checkout[local]"'
 
 
 class Embedder(Protocol):
@@ -70,7 +69,8 @@ class LocalEmbedder:
 
     def __init__(self, model: str) -> None:
         if find_spec("sentence_transformers") is None:
-            raise ConfigError("knowledge.embedder", _LOCAL_MODEL_HINT)
+            problem = f"a model on this machine needs sentence-transformers: {install_hint('local')}"
+            raise ConfigError("knowledge.embedder", problem)
         self.model = model
         self._loaded_model: Any = None
         self._lock = asyncio.Lock()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ...contracts import Interaction
 from ...contracts.base import utc_now
 from ...domain.history import turn_text
+from ...domain.installation import install_hint
 from ...domain.text import extract_keywords, keyword_coverage
 from ...exceptions import ConfigError, KnowledgeError, ModelError, describe_for_log
 from ...storage import (
@@ -44,7 +45,6 @@ _MAX_CACHED_BYTES = 256 * 1024 * 1024
 _MAX_CACHED_IDS = 10_000
 _MAX_VECTORS_IN_LOOP = 20_000
 _MAX_NAME_CHARACTERS = 1000
-_NUMPY_HINT = 'vectors need numpy: pip install "/path/to/the/checkout[embeddings]"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Knowledge:
             try:
                 from . import vectors as vectors  # the import of numpy takes a tenth of a second, and numpy is an extra
             except ImportError as error:
-                raise ConfigError("knowledge.embedder", _NUMPY_HINT) from error
+                raise ConfigError("knowledge.embedder", f"vectors need numpy: {install_hint('embeddings')}") from error
         self.repository = repository
         self.embedder = embedder
         self._clock = clock

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ...domain.installation import install_hint
 from ...exceptions import KnowledgeError
 
 MARKDOWN_SUFFIXES = {".md", ".markdown"}
@@ -81,7 +82,7 @@ def _read_pdf(path: Path) -> str:
     try:
         library: Any = import_module("pypdf")
     except ImportError as error:
-        raise KnowledgeError(f'{path}: PDF needs pypdf: pip install "/path/to/the/checkout[pdf]"') from error
+        raise KnowledgeError(f"{path}: PDF needs pypdf: {install_hint('pdf')}") from error
     try:
         reader = library.PdfReader(path)
         if reader.is_encrypted and not reader.decrypt(""):
