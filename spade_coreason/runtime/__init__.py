@@ -32,10 +32,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "function_agent": ["agent"],
         "gateway": ["InboundGateway"],
         "gc": ["tune_gc"],
+        "open_requests": ["OpenRequests"],
         "peer_answers": ["PeerAnswer", "PeerEvent", "collect_answer"],
         "peers": [
             "FanOutLimit",
-            "OpenRequests",
             "Peers",
             "Retry",
             "command_request",

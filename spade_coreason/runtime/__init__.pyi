@@ -64,6 +64,7 @@ from .isolation.description import (
     Isolation as Isolation,
     IsolationTimings as IsolationTimings,
 )
+from .open_requests import OpenRequests as OpenRequests
 from .peer_answers import (
     PeerAnswer as PeerAnswer,
     PeerEvent as PeerEvent,
@@ -71,7 +72,6 @@ from .peer_answers import (
 )
 from .peers import (
     FanOutLimit as FanOutLimit,
-    OpenRequests as OpenRequests,
     Peers as Peers,
     Retry as Retry,
     command_request as command_request,

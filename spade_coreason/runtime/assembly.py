@@ -22,7 +22,8 @@ from .files import FetchFile, Files, UploadFile, UploadWarnings, fetch, refuse_u
 from .gateway import InboundGateway
 from .known_people import KnownPeople
 from .languages import PersonLanguages
-from .peers import FanOutLimit, OpenRequests, Peers
+from .open_requests import OpenRequests
+from .peers import FanOutLimit, Peers
 from .policy import Policy
 from .runner import Runner
 from .topics.announcement import SubscriptionAnnouncement

@@ -40,7 +40,7 @@ from ..domain.translation import N_, translate, use_language
 from ..storage import Commit
 from .access_requests import AccessRequests
 from .known_people import KnownPeople
-from .peers import OpenRequests
+from .open_requests import OpenRequests
 from .runner import Runner
 from .topics.requests import ItemReader, is_item
 from .transport import Transport, encode_reply

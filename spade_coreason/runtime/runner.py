@@ -42,7 +42,8 @@ from .incidents import IncidentRecorder
 from .languages import PersonLanguages
 from .loader import ConversationLoader
 from .long_answers import LongAnswers
-from .mailboxes import LARGE_CHARACTERS, Mailbox, Mailboxes, QueuedRequest
+from .mailbox import Mailbox, QueuedRequest
+from .mailboxes import LARGE_CHARACTERS, Mailboxes
 from .metrics import Metrics
 from .outbox import Outbox
 from .output import ReplyTimers, TurnOutput, dump_reply

@@ -36,7 +36,7 @@ from spade_coreason.memory.interaction.file import MemoryLimits
 from spade_coreason.runtime.access_requests import AccessRequests
 from spade_coreason.runtime.admission import MAX_HOPS
 from spade_coreason.runtime.gateway import InboundGateway
-from spade_coreason.runtime.peers import OpenRequests
+from spade_coreason.runtime.open_requests import OpenRequests
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import COMPACTION_VARIABLE, open_database
 from spade_coreason.storage.database import Commit, Database

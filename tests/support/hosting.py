@@ -30,7 +30,8 @@ from spade_coreason.runtime.assembly import AgentParts, AgentRuntime
 from spade_coreason.runtime.expiry import OnConversationEnd
 from spade_coreason.runtime.files import Files, UploadFile
 from spade_coreason.runtime.gateway import InboundGateway
-from spade_coreason.runtime.peers import OpenRequests, Peers
+from spade_coreason.runtime.open_requests import OpenRequests
+from spade_coreason.runtime.peers import Peers
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.runtime.transport import Transport
 from spade_coreason.storage import open_database

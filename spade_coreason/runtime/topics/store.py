@@ -23,7 +23,7 @@ from ...domain.topics import (
     derive_topic_session,
 )
 from ...storage import SubscriberSummary, TopicDelivery, TopicItem, TopicRepository, TopicSummary
-from ..peers import OpenRequests
+from ..open_requests import OpenRequests
 from ..transport import Transport
 from .deliveries import DeliveryPolicy, TopicDeliveries
 

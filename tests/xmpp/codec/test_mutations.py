@@ -28,8 +28,8 @@ from spade_coreason.domain.messages import (
     TextEmitted,
 )
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError
+from spade_coreason.runtime.open_requests import OpenRequests
 from spade_coreason.runtime.peer_answers import collect_answer
-from spade_coreason.runtime.peers import OpenRequests
 from spade_coreason.xmpp.codec import archive, muc
 from spade_coreason.xmpp.codec.adhoc import decode_command_call, problem_stanza
 from spade_coreason.xmpp.codec.attachments import is_link, read_attachments
