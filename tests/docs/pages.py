@@ -241,7 +241,8 @@ class PageRun:
         assert isinstance(values, dict), "no part of a configuration"
         file = self.directory / ".part.yaml"
         file.write_text(yaml.safe_dump({"agents": [], **values}), encoding="utf-8")
-        load_settings(file, self.directory, self._environment())
+        secrets = dict.fromkeys(re.findall(r"\$\{(\w+)\}", text), "secret")
+        load_settings(file, self.directory, {**secrets, **self._environment()})
 
 
 def read_console(text: str) -> Iterator[tuple[str, str]]:
