@@ -179,7 +179,8 @@ class LocalNetwork:
         bounce = fromstring(error)
         bounce.set("from", message.get("to", ""))
         bounce.set("id", message.get("id", ""))
-        receive = self._receivers.get(bare_jid(message.get("from", "")))
+        sender = message.get("from", "")
+        receive = self._receivers.get(sender) or self._receivers.get(bare_jid(sender))
         if receive is not None:
             receive(bounce)
 
@@ -763,17 +764,17 @@ class AgentTester:
     async def _close(self, grace_s: float) -> None:
         runners, self.runners = self.runners, {}
         runtimes, self.runtimes = self.runtimes, {}
-        await asyncio.gather(*(runtime.announcement.close() for runtime in runtimes.values()))
-        await asyncio.gather(*(runner.drain(grace_s) for runner in runners.values()))
-        for jid in runners:
-            self._network.detach(jid)
-        for runner in runners.values():
-            await runner.close()
-        for agent in self.built_agents.values():
-            if isinstance(agent, IsolatedAgent):
-                await agent.aclose()
-        if self._database is not None:
-            await self._database.close()
         memories, self._memories = self._memories, {}
-        for memory in memories.values():
-            await memory.aclose()
+        async with AsyncExitStack() as stack:  # whatever fails, the rest is closed
+            for memory in memories.values():
+                stack.push_async_callback(memory.aclose)
+            if self._database is not None:
+                stack.push_async_callback(self._database.close)
+            for agent in self.built_agents.values():
+                if isinstance(agent, IsolatedAgent):
+                    stack.push_async_callback(agent.aclose)
+            for jid, runner in runners.items():
+                stack.push_async_callback(runner.close)
+                stack.callback(self._network.detach, jid)
+            await asyncio.gather(*(runtime.announcement.close() for runtime in runtimes.values()))
+            await asyncio.gather(*(runner.drain(grace_s) for runner in runners.values()))

@@ -539,3 +539,11 @@ def test_a_request_without_a_session_says_what_to_pass() -> None:
     fields: dict[str, Any] = {"payload": {"query": "hi"}}
     with pytest.raises(ValueError, match="pass the payload itself, a mapping, in place of a request"):
         AgentRequest(**fields)
+
+
+async def test_a_device_of_a_user_gets_answers_and_bounces_of_its_own() -> None:
+    async with AgentTester(echo) as t:
+        device = "tester@localhost/phone"
+        assert (await t.ask("hi", user=device)).text == "hi"
+        with pytest.raises(PeerUnavailableError):
+            await t.ask("hi", user=device, to="nobody@localhost")

@@ -16,9 +16,10 @@ from .memory import ManifestMemory, MemoryConfig
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
 NonEmpty = Annotated[str, Field(min_length=1)]
 
-_NUMBER = r"(0|[1-9][0-9]*)"
-_LABELS = r"[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*"
-_SEMVER = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-(?!0[0-9]+(\.|\+|$)){_LABELS})?(\+{_LABELS})?")
+_NUMBER = r"(?:0|[1-9][0-9]*)"
+_PRE_RELEASE = rf"(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
+_BUILD = r"[0-9A-Za-z-]+"
+_SEMVER = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-{_PRE_RELEASE}(\.{_PRE_RELEASE})*)?(\+{_BUILD}(\.{_BUILD})*)?")
 
 
 def _check_semantic_version(version: str) -> str:

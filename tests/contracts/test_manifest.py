@@ -63,7 +63,8 @@ def test_a_version_is_semantic_and_loses_its_v(written: str, read: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "version", ["1", "1.0", "1.0.0.0", "01.0.0", "1.0.0-", "1.0.0-01", "1.0.0-a..b", "latest", "", "\u0661.0.0", "1.0.0\n"]
+    "version",
+    ["1", "1.0", "1.0.0.0", "01.0.0", "1.0.0-", "1.0.0-01", "1.0.0-a.01", "1.0.0-a..b", "latest", "", "\u0661.0.0", "1.0.0\n"],
 )
 def test_a_malformed_version_is_refused(version: str) -> None:
     with pytest.raises(ValidationError, match="not a semantic version"):

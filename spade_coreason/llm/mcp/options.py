@@ -13,7 +13,7 @@ from ...exceptions import ConfigError
 from ..options import StrictOptions, parse_options
 
 _OPTIONS_PATH = "options.mcp"
-_SERVER_NAME = re.compile(r"[A-Za-z0-9](?:_?[A-Za-z0-9-]){0,23}")
+_SERVER_NAME = re.compile(r"(?=.{1,24}$)[A-Za-z0-9](?:_?[A-Za-z0-9-])*")
 _SERVER_NAME_RULE = "letters, digits, - and single _ in between, at most 24"
 
 

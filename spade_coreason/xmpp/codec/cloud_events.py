@@ -115,7 +115,7 @@ class EventWriter:
             if extra_xml and len(text.encode()) + len(extra_xml.encode()) > self._json_bytes:
                 extra_xml = ""
             return [self._stanza(stanza_id, text, extra_xml)]
-        # A fragment is quoted JSON again. A quote or a backslash takes two bytes more, so a part gets a third of the room.
+        # A fragment is quoted JSON again. A quote or a backslash takes twice the bytes, so a part gets a third of the room.
         parts = list(split_text(whole, self._json_bytes // 3, at_boundaries=False))
         fragments = []
         for index, part in enumerate(parts):

@@ -138,6 +138,7 @@ def files__read() -> str:
     [
         ({"mcp": ["files"]}, "options.mcp: must map names to servers"),
         ({"mcp": {"a__b": {"command": ["x"]}}}, "'a__b' is not a valid server name"),
+        ({"mcp": {"a_" * 12 + "b": {"command": ["x"]}}}, "is not a valid server name: .* at most 24"),
         ({"mcp": {"files": {}}}, "options.mcp.files: .*give either command or url"),
         ({"mcp": {"files": {"command": ["x"], "url": "http://localhost/"}}}, "give either command or url"),
         ({"mcp": {"files": {"command": "x"}}}, "options.mcp.files.command: .*list"),
