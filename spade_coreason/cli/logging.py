@@ -8,11 +8,11 @@ import sys
 import time
 from typing import TextIO
 
-from ..domain.error_chain import describe_error_chain, find_place
+from ..domain.error_chain import describe_error_chain, find_frame
 from ..domain.library_logs import is_worth_showing
 from ..exceptions import PeerFailedError, describe_for_log
 from .console import status_line
-from .tracebacks import format_place, format_traceback
+from .tracebacks import format_frame, format_traceback
 
 _PACKAGE = "spade_coreason"
 
@@ -39,9 +39,9 @@ class OneLineFormatter(logging.Formatter):
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
             return _first_line(record)
-        place = format_place(find_place(describe_error_chain(error)))
+        frame = format_frame(find_frame(describe_error_chain(error)))
         more = f"spade-coreason incident {incident}" if (incident := getattr(record, "incident", None)) else "-vv"
-        return f"{_first_line(record)}: {_describe(error)}{f' ({place})' if place else ''}; {more} shows more"
+        return f"{_first_line(record)}: {_describe(error)}{f' ({frame})' if frame else ''}; {more} shows more"
 
 
 class TracebackFormatter(logging.Formatter):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from ..domain.error_chain import ChainedError, CodePlace, ErrorChain
+from ..domain.error_chain import ChainedError, ErrorChain, StackFrame
 from .console import strip_control_characters
 
 _RELATIONS = {
@@ -26,9 +26,9 @@ def format_traceback(chain: ErrorChain, *, shows_text: bool, shows_source: bool 
     return strip_control_characters("\n".join(_format_lines(chain, shows_text, shows_source)))
 
 
-def format_place(place: CodePlace | None) -> str:
+def format_frame(frame: StackFrame | None) -> str:
     """Format the file and line of a call; the empty string for None."""
-    return f"{Path(place.file).name}:{place.line}" if place is not None else ""
+    return f"{Path(frame.file).name}:{frame.line}" if frame is not None else ""
 
 
 def _format_lines(chain: ErrorChain, shows_text: bool, shows_source: bool) -> Iterator[str]:
@@ -37,27 +37,27 @@ def _format_lines(chain: ErrorChain, shows_text: bool, shows_source: bool) -> It
             yield ""
             yield _RELATIONS[error.relation]
             yield ""
-        if error.places:
+        if error.frames:
             yield "Traceback (most recent call last):"
-            yield from _format_places(error, shows_source)
+            yield from _format_frames(error, shows_source)
         yield f"{error.type}: {error.text}" if shows_text and error.text else error.type
 
 
-def _format_places(error: ChainedError, shows_source: bool) -> Iterator[str]:
-    for is_own, group in groupby(error.places, lambda place: place.is_own):
-        places = list(group)
+def _format_frames(error: ChainedError, shows_source: bool) -> Iterator[str]:
+    for is_own, group in groupby(error.frames, lambda frame: frame.is_own):
+        frames = list(group)
         if is_own:
-            for place in places:
-                yield f'  File "{place.file}", line {place.line}, in {place.function}'
-                source = linecache.getline(place.file, place.line).strip() if shows_source else ""
+            for frame in frames:
+                yield f'  File "{frame.file}", line {frame.line}, in {frame.function}'
+                source = linecache.getline(frame.file, frame.line).strip() if shows_source else ""
                 if source:
                     yield f"    {source}"
         else:
-            yield f"  ({_describe_calls(places)})"
+            yield f"  ({_describe_calls(frames)})"
     if error.omitted:
         yield f"  ({error.omitted} more calls in between are omitted)"
 
 
-def _describe_calls(places: Sequence[CodePlace]) -> str:
-    calls = "1 call" if len(places) == 1 else f"{len(places)} calls"
-    return f"{calls} of libraries, to {places[-1].function} at {format_place(places[-1])}"
+def _describe_calls(frames: Sequence[StackFrame]) -> str:
+    calls = "1 call" if len(frames) == 1 else f"{len(frames)} calls"
+    return f"{calls} of libraries, to {frames[-1].function} at {format_frame(frames[-1])}"

@@ -1,4 +1,4 @@
-"""Exceptions as values: an exception with those that led to it, each with its type, its text and its places in the code."""
+"""Exceptions as values: an exception with those that led to it, each with its type, its text and its frames in the code."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NONE, _CAUSE, _CONTEXT, _BESIDE, _GROUP = _RELATIONS
 MAX_CHAINED_ERRORS = 10
 MAX_TEXT_CHARACTERS = 2000
 _MAX_NAME_CHARACTERS = 300
-_MAX_FIRST_PLACES = 10
-_MAX_LAST_PLACES = 30
+_MAX_FIRST_FRAMES = 10
+_MAX_LAST_FRAMES = 30
 _MAX_GROUP_DEPTH = 3
 
 _PLATFORM_DIRECTORY = str(Path(__file__).parents[1])
@@ -41,7 +41,7 @@ _PACKAGE_PREFIXES = _as_prefixes(*_PACKAGE_DIRECTORIES)
 _PYTHON_PREFIXES = (*_as_prefixes(*_PYTHON_DIRECTORIES), "<")
 
 
-class CodePlace(NamedTuple):
+class StackFrame(NamedTuple):
     """A call on the way to an error. `is_own` is False for calls in the platform, the standard library and other packages."""
 
     file: str
@@ -54,12 +54,12 @@ class CodePlace(NamedTuple):
 class ChainedError:
     """One exception of a chain.
 
-    `type` has the module, unless it is a built-in. `places` begin with the first call of the user's own code, the innermost
-    last; `omitted` counts the places that are left out after the first ten. `text` may quote a person.
+    `type` has the module, unless it is a built-in. `frames` begin with the first call of the user's own code, the innermost
+    last; `omitted` counts the frames that are left out after the first ten. `text` may quote a person.
     """
 
     type: str
-    places: tuple[CodePlace, ...]
+    frames: tuple[StackFrame, ...]
     relation: Relation = ""
     omitted: int = 0
     text: str = ""
@@ -93,29 +93,29 @@ class RemoteTracebackError(Exception):
 
 
 def describe_error_chain(error: BaseException) -> ErrorChain:
-    """Return an exception as a chain of limited size: at most ten errors, with 40 places and 2,000 characters each.
+    """Return an exception as a chain of limited size: at most ten errors, with 40 frames and 2,000 characters each.
 
     An exception of another process continues there.
     """
     return tuple(_describe(error, 0))[-MAX_CHAINED_ERRORS:]
 
 
-def find_place(chain: ErrorChain) -> CodePlace | None:
-    """Return the last place in the user's own code on the way to an error; else the place that raised it."""
-    own = (place for error in reversed(chain) for place in reversed(error.places) if place.is_own)
-    return next(own, chain[-1].places[-1] if chain and chain[-1].places else None)
+def find_frame(chain: ErrorChain) -> StackFrame | None:
+    """Return the last frame in the user's own code on the way to an error; else the frame that raised it."""
+    own = (frame for error in reversed(chain) for frame in reversed(error.frames) if frame.is_own)
+    return next(own, chain[-1].frames[-1] if chain and chain[-1].frames else None)
 
 
 def _describe(error: BaseException, depth: int) -> list[ChainedError]:
     chain: list[ChainedError] = []
     for each, relation in _walk_back(error)[::-1]:
-        name, places, omitted = _name_type(type(each)), list(_find_places(each.__traceback__)), 0
+        name, frames, omitted = _name_type(type(each)), list(_find_frames(each.__traceback__)), 0
         text = _read_text(each)
         if isinstance(each.__cause__, RemoteTracebackError) and each.__cause__.chain:
             *before, remote = each.__cause__.chain
             chain += before
             name, relation, omitted, text = remote.type, remote.relation, remote.omitted, remote.text
-            places += remote.places
+            frames += remote.frames
         elif isinstance(each, BaseExceptionGroup) and depth < _MAX_GROUP_DEPTH:
             for member in each.exceptions:
                 if len(chain) >= MAX_CHAINED_ERRORS:
@@ -123,7 +123,7 @@ def _describe(error: BaseException, depth: int) -> list[ChainedError]:
                 first, *rest = _describe(member, depth + 1)
                 chain += [replace(first, relation=_BESIDE) if chain else first, *rest]
             relation = _GROUP
-        kept, count = _limit_places(places)
+        kept, count = _limit_frames(frames)
         chain.append(ChainedError(_shorten(name), kept, relation, omitted + count, text))
     return chain
 
@@ -149,21 +149,21 @@ def _walk_back(error: BaseException) -> list[tuple[BaseException, Relation]]:
     return found
 
 
-def _find_places(start: TracebackType | None) -> Iterable[CodePlace]:
+def _find_frames(start: TracebackType | None) -> Iterable[StackFrame]:
     for frame, line in traceback.walk_tb(start):
         code = frame.f_code
         is_own = not code.co_filename.startswith((*_PLATFORM_PREFIXES, *_PACKAGE_PREFIXES, *_PYTHON_PREFIXES))
-        yield CodePlace(_shorten(code.co_filename), line or 0, _shorten(code.co_qualname), is_own)
+        yield StackFrame(_shorten(code.co_filename), line or 0, _shorten(code.co_qualname), is_own)
 
 
-def _limit_places(places: Sequence[CodePlace]) -> tuple[tuple[CodePlace, ...], int]:
-    """Leave out the places before the user's own code, and some in the middle. Return the rest and the number of the latter."""
-    if not any(place.is_own for place in places):  # the code of the agent may be an installed package itself
-        places = [place._replace(is_own=is_of_package(place.file)) for place in places]
-    first_own = next((index for index, place in enumerate(places) if place.is_own), max(0, len(places) - _MAX_LAST_PLACES))
-    kept = tuple(places[first_own:])
-    omitted = max(0, len(kept) - _MAX_FIRST_PLACES - _MAX_LAST_PLACES)
-    return (kept[:_MAX_FIRST_PLACES] + kept[-_MAX_LAST_PLACES:], omitted) if omitted else (kept, 0)
+def _limit_frames(frames: Sequence[StackFrame]) -> tuple[tuple[StackFrame, ...], int]:
+    """Leave out the frames before the user's own code, and some in the middle. Return the rest and the number of the latter."""
+    if not any(frame.is_own for frame in frames):  # the code of the agent may be an installed package itself
+        frames = [frame._replace(is_own=is_of_package(frame.file)) for frame in frames]
+    first_own = next((index for index, frame in enumerate(frames) if frame.is_own), max(0, len(frames) - _MAX_LAST_FRAMES))
+    kept = tuple(frames[first_own:])
+    omitted = max(0, len(kept) - _MAX_FIRST_FRAMES - _MAX_LAST_FRAMES)
+    return (kept[:_MAX_FIRST_FRAMES] + kept[-_MAX_LAST_FRAMES:], omitted) if omitted else (kept, 0)
 
 
 def is_of_package(file: str) -> bool:
@@ -193,7 +193,7 @@ def dump_error_chain(chain: ErrorChain) -> list[dict[str, Any]]:
     return [
         {
             "type": error.type,
-            "places": [list(place) for place in error.places],
+            "places": [list(frame) for frame in error.frames],
             "relation": error.relation,
             "omitted": error.omitted,
             "text": error.text,
@@ -206,11 +206,11 @@ def load_error_chain(data: list[dict[str, Any]]) -> ErrorChain:
     """Return the chain of `dump_error_chain`, within the same limits. Any exception means that the data are no such chain."""
     chain: list[ChainedError] = []
     for fields in data[-MAX_CHAINED_ERRORS:]:
-        places = [
-            CodePlace(_shorten(str(file)), int(line), _shorten(str(function)), bool(is_own))
-            for file, line, function, is_own in fields["places"][-_MAX_FIRST_PLACES - _MAX_LAST_PLACES :]
+        frames = [
+            StackFrame(_shorten(str(file)), int(line), _shorten(str(function)), bool(is_own))
+            for file, line, function, is_own in fields["places"][-_MAX_FIRST_FRAMES - _MAX_LAST_FRAMES :]
         ]
         relation = next((known for known in _RELATIONS if known == fields["relation"]), _NONE)
         text = str(fields["text"])[:MAX_TEXT_CHARACTERS]
-        chain.append(ChainedError(_shorten(str(fields["type"])), tuple(places), relation, int(fields["omitted"]), text))
+        chain.append(ChainedError(_shorten(str(fields["type"])), tuple(frames), relation, int(fields["omitted"]), text))
     return tuple(chain)

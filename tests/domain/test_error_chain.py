@@ -16,7 +16,7 @@ from spade_coreason.domain.error_chain import (
     RemoteTracebackError,
     describe_error_chain,
     dump_error_chain,
-    find_place,
+    find_frame,
     load_error_chain,
 )
 from spade_coreason.exceptions import ModelError
@@ -86,10 +86,10 @@ def test_a_chain_is_in_the_order_in_which_it_was_raised() -> None:
 
 def test_places_begin_with_the_own_code_and_the_last_own_one_is_found() -> None:
     chain = chain_of(lambda: asyncio.run(asyncio.wait_for(asyncio.Event().wait(), 0)))
-    functions = [(place.function.rpartition(".")[2], place.is_own) for place in chain[-1].places]
+    functions = [(place.function.rpartition(".")[2], place.is_own) for place in chain[-1].frames]
     assert functions[0] == ("chain_of", True)
     assert not functions[-1][1]
-    place = find_place(chain)
+    place = find_frame(chain)
     assert place is not None
     assert (place.file, place.function.rpartition(".")[2]) == (__file__, "<lambda>")
 
@@ -98,10 +98,10 @@ def test_a_chain_without_own_code_has_its_last_place() -> None:
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads("{")
     caught.value.__traceback__ = caught.value.__traceback__.tb_next  # type: ignore[union-attr]  # that of this test
-    place = find_place(describe_error_chain(caught.value))
+    place = find_frame(describe_error_chain(caught.value))
     assert place is not None
     assert (place.function, place.is_own) == ("JSONDecoder.raw_decode", False)
-    assert find_place(()) is None
+    assert find_frame(()) is None
 
 
 def test_a_chain_has_limits() -> None:
@@ -109,9 +109,9 @@ def test_a_chain_has_limits() -> None:
         recurse()
 
     error = chain_of(recurse)[-1]
-    assert (error.type, len(error.places)) == ("RecursionError", 40)
+    assert (error.type, len(error.frames)) == ("RecursionError", 40)
     assert error.omitted > 500
-    assert error.places[0].function == "chain_of"
+    assert error.frames[0].function == "chain_of"
     last = ValueError("0")
     for number in range(1, 100):
         following = ValueError(str(number) * MAX_TEXT_CHARACTERS)
@@ -159,7 +159,7 @@ def test_a_chain_is_the_same_after_json_and_goes_on_in_another_process() -> None
 
     chain = chain_of(raise_here)
     assert summary(chain) == summary(there)
-    assert [place.function.rpartition(".")[2] for place in chain[-1].places] == [
+    assert [place.function.rpartition(".")[2] for place in chain[-1].frames] == [
         "chain_of",
         "raise_here",
         "chain_of",

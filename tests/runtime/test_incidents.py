@@ -11,7 +11,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session
 from spade_coreason.contracts import Accept, ConversationState, Interceptor, ReceivedRequest, Refuse
-from spade_coreason.domain.error_chain import find_place
+from spade_coreason.domain.error_chain import find_frame
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime import command
 from spade_coreason.runtime.runner import Runner
@@ -70,7 +70,7 @@ async def test_the_incident_of_a_turn_is_stored_with_its_exceptions(database_url
         assert [incident.number] == numbers_told(harness)
         assert incident[3:6] == (ALICE, "t", clock())
         assert [(error.relation, error.type) for error in incident.chain] == [("", "KeyError"), ("cause", "ValueError")]
-        place = find_place(incident.chain)
+        place = find_frame(incident.chain)
         assert place is not None
         assert (place.file, place.function) == (__file__, "FailingAgent.assist")
     [row] = read_rows(database_url, "incidents")
@@ -128,7 +128,7 @@ async def test_a_turn_that_takes_too_long_shows_where_it_waited(expected_errors:
         await t.say("wait")
         [incident] = await t.runners[t.jid].repository.incidents.load_of_person("tester@localhost")
     assert incident.chain[-1].type == "TimeoutError"
-    place = find_place(incident.chain)
+    place = find_frame(incident.chain)
     assert place is not None
     assert place.file.endswith("scripted_agent.py")
 
@@ -144,7 +144,7 @@ async def test_the_incident_of_an_isolated_agent_has_the_places_of_its_code(
         [incident] = await t.runners[t.jid].repository.incidents.load_of_person("tester@localhost")
     assert incident.number == told[1]
     assert "a secret" not in repr(incident)
-    own = [(Path(place.file).name, place.function) for place in incident.chain[-1].places if place.is_own]
+    own = [(Path(place.file).name, place.function) for place in incident.chain[-1].frames if place.is_own]
     assert own[-1] == ("scripted_agent.py", "ScriptedAgent.play_raise")
     assert incident.chain[-1].type == "ZeroDivisionError"
 

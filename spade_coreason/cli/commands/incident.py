@@ -13,7 +13,7 @@ from ..agent_storage import AgentStorage, open_storage, storage_options
 from ..completion import complete_incidents
 from ..console import encode_json, format_time, one_line, print_table, strip_control_characters
 from ..context import define_command as define, run_async
-from ..tracebacks import format_place, format_traceback
+from ..tracebacks import format_frame, format_traceback
 
 if TYPE_CHECKING:
     from ...storage import Incident
@@ -105,10 +105,10 @@ async def _find(storage: AgentStorage, text: str) -> Incident:
 
 
 def _row(incident: Incident) -> tuple[str, ...]:
-    from ...domain.error_chain import find_place
+    from ...domain.error_chain import find_frame
 
     kind = incident.chain[-1].short_type
-    return incident.number, incident.agent, format_time(incident.occurred_at), kind, format_place(find_place(incident.chain))
+    return incident.number, incident.agent, format_time(incident.occurred_at), kind, format_frame(find_frame(incident.chain))
 
 
 def _describe(incident: Incident) -> str:
@@ -125,7 +125,7 @@ def _record(incident: Incident, *, has_texts: bool) -> dict[str, Any]:
             "type": error.type,
             "relation": error.relation or None,
             **({"message": error.text} if has_texts else {}),
-            "frames": [place._asdict() for place in error.places],
+            "frames": [frame._asdict() for frame in error.frames],
             "omitted_frames": error.omitted,
         }
         for error in incident.chain

@@ -31,7 +31,7 @@ def parse_tree(text: str) -> BlockNode:
     return BlockNode(Token("", "", 0, map=[0, text.count("\n") + 1]), _build_nodes(parse_blocks(text)))
 
 
-class _Place(Enum):
+class _Indent(Enum):
     """The position of a line in a list item."""
 
     TEXT = auto()  # under the text of the item
@@ -41,7 +41,7 @@ class _Place(Enum):
 
 class _Line(NamedTuple):
     text: str
-    place: _Place = _Place.TEXT
+    indent: _Indent = _Indent.TEXT
 
 
 @dataclass
@@ -107,8 +107,8 @@ def _render_children(node: BlockNode, blank: Sequence[str] = ()) -> list[_Line]:
     return rendered + [_Line(blank[number] if blank else "") for number in range(next_line, end)]
 
 
-def _lines(texts: Sequence[str], place: _Place = _Place.TEXT) -> list[_Line]:
-    return [_Line(text, place) for text in texts]
+def _lines(texts: Sequence[str], indent: _Indent = _Indent.TEXT) -> list[_Line]:
+    return [_Line(text, indent) for text in texts]
 
 
 def _paragraph(node: BlockNode) -> list[_Line]:
@@ -126,15 +126,15 @@ def _rule(node: BlockNode) -> list[_Line]:
 
 def _code(node: BlockNode) -> list[_Line]:
     if not node.is_closed or not node.is_code:
-        return _lines(node.source, _Place.MARGIN if node.token.markup[0] == FENCE[0] else _Place.TEXT)
-    return _lines(fence_lines(node.token.content.split("\n")[:-1]), _Place.MARGIN)
+        return _lines(node.source, _Indent.MARGIN if node.token.markup[0] == FENCE[0] else _Indent.TEXT)
+    return _lines(fence_lines(node.token.content.split("\n")[:-1]), _Indent.MARGIN)
 
 
 def _table(node: BlockNode) -> list[_Line]:
     rows = [[render_spans(cell, excluded_marks=EVERY_MARK) for cell in row] for row in node.token.meta["rows"]]
     if not any(rows[0]):
         del rows[0]
-    return _lines(fence_lines(align_columns(rows, node.token.meta["sides"])), _Place.MARGIN)
+    return _lines(fence_lines(align_columns(rows, node.token.meta["sides"])), _Indent.MARGIN)
 
 
 def _quote(node: BlockNode) -> list[_Line]:
@@ -159,14 +159,14 @@ def _list(node: BlockNode) -> list[_Line]:
 
 def _item(node: BlockNode, marker: str, gap: str) -> list[_Line]:
     begin = len(marker) - len(marker.lstrip())
-    indents = {_Place.TEXT: " " * (len(marker) + len(gap or " ")), _Place.LIST: " " * (begin + 2), _Place.MARGIN: ""}
+    indents = {_Indent.TEXT: " " * (len(marker) + len(gap or " ")), _Indent.LIST: " " * (begin + 2), _Indent.MARGIN: ""}
     inner_lines = _render_children(node)
-    if inner_lines[0].place is _Place.MARGIN:
+    if inner_lines[0].indent is _Indent.MARGIN:
         inner_lines.insert(0, _Line(""))
     first, *others = inner_lines
-    rendered = [_Line(f"{marker}{(gap or ' ') if first.text else ''}{first.text}", _Place.LIST)]
-    for text, place in others:
-        rendered.append(_Line(indents[place] + text if text else "", place if place is _Place.MARGIN else _Place.LIST))
+    rendered = [_Line(f"{marker}{(gap or ' ') if first.text else ''}{first.text}", _Indent.LIST)]
+    for text, indent in others:
+        rendered.append(_Line(indents[indent] + text if text else "", indent if indent is _Indent.MARGIN else _Indent.LIST))
     return rendered
 
 
