@@ -16,7 +16,7 @@ _QUESTION = re.compile(
     re.I,
 )
 _LIST = re.compile(r"(list|show|notes|what (do you know|did i (say|tell you))|what have i told you)\W*$", re.I)
-_FORGET = re.compile(r"forget\s+(?P<what>.+?)\W*$", re.I)
+_FORGET = re.compile(r"forget\s+(?P<what>\S(?:.*\w)?)\W*$", re.I)
 # Words that do not describe the subject of a note.
 _STOP_WORDS = frozenset(
     "a about am an and are at be call called can could did do does for from has have how i in is it know me my of on or our "

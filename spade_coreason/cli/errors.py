@@ -12,7 +12,7 @@ import traceback
 import click
 
 from ..exceptions import ConfigError, CoReasonError, PeerTimeoutError, PeerUnavailableError
-from .console import paint
+from .console import paint, strip_control_characters
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -45,7 +45,7 @@ def format_error(error: BaseException) -> str:
         text = str(error)
     else:
         text = f"{type(error).__name__}: {error} (this is a bug; -vv shows the traceback)"
-    return " ".join(text.split())
+    return strip_control_characters(" ".join(text.split()))
 
 
 def print_error(error: BaseException) -> None:

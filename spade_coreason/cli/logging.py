@@ -11,7 +11,7 @@ from typing import TextIO
 from ..domain.error_chain import describe_error_chain, find_frame
 from ..domain.library_logs import is_worth_showing
 from ..exceptions import PeerFailedError, describe_for_log
-from .console import status_line
+from .console import status_line, strip_control_characters
 from .tracebacks import format_frame, format_traceback
 
 _PACKAGE = "spade_coreason"
@@ -81,7 +81,7 @@ def _first_line(record: logging.LogRecord) -> str:
 
 
 def _join_lines(text: str) -> str:
-    return " ".join(text.split())
+    return strip_control_characters(" ".join(text.split()))
 
 
 def configure_logging(verbosity: int) -> None:

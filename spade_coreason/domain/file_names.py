@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-_MAX_NAME_CHARACTERS = 255
+_MAX_NAME_BYTES = 255
+_MAX_SUFFIX_BYTES = 32  # what is longer is no suffix, but a sentence with a full stop
 _CONTROLS = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )  # and the characters that reverse the direction of a name
+_FORBIDDEN_ON_WINDOWS = re.compile(r'[<>:"|?*]')
 
 
 def file_name_of(url: str) -> str | None:
@@ -23,7 +26,17 @@ def file_name_of(url: str) -> str | None:
 def safe_file_name(text: str) -> str | None:
     """Return `text` as a file name that is valid on every system; None if no characters are left.
 
-    Agents store files under this name, so it must never lead out of a directory.
+    Agents store files under this name, so it must never lead out of a directory. A name that is too long keeps its suffix.
     """
     name = _CONTROLS.sub("", text).replace("\\", "/").rpartition("/")[2].strip()
-    return None if name in ("", ".", "..") else name[:_MAX_NAME_CHARACTERS]
+    return None if name in ("", ".", "..") else _shorten(_FORBIDDEN_ON_WINDOWS.sub("_", name))
+
+
+def _shorten(name: str) -> str:
+    if len(name.encode()) <= _MAX_NAME_BYTES:
+        return name
+    suffix = PurePosixPath(name).suffix
+    if len(suffix.encode()) > _MAX_SUFFIX_BYTES:
+        suffix = ""
+    stem = name.removesuffix(suffix).encode()[: _MAX_NAME_BYTES - len(suffix.encode())]
+    return stem.decode(errors="ignore") + suffix

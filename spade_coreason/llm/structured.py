@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from ..contracts import AgentCapability, AgentDefinition, AgentRequest
 from ..contracts.json_schema import find_problem
 
-_FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.S)
+_FENCE = "```"
 
 
 def parse_json(text: str) -> Any:
@@ -24,8 +24,9 @@ def parse_json(text: str) -> Any:
 
 def parse_fenced_json(text: str) -> Any:
     """Parse JSON that may stand in a fence of Markdown. ValueError as for `parse_json`."""
-    fenced = _FENCE.fullmatch(text)
-    return parse_json(fenced[1] if fenced else text)
+    first_line, _, rest = text.strip().partition("\n")
+    is_fenced = first_line.rstrip() in (_FENCE, f"{_FENCE}json") and rest.endswith(_FENCE)
+    return parse_json(rest.removesuffix(_FENCE).strip() if is_fenced else text)
 
 
 def unescape_json(text: str) -> str:

@@ -171,6 +171,16 @@ async def test_notes_forget_one_thing_or_everything() -> None:
         assert await t.say("list") == ["You have not told me anything yet."]
 
 
+@pytest.mark.timeout(30)  # the pattern was quadratic, and this text took minutes
+async def test_notes_forget_by_a_long_text_without_delay() -> None:
+    async with notes_tester() as t:
+        await t.say("milk")
+        words = f"a{'!' * 60_000}a"
+        assert await t.say(f"forget {words}") == [f'I know nothing about "{words}".']
+        assert await t.say("forget !!") == ['I know nothing about "!".']
+        assert await t.say("forget  milk, please?!") == ["Deleted:\n- milk"]
+
+
 @pytest.mark.parametrize("command", ["help", "HELP"])
 async def test_notes_help(command: str) -> None:
     async with notes_tester() as t:

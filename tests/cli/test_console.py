@@ -22,6 +22,7 @@ from spade_coreason import PeerError
 from spade_coreason.cli.checks import slixmpp_problem
 from spade_coreason.cli.commands.run import default_agent_name
 from spade_coreason.cli.console import format_milliseconds, format_timedelta, paint, status_line, verdict_sign, write
+from spade_coreason.cli.errors import format_error
 from spade_coreason.cli.logging import OneLineFormatter, TracebackFormatter, _StandardErrorHandler, configure_logging
 from spade_coreason.exceptions import PeerFailedError, PeerUnavailableError, StoreError
 from spade_coreason.runtime.isolation.errors import dump_error, load_error
@@ -49,6 +50,12 @@ def test_a_log_line_is_one_line_and_quotes_no_person() -> None:
     assert line.startswith("error: a turn failed: ValueError (test_console.py:")
     assert "alice" not in line
     assert "\n" not in line
+
+
+def test_an_error_and_a_log_line_have_no_control_characters() -> None:
+    assert format_error(PeerFailedError("a@b", "x\x1b[2J\ny\x9b1m")) == "a@b reports: x[2J y1m"
+    record = logging.LogRecord("x", logging.WARNING, __file__, 1, "the peer says %s", ("x\x1b[2J\ny",), None)
+    assert OneLineFormatter().format(record) == TracebackFormatter().format(record) == "warning: the peer says x[2J y"
 
 
 def test_a_traceback_has_the_code_of_the_user_and_the_text_of_each_exception(tmp_path: Path) -> None:

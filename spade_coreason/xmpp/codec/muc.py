@@ -221,8 +221,12 @@ def extract_question(nick: str, text: str, others: Iterable[str] = ()) -> str | 
     if found is None:
         return None
     is_exact = _match_address(nick, text) is not None
+    beginning = text.lstrip()
     for other in others:
-        if other != nick and _match_address(other, text) is not None and (not is_exact or len(other) > len(nick)):
+        # A room may have a thousand occupants, and a regular expression for each of them would take long.
+        if other == nick or not beginning.startswith((other.lstrip(), f"@{other}")):
+            continue
+        if _match_address(other, text) is not None and (not is_exact or len(other) > len(nick)):
             return None
     return text[found.end() :].strip()
 

@@ -159,6 +159,9 @@ def test_elements_without_a_link_are_ignored(inner: str) -> None:
         ({"name": ".."}, {"name": "a picture.png"}),
         ({"name": "a\N{RIGHT-TO-LEFT OVERRIDE}gnp.exe\n"}, {"name": "agnp.exe"}),
         ({"name": "n" * 5000}, {"name": "n" * 255}),
+        ({"name": "\N{CYRILLIC SMALL LETTER YA}" * 250 + ".pdf"}, {"name": "\N{CYRILLIC SMALL LETTER YA}" * 125 + ".pdf"}),
+        ({"name": "n." + "x" * 5000}, {"name": "n." + "x" * 253}),
+        ({"name": 'what: "a|b"?.txt'}, {"name": "what_ _a_b__.txt"}),
         ({"desc": "d" * 5000}, {"description": "d" * 1024}),
     ],
 )

@@ -24,6 +24,7 @@ from spade_coreason.xmpp.muc.membership import RoomState, decide_after_leaving, 
 from spade_coreason.xmpp.muc.room import Room, RoomConfig
 from spade_coreason.xmpp.transport import encoder_for
 from tests.support.foreign_stanzas import AGENT, KEY, message
+from tests.support.profiling import count_calls
 
 ROOM = "tea@muc.example.org"
 USER = "xmlns='http://jabber.org/protocol/muc#user'"
@@ -63,6 +64,8 @@ def test_of_two_similar_names_the_exact_one_is_addressed() -> None:
     assert extract_question("Echo", "echo: tea?", ["echo"]) is None
     assert extract_question("Echo", "Echo: tea?", ["echo"]) == "tea?"
     assert extract_question("Echo", "@Echo Bot tea?", ["Echo Bot"]) is None
+    assert extract_question("Echo", "@Echo: tea?", ["@Echo"]) is None
+    assert extract_question("Echo", "  Echo: tea?", [" Echo"]) is None
 
 
 def test_a_name_is_no_regular_expression() -> None:
@@ -113,6 +116,13 @@ def test_a_room_with_a_thousand_occupants_works() -> None:
         room.handle_presence(presence("", f"user{number}"))
     assert room.extract_question(room_message("Echo: tea?", nick="user7")) == "tea?"
     assert room.extract_question(room_message("user7: tea?", nick="user8")) is None
+
+
+def test_the_names_of_a_thousand_occupants_cost_little() -> None:
+    others = [f"user{number}" for number in range(1000)]
+    with count_calls() as calls:
+        assert extract_question("Echo", "Echo: tea?", others) == "tea?"
+    assert calls.total() < 10 * len(others)  # compiling a regular expression takes a hundred
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ _UNDERLINE = re.compile(r"(?:={3,}|-{3,})[ \t]*")
 
 _COLUMNS = re.compile(r"[^\s|].*[ \t]{2}\S|.*\t")
 
-_DELIMITERS = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*")
+_DELIMITERS = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*(?:\|[ \t]*)?")
 
 _CELL_END = re.compile(r"(?<!\\)\|")
 

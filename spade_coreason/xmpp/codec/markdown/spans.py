@@ -23,7 +23,7 @@ _MAX_DEPTH = 8
 _MAY_STAND_BEFORE = re.compile(r"[\s(\[{<\"'«“‘„‚¿¡–—*_~]?")
 _CONTINUES = re.compile(r"[^\s\w]?\w")
 _DUNDER = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)*")  # __init__; an agent writes **strong**
-_FORMULA = re.compile(r"[!-~]|[!-~]*[0-9][!-~]*")
+_FORMULA = re.compile(r"[!-~]|[!-/:-~]*[0-9][!-~]*")
 _TARGET = re.compile(r"[./#:]")
 _ADDRESS = re.compile(r"(?:https?|ftps?|xmpp|mailto|tel|geo|sip):.", re.IGNORECASE)
 

@@ -289,6 +289,8 @@ def measure_simple_text() -> tuple[float, float]:
         "\n".join("  " * depth + "- a" for depth in range(200)),
         "|a" * 3_000 + "|\n" + "|-" * 3_000 + "|\n" + "|\n" * 10_000,
         f"|a|b|\n|-|-|\n|{'x' * 40_000}|b|\n" + "|a|b|\n" * 5_000,
+        f"a**{'1' * 90_000} 1**b",
+        f"a|b\n|-{' ' * 90_000}x",
     ],
     ids=lambda text: ascii(text[:8]),
 )
