@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import yaml
@@ -36,12 +38,14 @@ class _EnvironmentSource(EnvSettingsSource):
         self.env_vars = {name.lower(): text for name, text in environ.items() if text and name.startswith(PREFIX)}
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        """Parse a value that begins with [ or { as YAML, which includes JSON.
+        """Parse a value that begins with [ or { as JSON, else as YAML.
 
         Invalid YAML stays a text, so that it is reported as a mistake of that key.
         """
         if not isinstance(value, str) or not value.startswith(("[", "{")):
             return value
+        with suppress(ValueError):  # YAML reads some JSON differently: \ud83d\ude00, 1e5, Infinity
+            return json.loads(value)
         try:
             return yaml.safe_load(value)
         except (yaml.YAMLError, ValueError):

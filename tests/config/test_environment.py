@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,15 @@ def test_variables_override_the_file(project: Path) -> None:
     assert settings.access.allow == ("a@example.org", "example.net")
     assert settings.agents[0].jid == "echo@localhost"
     assert settings.limits.queue == 2
+
+
+def test_a_variable_with_json_is_read_as_json(project: Path) -> None:
+    options = {"greet": "hi 😀", "limit": float("inf"), "small": 1e-07, "deep": [{"word": "ünï 🦉"}]}
+    agents = [{"jid": "echo@localhost", "agent": "agents.echo:EchoAgent", "password": "🔑", "options": options}]
+    [agent] = load_config(project, "", SPADE_COREASON_AGENTS=json.dumps(agents)).agents
+    assert agent.options == options
+    assert agent.password is not None
+    assert agent.password.get_secret_value() == "🔑"
 
 
 def test_variables_are_substituted_everywhere(project: Path) -> None:
