@@ -373,7 +373,7 @@ class QuotaLimits(Section):
     bytes_per_day: CountOrZero = 0
     """Bytes within a day."""
     turns: CountOrZero | None = 0
-    """Turns of one agent that run at once. null means a quarter of `limits.concurrency`."""
+    """Turns of one agent that run at once. Where the default is null, it means a quarter of `limits.concurrency`."""
 
     def override(self, quota: Quota) -> Quota:
         """Return `quota` with the values that are given here."""

@@ -297,6 +297,14 @@ agents:
     assert two.room == replace(default.room, messages_per_minute=9)
 
 
+def test_a_quota_of_null_is_the_default(project: Path) -> None:
+    text = "quotas: {person: {user: {turns: null}, operator: {turns: null}}, domain: {turns: null}, total: {turns: null}}"
+    settings = load_config(project, f"{text}\n{agents_section(ECHO)}")
+    assert settings.quotas_of(settings.agents[0]) == Quotas()
+    pages = [(ROOT / "docs" / page).read_text("utf-8") for page in ("how-to/quotas.md", "reference/configuration.md")]
+    assert not any(re.search(r"turns: null|null means a quarter", page) for page in pages)
+
+
 def test_the_page_about_quotas_names_the_defaults() -> None:
     page = (ROOT / "docs" / "how-to" / "quotas.md").read_text(encoding="utf-8")
     quotas = Quotas()
