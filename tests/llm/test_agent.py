@@ -647,6 +647,32 @@ def test_a_wrong_option_is_one_line(options: dict[str, Any], problem: str, monke
 
 
 @pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (
+            "def hours(:",
+            r"^options\.tools: own_tools cannot be imported: SyntaxError: .* \(own_tools\.py:1\); correct the module$",
+        ),
+        ("x = 1 / 0", r"^options\.tools: own_tools cannot be imported: ZeroDivisionError: .* \(own_tools\.py:1\); correct"),
+        (
+            "import nowhere",
+            r"^options\.tools: own_tools cannot be imported: ModuleNotFoundError: .*nowhere.* \(own_tools\.py:1\)",
+        ),
+        ("def opening_hours(): ...", r'^options\.tools: own_tools has no "opening_hour"; did you mean "opening_hours"\?$'),
+    ],
+)
+def test_a_tool_that_cannot_be_imported_is_named(
+    code: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_tools.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=problem):
+        LLMAgent(helper_manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, tools=["own_tools:opening_hour"])
+    sys.modules.pop("own_tools", None)
+
+
+@pytest.mark.parametrize(
     ("package", "options", "extra"),
     [
         ("openai", {}, "llm"),
