@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,7 +49,7 @@ class TopicBroker:
         self._retention = _read_retention(retention)
         if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
             raise ConfigError("options.attempts", "must be a whole number of at least 1")
-        if isinstance(retry_s, bool) or not isinstance(retry_s, int | float) or retry_s <= 0:
+        if not _is_positive(retry_s):
             raise ConfigError("options.retry_s", "must be a number of seconds above 0")
         self._attempts = attempts
         self._retry_s = float(retry_s)
@@ -159,9 +160,15 @@ def _read_retention(retention: Mapping[str, float | None] | None) -> dict[str, f
     for key, number in given.items():
         if key not in _RETENTION:
             raise ConfigError(f"{place}.{key}", "unknown key; the keys are items and days")
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int | float) or number <= 0):
-            raise ConfigError(f"{place}.{key}", "must be a number above 0, or null for no limit")
+        kind = "whole number" if key == "items" else "number"
+        if number is not None and not (_is_positive(number) and (key != "items" or isinstance(number, int))):
+            raise ConfigError(f"{place}.{key}", f"must be a {kind} above 0, or null for no limit")
     return {**_RETENTION, **given}
+
+
+def _is_positive(number: Any) -> bool:
+    """Return True for a number above 0 that is finite."""
+    return isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < math.inf
 
 
 def _shorten(payload: Mapping[str, Any]) -> str:

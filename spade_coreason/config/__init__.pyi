@@ -17,6 +17,9 @@ from .loader import (
 from .manifest_file import (
     load_manifest as load_manifest,
 )
+from .mistakes import (
+    describe_field_mistakes as describe_field_mistakes,
+)
 from .runfile import (
     RunFile as RunFile,
     is_platform_running as is_platform_running,

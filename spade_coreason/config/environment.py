@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from contextlib import suppress
+from types import UnionType
+from typing import Any, Union, cast, get_args, get_origin
 
 import yaml
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from ..exceptions import ConfigError
-from .settings import Settings, section_keys
+from .settings import Settings, find_section, section_keys
 
 PREFIX = "SPADE_COREASON_"
 REFERENCE = re.compile(r"\$(\$?)\{([^}]*)(\}?)")
@@ -36,12 +40,14 @@ class _EnvironmentSource(EnvSettingsSource):
         self.env_vars = {name.lower(): text for name, text in environ.items() if text and name.startswith(PREFIX)}
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        """Parse a value that begins with [ or { as YAML, which includes JSON.
+        """Parse a value that begins with [ or { as JSON, else as YAML.
 
         Invalid YAML stays a text, so that it is reported as a mistake of that key.
         """
         if not isinstance(value, str) or not value.startswith(("[", "{")):
             return value
+        with suppress(ValueError):  # YAML reads some JSON differently: \ud83d\ude00, 1e5, Infinity
+            return json.loads(value)
         try:
             return yaml.safe_load(value)
         except (yaml.YAMLError, ValueError):
@@ -52,7 +58,7 @@ def read_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
     """Read the keys that the environment overrides, in their sections.
 
     An empty variable counts as unset. A variable with our prefix whose first word is not a key belongs to another program
-    and is ignored. If it has the form of a nested key, it is a ConfigError.
+    and is ignored. If it has the form of a nested key, it is a ConfigError. So is a variable for an item of a list.
     """
     known = section_keys(Settings)
     for variable in sorted(name for name, text in environ.items() if text and name.startswith(PREFIX)):
@@ -61,7 +67,27 @@ def read_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
             near = difflib.get_close_matches(first, known, n=1)
             hint = f'did you mean "{variable_for((*near, *rest))}"?' if near else "unset it"
             raise ConfigError(variable, f"no such setting; {hint}")
+        if (path := _find_list(first, *rest)) is not None:
+            remedy = f"set {variable_for(path)} as JSON, or use ${{VAR}} in the file"
+            raise ConfigError(variable, f"lists cannot be overridden by index; {remedy}")
     return _EnvironmentSource(environ)()
+
+
+def _find_list(*path: str) -> KeyPath | None:
+    """Return the key of the list that contains the key at `path`; None if no list does."""
+    section: type[BaseModel] | None = Settings
+    for length, step in enumerate(path[:-1], 1):
+        annotation = section_keys(section).get(step) if section is not None else None
+        if _is_list(annotation):
+            return path[:length]
+        section = find_section(annotation)
+    return None
+
+
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) is tuple or (
+        get_origin(annotation) in (Union, UnionType) and any(map(_is_list, get_args(annotation)))
+    )
 
 
 def merge_overrides(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -15,18 +14,7 @@ from ..contracts.base import StrictModel
 from ..contracts.manifest import NonEmpty, Version
 from ..contracts.memory import ManifestMemory
 from ..exceptions import ConfigError
-
-# Messages by pydantic's error types, for those whose own messages are about Python.
-_MESSAGES = {
-    "missing": "is missing",
-    "string_type": "must be a text; quote it",
-    "string_too_short": "must not be empty",
-    "list_type": "must be a list, like [one, two]",
-    "tuple_type": "must be a list, like [one, two]",
-    "dict_type": "must contain keys with values, like {key: value}",
-    "model_type": "must contain keys with values, like {key: value}",
-    "too_short": "must not be empty",
-}
+from .mistakes import describe_field_mistakes
 
 
 class ShortManifest(StrictModel):
@@ -53,7 +41,7 @@ def load_manifest(path: str | Path) -> AgentDefinition:
     try:
         manifest = model.model_validate(data)
     except ValidationError as error:
-        field, problem = _first_problem(error, model)
+        field, problem = next(iter(describe_field_mistakes(error, model).items()))
         raise ConfigError(f"{path}: {field}" if field else str(path), problem) from error
     return manifest if isinstance(manifest, AgentDefinition) else AgentDefinition.simple(**dict(manifest))
 
@@ -77,45 +65,3 @@ def _load_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(str(path), "contains no manifest; add a name, or metadata and capabilities")
     return data
-
-
-def _first_problem(error: ValidationError, model: type[BaseModel]) -> tuple[str, str]:
-    """Return the field and the description of the mistake to correct first."""
-    # A mistyped key is also reported as missing; the unknown key says more.
-    details = min(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden")
-    section, field = model, ""
-    for step in details["loc"]:
-        if isinstance(step, int):
-            field += f"[{step}]"
-            continue
-        variants = _sections_in(model)
-        if any(step == variant.__name__ for variant in variants):  # pydantic's name for a member of a union
-            model = next(variant for variant in variants if step == variant.__name__)
-            continue
-        section = variants[0] if variants else section
-        field += f".{step}" if field else str(step)
-        model = _keys_of(section).get(str(step), model)
-    if details["type"] == "extra_forbidden":
-        return field, _describe_unknown_key(str(details["loc"][-1]), section)
-    if details["type"] == "value_error":
-        return field, str(details["ctx"]["error"])
-    message = details["msg"].replace("Input should be", "must be").replace("String should", "must")
-    return field, _MESSAGES.get(details["type"], message)
-
-
-def _keys_of(section: type[BaseModel]) -> dict[str, Any]:
-    """Return the keys of a section as they are written in a file, each with its annotation."""
-    return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
-
-
-def _sections_in(annotation: Any) -> list[type[BaseModel]]:
-    """Return the models that a value of this type may be."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [section for inner in get_args(annotation) for section in _sections_in(inner)]
-
-
-def _describe_unknown_key(key: str, section: type[BaseModel]) -> str:
-    keys = list(_keys_of(section))
-    near = difflib.get_close_matches(key.lower().replace("-", "_"), keys, n=1)
-    return f'unknown key; did you mean "{near[0]}"?' if near else f"unknown key; the keys are {', '.join(keys)}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -59,6 +59,9 @@ class Section(BaseModel):
         if not isinstance(values, Mapping):
             return values
         return {key: value for key, value in values.items() if value is not None or key not in section_keys(cls)}
+
+
+SectionT = TypeVar("SectionT", bound=Section)
 
 
 class TlsSettings(Section):
@@ -143,7 +146,7 @@ class RetentionLimits(Section):
 class RetentionStates(Section):
     """Other limits for conversations in one state, such as `timeout: {days: 30, turns: 100}`.
 
-    null: the limits above apply.
+    null: the limits above apply. If an agent has `states` of its own, those of all agents do not apply to it.
     """
 
     active: RetentionLimits | None = None
@@ -220,7 +223,7 @@ class SummariserSettings(Section):
     model: str | None = Field(None, min_length=1)
     """The name of the model at that address."""
     api_key: SecretStr | None = None
-    """The key of the API, if it needs one: `"${OPENAI_API_KEY}"`."""
+    """The key of the API, if it needs one: `"${OPENAI_API_KEY}"`. An agent with another `url` needs a key of its own."""
     timeout_s: Annotated[Seconds, Field(gt=0)] = 60
     """Seconds that one summary may take."""
 
@@ -370,7 +373,7 @@ class QuotaLimits(Section):
     bytes_per_day: CountOrZero = 0
     """Bytes within a day."""
     turns: CountOrZero | None = 0
-    """Turns of one agent that run at once. null means a quarter of `limits.concurrency`."""
+    """Turns of one agent that run at once. Where the default is null, it means a quarter of `limits.concurrency`."""
 
     def override(self, quota: Quota) -> Quota:
         """Return `quota` with the values that are given here."""
@@ -624,30 +627,40 @@ class Settings(Section):
 
     def conversation_of(self, agent: AgentSettings) -> ConversationSettings:
         """Return the rules of an agent's conversations: its own keys, and the common ones for the rest."""
-        own = agent.conversation
-        if own is None:
-            return self.conversation
-        return self.conversation.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
+        return _override(self.conversation, agent.conversation)
 
     def memory_of(self, agent: AgentSettings) -> MemorySettings:
-        """Return the memory settings of an agent: its own keys, and the common ones for the rest."""
-        own = agent.memory
-        if own is None:
-            return self.memory
-        return self.memory.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
+        """Return the memory settings of an agent: its own keys, and the common ones for the rest.
+
+        The common `api_key` is only for the common `url`.
+        """
+        memory = _override(self.memory, agent.memory)
+        if agent.memory is None or memory.summariser.url == self.memory.summariser.url:
+            return memory
+        key = agent.memory.summariser.api_key
+        return memory.model_copy(update={"summariser": memory.summariser.model_copy(update={"api_key": key})})
 
     def access_of(self, agent: AgentSettings) -> AccessSettings:
         """Return the access settings of an agent: its own keys, and the common ones for the rest."""
-        own = agent.access
-        if own is None:
-            return self.access
-        return self.access.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
+        return _override(self.access, agent.access)
 
     def quotas_of(self, agent: AgentSettings) -> Quotas:
         """Return the quotas of an agent: its own keys, the common ones for the rest, and the defaults for what is left."""
         groups = self.access_of(agent).groups
         quotas = self.quotas.override(_QUOTAS, groups)
         return quotas if agent.quotas is None else agent.quotas.override(quotas, groups)
+
+
+def _override(common: SectionT, own: SectionT | None) -> SectionT:
+    """Return `common` with the keys that `own` sets, in inner sections too. Mappings and `states` are replaced as a whole."""
+    if own is None:
+        return common
+    update: dict[str, Any] = {}
+    for key in own.model_fields_set:
+        before, value = getattr(common, key), getattr(own, key)
+        is_merged = isinstance(value, Section) and not isinstance(value, RetentionStates)
+        update[key] = _override(before, value) if is_merged else value
+    return common.model_copy(update=update)
 
 
 def section_keys(model: type[BaseModel]) -> dict[str, Any]:

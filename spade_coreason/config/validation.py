@@ -14,35 +14,12 @@ from pydantic_core import ErrorDetails
 from ..domain.avatar import read_avatar
 from ..domain.jid import bare_jid, jid_domain, local_part
 from .environment import KeyPath, format_key
+from .mistakes import MESSAGES
 from .settings import AccessSettings, AgentSettings, QuotaSettings, Settings, find_section, section_keys
 
 LOCAL_DOMAIN = "localhost"
 
-# Messages by pydantic's error types. `{given}` is the value, unless it is secret.
-MESSAGES = {
-    "missing": "is missing; every agent needs it",
-    "int_type": "must be a whole number{given}",
-    "int_parsing": "must be a whole number{given}",
-    "int_parsing_size": "must be a smaller number{given}",
-    "int_from_float": "must be a whole number{given}",
-    "float_type": "must be a number{given}",
-    "float_parsing": "must be a number{given}",
-    "finite_number": "must be a finite number{given}",
-    "bool_type": "must be true or false{given}",
-    "bool_parsing": "must be true or false{given}",
-    "greater_than": "must be more than {gt:g}{given}",
-    "greater_than_equal": "must be at least {ge}{given}",
-    "less_than_equal": "must be at most {le}{given}",
-    "string_type": "must be a text; quote it",
-    "string_too_short": "must not be empty",
-    "path_type": "must be the name of a file or directory{given}",
-    "tuple_type": "must be a list, like [one, two]{given}",
-    "invalid_key": "keys must be texts; quote the key",
-    "dict_type": "must contain keys with values, like {{key: value}}{given}",
-    "mapping_type": "must contain keys with values, like {{key: value}}{given}",
-    "model_type": "must contain keys with values, like {{key: value}}{given}",
-    "model_attributes_type": "must contain keys with values, like {{key: value}}{given}",
-}
+_MESSAGES = {**MESSAGES, "missing": "is missing; every agent needs it"}
 SECRET = re.compile(r"\b(password|options|url)\b")
 
 
@@ -68,8 +45,8 @@ def _describe(details: ErrorDetails, path: KeyPath, raw: Any) -> str:
             return str(context["error"])
         case "literal_error":
             return _unknown_choice(re.findall(r"'([^']*)'", context["expected"]), _value_at(raw, path), path)
-        case kind if kind in MESSAGES:
-            return MESSAGES[kind].format(**context, given=_format_given(_value_at(raw, path), path))
+        case kind if kind in _MESSAGES:
+            return _MESSAGES[kind].format(**context, given=_format_given(_value_at(raw, path), path))
         case _:
             return details["msg"][:1].lower() + details["msg"][1:]
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
+from ..config import describe_field_mistakes
 from ..exceptions import ConfigError
 
 
@@ -113,17 +114,16 @@ class Limits(StrictOptions):
 
 
 def parse_options(kind: type[OptionsT], options: OptionsT | Mapping[str, Any] | None, place: str) -> OptionsT:
-    """Return options as given, or read them from a mapping. ConfigError names the key."""
+    """Return options as given, or read them from a mapping. ConfigError names the key; further mistakes are its `others`."""
     if isinstance(options, kind):
         return options
     try:
         return kind.model_validate({} if options is None else options)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join([place, *map(str, first["loc"])])
-        known = ", ".join(kind.model_fields)
-        problem = f"unknown key; the keys are {known}" if first["type"] == "extra_forbidden" else first["msg"]
-        raise ConfigError(where, problem) from error
+        mistakes = describe_field_mistakes(error, kind)
+        raise ConfigError.combine(
+            ConfigError(f"{place}.{field}" if field else place, problem) for field, problem in mistakes.items()
+        ) from error
 
 
 def require_list(value: Any, place: str) -> list[Any]:

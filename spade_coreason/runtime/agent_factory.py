@@ -132,7 +132,8 @@ class _AgentSpec:
             return target(**arguments)
         except ConfigError as error:
             if not error.place or error.place.startswith("options"):
-                raise ConfigError(self.place_of(error.place or "agent"), error.problem) from error
+                mistakes = (error, *error.others)
+                raise ConfigError.combine(self.make_error(each.problem, each.place or "agent") for each in mistakes) from error
             raise
         except Exception as error:  # a constructor is code of the user
             raise self.make_error(

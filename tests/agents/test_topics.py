@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -331,8 +332,12 @@ async def test_a_person_is_told_what_the_broker_is_for() -> None:
         ({"subscribe": {"news": "*"}}, "options.subscribe: news: write a list"),
         ({"retention": {"hours": 1}}, "options.retention.hours: unknown key"),
         ({"retention": {"days": 0}}, "options.retention.days: must be a number above 0"),
+        ({"retention": {"days": math.nan}}, "options.retention.days: must be a number above 0"),
+        ({"retention": {"days": math.inf}}, "options.retention.days: must be a number above 0"),
+        ({"retention": {"items": 0.5}}, "options.retention.items: must be a whole number above 0"),
         ({"attempts": 0}, "options.attempts: must be a whole number"),
         ({"retry_s": "1"}, "options.retry_s: must be a number of seconds"),
+        ({"retry_s": math.nan}, "options.retry_s: must be a number of seconds"),
     ],
 )
 async def test_a_wrong_option_is_named(options: dict[str, Any], problem: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,15 @@ def test_variables_override_the_file(project: Path) -> None:
     assert settings.access.allow == ("a@example.org", "example.net")
     assert settings.agents[0].jid == "echo@localhost"
     assert settings.limits.queue == 2
+
+
+def test_a_variable_with_json_is_read_as_json(project: Path) -> None:
+    options = {"greet": "hi 😀", "limit": float("inf"), "small": 1e-07, "deep": [{"word": "ünï 🦉"}]}
+    agents = [{"jid": "echo@localhost", "agent": "agents.echo:EchoAgent", "password": "🔑", "options": options}]
+    [agent] = load_config(project, "", SPADE_COREASON_AGENTS=json.dumps(agents)).agents
+    assert agent.options == options
+    assert agent.password is not None
+    assert agent.password.get_secret_value() == "🔑"
 
 
 def test_variables_are_substituted_everywhere(project: Path) -> None:
@@ -61,3 +71,24 @@ def test_variables_are_substituted_everywhere(project: Path) -> None:
 )
 def test_a_mistake_in_the_environment_names_the_variable(project: Path, variable: str, value: str, line: str) -> None:
     assert config_error(project, "", **{f"SPADE_COREASON_{variable}": value}).startswith(line)
+
+
+@pytest.mark.parametrize("text", ["", agents_section(ECHO)])
+@pytest.mark.parametrize(
+    ("key", "whole"),
+    [("AGENTS__0__JID", "AGENTS"), ("AGENTS__0__PASSWORD", "AGENTS"), ("ACCESS__ALLOW__0", "ACCESS__ALLOW")],
+)
+def test_a_variable_for_an_item_of_a_list_is_an_error(project: Path, text: str, key: str, whole: str) -> None:
+    assert config_error(project, text, **{f"SPADE_COREASON_{key}": "x"}) == (
+        f"SPADE_COREASON_{key}: lists cannot be overridden by index; "
+        f"set SPADE_COREASON_{whole} as JSON, or use ${{VAR}} in the file"
+    )
+
+
+def test_a_group_may_have_a_number_as_its_name(project: Path) -> None:
+    settings = load_config(
+        project,
+        "access: {groups: {'7': [example.org]}}\nquotas: {person: {groups: {'7': {turns: 1}}}}",
+        SPADE_COREASON_QUOTAS__PERSON__GROUPS__7__TURNS="5",
+    )
+    assert settings.quotas.person.groups["7"].turns == 5

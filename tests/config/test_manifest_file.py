@@ -58,7 +58,7 @@ MISTAKES = {
     FULL + "config: {model_config: {model: m, temprature: 1}}": (
         'config.model_config.temprature: unknown key; did you mean "temperature"?'
     ),
-    FULL + "config: {memory: {limit: 0}}": "config.memory.limit: must be greater than 0",
+    FULL + "config: {memory: {limit: 0}}": "config.memory.limit: must be more than 0",
     FULL + "config: {memory: {strategy: summary}}": "config.memory: summary_prompt is required when strategy is SUMMARY",
     FULL + "dependencies: {tools: [{name: x, paramters: {}}]}": (
         'dependencies.tools[0].paramters: unknown key; did you mean "parameters"?'

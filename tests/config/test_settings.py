@@ -15,7 +15,15 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from spade_coreason.config.loader import load_settings
-from spade_coreason.config.settings import AgentSettings, RoomSettings, Settings, find_section, section_keys
+from spade_coreason.config.settings import (
+    AgentSettings,
+    RetentionLimits,
+    RetentionStates,
+    RoomSettings,
+    Settings,
+    find_section,
+    section_keys,
+)
 from spade_coreason.domain.quotas import Quota, Quotas, Role
 from tests.support.configurations import ECHO, agents_section, config_error, load_config
 
@@ -169,6 +177,28 @@ def test_an_agent_may_have_rules_of_its_own(project: Path) -> None:
     assert [settings.access_of(agent).allow for agent in settings.agents] == [("*",), ("example.org",)]
 
 
+def test_an_agent_may_override_single_keys_of_inner_sections(project: Path) -> None:
+    common = """
+conversation: {retention: {days: 90, turns: 1000, states: {error: {turns: 5}, timeout: {days: 1}}}}
+memory: {summariser: {url: "http://127.0.0.1:1/v1", model: small, api_key: secret, timeout_s: 9}}
+"""
+    own = (
+        ", conversation: {retention: {days: 30}}, memory: {summariser: {timeout_s: 5}}",
+        ", conversation: {retention: {states: {error: {turns: 7}}}}, memory: {summariser: {url: 'http://b/v1', model: big}}",
+    )
+    settings = load_config(
+        project, common + agents_section(ECHO + own[0], 'jid: other@localhost, agent: "agents.echo:EchoAgent"' + own[1])
+    )
+    first, second = (settings.conversation_of(agent).retention for agent in settings.agents)
+    assert first == settings.conversation.retention.model_copy(update={"days": 30})
+    assert (second.days, second.turns) == (90, 1000)
+    assert second.states == RetentionStates(error=RetentionLimits(turns=7))
+    near, far = (settings.memory_of(agent).summariser for agent in settings.agents)
+    assert near == settings.memory.summariser.model_copy(update={"timeout_s": 5})
+    assert (far.url, far.model, far.timeout_s) == ("http://b/v1", "big", 9)
+    assert far.api_key is None  # a key for one server never goes to another
+
+
 def test_paths_count_from_the_project_wherever_the_file_lies(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("etc") / "platform.yaml"
     elsewhere.write_text("storage: {url: 'sqlite+aiosqlite:///x.db?timeout=3', memory_dir: /var/memory}")
@@ -265,6 +295,14 @@ agents:
     assert two.user == replace(one.user, messages_per_day=7)
     assert two.groups[0].quota == replace(one.groups[0].quota, turns=1)
     assert two.room == replace(default.room, messages_per_minute=9)
+
+
+def test_a_quota_of_null_is_the_default(project: Path) -> None:
+    text = "quotas: {person: {user: {turns: null}, operator: {turns: null}}, domain: {turns: null}, total: {turns: null}}"
+    settings = load_config(project, f"{text}\n{agents_section(ECHO)}")
+    assert settings.quotas_of(settings.agents[0]) == Quotas()
+    pages = [(ROOT / "docs" / page).read_text("utf-8") for page in ("how-to/quotas.md", "reference/configuration.md")]
+    assert not any(re.search(r"turns: null|null means a quarter", page) for page in pages)
 
 
 def test_the_page_about_quotas_names_the_defaults() -> None:

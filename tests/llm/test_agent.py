@@ -38,6 +38,7 @@ from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.llm.model.client import ModelClient, parse_retry_after_s
 from spade_coreason.llm.options import Endpoint
 from spade_coreason.llm.prompts import render_request
+from spade_coreason.runtime.agent_factory import Injectables, load_agent
 from spade_coreason.testing import Policy
 from tests.support.chat_completions import (
     Answer,
@@ -612,6 +613,23 @@ async def test_the_log_contains_no_message_text_and_no_key(caplog: pytest.LogCap
         assert secret not in caplog.text
 
 
+def test_all_wrong_keys_of_an_option_are_named() -> None:
+    endpoint = {"url": "http://127.0.0.1:9/v1", "tries": 0, "timeout": 5, "stream": "maybe"}
+    with pytest.raises(ConfigError) as caught:
+        load_agent(
+            "spade_coreason.llm:LLMAgent",
+            place="agents[0]",
+            project=Path.cwd(),
+            injectables=Injectables(),
+            options={"model": "small", "endpoint": endpoint},
+        )
+    assert [str(error) for error in (caught.value, *caught.value.others)] == [
+        'agents[0].options.endpoint.timeout: unknown key; did you mean "timeout_s"?',
+        "agents[0].options.endpoint.tries: must be at least 1",
+        "agents[0].options.endpoint.stream: must be true or false",
+    ]
+
+
 class Clerk:
     """Has a method that somebody takes for a tool."""
 
@@ -625,11 +643,13 @@ class Clerk:
     [
         ({"model": None}, "no model is named"),
         ({"endpoint": {}}, "no server of a language model is named"),
-        ({"endpoint": {"uri": "x"}}, "options.endpoint.uri: unknown key; the keys are url"),
+        ({"endpoint": {"uri": "x"}}, 'options.endpoint.uri: unknown key; did you mean "url"'),
         ({"endpoint": {"url": "localhost:1"}}, "is not the address of an API"),
         ({"endpoint": {"url": "http://me:key@localhost/v1"}}, "is not the address of an API"),
         ({"endpoint": {"url": "http://localhost/v1", "api_key_file": "nowhere"}}, "nowhere cannot be read"),
-        ({"limits": {"rounds": 0}}, "options.limits.rounds"),
+        ({"limits": {"rounds": 0}}, "options.limits.rounds: must be at least 1$"),
+        ({"limits": 3}, "options.limits: must contain keys with values, like {key: value}$"),
+        ({"limits": {"colour": 3}}, "options.limits.colour: unknown key; the keys are context_tokens, "),
         ({"tools": ["json"]}, "names no function"),
         ({"tools": [lambda x: x]}, "needs an annotation"),
         ({"tools": [Clerk.whoami]}, "whoami is a method of a class; give a function, or a method of an object"),
@@ -644,6 +664,32 @@ def test_a_wrong_option_is_one_line(options: dict[str, Any], problem: str, monke
     given = {"model": "small", "endpoint": {"url": "http://127.0.0.1:9/v1"}, **options}
     with pytest.raises(ConfigError, match=problem):
         LLMAgent(helper_manifest(), **given)
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (
+            "def hours(:",
+            r"^options\.tools: own_tools cannot be imported: SyntaxError: .* \(own_tools\.py:1\); correct the module$",
+        ),
+        ("x = 1 / 0", r"^options\.tools: own_tools cannot be imported: ZeroDivisionError: .* \(own_tools\.py:1\); correct"),
+        (
+            "import nowhere",
+            r"^options\.tools: own_tools cannot be imported: ModuleNotFoundError: .*nowhere.* \(own_tools\.py:1\)",
+        ),
+        ("def opening_hours(): ...", r'^options\.tools: own_tools has no "opening_hour"; did you mean "opening_hours"\?$'),
+    ],
+)
+def test_a_tool_that_cannot_be_imported_is_named(
+    code: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_tools.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=problem):
+        LLMAgent(helper_manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, tools=["own_tools:opening_hour"])
+    sys.modules.pop("own_tools", None)
 
 
 @pytest.mark.parametrize(

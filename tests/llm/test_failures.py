@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from spade_coreason import ConfigError
+from spade_coreason import AgentDefinition, AgentTester, ConfigError
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm.agent import LLMAgent
-from spade_coreason.testing import Policy
+from spade_coreason.testing import FakeModel, Policy, tool_call
 from tests.llm.test_agent import helper_manifest, run_helper_agent
 from tests.support.chat_completions import (
     Answer,
@@ -26,6 +28,7 @@ from tests.support.chat_completions import (
     text_answer,
     tool_call_answer,
 )
+from tests.support.databases import SQLITE
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -441,3 +444,26 @@ async def test_lone_surrogates_cause_no_failure() -> None:
         assert (await t.ask("again")).text == "yes"
     assert message_contents(server.requests[1], "tool") == ['["caf?"]']
     assert message_contents(server.requests[0], "user") == ["caf?"]
+
+
+async def test_the_result_of_a_tool_that_cannot_be_stored_is_a_failure_of_the_memory(
+    tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    file = tmp_path / "platform.db"
+
+    def fill() -> str:
+        """Let the database refuse further results."""
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute("CREATE TRIGGER full BEFORE INSERT ON steps BEGIN SELECT RAISE(ABORT, 'the disk is full'); END")
+        return "full"
+
+    def make() -> LLMAgent:
+        return LLMAgent(AgentDefinition.simple("helper"), tools=[fill])
+
+    async with AgentTester(make, model=FakeModel([tool_call("fill")]), database=f"{SQLITE}{file}") as t:
+        t.send("go")
+        assert (await t.message()).text == "_Using fill…_"
+        text = (await t.message()).text
+    assert text is not None
+    assert text.startswith("I cannot read or write my memory")
+    expected_errors("the disk is full")

@@ -15,7 +15,7 @@ from ...concurrency import DeadlineExceededError, run_with_timeout
 from ...contracts import ResponseHandler, SessionHandle
 from ...domain.text import replace_lone_surrogates
 from ...domain.translation import translate
-from ...exceptions import CoReasonError
+from ...exceptions import CoReasonError, StoreError
 from ..budget import TurnUsage
 from ..guardrails.guard import TurnGuard
 from ..handlers import run_once, show_step
@@ -34,7 +34,7 @@ OnCall: TypeAlias = Callable[[str, bool], Awaitable[None]]
 
 
 class Toolbox:
-    """Tools by name. A call never raises: an error is its result. Each call is a durable step of the turn of `session`."""
+    """Tools by name. An error of a tool is its result. Each call is a durable step of the turn of `session`."""
 
     def __init__(self, tools: Sequence[Tool], limits: Limits, session: SessionHandle) -> None:
         self._tools = {tool.name: tool for tool in tools}
@@ -55,9 +55,17 @@ class Toolbox:
         return [tool.schema for tool in self._tools.values()]
 
     async def call_all(self, calls: Sequence[ToolCall], on_call: OnCall) -> list[dict[str, Any]]:
-        """Run calls at once, and return their results as messages, in the order of the calls. When cancelled, cancel all."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._call_and_report(call, number, on_call)) for number, call in enumerate(calls)]
+        """Run calls at once, and return their results as messages, in the order of the calls. When cancelled, cancel all.
+
+        StoreError if the result of a call cannot be stored.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._call_and_report(call, number, on_call)) for number, call in enumerate(calls)]
+        except BaseExceptionGroup as errors:  # the runner looks at the type of an error
+            raise next(
+                (error for error in errors.exceptions if isinstance(error, StoreError)), errors.exceptions[0]
+            ) from errors
         return [
             {"role": "tool", "tool_call_id": call.id, "content": task.result()} for call, task in zip(calls, tasks, strict=True)
         ]

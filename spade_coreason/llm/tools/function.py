@@ -7,12 +7,14 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
 from ...concurrency import DaemonThreads
+from ...config import describe_error, find_closest_name
 from ...contracts import AgentRequest, Session, SessionHandle
 from ...exceptions import ConfigError
 
@@ -161,10 +163,20 @@ def _strip_titles(schema: Any) -> Any:
 
 
 def import_function(path: str, place: str) -> Any:
-    """Import "module:function". ConfigError if it does not exist."""
-    module, _, name = path.partition(":")
+    """Import "module:function". ConfigError if it does not exist or its module cannot be imported."""
+    module_name, _, name = path.partition(":")
+    remedy = 'write it like "tools:opening_hours"'
+    if not module_name or module_name.startswith(".") or not name:
+        raise ConfigError(place, f'"{path}" names no function; {remedy}')
     try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        problem = f'"{path}" names no function ({error}); write it like "tools:opening_hours"'
+        module = import_module(module_name)
+    except (Exception, SystemExit) as error:  # the code of a module may raise anything
+        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+            raise ConfigError(place, f'"{path}" names no function ({error}); {remedy}') from error
+        problem = f"{module_name} cannot be imported: {describe_error(error, Path.cwd())}; correct the module"
         raise ConfigError(place, problem) from error
+    if not hasattr(module, name):
+        near = find_closest_name(name, (other for other in vars(module) if not other.startswith("_")))
+        hint = f'did you mean "{near}"?' if near else "correct the name after the colon"
+        raise ConfigError(place, f'{module_name} has no "{name}"; {hint}')
+    return getattr(module, name)

@@ -503,7 +503,7 @@ async def test_a_whole_answer_is_held_back_until_it_is_checked() -> None:
         (
             "output_guardrails",
             [{"keywords": ["a"]}, {"keyword": ["b"]}],
-            r"output_guardrails\[1\].keyword: unknown key; the keys are",
+            r'output_guardrails\[1\].keyword: unknown key; did you mean "keywords"\?$',
         ),
         ("output_guardrails", [{"keywords": []}], r"keywords: must be a list of texts that are not empty"),
         ("output_guardrails", [{"length": {}}], r"length: needs min, max or both"),
