@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from spade_coreason.cli.errors import EXIT_PIPE_CLOSED
 from spade_coreason.storage.lock import lock_directory
 from tests.cli.conftest import Invoke
 from tests.support.model_server import ModelServer
 from tests.support.program import COMMAND, clean_environment, run_in_background
+from tests.support.wait import TIMEOUT_S
 
 AGENT = "notes@localhost"
 
@@ -133,6 +136,18 @@ def test_one_file_that_cannot_be_read_stops_no_other(invoke: Invoke, docs: Path)
         Path("empty").mkdir(exist_ok=True)
         refused = invoke("knowledge", "add", AGENT, wrong)
         assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+
+
+def test_adding_ends_quietly_if_the_reader_of_its_output_is_gone(tmp_path: Path, docs: Path) -> None:
+    command = [*COMMAND, "knowledge", "add", AGENT, "docs", "--json"]
+    environment = clean_environment({"PYTHONUNBUFFERED": ""})  # the output is written at the end
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, stdout=pipe, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False
+        )
+    assert (done.returncode, done.stderr) == (EXIT_PIPE_CLOSED, b"")
 
 
 def test_another_model_is_noticed_and_reindexing_repairs_the_index(

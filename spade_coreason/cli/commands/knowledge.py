@@ -61,7 +61,7 @@ def add(
     person: str | None,
     conversation: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Add files to the knowledge of an agent: text, Markdown and PDF.
 
     PATHS are files or directories; a directory stands for all files below it. Works while the platform runs. Unchanged files
@@ -71,7 +71,7 @@ def add(
       spade-coreason knowledge add notes handbook.pdf docs/
       spade-coreason knowledge add notes contract.md --person alice@example.org
     """
-    raise SystemExit(run_async(_add(agent, paths, file, data, _owner_arguments(person, conversation), as_json)))
+    return run_async(_add(agent, paths, file, data, _owner_arguments(person, conversation), as_json))
 
 
 async def _add(
