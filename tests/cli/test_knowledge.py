@@ -117,6 +117,16 @@ def test_documents_of_a_person_are_listed_and_found_only_for_them(invoke: Invoke
     assert "No passage" in invoke("knowledge", "search", AGENT, "refunds", "--person", "alice@localhost").stdout
 
 
+def test_a_person_may_be_written_with_capitals_and_a_resource(invoke: Invoke, docs: Path) -> None:
+    assert invoke("knowledge", "add", AGENT, "docs/refunds.md", "--person", "Alice@Localhost/phone").exit_code == 0
+    for person in ("alice@localhost", "ALICE@localhost/desk"):
+        assert "refunds.md" in invoke("knowledge", "list", AGENT, "--person", person).stdout
+        assert "refunds.md" in invoke("knowledge", "search", AGENT, "refunds", "--person", person).stdout
+    refused = invoke("knowledge", "add", AGENT, "docs/refunds.md", "--person", "alice")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert refused.stderr.startswith("error: --person: ")
+
+
 def test_the_platforms_own_data_in_a_directory_are_no_documents(invoke: Invoke, docs: Path) -> None:
     Path("data/server").mkdir(parents=True)
     Path("data/server/notes.txt").write_text("who logged in")
