@@ -269,20 +269,11 @@ def _agent_descriptions(running: RunFile) -> dict[str, str]:
 def read_password(jid: str, password_file: Path | None) -> str:
     """Read a password from a file, from the environment, or from the person at the terminal."""
     if password_file is not None:
-        return read_password_file(password_file, "--password-file")
+        from ..config import read_secret_file
+
+        return read_secret_file(password_file, "--password-file")
     if password := os.environ.get(PASSWORD_VARIABLE):
         return password
     if sys.stdin.isatty():
         return str(click.prompt(f"Password of {jid}", hide_input=True, err=True))
     raise ConfigError(PASSWORD_VARIABLE, f"is not set; set it to the password of {jid}, or use --password-file")
-
-
-def read_password_file(file: Path, place: str) -> str:
-    """Read a password from a file that holds nothing else. Raise ConfigError otherwise."""
-    try:
-        password = file.read_text("utf-8").strip("\r\n")
-    except UnicodeDecodeError as error:
-        raise ConfigError(place, f"{file} is not UTF-8; save it as UTF-8") from error
-    if not password or "\n" in password:
-        raise ConfigError(place, f"{file} must contain the password on one line, and nothing else")
-    return password

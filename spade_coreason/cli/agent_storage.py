@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ..domain.jid import bare_jid
+from ..domain.jid import bare_jid, parse_jid
 from ..exceptions import ConfigError, DatabaseEmptyError
 from .account import data_option, describe_agents
 from .completion import complete_agents, read_local_accounts
@@ -36,6 +36,14 @@ def storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help="The agent: its JID, or its name alone.  [default: all agents, or the only one if the command takes one]",
     )
     return config_option("config/platform.yaml, if it exists")(data_option(agent(function)))
+
+
+def parse_person(person: str) -> str:
+    """Parse the value of `--person` into the bare JID under which the data of a person is stored. Raise ConfigError."""
+    try:
+        return bare_jid(parse_jid(person))
+    except ValueError as error:
+        raise ConfigError("--person", str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,11 +157,11 @@ class MarkdownWriter:
         return self._renderer
 
     def _finish_part(self) -> None:
-        if len(self._source) > self._drawn_characters:
-            self._draw()
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        if len(self._source) > self._drawn_characters:
+            self._draw()
+        self._timer = None
         if self._plain is not None:
             self._plain.flush()
         self._plain, self._source, self._drawn_characters, self._shown, self._open_fence = None, "", 0, [], ""

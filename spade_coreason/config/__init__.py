@@ -7,7 +7,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "environment": ["expand_references"],
-        "files": ["read_file"],
+        "files": ["read_file", "read_secret_file"],
         "importer": ["describe_error", "find_closest_name", "load_attribute", "suggest_agent_name"],
         "loader": ["load_server_settings", "load_settings"],
         "manifest_file": ["load_manifest"],

@@ -3,6 +3,7 @@ from .environment import (
 )
 from .files import (
     read_file as read_file,
+    read_secret_file as read_secret_file,
 )
 from .importer import (
     describe_error as describe_error,

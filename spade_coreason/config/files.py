@@ -1,4 +1,4 @@
-"""Settings files parsed as plain values: YAML or TOML, with line and column of a mistake."""
+"""Settings files parsed as plain values (YAML or TOML, with line and column of a mistake), and files with a password."""
 
 from __future__ import annotations
 
@@ -33,6 +33,19 @@ def read_file(path: Path, display_name: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(display_name, "must contain keys with values, like server: {mode: auto}")
     return values
+
+
+def read_secret_file(path: Path, place: str) -> str:
+    """Read a password from a file that contains nothing else. Raise ConfigError at `place` otherwise."""
+    try:
+        password = path.read_text("utf-8").strip("\r\n")
+    except OSError as error:
+        raise ConfigError(place, f"{path} cannot be read: {error.strerror}; correct the name or the permissions") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(place, f"{path} is not UTF-8; save it as UTF-8") from error
+    if not password or "\n" in password:
+        raise ConfigError(place, f"{path} must contain the password on one line, and nothing else")
+    return password
 
 
 def _parse_toml(text: str, display_name: str) -> Any:

@@ -11,7 +11,7 @@ from pydantic import SecretStr, ValidationError
 from ..domain.jid import jid_domain
 from ..exceptions import ConfigError
 from .environment import KeyPath as Key, expand_references, format_key, merge_overrides, read_overrides, variable_for
-from .files import read_file
+from .files import read_file, read_secret_file
 from .settings import AgentSettings, Origin, ServerSettings, Settings
 from .validation import describe_mistakes, find_problems, find_warnings
 
@@ -98,16 +98,7 @@ def _with_default_domain(server: ServerSettings, jid: str) -> ServerSettings:
 def _with_password(agent: AgentSettings, place: str) -> AgentSettings:
     if agent.password_file is None:
         return agent
-    try:
-        password = agent.password_file.read_text("utf-8").strip("\r\n")
-    except OSError as error:
-        problem = f"{agent.password_file} cannot be read: {error.strerror}"
-        raise ConfigError(f"{place}.password_file", f"{problem}; correct the name or the permissions") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{place}.password_file", f"{agent.password_file} is not UTF-8; save it as UTF-8") from error
-    if not password or "\n" in password:
-        problem = f"{agent.password_file} must contain the password on one line, and nothing else"
-        raise ConfigError(f"{place}.password_file", problem)
+    password = read_secret_file(agent.password_file, f"{place}.password_file")
     return agent.model_copy(update={"password": SecretStr(password)})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,10 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from ..exceptions import DataDirectoryInUseError, StoreError
+
+# A command that asks whether a platform runs shares the lock for a moment.
+_WAIT_S = 0.1
+_POLL_S = 0.005
 
 
 @contextmanager
@@ -59,7 +64,7 @@ def _acquire_lock(owned: Path, lock: Path, key: str) -> Iterator[None]:
 
 def _lock_descriptor(descriptor: int, owned: Path, key: str) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _flock_with_retries(descriptor)
     except BlockingIOError:
         raise DataDirectoryInUseError(owned, _read_holder_pid(descriptor), key) from None
     except OSError as error:
@@ -69,6 +74,19 @@ def _lock_descriptor(descriptor: int, owned: Path, key: str) -> None:
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     except OSError as error:
         raise _unusable_error(owned, key, error) from error
+
+
+def _flock_with_retries(descriptor: int) -> None:
+    """Take the lock. Raise BlockingIOError if another process holds it for longer than a look at it takes."""
+    deadline = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_POLL_S)
 
 
 def _unusable_error(owned: Path, key: str, error: OSError) -> StoreError:

@@ -96,6 +96,7 @@ def test_lists_are_tables_with_whole_lines(data_dir: Path, invoke: Invoke) -> No
         [AGENT, ALICE, f"{ALICE}_{AGENT}", "1"],
         [AGENT, ALICE, "holiday", "1"],
     ]
+    assert invoke("sessions", "list", "--person", "Alice@LOCALHOST/phone").stdout.splitlines() == lines
     assert len(invoke("memory", "list").stdout.splitlines()) == 4
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pty
 import re
 import sys
 import termios
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -180,6 +182,25 @@ def test_a_part_of_data_is_not_laid_out_and_steps_stand_between_parts() -> None:
         asyncio.run(write_parts())
     assert seen(terminal.written) == "one\n\n*two*\n```\na  b\n```\nUsing recall…\n\n  three\n\nfour\n"
     assert "\x1b[1mfour" in terminal.written
+
+
+def test_an_answer_that_has_ended_is_not_drawn_again() -> None:
+    terminal = PseudoTerminal(40, 10)
+
+    async def write_and_forget() -> bool:
+        writer = MarkdownWriter("  ", wraps=True)
+        await asyncio.sleep(0)  # it has loaded its renderer
+        writer.feed([AnswerPiece("", "one", True)])
+        writer.feed([AnswerPiece("", " two", True)])  # is drawn a moment later
+        writer.end()
+        ended = weakref.ref(writer)
+        del writer
+        gc.collect()
+        return ended() is None
+
+    with terminal.as_stdout():
+        assert asyncio.run(write_and_forget()), "a timer still holds the writer"
+    assert seen(terminal.written) == "one two\n"
 
 
 def test_an_enormous_answer_is_plain_text() -> None:

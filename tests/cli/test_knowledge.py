@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from spade_coreason.cli.errors import EXIT_PIPE_CLOSED
 from spade_coreason.storage.lock import lock_directory
 from tests.cli.conftest import Invoke
 from tests.support.model_server import ModelServer
 from tests.support.program import COMMAND, clean_environment, run_in_background
+from tests.support.wait import TIMEOUT_S
 
 AGENT = "notes@localhost"
 
@@ -114,6 +117,16 @@ def test_documents_of_a_person_are_listed_and_found_only_for_them(invoke: Invoke
     assert "No passage" in invoke("knowledge", "search", AGENT, "refunds", "--person", "alice@localhost").stdout
 
 
+def test_a_person_may_be_written_with_capitals_and_a_resource(invoke: Invoke, docs: Path) -> None:
+    assert invoke("knowledge", "add", AGENT, "docs/refunds.md", "--person", "Alice@Localhost/phone").exit_code == 0
+    for person in ("alice@localhost", "ALICE@localhost/desk"):
+        assert "refunds.md" in invoke("knowledge", "list", AGENT, "--person", person).stdout
+        assert "refunds.md" in invoke("knowledge", "search", AGENT, "refunds", "--person", person).stdout
+    refused = invoke("knowledge", "add", AGENT, "docs/refunds.md", "--person", "alice")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert refused.stderr.startswith("error: --person: ")
+
+
 def test_the_platforms_own_data_in_a_directory_are_no_documents(invoke: Invoke, docs: Path) -> None:
     Path("data/server").mkdir(parents=True)
     Path("data/server/notes.txt").write_text("who logged in")
@@ -133,6 +146,18 @@ def test_one_file_that_cannot_be_read_stops_no_other(invoke: Invoke, docs: Path)
         Path("empty").mkdir(exist_ok=True)
         refused = invoke("knowledge", "add", AGENT, wrong)
         assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+
+
+def test_adding_ends_quietly_if_the_reader_of_its_output_is_gone(tmp_path: Path, docs: Path) -> None:
+    command = [*COMMAND, "knowledge", "add", AGENT, "docs", "--json"]
+    environment = clean_environment({"PYTHONUNBUFFERED": ""})  # the output is written at the end
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, stdout=pipe, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False
+        )
+    assert (done.returncode, done.stderr) == (EXIT_PIPE_CLOSED, b"")
 
 
 def test_another_model_is_noticed_and_reindexing_repairs_the_index(

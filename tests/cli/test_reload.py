@@ -176,6 +176,22 @@ def test_an_agent_that_is_added_to_the_configuration_comes_online(project: Path,
     assert run_command("ask", "echo", "hello", cwd=project).stdout == "hello\n"
 
 
+@on_one_server
+@pytest.mark.parametrize("directory", ["config", "../settings"])
+def test_a_configuration_is_watched_from_another_directory(project: Path, directory: str) -> None:
+    root = project / "root"
+    root.mkdir()
+    (project / "version.py").rename(root / "version.py")
+    (project / "config").rename(root / directory)
+    file = root / directory / "platform.yaml"
+    options = [] if directory == "config" else ["-c", f"{directory}/platform.yaml"]
+    elsewhere = project / "a" / "b"
+    elsewhere.mkdir(parents=True)
+    with run_in_background("up", "--project", "../../root", "--reload", *options, cwd=elsewhere, until="^Ready") as up:
+        file.write_text(f"{file.read_text()}\n")
+        up.wait_for(r"^Reloaded: platform\.yaml\.$")
+
+
 def test_a_parent_that_is_killed_leaves_nothing_behind(project: Path, up: RunningCommand) -> None:
     pid = json.loads((project / "data" / "run.json").read_text())["pid"]
     assert pid != up.process.pid

@@ -148,6 +148,26 @@ def test_run_names_the_option_that_is_wrong(invoke: Invoke) -> None:
     assert_one_line(invoke("run", echo, "--host", "127.0.0.1"), 2, "SPADE_COREASON_PASSWORD", "is not set")
 
 
+def test_run_names_the_password_file_that_is_wrong(invoke: Invoke) -> None:
+    options = ("--host", "127.0.0.1", "--password-file", "secret")
+    for content, problem in ((b"\xff", "secret is not UTF-8"), (b"one\ntwo", "secret must contain the password on one line")):
+        Path("secret").write_bytes(content)
+        assert_one_line(invoke("run", "spade_coreason.agents.echo:EchoAgent", *options), 2, f"--password-file: {problem}")
+
+
+@pytest.mark.parametrize("option", ["--register", "--ca-file=ca.pem", "--no-verify"])
+def test_run_refuses_options_of_an_existing_server_for_a_local_one(invoke: Invoke, option: str) -> None:
+    echo = "spade_coreason.agents.echo:EchoAgent"
+    Path("ca.pem").touch()
+    problem = f"error: {option.partition('=')[0]}: needs --host or --domain; "
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # a local server does not start, if the option is not refused
+        port = str(taken.getsockname()[1])
+        assert_one_line(invoke("run", echo, "--port", port, option), 2, problem)
+        assert_one_line(invoke("run", echo, "--port", port, "--jid", "echo@localhost", option), 2, problem)
+    external = invoke("run", echo, "--jid", "echo@example.org", option)
+    assert_one_line(external, 2, "SPADE_COREASON_PASSWORD", "is not set")
+
+
 def test_run_names_the_one_of_several_agents_that_is_wrong(invoke: Invoke) -> None:
     echo, notes = "spade_coreason.agents.echo:EchoAgent", "spade_coreason.agents.notes:NotesAgent"
     assert_one_line(invoke("run", echo, "no_such_module:X"), 2, "error: no_such_module:X: ", "no_such_module")

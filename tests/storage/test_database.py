@@ -482,6 +482,23 @@ async def test_one_process_owns_a_data_directory(tmp_path: Path) -> None:
         pass
 
 
+async def test_a_look_at_the_lock_keeps_no_process_from_taking_it(tmp_path: Path) -> None:
+    look = "import sys; from pathlib import Path; from spade_coreason.config import is_platform_running\n"
+    look += "print('looking', flush=True)\nwhile True: is_platform_running(Path(sys.argv[1]))"
+    with lock_directory(tmp_path):
+        pass
+    child = _start(look, str(tmp_path))
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"looking\n"
+        for _ in range(100):
+            with lock_directory(tmp_path):
+                pass
+    finally:
+        child.kill()
+        child.communicate()
+
+
 async def test_a_reader_waits_for_no_writer_and_changes_nothing(tmp_path: Path) -> None:
     database = await open_database(sqlite_url(tmp_path), "off")
     await store_one_turn(

@@ -12,7 +12,7 @@ import click
 
 from ...exceptions import ConfigError, KnowledgeError
 from ..account import data_option
-from ..agent_storage import confirm, open_storage
+from ..agent_storage import confirm, open_storage, parse_person
 from ..completion import complete_agents
 from ..console import encode_json, format_time, one_line, print_table, progress_bar, strip_control_characters
 from ..context import CLIGroup, run_async
@@ -61,7 +61,7 @@ def add(
     person: str | None,
     conversation: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Add files to the knowledge of an agent: text, Markdown and PDF.
 
     PATHS are files or directories; a directory stands for all files below it. Works while the platform runs. Unchanged files
@@ -71,7 +71,7 @@ def add(
       spade-coreason knowledge add notes handbook.pdf docs/
       spade-coreason knowledge add notes contract.md --person alice@example.org
     """
-    raise SystemExit(run_async(_add(agent, paths, file, data, _owner_arguments(person, conversation), as_json)))
+    return run_async(_add(agent, paths, file, data, _owner_arguments(person, conversation), as_json))
 
 
 async def _add(
@@ -176,8 +176,7 @@ def search(
       spade-coreason knowledge search notes "How long can I return it?"
       spade-coreason knowledge search notes refund --threshold 0.5
     """
-    owner = {**({"person": person} if person else {}), **({"conversation": conversation} if conversation else {})}
-    run_async(_search(agent, query, limit, threshold, file, data, owner, as_json))
+    run_async(_search(agent, query, limit, threshold, file, data, _reader_arguments(person, conversation), as_json))
 
 
 async def _search(
@@ -302,7 +301,14 @@ async def _reindex(agent: str, file: Path | None, data: Path | None, as_json: bo
 def _owner_arguments(person: str | None, conversation: str | None) -> dict[str, str]:
     if person and conversation:
         raise ConfigError("--conversation", "a document belongs to a person or to a conversation; leave one of them out")
-    return {**({"person": person} if person else {}), **({"conversation": conversation} if conversation else {})}
+    return _reader_arguments(person, conversation)
+
+
+def _reader_arguments(person: str | None, conversation: str | None) -> dict[str, str]:
+    return {
+        **({"person": parse_person(person)} if person else {}),
+        **({"conversation": conversation} if conversation else {}),
+    }
 
 
 @asynccontextmanager

@@ -119,6 +119,8 @@ def _build_settings(
             )
             raise ConfigError(specs[number], problem)
     is_external = bool(host or domain) or ("@" in addresses[0] and _domain_of(addresses[0]) != "localhost")
+    if not is_external:
+        _refuse_server_options(values)
     agents: list[dict[str, Any]] = [{"jid": address, "agent": spec} for address, spec in zip(addresses, specs, strict=True)]
     agents[0]["options"] = dict(map(_parse_option, pairs))
     if values["manifest"] is not None:
@@ -139,6 +141,13 @@ def _build_settings(
     else:
         server["mode"] = os.environ.get("SPADE_COREASON_SERVER__MODE") or "auto"
     return build_settings({"server": server, "agents": agents}, _option_by_key(specs), data)
+
+
+def _refuse_server_options(values: dict[str, Any]) -> None:
+    """Raise ConfigError if there is an option that only an existing server could obey."""
+    for option in ("--register", "--ca-file", "--no-verify"):
+        if values[option[2:].replace("-", "_")]:
+            raise ConfigError(option, "needs --host or --domain; a local server is started without them")
 
 
 def _domain_of(address: str) -> str:

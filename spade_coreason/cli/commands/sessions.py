@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...exceptions import ConfigError
-from ..agent_storage import ALL_AGENTS, AgentStorage, confirm, open_storage, storage_options
+from ..agent_storage import ALL_AGENTS, AgentStorage, confirm, open_storage, parse_person, storage_options
 from ..completion import complete_conversations
 from ..console import encode_json, format_time, one_line, paint, print_table, strip_control_characters
 from ..context import CLIGroup, run_async
@@ -52,12 +52,13 @@ def list_(file: Path | None, data: Path | None, agent: str | None, person: str |
 
 
 async def _list(file: Path | None, data: Path | None, agent: str | None, person: str | None, limit: int, as_json: bool) -> None:
+    owner = parse_person(person) if person else None
     async with open_storage(file, data, agent) as storage:
         found = []
         for jid in storage.agents:
             repository = storage.repository(jid)
             found += (
-                [(jid, record) for record in await repository.list_conversations(owner=person, limit=limit)]
+                [(jid, record) for record in await repository.list_conversations(owner=owner, limit=limit)]
                 if repository
                 else []
             )
@@ -209,7 +210,7 @@ async def _clear(
 ) -> None:
     from ...memory import ErasureReport, erase_conversation, erase_everyone, erase_person
 
-    owner = _parse_person(person) if person else None
+    owner = parse_person(person) if person else None
     async with open_storage(file, data, agent, is_exclusive=True) as storage:
         if conversation is not None:
             jid, record = await _find_conversation(storage, conversation)
@@ -229,15 +230,6 @@ async def _clear(
                 _print_erasure(jid, await erase_person(repository, storage.memory(jid), owner))
             else:
                 _print_erasure(jid, await erase_everyone(repository, storage.memory(jid)))
-
-
-def _parse_person(person: str) -> str:
-    from ...domain.jid import bare_jid, parse_jid
-
-    try:
-        return bare_jid(parse_jid(person))
-    except ValueError as error:
-        raise ConfigError("--person", str(error)) from error
 
 
 def _print_erasure(agent: str, erasure: ErasureReport) -> None:

@@ -47,7 +47,10 @@ def command(file: Path | None, is_reloading: bool, is_strict: bool) -> None:
         settings,
         _print_ready,
         is_reloading=is_reloading,
-        files=[file or PLATFORM_FILE, *(agent.manifest for agent in settings.agents if agent.manifest is not None)],
+        files=[
+            settings.project / (file or PLATFORM_FILE),
+            *(agent.manifest for agent in settings.agents if agent.manifest is not None),
+        ],
         is_strict=is_strict,
     )
 
