@@ -159,16 +159,19 @@ def _find_places(start: TracebackType | None) -> Iterable[CodePlace]:
 def _limit_places(places: Sequence[CodePlace]) -> tuple[tuple[CodePlace, ...], int]:
     """Leave out the places before the user's own code, and some in the middle. Return the rest and the number of the latter."""
     if not any(place.is_own for place in places):  # the code of the agent may be an installed package itself
-        places = [place._replace(is_own=is_of_package(place.file)) for place in places]
+        places = [place._replace(is_own=bool(find_package(place.file))) for place in places]
     first_own = next((index for index, place in enumerate(places) if place.is_own), max(0, len(places) - _MAX_LAST_PLACES))
     kept = tuple(places[first_own:])
     omitted = max(0, len(kept) - _MAX_FIRST_PLACES - _MAX_LAST_PLACES)
     return (kept[:_MAX_FIRST_PLACES] + kept[-_MAX_LAST_PLACES:], omitted) if omitted else (kept, 0)
 
 
-def is_of_package(file: str) -> bool:
-    """Return True for a file of an installed package other than this one."""
-    return file.startswith(_PACKAGE_PREFIXES) and not file.startswith(_PLATFORM_PREFIXES)
+def find_package(file: str) -> str:
+    """Return the top-level name of the installed package of a file; empty for a file of this package or of none."""
+    prefix = next((prefix for prefix in _PACKAGE_PREFIXES if file.startswith(prefix)), None)
+    if prefix is None or file.startswith(_PLATFORM_PREFIXES):
+        return ""
+    return file.removeprefix(prefix).partition(os.sep)[0].removesuffix(".py")
 
 
 def _name_type(kind: type[BaseException]) -> str:
