@@ -159,16 +159,19 @@ def _find_frames(start: TracebackType | None) -> Iterable[StackFrame]:
 def _limit_frames(frames: Sequence[StackFrame]) -> tuple[tuple[StackFrame, ...], int]:
     """Leave out the frames before the user's own code, and some in the middle. Return the rest and the number of the latter."""
     if not any(frame.is_own for frame in frames):  # the code of the agent may be an installed package itself
-        frames = [frame._replace(is_own=is_of_package(frame.file)) for frame in frames]
+        frames = [frame._replace(is_own=bool(find_package(frame.file))) for frame in frames]
     first_own = next((index for index, frame in enumerate(frames) if frame.is_own), max(0, len(frames) - _MAX_LAST_FRAMES))
     kept = tuple(frames[first_own:])
     omitted = max(0, len(kept) - _MAX_FIRST_FRAMES - _MAX_LAST_FRAMES)
     return (kept[:_MAX_FIRST_FRAMES] + kept[-_MAX_LAST_FRAMES:], omitted) if omitted else (kept, 0)
 
 
-def is_of_package(file: str) -> bool:
-    """Return True for a file of an installed package other than this one."""
-    return file.startswith(_PACKAGE_PREFIXES) and not file.startswith(_PLATFORM_PREFIXES)
+def find_package(file: str) -> str:
+    """Return the top-level name of the installed package of a file; empty for a file of this package or of none."""
+    prefix = next((prefix for prefix in _PACKAGE_PREFIXES if file.startswith(prefix)), None)
+    if prefix is None or file.startswith(_PLATFORM_PREFIXES):
+        return ""
+    return file.removeprefix(prefix).partition(os.sep)[0].removesuffix(".py")
 
 
 def _name_type(kind: type[BaseException]) -> str:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 
-from .error_chain import is_of_package
+from .error_chain import find_package
 
 _PACKAGE = logging.getLogger("spade_coreason")
+_own_packages: set[str] = set()
+
+
+def except_package(module: str) -> None:
+    """Except the top-level package of a module from the rule: an agent or an interceptor is no library."""
+    _own_packages.add(module.partition(".")[0])
 
 
 def is_worth_showing(record: logging.LogRecord) -> bool:
@@ -21,4 +27,5 @@ def is_worth_showing(record: logging.LogRecord) -> bool:
 
 
 def _is_of_library(record: logging.LogRecord) -> bool:
-    return is_of_package(record.pathname) or record.name.partition(".")[0] in sys.stdlib_module_names
+    logger, package = record.name.partition(".")[0], find_package(record.pathname)
+    return not {logger, package} & _own_packages and (bool(package) or logger in sys.stdlib_module_names)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..config import describe_error, find_closest_name, load_attribute, load_manifest, suggest_agent_name
 from ..contracts import Agent, AgentDefinition
+from ..domain.library_logs import except_package
 from ..exceptions import ConfigError
 from .function_agent import FunctionAgent
 
@@ -110,6 +111,7 @@ class _AgentSpec:
         name, colon, path = self.spec.partition(":")
         if not (name and colon and path):
             raise self.make_error(f'"{self.spec}" does not name an agent; {suggest_agent_name(self.spec, self.project)}')
+        except_package(name)
         return load_attribute(self.spec, self.project, self.place_of("agent"))
 
     # Construction

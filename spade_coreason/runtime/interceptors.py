@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from ..config import describe_error, load_attribute
 from ..contracts import Agent, AgentRequest, Interceptor, Next, Response, Session
+from ..domain.library_logs import except_package
 from ..exceptions import ConfigError
 
 InterceptorSource: TypeAlias = Interceptor | Callable[..., Interceptor]
@@ -20,6 +21,8 @@ def load_interceptors(specs: Sequence[str], project: Path, place: str, agent_jid
 
     ConfigError if one is not found or cannot be made. `place` names the list in the configuration, for error messages.
     """
+    for spec in specs:
+        except_package(spec.partition(":")[0])
     return [
         make_interceptor(load_attribute(spec, project, f"{place}[{number}]"), f"{place}[{number}]", agent_jid, project)
         for number, spec in enumerate(specs)

@@ -16,7 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+import yaml
 
 from spade_coreason import PeerError
 from spade_coreason.cli.checks import slixmpp_problem
@@ -24,7 +26,10 @@ from spade_coreason.cli.commands.run import default_agent_name
 from spade_coreason.cli.console import format_milliseconds, format_timedelta, paint, status_line, verdict_sign, write
 from spade_coreason.cli.errors import format_error
 from spade_coreason.cli.logging import OneLineFormatter, TracebackFormatter, _StandardErrorHandler, configure_logging
-from spade_coreason.exceptions import PeerFailedError, PeerUnavailableError, StoreError
+from spade_coreason.domain.library_logs import is_worth_showing
+from spade_coreason.exceptions import ConfigError, PeerFailedError, PeerUnavailableError, StoreError
+from spade_coreason.runtime.agent_factory import find_agent
+from spade_coreason.runtime.interceptors import load_interceptors
 from spade_coreason.runtime.isolation.errors import dump_error, load_error
 
 
@@ -156,6 +161,19 @@ def test_the_log_of_an_agent_is_shown_and_that_of_libraries_one_level_later(
     said = capsys.readouterr().err.splitlines()
     own = {"info": "info: it rains", "warning": "warning: a storm"}
     assert said == [own[name] for name in shown] + (["warning: major"] if verbosity else [])
+
+
+def test_the_log_of_an_installed_agent_or_interceptor_is_not_that_of_a_library(tmp_path: Path) -> None:
+    def is_shown(package: Any) -> bool:
+        return is_worth_showing(logging.LogRecord("own", logging.ERROR, package.__file__, 1, "no rain gauge", (), None))
+
+    assert not is_shown(yaml)
+    find_agent("yaml.loader:Loader", place="agents[0]", project=tmp_path)
+    assert is_shown(yaml)
+    assert not is_shown(click)
+    with pytest.raises(ConfigError, match="Tuple needs types"):
+        load_interceptors(["click:Tuple"], tmp_path, "interceptors", "a@localhost")
+    assert is_shown(click)
 
 
 @pytest.mark.parametrize("is_journal", [False, True])
