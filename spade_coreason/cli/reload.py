@@ -158,11 +158,11 @@ async def supervise(settings: Settings, files: Iterable[Path] = ()) -> None:
                 warn(notice)
         stack.callback((settings.data_dir / "run.json").unlink, missing_ok=True)
         reloader = _Reloader(server, stop)
-        stack.push_async_callback(reloader.stop)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, reloader.on_signal)
             stack.callback(loop.remove_signal_handler, number)
+        stack.push_async_callback(reloader.stop)  # below the handlers: a second signal reaches the children
         watching = loop.create_task(reloader.watch_server())
         stack.callback(watching.cancel)
         changes: asyncio.Queue[list[str]] = asyncio.Queue()
@@ -218,24 +218,24 @@ class _Reloader:
     async def replace(self, changed: Sequence[str]) -> None:
         """Start a child, and let it take over if it can. `changed` are the names of the changed files, for people."""
         self._next = child = await _ReloadChild.start(self._server, is_first=self._serving is None)
-        try:
-            is_ready = await child.wait_until_ready()
-        finally:
-            self._next = None
+        is_ready = await child.wait_until_ready()
+        if is_ready and self._serving is not None and not self._stop.is_set():
+            await self._serving.stop()
         if not is_ready or self._stop.is_set():
             await child.stop()
-            if self._stop.is_set():
-                return
-            if self._serving is None or self._serving.has_ended:
-                _tell("Nothing runs. The next change is tried.")
-            else:
-                _tell("The code of before the change goes on.")
+            self._next = None
+            if not self._stop.is_set():
+                self._tell_what_runs()
             return
-        if self._serving is not None:
-            await self._serving.stop()
-        self._serving = child
+        self._serving, self._next = child, None
         child.let_start(_name_files(changed))
         self._reports = asyncio.create_task(self._report_end(child))
+
+    def _tell_what_runs(self) -> None:
+        if self._serving is None or self._serving.has_ended:
+            _tell("Nothing runs. The next change is tried.")
+        else:
+            _tell("The code of before the change goes on.")
 
     async def _report_end(self, child: _ReloadChild) -> None:
         """Tell that a platform has ended by itself, for example because a login is refused."""

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from spade_coreason.domain.installation import install_hint
-from tests.support.processes import is_running
+from spade_coreason.storage.lock import lock_directory
+from tests.support.processes import find_state, is_running
 from tests.support.program import RunningCommand, run_command, run_in_background
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.requirements import require
@@ -36,6 +37,7 @@ async def version(request, session, response):
 VERSION = 1
 Path(f"imported-{VERSION}").touch()
 """
+AGENT_WITH_PROCESS = f"import os\n{AGENT}Path(f'process-{{VERSION}}').symlink_to(str(os.getpid()))\n"
 EMBEDDED_WARNING = "warning: embedded server"
 MAX_RATIO = 3
 """From save to the first answer of the new code, as a multiple of a cold start."""
@@ -87,11 +89,15 @@ def next_problem(up: RunningCommand) -> str:
     return line
 
 
-def wait_for_file(file: Path) -> None:
+def wait_until(condition: Callable[[], bool], problem: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
-    while not file.exists():
-        assert time.monotonic() < deadline, f"{file} does not come"
+    while not condition():
+        assert time.monotonic() < deadline, problem
         time.sleep(0.01)
+
+
+def wait_for_file(file: Path) -> None:
+    wait_until(file.exists, f"{file} does not come")
 
 
 def test_a_change_is_answered_by_the_new_code_and_an_open_chat_goes_on(project: Path, up: RunningCommand) -> None:
@@ -196,12 +202,50 @@ def test_a_parent_that_is_killed_leaves_nothing_behind(project: Path, up: Runnin
     pid = json.loads((project / "data" / "run.json").read_text())["pid"]
     assert pid != up.process.pid
     up.process.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + TIMEOUT_S
-    while is_running(pid):
-        assert time.monotonic() < deadline, "the platform goes on"
-        time.sleep(0.02)
+    wait_until(lambda: not is_running(pid), "the platform goes on")
     with run_in_background("up", cwd=project, until="^Ready"):  # the server has ended, and the data are free
         assert ask(project, "hello") == "1: hello\n"
+
+
+def is_running_after(up: RunningCommand, number: signal.Signals, pid: int) -> bool:
+    """Send a signal to the parent, and return True while its child runs."""
+    up.process.send_signal(number)
+    return is_running(pid)
+
+
+@on_one_server
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_stops_at_once(project: Path, number: signal.Signals) -> None:
+    with run_in_background("up", "--reload", cwd=project, until="^Ready") as up:
+        pid = json.loads((project / "data" / "run.json").read_text())["pid"]
+        assert run_command("ask", "version", "wait", "--timeout", "0.5", cwd=project).returncode == 3  # its turn goes on
+        wait_for_file(project / "waiting")
+        up.process.send_signal(number)
+        up.wait_for("^Stopping")
+        wait_until(lambda: not is_running_after(up, number, pid), "the child goes on")
+        up.wait_for("^Stopped\\.$")
+        assert up.process.wait(TIMEOUT_S) == 0
+        with lock_directory(project / "data"):
+            pass
+
+
+@on_one_server
+def test_after_a_signal_no_new_code_starts(project: Path) -> None:
+    (project / "version.py").write_text(AGENT_WITH_PROCESS)
+    with run_in_background("up", "--reload", cwd=project, until="^Ready") as up, ThreadPoolExecutor() as threads:
+        asked = threads.submit(ask, project, "wait")
+        wait_for_file(project / "waiting")
+        (project / "version.py").write_text(AGENT_WITH_PROCESS.replace("VERSION = 1", "VERSION = 2"))
+        wait_until((project / "process-2").is_symlink, "the new process does not come")
+        pid = int(os.readlink(project / "process-2"))
+        wait_until(lambda: find_state(pid) == "S", "the new process does not wait for the old one")
+        up.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not is_running(pid), "the new process goes on")
+        (project / "go").touch()
+        assert asked.result() == "1: wait\n"
+        up.wait_for("^Stopped\\.$")
+        assert "Reloaded" not in up.output
+        assert up.process.wait(TIMEOUT_S) == 0
 
 
 @on_one_server
