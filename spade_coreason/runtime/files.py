@@ -36,7 +36,7 @@ DEFAULT_MEDIA_TYPE = "application/octet-stream"
 _MAX_LINKS = 1000
 _MAX_REDIRECTS = 5
 _REDIRECT_STATUSES = {301, 302, 303, 307, 308}
-_MEDIA_TYPE = re.compile(r"[!-~]+/[!-~][ -~]*")  # it goes into XML and into a header
+_MEDIA_TYPE = re.compile(r"[!-.0-~]+/[!-~][ -~]*")  # it goes into XML and into a header
 _CHUNK_BYTES = 65_536
 
 

@@ -512,6 +512,15 @@ async def test_an_upload_with_an_invalid_name_or_type_is_not_sent(name: str, typ
         await Files(put).upload(name, b"1", type)
 
 
+@pytest.mark.timeout(20)  # the pattern was quadratic: this type took minutes
+async def test_a_long_invalid_type_of_an_upload_is_refused_without_delay() -> None:
+    async def put(*_: object) -> str:
+        raise AssertionError("it was sent")
+
+    with pytest.raises(UploadError):
+        await Files(put).upload("a", b"1", "/" * 100_000 + "\n")
+
+
 async def test_the_path_of_an_upload_is_removed_from_its_name() -> None:
     async def put(name: str, *_: object) -> str:
         return name
