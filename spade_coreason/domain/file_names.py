@@ -24,7 +24,7 @@ def file_name_of(url: str) -> str | None:
 
 
 def safe_file_name(text: str) -> str | None:
-    """Return `text` as a file name that is valid on every system; None if no characters are left.
+    """Return `text` as a file name with the characters that every system allows; None if no characters are left.
 
     Agents store files under this name, so it must never lead out of a directory. A name that is too long keeps its suffix.
     """
