@@ -149,7 +149,10 @@ async def supervise(settings: Settings, files: Iterable[Path] = ()) -> None:
     _require_watchfiles()
     ignored = settings.data_dir.resolve()
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            stack.callback(loop.remove_signal_handler, number)  # last: no further signal cuts the end off
         lock_data(settings, stack)
         server = None
         if settings.server.mode != "external":
@@ -158,11 +161,9 @@ async def supervise(settings: Settings, files: Iterable[Path] = ()) -> None:
                 warn(notice)
         stack.callback((settings.data_dir / "run.json").unlink, missing_ok=True)
         reloader = _Reloader(server, stop)
-        loop = asyncio.get_running_loop()
+        stack.push_async_callback(reloader.stop)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, reloader.on_signal)
-            stack.callback(loop.remove_signal_handler, number)
-        stack.push_async_callback(reloader.stop)  # below the handlers: a second signal reaches the children
         watching = loop.create_task(reloader.watch_server())
         stack.callback(watching.cancel)
         changes: asyncio.Queue[list[str]] = asyncio.Queue()

@@ -207,10 +207,15 @@ def test_a_parent_that_is_killed_leaves_nothing_behind(project: Path, up: Runnin
         assert ask(project, "hello") == "1: hello\n"
 
 
-def is_running_after(up: RunningCommand, number: signal.Signals, pid: int) -> bool:
-    """Send a signal to the parent, and return True while its child runs."""
-    up.process.send_signal(number)
-    return is_running(pid)
+def signal_until_ended(up: RunningCommand, number: signal.Signals, pid: int) -> None:
+    """Send a signal to the parent until its child has ended. The child may get one before it has begun to stop."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while is_running(pid):
+        assert time.monotonic() < deadline, "the child goes on"
+        up.process.send_signal(number)
+        sent_at = time.monotonic()
+        while is_running(pid) and time.monotonic() < sent_at + 0.5:
+            time.sleep(0.01)
 
 
 @on_one_server
@@ -222,7 +227,7 @@ def test_a_second_signal_stops_at_once(project: Path, number: signal.Signals) ->
         wait_for_file(project / "waiting")
         up.process.send_signal(number)
         up.wait_for("^Stopping")
-        wait_until(lambda: not is_running_after(up, number, pid), "the child goes on")
+        signal_until_ended(up, number, pid)
         up.wait_for("^Stopped\\.$")
         assert up.process.wait(TIMEOUT_S) == 0
         with lock_directory(project / "data"):
