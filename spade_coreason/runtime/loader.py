@@ -14,7 +14,7 @@ from ..exceptions import StoreError
 from ..memory import ActiveConversation, ActivePerson, Variables
 from ..storage import SHARED_SCOPE, StoredConversation
 from .languages import PersonLanguages
-from .mailbox import Mailbox
+from .mailboxes import Mailbox
 from .turn_services import TurnServices
 
 

@@ -42,8 +42,7 @@ from .incidents import IncidentRecorder
 from .languages import PersonLanguages
 from .loader import ConversationLoader
 from .long_answers import LongAnswers
-from .mailbox import Mailbox, QueuedRequest
-from .mailboxes import LARGE_CHARACTERS, Mailboxes
+from .mailboxes import LARGE_CHARACTERS, Mailbox, Mailboxes, QueuedRequest
 from .metrics import Metrics
 from .outbox import Outbox
 from .output import ReplyTimers, TurnOutput, dump_reply

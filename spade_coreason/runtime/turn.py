@@ -31,7 +31,7 @@ from ..memory import (
     sum_usage,
 )
 from ..storage import NO_COMPACTION, SPARE_SLOT, Commit, TurnRecord, Variable
-from .mailbox import Mailbox, QueuedRequest
+from .mailboxes import Mailbox, QueuedRequest
 from .output import TurnOutput
 from .peers import CURRENT_REQUEST
 from .response import TurnResponse

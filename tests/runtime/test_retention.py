@@ -201,5 +201,5 @@ def test_the_rules_come_from_the_configuration(tmp_path: Path) -> None:
     assert common.for_state(ConversationState.COMPLETED) == Keep(timedelta(days=365))
     assert common.for_state(ConversationState.TIMEOUT) == Keep(timedelta(hours=12), 9)
     assert common.for_state(ConversationState.ACTIVE) == Keep()
-    assert own == Retention(Keep(turns=5))
+    assert own == replace(common, default=Keep(timedelta(days=365), 5))
     assert Policy().retention.is_unlimited

@@ -18,7 +18,7 @@ from ...memory import ActiveConversation, ErasureReport, erase_conversation, era
 from ...storage import Commit
 from ..admission import Admission
 from ..loader import ConversationLoader
-from ..mailbox import Mailbox, MailboxTask, QueuedRequest
+from ..mailboxes import Mailbox, MailboxTask, QueuedRequest
 from ..output import TurnOutput, dump_reply
 from ..transport import OutboundMessage, SendMessages
 from ..turn import Turn
