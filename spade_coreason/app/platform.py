@@ -248,7 +248,8 @@ class Platform:
     async def _open_server(self) -> None:
         server = self.settings.server
         if server.mode == "external":
-            self.endpoint = ServerEndpoint(server.host, server.port, server.tls.verify, server.tls.ca_file)
+            tls = server.tls
+            self.endpoint = ServerEndpoint(server.host, server.port, tls.verify, tls.ca_file, requires_tls=tls.required)
             self.server_description = f"external, {self.endpoint.address(server.domain)}"
             return
         if self._supervision is not None and self._supervision.server is not None:
@@ -263,7 +264,7 @@ class Platform:
             )
         # About one in fifty connections to the embedded server hangs while it is opened.
         timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
-        self.endpoint = ServerEndpoint(local.host, local.port, local.verify, local.ca_file, timeout_s, attempts)
+        self.endpoint = ServerEndpoint(local.host, local.port, True, local.ca_file, timeout_s, attempts)
         guest = f"{GUEST_USER}@{local.domain}"
         stored = await self._load_passwords()
         for agent in self.settings.agents:
@@ -497,6 +498,7 @@ class Platform:
             port=self.endpoint.port,
             domain=self.server.domain if self.server else self.settings.server.domain,
             verify=self.endpoint.verify,
+            requires_tls=self.endpoint.requires_tls,
             ca_file=str(self.endpoint.ca_file) if self.endpoint.ca_file else None,
             guest=guest,
             agents=[

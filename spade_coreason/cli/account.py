@@ -80,6 +80,7 @@ class Account:
     port: int | None = None
     ca_file: Path | None = None
     verify: bool = True
+    requires_tls: bool = True
     is_embedded: bool = False
     agents: Mapping[str, str] = field(default_factory=dict)
     is_complete: bool = False
@@ -101,6 +102,7 @@ class Account:
             port=self.port,
             ca_file=self.ca_file,
             verify=self.verify,
+            requires_tls=self.requires_tls,
             timeout_s=limit_s,
             attempts=attempts,
         )
@@ -177,20 +179,31 @@ def resolve_account(
     except ValueError as error:
         raise ConfigError("--jid", str(error)) from error
     agents: Mapping[str, str] = {}
-    hint, data_dir = "", None
+    hint, data_dir, requires_tls = "", None, True
     if running is not None and host is None and jid_domain(jid) == running.domain:
         agents = _agent_descriptions(running)
         data_dir = directory
         host, port = running.host, port or running.port
         ca_file = ca_file or (Path(running.ca_file) if running.ca_file else None)
         no_verify = no_verify or not running.verify
+        requires_tls = running.requires_tls
     elif host is None and (server := _configured_server(file, jid)) is not None:
         host, port = server.host, port or server.port
         ca_file = ca_file or server.tls.ca_file
         no_verify = no_verify or not server.tls.verify
+        requires_tls = server.tls.required
         hint = f"no platform is running on {format_path(directory)}"
     return Account(
-        jid, read_password(jid, password_file), host, port, ca_file, not no_verify, agents=agents, hint=hint, data_dir=data_dir
+        jid,
+        read_password(jid, password_file),
+        host,
+        port,
+        ca_file,
+        verify=not no_verify,
+        requires_tls=requires_tls,
+        agents=agents,
+        hint=hint,
+        data_dir=data_dir,
     )
 
 
@@ -231,6 +244,7 @@ def _guest_account(running: RunFile | None, directory: Path, timeout_s: float) -
         running.port,
         ca_file,
         running.verify,
+        running.requires_tls,
         running.mode == "embedded",
         _agent_descriptions(running),
         is_complete=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..config import read_run_file
-from ..domain.jid import bare_jid, jid_domain
+from ..domain.jid import bare_jid
 from ..exceptions import (
     ConfigError,
     ConnectError,
@@ -217,11 +217,12 @@ async def _check_accounts(settings: Settings) -> AsyncIterator[Finding]:
     from ..xmpp import ServerEndpoint
 
     server = settings.server
-    endpoint = ServerEndpoint(server.host, server.port, server.tls.verify, server.tls.ca_file)
+    tls = server.tls
+    endpoint = ServerEndpoint(server.host, server.port, tls.verify, tls.ca_file, requires_tls=tls.required)
     description: Finding | None = None
     for number, agent in enumerate(settings.agents):
         try:
-            abilities = await _log_in(agent, endpoint)
+            found = await _log_in(agent, endpoint)
         except LoginError as error:
             if not agent.register_account:
                 error.place_at_password(settings.place(f"agents[{number}].password"), is_registering=False)
@@ -234,17 +235,18 @@ async def _check_accounts(settings: Settings) -> AsyncIterator[Finding]:
             break  # the other accounts would time out too
         else:
             yield Finding(bare_jid(agent.jid), "good", "logs in")
-            if description is None:
-                description = Finding("server", "good", f"{endpoint.address(jid_domain(agent.jid))}: {abilities}")
+            description = description or found
     if description is not None:
         yield description
 
 
-async def _log_in(agent: AgentSettings, endpoint: ServerEndpoint) -> str:
+async def _log_in(agent: AgentSettings, endpoint: ServerEndpoint) -> Finding:
+    """Log in, and describe the server: how it was reached, and what it offers. Raise ConnectError or LoginError."""
     from ..xmpp import probe
 
     password = agent.password.get_secret_value() if agent.password is not None else ""
-    has_management, features = await probe(agent.jid, password, endpoint)
+    security, has_management, features = await probe(agent.jid, password, endpoint)
     known = [name for feature, name in FEATURE_NAMES.items() if feature in features]
     management = "stream management" if has_management else "no stream management (a cut connection can lose messages)"
-    return ", ".join([management, *known])
+    text = f"{security}: {', '.join([management, *known])}"
+    return Finding("server", "note", f"{text}; {security.problem}") if security.problem else Finding("server", "good", text)

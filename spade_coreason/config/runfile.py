@@ -30,6 +30,7 @@ class RunFile:
     """The agents: `jid`, `description`, and `agent`: the MODULE:ATTRIBUTE if it says all, else empty."""
     configuration: str | None = None
     """The configuration file, if there is one; relative to `project`."""
+    requires_tls: bool = True
     project: str | None = None
     """The project of the platform, an absolute path."""
     database: str | None = None

@@ -68,7 +68,13 @@ class TlsSettings(Section):
     """The verification of the server's certificate. Local servers are verified by their own certificate."""
 
     verify: bool = True
-    """Verify the certificate of an external server. Leave this on. For your own certificate, set `ca_file`."""
+    """Verify that the certificate of an external server is trusted and names the domain of the JIDs. Leave this on. For your
+    own certificate, set `ca_file`. If it is off, the password leaves by SCRAM only, or by PLAIN to this machine.
+    """
+    required: bool = True
+    """Require TLS. Nothing is sent to an external server before it. `false` permits plain text to a loopback address, such as
+    127.0.0.1, if the server offers no TLS.
+    """
     ca_file: ProjectPath | None = None
     """A PEM file with the authority that signed the server's certificate. Default: the authorities of the system."""
 

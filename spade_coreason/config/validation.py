@@ -202,3 +202,6 @@ def find_warnings(settings: Settings, literal_passwords: list[KeyPath]) -> Itera
     if not settings.server.is_local and not settings.server.tls.verify:
         remedy = "for your own certificate, set tls.ca_file instead"
         yield ("server", "tls", "verify"), f"is off, so an attacker in the network can read and change all messages; {remedy}"
+    if not settings.server.is_local and not settings.server.tls.required:
+        problem = "is off, so every program on this machine that can listen on the server's port can read all messages"
+        yield ("server", "tls", "required"), f"{problem}; enable TLS on the server, and remove this key"

@@ -6,6 +6,8 @@ import ipaddress
 import unicodedata
 from functools import lru_cache
 
+import idna
+
 JID_REMEDY = "write it like name@example.org"
 
 MAX_PART_BYTES = 1023  # bytes (RFC 7622, section 3.1)
@@ -41,6 +43,7 @@ def parse_jid(text: str) -> str:
 def parse_domain(text: str) -> str:
     """Parse a domain, a host name or an IP address (IPv6 in brackets), and return it in lower case.
 
+    Labels of the form `xn--…` become what they stand for (U-labels, RFC 7622, 3.2): servers know the domain by that name.
     Raise ValueError for anything else.
     """
     domain = unicodedata.normalize("NFC", text).lower().removesuffix(".")
@@ -53,9 +56,13 @@ def parse_domain(text: str) -> str:
         raise ValueError("the domain is missing")
     if len(domain.encode()) > MAX_PART_BYTES:
         raise ValueError(f"the domain is longer than {MAX_PART_BYTES} bytes")
-    if not all(_is_label(label) for label in domain.split(".")):
+    try:
+        labels = [idna.ulabel(label) if label.startswith("xn--") else label for label in domain.split(".")]
+    except idna.IDNAError as error:
+        raise ValueError(f"{text!r} is not a domain ({error})") from error
+    if not all(_is_label(label) for label in labels):
         raise ValueError(f"{text!r} is not a domain")
-    return domain
+    return ".".join(labels)
 
 
 def _is_label(label: str) -> bool:

@@ -35,6 +35,10 @@ class AgentStatus:
     state: AgentCondition
     since: datetime | None = None
     """The start of the current session; None while the agent is not connected."""
+    security: str | None = None
+    """The protection of the current session: address, TLS version, certificate and login; None while there is no session."""
+    security_problem: str | None = None
+    """The setting that leaves the current session unprotected; None over verified TLS."""
     connection_problem: str | None = None
     """The reason why the agent is not connected to its server; None if there is none."""
     start_problem: str | None = None

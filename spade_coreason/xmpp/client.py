@@ -46,7 +46,8 @@ class AgentClient:
         host: the server's host. By default it is found through the JID's domain (SRV records, RFC 6120).
         port: the server's port, 5222 by default.
         ca_file: a PEM file with the authority that signed the server's certificate.
-        verify: verify the server's certificate. Disable it only for the embedded server.
+        verify: verify the server's certificate. Without it the password leaves by SCRAM only, or by PLAIN to this machine.
+        requires_tls: send nothing before TLS. Disable it only for a server on this machine that has no TLS.
         timeout_s: the time for each attempt to connect, in seconds.
         attempts: the number of attempts to connect. A refused login is not tried again.
         register: register the account in-band first (XEP-0077).
@@ -62,6 +63,7 @@ class AgentClient:
         port: int | None = None,
         ca_file: Path | None = None,
         verify: bool = True,
+        requires_tls: bool = True,
         timeout_s: float = 10.0,
         attempts: int = 1,
         register: bool = False,
@@ -70,7 +72,7 @@ class AgentClient:
         self.jid = jid
         self._stanza_bytes = stanza_bytes
         self._password = password
-        self._endpoint = ServerEndpoint(host, port, verify, ca_file, timeout_s, attempts)
+        self._endpoint = ServerEndpoint(host, port, verify, ca_file, timeout_s, attempts, requires_tls)
         self._register = register
         self._requests = OpenRequests()
         self._connection: Connection | None = None
@@ -95,6 +97,7 @@ class AgentClient:
             port=platform.port,
             ca_file=Path(platform.ca_file) if platform.ca_file else None,
             verify=platform.verify,
+            requires_tls=platform.requires_tls,
             attempts=5 if platform.mode == "embedded" else 1,
         )
 

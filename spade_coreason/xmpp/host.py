@@ -343,6 +343,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             jid=bare_jid(connection.jid),
             state=state,
             since=connection.online_at if connection.state == "online" else None,
+            security=str(connection.security) if connection.state == "online" else None,
+            security_problem=connection.security.problem if connection.security and connection.state == "online" else None,
             connection_problem=connection_problem,
             start_problem=start_problem,
             storage_problem=str(failure) if failure is not None else None,

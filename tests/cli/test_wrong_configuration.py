@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from pathlib import Path
 
@@ -234,7 +235,9 @@ def test_check_logs_in_and_says_what_the_server_can_do(
         checked = invoke("check")
         assert checked.exit_code == 0, checked.output
         assert "logs in" in checked.stdout
-        features = checked.stdout.partition(f"{server.host}:{server.port}: ")[2].splitlines()[0].split(", ")
+        way, _, text = checked.stdout.partition(f"{server.host}:{server.port}, ")[2].splitlines()[0].partition(": ")
+        assert re.fullmatch(r"TLS 1\.3, certificate of localhost until 20\d\d-\d\d-\d\d, SCRAM-SHA-\d+", way)
+        features = text.split(", ")
         assert {"stream management", "rooms"} <= set(features)
         assert ("archive" in features) == has_archive
         assert "registration" not in features  # servers announce it also where they refuse it

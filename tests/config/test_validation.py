@@ -26,7 +26,7 @@ MISTAKES = [
         agents_section(ECHO + ", conversation: {timeout: 3}"),
         'agents[0].conversation.timeout: unknown key; did you mean "timeout_s"?',
     ),
-    ("server: {tls: {zzz: 1}}", "server.tls.zzz: unknown key; the keys are verify, ca_file"),
+    ("server: {tls: {zzz: 1}}", "server.tls.zzz: unknown key; the keys are verify, required, ca_file"),
     ("1: x", "[1]: keys must be texts; quote the key"),
     (
         "server: {mode: prosodi}",

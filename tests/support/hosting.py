@@ -252,7 +252,8 @@ def count_bodies(sent: list[str]) -> int:
 def endpoint_of(server: XmppServer, port: int | None = None) -> ServerEndpoint:
     """Return the endpoint of a test server; the embedded one sometimes needs several attempts."""
     if server.kind == "embedded":
-        return ServerEndpoint(server.host, port or server.port, verify=False, timeout_s=TIMEOUT_S / 5, attempts=5)
+        port = port or server.port
+        return ServerEndpoint(server.host, port, ca_file=server.ca_file, timeout_s=TIMEOUT_S / 5, attempts=5)
     return ServerEndpoint(server.host, port or server.port, ca_file=server.ca_file, timeout_s=TIMEOUT_S)
 
 

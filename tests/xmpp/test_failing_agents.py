@@ -34,7 +34,6 @@ async def new_program_client(server: XmppServer) -> AgentClient:
         host=endpoint.host,
         port=endpoint.port,
         ca_file=endpoint.ca_file,
-        verify=endpoint.verify,
         timeout_s=endpoint.timeout_s,
         attempts=endpoint.attempts,
     )

@@ -77,6 +77,8 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
             print(strip_control_characters(_describe_usage(agent)))
     for problem, jids in _jids_by_problem(found.agents).items():
         print(paint(strip_control_characters(f"{', '.join(jids)}: {problem}"), "red"))
+    for problem in dict.fromkeys(agent.security_problem for agent in found.agents if agent.security_problem):
+        print(paint(strip_control_characters(problem), "yellow"))
     problems = [problem for agent in found.agents for problem in (agent.start_problem, agent.storage_problem) if problem]
     for problem in dict.fromkeys(problems):
         print(paint(strip_control_characters(problem), "red"))

@@ -44,7 +44,6 @@ def build_guest_client(platform: Platform) -> AgentClient:
         host=endpoint.host,
         port=endpoint.port,
         ca_file=endpoint.ca_file,
-        verify=endpoint.verify,
         timeout_s=endpoint.timeout_s,
         attempts=endpoint.attempts,
     )

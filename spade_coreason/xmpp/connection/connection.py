@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from contextlib import aclosing
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from xml.etree.ElementTree import Element
@@ -14,15 +15,18 @@ from slixmpp import Iq, Presence
 from slixmpp.exceptions import IqError, IqTimeout
 
 from ...contracts.base import utc_now
-from ...domain.jid import bare_jid
+from ...domain.jid import bare_jid, jid_domain
 from ...exceptions import ConnectError, LoginError
 from ...runtime import OutboundMessage
 from ..codec import LANGUAGE, MESSAGE
 from ..timings import DEFAULT_TIMINGS, ConnectionTimings
+from .dialer import SILENCE_S, Dialed, Dialer
 from .endpoint import ServerEndpoint
-from .errors import CONNECTION_CLOSED, NO_ADDRESS, describe_problem, describe_refused_login, is_transient, suggest_remedy
+from .errors import Problem, StreamFailure, explain, explain_refused_login, no_answer
 from .iq_filter import IQ, build_iq_error, refusal
 from .liveness import BackOff, Keepalive
+from .resolver import Target, parse_target
+from .security import STREAM_ERROR, Phase, Security
 from .send_queue import SendQueue, StanzaT
 from .slixmpp_client import XMPPClient
 from .stream_management import ACK, ACK_REQUEST
@@ -34,9 +38,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PRESENCE = "{jabber:client}presence"
+_STREAM_ERRORS = "urn:ietf:params:xml:ns:xmpp-streams"
 
 OnMessage: TypeAlias = Callable[[Element], "Commit[Any] | None"]
 ConnectionState: TypeAlias = Literal["offline", "connecting", "online"]
+
+
+class _Redirect(Exception):
+    """A verified server sends us to `target` (RFC 6120, 4.9.3.19)."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self.target = target
 
 
 class Connection:
@@ -72,9 +85,12 @@ class Connection:
         """The start of the current session."""
         self.last_problem = ""
         """The reason why the connection was lost or cannot be restored; empty while it is online."""
+        self.security: Security | None = None
+        """The protection of the current session, or of the last one."""
         self.resumption_count = 0
         self.session_count = 0
         self._endpoint = endpoint
+        self._domain = jid_domain(jid)
         self._renewal_delay_s = timings.renewal_delay_s
         self._on_message = on_message
         self._on_session = on_session
@@ -84,24 +100,25 @@ class Connection:
         self._has_share = has_share
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[bool] | None = None
+        self._redirect: Target | None = None
+        """The host to which the server of the last session has sent us."""
         self._is_closing = False
         self._supervisor: asyncio.Task[None] | None = None
         client = self.client
-        client.raw_handlers = {
+        client.raw_handlers |= {
             MESSAGE: self._on_message_stanza,
             _PRESENCE: self._on_other_stanza,
             IQ: self._on_other_stanza,
             ACK_REQUEST: client.stream_management.handle_ack_request,
             ACK: self._on_ack,
+            STREAM_ERROR: self._on_stream_error,
         }
+        client.on_failed = self._fail
+        client.on_login_failed = self._on_login_failed
         client.add_filter("in", self._filter_incoming)
         client.add_event_handler("stream_negotiated", self._on_session_started)
         client.add_event_handler("session_resumed", self._on_session_resumed)
         client.add_event_handler("disconnected", self._on_disconnected)
-        client.add_event_handler("failed_all_auth", self._on_login_failed)
-        client.add_event_handler("connection_failed", self._on_connection_failed)
-        client.add_event_handler("ssl_invalid_chain", self._on_invalid_certificate)
-        client.add_event_handler("stream_error", self._on_stream_error)
         client.stream_management.on_store_failed = self._schedule_renewal
         self._renewal: asyncio.TimerHandle | None = None
         self._end_reason = ""
@@ -110,11 +127,6 @@ class Connection:
         self._send_queue = SendQueue(client, self._keepalive)
         self.send = self._send_queue.send
         """Send stanzas in order. All stanzas of one round of the event loop leave in one write, or in few."""
-
-    @property
-    def address(self) -> str:
-        """Host and port of the server, for messages to people."""
-        return self._endpoint.address(self.client.boundjid.host)
 
     async def open(self) -> None:
         """Connect and log in. Raise ConnectError or LoginError; each attempt takes at most the endpoint's timeout.
@@ -146,7 +158,7 @@ class Connection:
         self._send_queue.close()
         if self.state == "online" and self.client.is_connected():
             await self.client.disconnect(wait=1.0)
-        self._abort()
+        self.client.drop()
         self._send_queue.end_session()
         self.state = "offline"
         filters = self.client._run_out_filters  # a task that slixmpp does not end
@@ -261,69 +273,114 @@ class Connection:
     # Connecting
 
     async def _connect_once(self) -> bool:
-        self._outcome = self._loop.create_future()
+        """Try the addresses of the server until one gives a session. Return True if the session is new."""
         self._end_reason = ""
         self.state = "connecting"
         endpoint = self._endpoint
-        host = endpoint.host or (self.client.boundjid.host if endpoint.port else None)
-        self.client.ssl_context = endpoint.update_context()
-        self.client.is_in_handshake = False
-        self.client.enable_direct_tls = False  # direct TLS would cost one failed attempt on a STARTTLS port
-        self.client.connect(host, (endpoint.port or 5222) if host else None)
+        dialer = Dialer(endpoint, self._domain, self._redirect)
+        self._redirect = None
         try:
-            async with asyncio.timeout(endpoint.timeout_s):
-                return await self._outcome
+            async with asyncio.timeout(endpoint.timeout_s), aclosing(dialer.dial()) as connections:
+                async for dialed in connections:
+                    try:
+                        return await self._negotiate(dialed)
+                    except _Redirect as redirect:
+                        if not dialer.follow_redirect(dialed, redirect.target):
+                            dialer.record_failure(dialed, Problem(f"redirects once more, to {redirect.target}"))
+                    except StreamFailure as failure:
+                        dialer.record_failure(dialed, failure.problem)
         except TimeoutError:
-            self._abort()
-            problem = f"no answer within {endpoint.timeout_s:g} s; check host and port"
-            raise ConnectError(self.jid, self.address, problem, is_transient=True) from None
-        except ConnectError:
-            self._abort()
-            raise
-        except asyncio.CancelledError:
-            self._abort()
-            raise
+            dialer.record_timeout()
         finally:
-            self._outcome = None
             if self.state == "connecting":
                 self.state = "offline"
+        raise ConnectError(self.jid, *dialer.describe(), is_transient=dialer.is_transient)
 
-    def _abort(self) -> None:
-        self.client.cancel_connection_attempt()
-        self.client.abort()
+    async def _negotiate(self, dialed: Dialed) -> bool:
+        """Begin a session on a connection. Cut the connection if that fails."""
+        self._outcome = outcome = asyncio.Future[bool]()
+        self.state = "connecting"
+        is_open = False
+        try:
+            async with asyncio.timeout(None if dialed.is_last else SILENCE_S):
+                await self.client.begin(dialed, self._endpoint.update_context())
+            while not dialed.is_last and not outcome.done():
+                silent_s = self._loop.time() - self.client.last_received_at
+                if silent_s >= SILENCE_S:
+                    raise TimeoutError
+                await asyncio.wait({outcome}, timeout=SILENCE_S - silent_s)
+            is_new = await outcome
+            is_open = True
+            return is_new
+        except TimeoutError as error:
+            raise StreamFailure(no_answer(SILENCE_S)) from error
+        except OSError as error:
+            raise StreamFailure(explain(error)) from error
+        finally:
+            self._outcome = None
+            if not is_open:
+                self.state = "connecting"
+                self.client.drop()
 
-    def _fail(self, error: ConnectError) -> None:
+    def _fail(self, problem: Problem) -> None:
+        self._end_attempt(StreamFailure(problem))
+
+    def _end_attempt(self, error: Exception) -> None:
         if self._outcome is not None and not self._outcome.done():
+            self.client.phase = Phase.ENDED
             self._outcome.set_exception(error)
 
-    def _on_connection_failed(self, problem: Any) -> None:
-        # slixmpp would retry by itself, without end.
-        self._loop.call_soon(self.client.cancel_connection_attempt)
-        if str(problem).startswith("No DNS record"):  # slixmpp names the domain here, even if it looked for another host
-            problem = NO_ADDRESS
-        text = describe_problem(problem) + suggest_remedy(problem)
-        self._fail(ConnectError(self.jid, self.address, text, is_transient=is_transient(problem)))
+    def _on_login_failed(self, condition: str) -> None:
+        client = self.client
+        problem = explain_refused_login(condition, client.boundjid.bare, client.registration_problem)
+        if problem.is_transient:
+            self._fail(problem)
+        else:
+            self._end_attempt(LoginError(self.jid, str(client.dialed or ""), str(problem)))
 
-    def _on_invalid_certificate(self, problem: Any) -> None:
-        self._fail(ConnectError(self.jid, self.address, describe_problem(problem), is_transient=is_transient(problem)))
-
-    def _on_login_failed(self, _event: Any) -> None:
-        problem = describe_refused_login(self.client.boundjid.bare, self.client.registration_problem)
-        self._fail(LoginError(self.jid, self.address, problem))
-
-    def _on_stream_error(self, error: Any) -> None:
-        condition = error["condition"]
+    def _on_stream_error(self, error: Element) -> None:
+        condition, text, value = "undefined-condition", "", ""
+        for child in error:
+            namespace, _, name = child.tag.removeprefix("{").rpartition("}")
+            if namespace == _STREAM_ERRORS and name == "text":
+                text = child.text or ""
+            elif namespace == _STREAM_ERRORS:
+                condition, value = name, child.text or ""
+        if condition == "see-other-host":
+            self._on_redirect(value)
+            return
+        is_transient = True
         if condition == "conflict":
             # Reconnecting at once would disconnect the other program. That would reconnect at once too, and so on.
             self._back_off.require_long_delay()
             remedy = "stop one of the programs, or use another account"
             self._end_reason = f"another program logged in as {self.client.boundjid.full}; {remedy}"
+        elif condition == "host-unknown":  # no retry changes this
+            self._end_reason = f"it does not serve the domain {self.client.boundjid.host} (host-unknown)"
+            is_transient = False
         else:
-            self._end_reason = f"{condition} {error['text'] or ''}".strip()
-        if condition == "host-unknown":  # the server does not serve this domain, which no retry changes
-            self._fail(ConnectError(self.jid, self.address, self._end_reason))
+            self._end_reason = f"{condition} {text}".strip()
+        self._end_stream(Problem(self._end_reason, is_transient=is_transient))
+
+    def _on_redirect(self, value: str) -> None:
+        """Follow a redirect within verified TLS only: without it, anybody on the path could write it (RFC 6120, 4.9.3.19)."""
+        target = parse_target(value)
+        shown = target or "an address that cannot be used"
+        self._end_reason = f"the server redirects to {shown}"
+        if target is None:
+            self._end_stream(Problem(self._end_reason, "check the server's configuration"))
+        elif not self.client.is_verified:
+            remedy = "if that is right, set server.host and server.port"
+            self._end_stream(Problem(f"{self._end_reason} without verified TLS, which is not followed", remedy))
+        else:
+            self._redirect = target if self._outcome is None else None
+            self._end_attempt(_Redirect(target))
+            self._end_stream(Problem(self._end_reason))
+
+    def _end_stream(self, problem: Problem) -> None:
         level = logging.WARNING if self.state == "online" else logging.INFO  # of an attempt the error says it
-        log.log(level, "%s: the server ended the stream: %s", self.jid, self._end_reason)
+        log.log(level, "%s: the server ended the stream: %s", self.jid, problem.text)
+        self._fail(problem)
 
     def _on_session_started(self, _event: Any) -> None:
         if not self.client.bound:
@@ -342,6 +399,7 @@ class Connection:
     def _go_online(self, is_new: bool) -> None:
         self.state = "online"
         self.last_problem = ""
+        self.security = self.client.security
         if is_new:
             self.online_at = utc_now()
         self._back_off.start_session(self._loop.time())
@@ -363,12 +421,8 @@ class Connection:
             self._renewal.cancel()
             self._renewal = None
             self.client.stream_management.session_end(None)
-        problem = self._end_reason or describe_problem(reason or CONNECTION_CLOSED)
-        advice = self._end_reason or problem + suggest_remedy(reason or CONNECTION_CLOSED)
-        if self.client.is_in_handshake and (reason is None or isinstance(reason, ConnectionError)):
-            problem = f"{CONNECTION_CLOSED} during the TLS handshake"
-            advice = f"{problem}; check that the server has a certificate for {self.client.boundjid.host}"
-        self._fail(ConnectError(self.jid, self.address, advice, is_transient=is_transient(reason)))
+        problem = self._end_reason or explain(reason).text
+        self._fail(Problem(self._end_reason) if self._end_reason else explain(reason))
         if was_online and not self._is_closing:
             self.last_problem = problem
             self._supervisor = asyncio.create_task(self._reconnect(problem))

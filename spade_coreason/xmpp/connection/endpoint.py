@@ -7,6 +7,8 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .resolver import DEFAULT_PORT, Resolver, SystemResolver
+
 log = logging.getLogger(__name__)
 
 
@@ -15,7 +17,8 @@ class ServerEndpoint:
     """The address of a server, the way to verify it, and the limits of a connection attempt.
 
     Without a `host` the server is found through the JID's domain (SRV records, RFC 6120). All agents share one object, and
-    so one TLS context.
+    so one TLS context. The certificate must name the JID's domain, whatever the host is (RFC 6120, 13.7.2). Without
+    `requires_tls` plain text is permitted, to loopback addresses only.
     """
 
     host: str | None = None
@@ -24,6 +27,8 @@ class ServerEndpoint:
     ca_file: Path | None = None
     timeout_s: float = 10.0
     attempts: int = 1
+    requires_tls: bool = True
+    resolver: Resolver = field(default_factory=SystemResolver, repr=False, compare=False)
     context: ssl.SSLContext = field(init=False, repr=False, compare=False)
     _read_at: tuple[int, int, int] | None = field(init=False, repr=False, compare=False)
     """The state of `ca_file` when it was read."""
@@ -46,6 +51,7 @@ class ServerEndpoint:
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
+        context.set_alpn_protocols(["xmpp-client"])  # XEP-0368; servers that share a port with HTTPS need it
         # A separate context for each client would cost 850 KiB each.
         object.__setattr__(self, "context", context)
         object.__setattr__(self, "_read_at", read_at)
@@ -58,5 +64,5 @@ class ServerEndpoint:
         return (found.st_ino, found.st_mtime_ns, found.st_size) if found is not None else None
 
     def address(self, domain: str) -> str:
-        """Return host and port, for messages to people. The host is `domain` if none is set."""
-        return f"{self.host or domain}:{self.port or 5222}"
+        """Return the configured host and port for messages to people; without a host, the domain."""
+        return f"{self.host or domain}:{self.port or DEFAULT_PORT}" if self.host or self.port else domain

@@ -4,54 +4,107 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import ssl
-from typing import Any
+from dataclasses import dataclass
 
 from ...domain.jid import bare_jid, jid_domain, local_part
 
-CONNECTION_CLOSED = "the server closed the connection"
-NO_ADDRESS = "the host name has no address"
-_WRONG_ACCOUNT = "wrong password, or no such account"
-# OpenSSL's X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT and X509_V_ERR_HOSTNAME_MISMATCH.
-_SELF_SIGNED = 18
-_HOSTNAME_MISMATCH = 62
+_CHECK_ADDRESS = "check that the server is running, and check host and port"
+# OpenSSL's X509_V_ERR_… codes.
+_CERTIFICATE_REMEDIES = {
+    9: "correct the clock of this machine, or wait until it is valid",  # CERT_NOT_YET_VALID
+    10: "renew it on the server",  # CERT_HAS_EXPIRED
+    18: "set server.tls.ca_file (--ca-file) to this certificate",  # DEPTH_ZERO_SELF_SIGNED_CERT
+    62: "it must name the domain of the JID",  # HOSTNAME_MISMATCH
+    64: "it must name the domain of the JID",  # IP_ADDRESS_MISMATCH
+}
+_AUTHORITY_REMEDY = "set server.tls.ca_file (--ca-file) to the certificate of the authority that signed it"
+_LOGIN_PROBLEMS = {  # RFC 6120, 6.5
+    "account-disabled": ("the account is disabled", "enable it on the server"),
+    "credentials-expired": ("the password has expired", "set a new one on the server"),
+    "temporary-auth-failure": ("the server cannot check passwords at the moment", ""),
+}
 
 
-def describe_problem(problem: Any) -> str:
-    """Describe for a person why a connection failed or ended."""
-    if isinstance(problem, ssl.SSLCertVerificationError):
-        remedy = "set server.tls.ca_file (--ca-file) to the certificate of the authority that signed it"
-        if problem.verify_code == _HOSTNAME_MISMATCH:
-            remedy = "it must name the domain of the JID"
-        elif problem.verify_code == _SELF_SIGNED:
-            remedy = "set server.tls.ca_file (--ca-file) to this certificate"
-        return f"its certificate is not trusted ({problem.verify_message}); {remedy}"
-    if isinstance(problem, OSError) and problem.errno is not None and problem.errno > 0:
-        return os.strerror(problem.errno)  # asyncio's own text repeats the address
-    # asyncio raises errors without a text, such as ConnectionResetError().
-    return str(problem) or (CONNECTION_CLOSED if isinstance(problem, ConnectionError) else type(problem).__name__)
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The reason of a failure, and what to do about it. `is_transient` is False if no later attempt succeeds without that."""
+
+    text: str
+    remedy: str = ""
+    is_transient: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.remedy}" if self.remedy else self.text
 
 
-def describe_refused_login(jid: str, registration_problem: str) -> str:
-    """Describe a refused login, and how to make the account `jid` on Prosody and ejabberd.
+class StreamFailure(Exception):
+    """A stream did not become a session, for the reason `problem`."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+CONNECTION_CLOSED = Problem("the server closed the connection", _CHECK_ADDRESS)
+NO_ADDRESS = Problem("the host name has no address", "correct server.host (--host), or check the DNS", is_transient=False)
+NO_SERVICE = Problem(
+    "its DNS says that it has no server for clients (SRV)", "correct the JID, or set server.host (--host)", is_transient=False
+)
+
+
+def explain(problem: object) -> Problem:
+    """Explain why a connection failed or ended: an error of asyncio, the reason as text, or None for an orderly end."""
+    match problem:
+        case Problem():
+            return problem
+        case StreamFailure():
+            return problem.problem
+        case None:
+            return CONNECTION_CLOSED
+        case ssl.SSLCertVerificationError():
+            remedy = _CERTIFICATE_REMEDIES.get(problem.verify_code, _AUTHORITY_REMEDY)
+            text = f"its certificate is not trusted ({problem.verify_message.removesuffix('.')})"
+            return Problem(text, remedy, is_transient=False)
+        case ssl.SSLError(reason=str(reason)):
+            return _explain_tls(reason)
+        case socket.gaierror():
+            return Problem("the DNS does not answer", "check the DNS")
+        case ConnectionRefusedError() | ConnectionResetError():
+            text = os.strerror(problem.errno) if problem.errno else CONNECTION_CLOSED.text
+            return Problem(text, _CHECK_ADDRESS)
+        case OSError(errno=int(number)) if number > 0:
+            return Problem(os.strerror(number))  # asyncio's own text repeats the address
+        case ConnectionError() if not str(problem):
+            return Problem(CONNECTION_CLOSED.text)  # asyncio raises errors without a text, such as ConnectionAbortedError()
+    return Problem(str(problem) or type(problem).__name__)
+
+
+def _explain_tls(reason: str) -> Problem:
+    words = reason.lower().replace("_", " ")
+    before, _, alert = words.partition("alert ")
+    if before != words:  # RFC 8446, section 6: an alert is what the other side has said
+        return Problem(f"the server refuses TLS (alert: {alert})", "check the server's certificate and TLS settings")
+    return Problem(f"TLS fails ({words})", "check the port, and that the server has TLS 1.2 or newer")
+
+
+def no_answer(limit_s: float) -> Problem:
+    """Return the problem of an address that did not answer in time."""
+    return Problem(f"no answer within {limit_s:g} s", "check host and port")
+
+
+def explain_refused_login(condition: str, jid: str, registration_problem: str) -> Problem:
+    """Explain a refused login by its SASL condition (RFC 6120, 6.5), and how to make the account `jid`.
 
     `registration_problem` is the reason why the account could not be registered, if any.
     """
-    problem = f"{_WRONG_ACCOUNT}, and {registration_problem}" if registration_problem else _WRONG_ACCOUNT
+    if condition in _LOGIN_PROBLEMS:
+        text, remedy = _LOGIN_PROBLEMS[condition]
+        return Problem(text, remedy, is_transient=condition == "temporary-auth-failure")
+    text = "wrong password, or no such account"
+    if registration_problem:
+        text += f", and {registration_problem}"
     account, user, domain = map(shlex.quote, (bare_jid(jid), local_part(jid), jid_domain(jid)))
     remedy = f"create the account (prosodyctl adduser {account}; ejabberdctl register {user} {domain} PASSWORD)"
-    return f"{problem}; correct the password, or {remedy}"
-
-
-def suggest_remedy(problem: Any) -> str:
-    """Return what to check if the server cannot be reached and no other reason is known; empty for other problems."""
-    if problem == CONNECTION_CLOSED or isinstance(problem, ConnectionRefusedError | ConnectionResetError):
-        return "; check that the server is running, and check host and port"
-    if problem == NO_ADDRESS:
-        return "; correct server.host (--host), or check the DNS"
-    return ""
-
-
-def is_transient(problem: Any) -> bool:
-    """Return True if a later attempt to connect may succeed without any correction."""
-    return problem != NO_ADDRESS and not isinstance(problem, ssl.SSLCertVerificationError)
+    return Problem(text, f"correct the password, or {remedy}", is_transient=False)

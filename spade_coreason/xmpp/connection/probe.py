@@ -11,16 +11,17 @@ from slixmpp.exceptions import XMPPError
 from ...domain.jid import bare_jid
 from .connection import Connection
 from .endpoint import ServerEndpoint
+from .security import Security
 
 _RESPONSE_TIMEOUT_S = 5
 
 
-async def probe(jid: str, password: str, endpoint: ServerEndpoint) -> tuple[bool, set[str]]:
-    """Log in, and return two things: True if stream management (XEP-0198) is enabled, and the announced features (XEP-0030).
+async def probe(jid: str, password: str, endpoint: ServerEndpoint) -> tuple[Security, bool, set[str]]:
+    """Log in, and return the protection of the session, True if it has stream management (XEP-0198), and the features.
 
-    The features are those of the server, of the account (the archive is there, XEP-0313) and of the server's services (rooms).
-    The set is empty if the server does not answer. The login sends no presence and has a resource of its own, so that it
-    receives no messages and displaces no agent. Raise ConnectError or LoginError.
+    The features (XEP-0030) are those of the server, of the account (the archive is there, XEP-0313) and of the server's
+    services (rooms). The set is empty if the server does not answer. The login sends no presence and has a resource of its
+    own, so that it receives no messages and displaces no agent. Raise ConnectError or LoginError.
     """
     connection = Connection(f"{bare_jid(jid)}/check-{secrets.token_hex(4)}", password, endpoint, on_message=lambda stanza: None)
     try:
@@ -28,7 +29,8 @@ async def probe(jid: str, password: str, endpoint: ServerEndpoint) -> tuple[bool
         server, disco = connection.client.boundjid.host, connection.client.plugin["xep_0030"]
         entities = [server, bare_jid(jid), *await _find_services(disco, server)]
         features = await asyncio.gather(*(_fetch_features(disco, entity) for entity in entities))
-        return bool(connection.client.stream_management.enabled_out), set[str]().union(*features)
+        assert connection.security is not None
+        return connection.security, bool(connection.client.stream_management.enabled_out), set[str]().union(*features)
     finally:
         await connection.close()
 

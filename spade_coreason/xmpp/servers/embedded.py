@@ -28,7 +28,6 @@ class EmbeddedServer(LocalServer):
     """A pyjabber. Anyone on this machine may register accounts in-band (XEP-0077); they last as long as the server."""
 
     kind = "embedded"
-    verify = False
     registers_in_band = True
 
     async def create_account(self, jid: str, password: str) -> None:

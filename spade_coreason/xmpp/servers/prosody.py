@@ -75,7 +75,6 @@ class ProsodyServer(LocalServer):
     """A Prosody with closed registration: accounts are written to its data directory. All its data survives restarts."""
 
     kind = "prosody"
-    verify = True
     registers_in_band = False
 
     data_dir: Path = Path()

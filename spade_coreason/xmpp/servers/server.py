@@ -28,12 +28,10 @@ MAX_PORT_ATTEMPTS = 3
 class LocalServer(ABC):
     """A server on loopback that this process started and that ends with it; without `process` its parent did so.
 
-    `ca_file` verifies its certificate for `domain`. `verify` is True if clients should do so, which the embedded server's
-    clients do not.
+    `ca_file` verifies its certificate for `domain`.
     """
 
     kind: ClassVar[ServerKind]
-    verify: ClassVar[bool]
     registers_in_band: ClassVar[bool]
 
     port: int

@@ -63,11 +63,6 @@ class XmppServer:
         return self.certificate.ca_file
 
     @property
-    def verify(self) -> bool:
-        """True if the package verifies the certificate of this server."""
-        return self.kind != "embedded"
-
-    @property
     def log(self) -> Path:
         return self.directory / "output.log"
 

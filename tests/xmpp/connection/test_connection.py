@@ -25,7 +25,7 @@ from spade_coreason.runtime import AgentParts, AgentRuntime, OutboundMessage, Tr
 from spade_coreason.storage import Commit, open_database
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
-from spade_coreason.xmpp.connection.errors import describe_problem
+from spade_coreason.xmpp.connection.errors import explain
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
@@ -262,7 +262,7 @@ async def test_a_server_that_hangs_up_during_the_handshake_is_said_to(tmp_path: 
 
 @pytest.mark.parametrize("error", [ConnectionResetError(), ConnectionAbortedError(), EOFError()])
 def test_an_error_without_a_text_has_a_reason(error: Exception) -> None:
-    assert describe_problem(error) in ("the server closed the connection", "EOFError")
+    assert explain(error).text in ("the server closed the connection", "EOFError")
 
 
 async def test_a_renewed_certificate_in_the_ca_file_is_read_by_the_next_attempt(

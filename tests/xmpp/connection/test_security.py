@@ -1,0 +1,332 @@
+"""Not a word before TLS, to no other server: each cell of the table of the page on security, and what it does not show."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+import ssl
+from pathlib import Path
+
+import pytest
+
+from spade_coreason.exceptions import ConnectError, LoginError
+from spade_coreason.xmpp.connection.connection import Connection
+from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
+from spade_coreason.xmpp.connection.security import choose_mechanisms
+from spade_coreason.xmpp.servers.certificate import CertificateFiles, ensure_certificate
+from tests.support.certificates import sign_by_itself
+from tests.support.hosting import endpoint_of
+from tests.support.servers.scripted import (
+    STARTTLS,
+    Peer,
+    contains_password,
+    mechanisms,
+    run_script,
+    server_context,
+)
+from tests.support.servers.server import XmppServer
+from tests.support.wait import TIMEOUT_S, eventually
+from tests.xmpp.connection.offers import OFFERS, ONLINE, Offer, build_table, over_tls, redirect_to
+
+PASSWORD = "a-password-of-its-own"
+ROOT = Path(__file__).parents[3]
+PACKAGE = ROOT / "spade_coreason"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CertificateFiles]:
+    directory = tmp_path_factory.mktemp("certificates")
+    return {
+        "good": ensure_certificate(directory / "good", ("localhost",)),
+        "other": sign_by_itself(directory / "other", "elsewhere.example"),
+        "expired": sign_by_itself(directory / "expired", "localhost", from_day=-3, until_day=-1),
+        "unknown": sign_by_itself(directory / "unknown", "localhost"),
+    }
+
+
+def connect(port: int, *, register: bool = False, **options: object) -> Connection:
+    endpoint = ServerEndpoint("127.0.0.1", port, timeout_s=TIMEOUT_S, **options)  # type: ignore[arg-type]
+    return Connection("a@localhost/agent", PASSWORD, endpoint, register=register, on_message=lambda stanza: None)
+
+
+@pytest.mark.parametrize("column", range(3), ids=["default", "not-verified", "not-required"])
+@pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: offer.name)
+async def test_a_cell_of_the_table(offer: Offer, column: int, certificates: dict[str, CertificateFiles]) -> None:
+    certificate = certificates[offer.certificate]
+    ca_file = certificates["good" if offer.certificate == "unknown" else offer.certificate].ca_file
+    options = ({"ca_file": ca_file}, {"verify": False}, {"ca_file": ca_file, "requires_tls": False})[column]
+
+    async def script(peer: Peer) -> None:
+        await offer.serve(peer, server_context(certificate))
+
+    async with run_script(script) as server:
+        connection = connect(server.port, register=True, **options)
+        try:
+            await connection.open()
+        except ConnectError as error:
+            outcome = str(error)
+        else:
+            outcome = ONLINE
+        finally:
+            await connection.close()
+    expected = offer.cells[column]
+    assert expected in outcome
+    assert "\n" not in outcome
+    if column < 2:  # without TLS, there is nothing but the header and the wish for TLS
+        assert re.fullmatch(r"(?:<stream:stream[^>]*>)?(?:<starttls[^>]*/>)?", server.clear), server.clear
+    if expected != ONLINE:
+        assert not contains_password(server.received, PASSWORD)
+        assert "<iq" not in server.received
+        assert "<message" not in server.received
+
+
+def test_the_page_on_security_has_the_table() -> None:
+    assert build_table() in (ROOT / "docs/explanation/security-model.md").read_text()
+
+
+def test_every_connection_goes_this_way() -> None:
+    """The agents, `ask`, `chat`, `check`, `invite` and AgentClient: nothing else opens a stream to a server."""
+    users: dict[str, set[str]] = {"XMPPClient": set(), "ClientXMPP": set(), "open_bare_stream": set(), "BareStream": set()}
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in users:
+                users[node.func.id].add(file.relative_to(PACKAGE).as_posix())
+    assert users == {
+        "XMPPClient": {"xmpp/connection/connection.py"},
+        "ClientXMPP": set(),
+        "open_bare_stream": {"xmpp/servers/embedded.py", "xmpp/servers/process.py"},  # our own servers, verified
+        "BareStream": {"xmpp/servers/bare_stream.py"},
+    }
+
+
+# Redirects
+
+
+async def test_a_redirect_without_tls_changes_neither_the_server_nor_the_name_of_the_next_attempt(
+    certificates: dict[str, CertificateFiles],
+) -> None:
+    """slixmpp checked the certificate of the next attempt against the name in the redirect."""
+    good, other = certificates["good"], certificates["other"]
+
+    async def script(peer: Peer) -> None:
+        if len(server.peers) == 1:
+            await peer.expect("<stream:stream[^>]*>")
+            peer.send("<stream:stream xmlns:stream='http://etherx.jabber.org/streams'>" + redirect_to("elsewhere.example"))
+            await peer.drain()
+        else:
+            await over_tls(mechanisms("PLAIN"))(peer, server_context(other))
+
+    async with run_script(script) as server:
+        connection = connect(server.port, ca_file=other.ca_file)
+        with pytest.raises(
+            ConnectError, match=r"the server redirects to elsewhere\.example:5222 without verified TLS"
+        ) as failed:
+            await connection.open()
+        assert "set server.host and server.port" in str(failed.value)
+        with pytest.raises(ConnectError, match="Hostname mismatch, certificate is not valid for 'localhost'"):
+            await connection.open()
+        await connection.close()
+        assert good.ca_file != other.ca_file
+    assert not contains_password(server.received, PASSWORD)
+
+
+async def test_a_redirect_of_a_verified_server_is_followed_under_the_same_name(
+    certificates: dict[str, CertificateFiles],
+) -> None:
+    context = server_context(certificates["good"])
+
+    async def serve(peer: Peer) -> None:
+        await over_tls(mechanisms("PLAIN"))(peer, context)
+
+    async def redirect(peer: Peer) -> None:
+        await peer.offer(STARTTLS)
+        await peer.start_tls(context)
+        await peer.expect("<stream:stream[^>]*>")
+        peer.send("<stream:stream xmlns:stream='http://etherx.jabber.org/streams'>" + redirect_to(f"127.0.0.1:{second.port}"))
+        await peer.drain()
+
+    async with run_script(serve) as second, run_script(redirect) as first:
+        connection = connect(first.port, ca_file=certificates["good"].ca_file)
+        await connection.open()
+        assert connection.security is not None
+        assert connection.security.address == f"127.0.0.1:{second.port}"
+        await connection.close()
+    assert second.received.count("to='localhost'") == 3  # without TLS, over TLS, and after the login
+    assert not contains_password(first.received, PASSWORD)
+
+
+async def test_a_second_redirect_and_a_redirect_to_another_name_end_the_attempt(
+    certificates: dict[str, CertificateFiles],
+) -> None:
+    contexts = {name: server_context(certificates[name]) for name in ("good", "other")}
+
+    async def other(peer: Peer) -> None:
+        await over_tls(mechanisms("PLAIN"))(peer, contexts["other"])
+
+    async def redirect(peer: Peer) -> None:
+        await peer.offer(STARTTLS)
+        await peer.start_tls(contexts["good"])
+        await peer.expect("<stream:stream[^>]*>")
+        port = target if len(first.peers) == 1 else first.port
+        peer.send("<stream:stream xmlns:stream='http://etherx.jabber.org/streams'>" + redirect_to(f"127.0.0.1:{port}"))
+        await peer.drain()
+
+    async with run_script(other) as second, run_script(redirect) as first:
+        target = second.port
+        connection = connect(first.port, ca_file=certificates["good"].ca_file)
+        place = f"redirected by 127.0.0.1:{first.port} to 127.0.0.1:{second.port}; its certificate is not trusted"
+        with pytest.raises(ConnectError, match=place):
+            await connection.open()
+        target = first.port
+        first.peers.clear()
+        with pytest.raises(ConnectError, match="redirects once more"):
+            await connection.open()
+        await connection.close()
+        assert len(first.peers) == 2
+
+
+async def test_a_redirect_during_the_session_leads_the_next_attempt(certificates: dict[str, CertificateFiles]) -> None:
+    context, sent = server_context(certificates["good"]), asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        await over_tls(mechanisms("PLAIN"))(peer, context)
+
+    async def serve_and_redirect(peer: Peer) -> None:
+        serving = asyncio.create_task(over_tls(mechanisms("PLAIN"))(peer, context))
+        await sent.wait()
+        peer.send(redirect_to(f"127.0.0.1:{second.port}"))
+        await serving
+
+    async with run_script(serve) as second, run_script(serve_and_redirect) as first:
+        connection = connect(first.port, ca_file=certificates["good"].ca_file)
+        await connection.open()
+        sent.set()
+        await eventually(lambda: connection.session_count == 2)
+        assert connection.security is not None
+        assert connection.security.address == f"127.0.0.1:{second.port}"
+        await connection.close()
+
+
+# The login
+
+
+@pytest.mark.parametrize(
+    ("offered", "is_verified", "is_loopback", "can_bind", "allowed"),
+    [
+        ({"SCRAM-SHA-1", "PLAIN"}, True, False, False, {"SCRAM-SHA-1", "PLAIN"}),
+        ({"SCRAM-SHA-1", "PLAIN"}, False, False, False, {"SCRAM-SHA-1"}),
+        ({"SCRAM-SHA-1", "PLAIN"}, False, True, False, {"SCRAM-SHA-1", "PLAIN"}),
+        ({"SCRAM-SHA-1-PLUS", "SCRAM-SHA-1"}, True, False, False, {"SCRAM-SHA-1"}),
+        ({"SCRAM-SHA-1-PLUS", "SCRAM-SHA-1"}, True, False, True, {"SCRAM-SHA-1-PLUS", "SCRAM-SHA-1"}),
+        ({"ANONYMOUS", "EXTERNAL", "X-OAUTH2", "PLAIN"}, True, True, True, {"PLAIN"}),
+        ({"PLAIN"}, False, False, False, "PLAIN only"),
+        ({"ANONYMOUS"}, True, True, True, "no usable login (ANONYMOUS)"),
+        (set(), True, True, True, "no usable login (nothing)"),
+    ],
+)
+def test_the_mechanisms_that_may_be_used(
+    offered: set[str], is_verified: bool, is_loopback: bool, can_bind: bool, allowed: set[str] | str
+) -> None:
+    found = choose_mechanisms(offered, is_verified=is_verified, is_loopback=is_loopback, can_bind=can_bind)
+    assert allowed in str(found) if isinstance(allowed, str) else frozenset(allowed) == found
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
+async def test_a_login_is_bound_to_its_channel_only_where_that_is_possible(
+    version: ssl.TLSVersion, certificates: dict[str, CertificateFiles]
+) -> None:
+    """With TLS 1.3 each login began with one that failed, and mod_fail2ban of ejabberd counts those."""
+    context = server_context(certificates["good"])
+    context.maximum_version = version
+
+    async def script(peer: Peer) -> None:
+        await peer.offer(STARTTLS)
+        await peer.start_tls(context)
+        await peer.offer(mechanisms("SCRAM-SHA-256-PLUS", "SCRAM-SHA-256", "PLAIN"))
+        chosen.append((await peer.expect("<auth[^>]*mechanism=[\"']([^\"']*)"))[1])
+
+    chosen: list[str] = []
+    async with run_script(script) as server:
+        connection = connect(server.port, ca_file=certificates["good"].ca_file)
+        with pytest.raises(ConnectError):
+            await connection.open()
+        await connection.close()
+    assert chosen == ["SCRAM-SHA-256-PLUS" if version == ssl.TLSVersion.TLSv1_2 else "SCRAM-SHA-256"]
+
+
+async def test_a_refused_password_is_tried_once(certificates: dict[str, CertificateFiles]) -> None:
+    """It was tried with every mechanism, PLAIN at last, which a server counts as so many attacks."""
+    context = server_context(certificates["good"])
+
+    async def script(peer: Peer) -> None:
+        await peer.offer(STARTTLS)
+        await peer.start_tls(context)
+        await peer.offer(mechanisms("SCRAM-SHA-256", "SCRAM-SHA-1", "PLAIN"))
+        await peer.expect("<auth[^>]*>")
+        peer.send("<failure xmlns='urn:ietf:params:xml:ns:xmpp-sasl'><not-authorized/></failure>")
+        await peer.drain()
+
+    async with run_script(script) as server:
+        connection = connect(server.port, ca_file=certificates["good"].ca_file)
+        with pytest.raises(LoginError, match="wrong password, or no such account"):
+            await connection.open()
+        await connection.close()
+    assert server.received.count("<auth") == 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "text", "is_refused"),
+    [
+        ("account-disabled", "the account is disabled; enable it on the server", True),
+        ("credentials-expired", "the password has expired", True),
+        ("temporary-auth-failure", "the server cannot check passwords at the moment", False),
+    ],
+)
+async def test_a_refused_login_says_why(
+    condition: str, text: str, is_refused: bool, certificates: dict[str, CertificateFiles]
+) -> None:
+    context = server_context(certificates["good"])
+
+    async def script(peer: Peer) -> None:
+        await peer.offer(STARTTLS)
+        await peer.start_tls(context)
+        await peer.offer(mechanisms("PLAIN"))
+        await peer.expect("<auth[^>]*>")
+        peer.send(f"<failure xmlns='urn:ietf:params:xml:ns:xmpp-sasl'><{condition}/></failure>")
+        await peer.drain()
+
+    async with run_script(script) as server:
+        connection = connect(server.port, ca_file=certificates["good"].ca_file)
+        with pytest.raises(ConnectError, match=text) as failed:
+            await connection.open()
+        await connection.close()
+    assert isinstance(failed.value, LoginError) is is_refused
+    assert failed.value.is_transient is not is_refused
+
+
+async def test_a_real_server_that_is_not_verified_gets_the_password_by_scram_and_never_by_plain(
+    real_server: XmppServer,
+) -> None:
+    jid, password = await real_server.account()
+    endpoint = ServerEndpoint(real_server.host, real_server.port, verify=False, timeout_s=TIMEOUT_S)
+    connection = Connection(f"{jid}/agent", password, endpoint, on_message=lambda stanza: None)
+    await connection.open()
+    security = connection.security
+    await connection.close()
+    assert security is not None
+    assert security.mechanism.startswith("SCRAM-SHA-")
+    assert security.problem == f"the certificate of {security.address} is not verified (server.tls.verify is off)"
+
+
+async def test_a_session_says_how_it_is_protected(local_server: XmppServer) -> None:
+    jid, password = await local_server.account()
+    connection = Connection(f"{jid}/agent", password, endpoint_of(local_server), on_message=lambda stanza: None)
+    await connection.open()
+    security = connection.security
+    await connection.close()
+    assert security is not None
+    assert security.problem is None
+    assert security.address == f"127.0.0.1:{local_server.port}"
+    pattern = rf"127\.0\.0\.1:{local_server.port}, TLS 1\.[23], certificate of localhost until 20\d\d-\d\d-\d\d, (SCRAM|PLAIN)"
+    assert re.match(pattern, str(security))
