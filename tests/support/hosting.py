@@ -280,6 +280,8 @@ class Tunnel:
         self.refused_count = 0
         self.dropped_direction: Literal["", "to the server", "to the agent"] = ""
         """The direction in which all data is lost while the connection seems open."""
+        self.edit: Callable[[bytes], bytes] = lambda data: data
+        """What somebody on the path makes of the data to the agent."""
         self.pause_s = 0.0
         """The pause before each kilobyte."""
 
@@ -323,7 +325,7 @@ class Tunnel:
                 if self.pause_s:
                     await asyncio.sleep(self.pause_s)
                 if self.dropped_direction != name:
-                    sink.write(data)
+                    sink.write(self.edit(data) if name == "to the agent" else data)
                     await sink.drain()
         except ConnectionError:
             pass

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from spade_coreason.xmpp.servers.certificate import ensure_certificate
+from spade_coreason.xmpp.servers.certificate import CertificateFiles, ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.servers.crowd import ComponentEndpoint
 from tests.support.servers.server import DOMAIN, OTHER_DOMAIN, XmppServer
@@ -20,6 +20,7 @@ certfiles: ["{pem}"]
 listen:
   - {{port: {c2s}, ip: "127.0.0.1", module: ejabberd_c2s, starttls: true, starttls_required: true,
      max_stanza_size: {stanza_bytes}, shaper: none, access: c2s}}
+  - {{port: {c2s_tls}, ip: "127.0.0.1", module: ejabberd_c2s, tls: true, shaper: none, access: c2s}}
   - {{port: {http}, ip: "127.0.0.1", module: ejabberd_http,
      request_handlers: {{/ws: ejabberd_http_ws{upload_handler}}}}}
 {crowd}
@@ -75,6 +76,7 @@ def ejabberd(
     crowd: ComponentEndpoint | None = None,
     allow_registration: bool = True,
     other_domain: str = OTHER_DOMAIN,
+    certificate: CertificateFiles | None = None,
 ) -> XmppServer:
     """Prepare a server in `directory` without starting it: `with ejabberd(tmp_path) as server: …`.
 
@@ -84,15 +86,17 @@ def ejabberd(
     crowd               A crowd that may connect.
     allow_registration  Accept in-band registration (XEP-0077).
     other_domain        A second domain that it serves.
+    certificate         Its certificate; otherwise a new one of its domains.
     """
     domains = [prefix + domain for domain in (DOMAIN, other_domain) for prefix in ("", "muc.", "pubsub.", "upload.")]
-    certificate = ensure_certificate(directory / "certs", domains)
+    is_trusted = certificate is None
+    certificate = certificate or ensure_certificate(directory / "certs", domains)
     database = directory / "db"
     database.mkdir(parents=True, exist_ok=True)
     pem = directory / "ejabberd.pem"
     pem.touch(mode=0o600)
     pem.write_bytes(certificate.certificate.read_bytes() + certificate.key.read_bytes())
-    c2s, http = find_free_ports(2)
+    c2s, c2s_tls, http = find_free_ports(3)
     modules = []
     if offline:
         modules.append("  mod_offline: {access_max_user_messages: 5000}")
@@ -111,6 +115,7 @@ def ejabberd(
             other_domain=other_domain,
             pem=pem,
             c2s=c2s,
+            c2s_tls=c2s_tls,
             http=http,
             stanza_bytes=stanza_bytes,
             allow_registration="allow" if allow_registration else "deny",
@@ -124,9 +129,11 @@ def ejabberd(
     return XmppServer(
         kind="ejabberd",
         port=c2s,
+        direct_tls_port=c2s_tls,
         http_port=http,
         directory=directory,
         certificate=certificate,
+        is_trusted=is_trusted,
         command=command,
         environment={
             "EJABBERD_CONFIG_PATH": str(configuration),

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from spade_coreason.xmpp.servers.certificate import ensure_certificate
+from spade_coreason.xmpp.connection.resolver import to_ascii
+from spade_coreason.xmpp.servers.certificate import CertificateFiles, ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.servers.crowd import ComponentEndpoint
 from tests.support.servers.server import DOMAIN, OTHER_DOMAIN, XmppServer
@@ -23,7 +24,7 @@ interfaces = {{ "127.0.0.1" }}
 local_interfaces = {{ "127.0.0.1" }}
 use_ipv6 = false
 c2s_ports = {{ {c2s} }}
-c2s_direct_tls_ports = {{ }}
+c2s_direct_tls_ports = {{ {c2s_tls} }}
 s2s_ports = {{ {s2s_port} }}
 http_ports = {{ {http} }}
 http_interfaces = {{ "127.0.0.1" }}
@@ -36,7 +37,7 @@ sql = {{ driver = "SQLite3"; database = "{directory}/data/archive.sqlite" }}
 sqlite_tune = "fast"
 authentication = "internal_hashed"
 default_iteration_count = 4096  -- the fewest that RFC 5802 allows; clients in Python take long for the default, 10000
-c2s_require_encryption = true
+c2s_require_encryption = {requires_tls}
 allow_registration = {allow_registration}
 log = {{ {{ levels = {{ min = "info" }}, to = "file", filename = "{directory}/prosody.log" }} }}
 ssl = {{ key = "{key}"; certificate = "{certificate}" }}
@@ -124,6 +125,8 @@ def prosody(
     other_domain: str = OTHER_DOMAIN,
     tuned: bool = False,
     federation: Federation | None = None,
+    requires_tls: bool = True,
+    certificate: CertificateFiles | None = None,
 ) -> XmppServer:
     """Prepare a server in `directory` without starting it: `with prosody(tmp_path) as server: …`. None is Prosody's default.
 
@@ -139,10 +142,14 @@ def prosody(
     other_domain        A second domain that it serves.
     tuned               Has the settings for many messages of docs/how-to/prosody.md.
     federation          Its connections to other servers.
+    requires_tls        Accept no login without TLS.
+    certificate         Its certificate; otherwise a new one of its domains.
     """
-    certificate = ensure_certificate(directory / "certs", (domain, other_domain, f"muc.{domain}"))
+    is_trusted = certificate is None
+    names = tuple(map(to_ascii, (domain, other_domain, f"muc.{domain}")))
+    certificate = certificate or ensure_certificate(directory / "certs", names)
     (directory / "data").mkdir(parents=True, exist_ok=True)
-    c2s, http = find_free_ports(2)
+    c2s, c2s_tls, http = find_free_ports(3)
     if federation:
         (directory / "mod_peer_ports.lua").write_text(PEER_PORTS_MODULE)
     modules = [name for name, wanted in (("smacks", smacks), ("mam", archive), ("peer_ports", federation)) if wanted]
@@ -163,6 +170,8 @@ def prosody(
             allow_registration=str(allow_registration).lower(),
             directory=directory,
             c2s=c2s,
+            c2s_tls=c2s_tls,
+            requires_tls=str(requires_tls).lower(),
             http=http,
             archive_storage="sql" if archive else "memory",
             key=certificate.key,
@@ -184,9 +193,11 @@ def prosody(
     return XmppServer(
         kind="prosody",
         port=c2s,
+        direct_tls_port=c2s_tls,
         http_port=http,
         directory=directory,
         certificate=certificate,
+        is_trusted=is_trusted,
         command=("prosody", "--config", str(configuration), "-F"),
         domain=domain,
     )

@@ -51,8 +51,12 @@ class XmppServer:
     certificate: CertificateFiles
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
+    direct_tls_port: int | None = None
+    """The port where a connection begins with TLS (XEP-0368)."""
     http_port: int | None = None
     """The HTTP port. WebSocket paths: `/xmpp-websocket` on Prosody, `/ws` on ejabberd."""
+    is_trusted: bool = True
+    """False if its certificate cannot be verified."""
     host: str = LOOPBACK
     domain: str = DOMAIN
     pid: int = 0
@@ -128,7 +132,9 @@ class XmppServer:
 
     def tls_context(self) -> ssl.SSLContext:
         """Build a TLS context that accepts this server only."""
-        return ssl.create_default_context(cafile=self.ca_file)
+        if self.is_trusted:
+            return ssl.create_default_context(cafile=self.ca_file)
+        return ssl._create_unverified_context()
 
     async def _wait(self, deadline: float) -> None:
         assert self._process is not None
