@@ -11,10 +11,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.certificates import sign_by_itself
 from tests.support.private_host import ADDRESS, prepare_host, serve_names
 from tests.support.program import run_command, run_in_background
 from tests.support.servers.prosody import prosody
-from tests.support.servers.scripted import Peer, mechanisms, run_script
+from tests.support.servers.scripted import (
+    REGISTER,
+    SASL,
+    STARTTLS,
+    Peer,
+    contains_password,
+    mechanisms,
+    run_script,
+    server_context,
+)
 
 DOMAIN = "agents.test"
 ZONE = """\
@@ -64,6 +74,23 @@ async def main(directory: Path) -> dict[str, object]:
         await peer.offer(mechanisms("PLAIN", "SCRAM-SHA-1"))
         await peer.serve()
 
+    certificate = server_context(sign_by_itself(directory / "certificate", "elsewhere.example"))
+
+    async def offer_unverified(peer: Peer) -> None:
+        await peer.offer(STARTTLS)
+        await peer.start_tls(certificate)
+        await peer.offer(REGISTER + mechanisms(*("PLAIN", "SCRAM-SHA-1")[: 1 + len(unverified.peers) % 2]))
+        await peer.expect("<auth[^>]*>[^<]*</auth>")
+        peer.send(f"<failure xmlns='{SASL}'><not-authorized/></failure>")
+        await peer.drain()
+
+    async with run_script(offer_unverified, ADDRESS) as unverified:
+        for key in ("scram", "plain only"):
+            options = ("--host", ADDRESS, "--port", str(unverified.port), "--no-verify", "--register", "--jid", agent[0])
+            command = ("run", "spade_coreason.agents.echo:EchoAgent", *options)
+            env = {"SPADE_COREASON_PASSWORD": agent[1]}
+            done = await asyncio.to_thread(run_command, *command, cwd=directory, env=env)
+            found[key] = [done.returncode, done.stderr, contains_password(unverified.received, agent[1])]
     async with run_script(offer_plain, ADDRESS) as plain:
         tls = {"required": False, "verify": False}
         server_settings = {"host": f"plain.{DOMAIN}", "port": plain.port, "tls": tls}

@@ -142,6 +142,12 @@ def test_a_dual_stack_server_is_reached_from_a_host_with_ipv4_only(tmp_path: Pat
         "one.agents.test:1 (127.0.0.1): Connection refused",
     ):
         assert place in text
+    code, err, has_password = found["scram"]
+    assert (code, has_password) == (5, False)
+    assert "wrong password, or no such account, and it cannot be registered at a server that is not verified" in err
+    code, err, has_password = found["plain only"]
+    assert (code, has_password) == (4, False)
+    assert "it offers PLAIN only, which would show the password to a server that is not verified" in err
     code, out, received = found["plain"]
     assert code == 4
     text = " ".join(out.split())

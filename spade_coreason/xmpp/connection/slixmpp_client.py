@@ -52,6 +52,7 @@ _REGISTRATION_TIMEOUT_S = 10.0
 _SLICE_S = 0.01
 _MAX_SLICE_S = 0.05
 """The longest time in which received stanzas are handled while all else in the process waits."""
+_REGISTER = "{http://jabber.org/features/iq-register}register"
 _CAPABILITIES = "{http://jabber.org/protocol/caps}c"
 _PROSODY = "http://prosody.im"
 _NOT_WELL_FORMED = (  # RFC 6120, 4.9.3.13
@@ -277,6 +278,12 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         if isinstance(mechanisms, Problem):
             self.on_failed(mechanisms)
             return
+        if not (self.is_verified or self._is_loopback):
+            for offer in features.findall(_REGISTER):  # it would show the password, as PLAIN would
+                features.remove(offer)
+                self.registration_problem = (
+                    self.registration_problem and "it cannot be registered at a server that is not verified"
+                )
         login = self.plugin["feature_mechanisms"]
         login.use_mechs = set(mechanisms)
         login.unencrypted_scram = login.unencrypted_plain = tls_version is None

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import re
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from spade_coreason.xmpp.connection.security import choose_mechanisms
 from spade_coreason.xmpp.servers.certificate import CertificateFiles, ensure_certificate
 from tests.support.certificates import sign_by_itself
 from tests.support.hosting import endpoint_of
+from tests.support.servers import ejabberd as ejabberd_server
+from tests.support.servers.requirements import require
 from tests.support.servers.scripted import (
     STARTTLS,
     Peer,
@@ -330,3 +333,20 @@ async def test_a_session_says_how_it_is_protected(local_server: XmppServer) -> N
     assert security.address == f"127.0.0.1:{local_server.port}"
     pattern = rf"127\.0\.0\.1:{local_server.port}, TLS 1\.[23], certificate of localhost until 20\d\d-\d\d-\d\d, (SCRAM|PLAIN)"
     assert re.match(pattern, str(security))
+
+
+async def test_a_login_leaves_no_refused_one_in_the_log_of_ejabberd(tmp_path: Path) -> None:
+    """mod_fail2ban counts what this log has."""
+    require("ejabberd", ejabberd_server.installed())
+    with ejabberd_server.ejabberd(tmp_path) as server:
+        jid, password = await server.account()
+
+        def count_refused() -> int:
+            return len(re.findall("Failed c2s .* authentication", (server.directory / "ejabberd.log").read_text()))
+
+        for secret in (password, "wrong"):
+            connection = Connection(f"{jid}/agent", secret, endpoint_of(server), on_message=lambda stanza: None)
+            with suppress(LoginError):
+                await connection.open()
+            await connection.close()
+        await eventually(lambda: count_refused() == 1)
