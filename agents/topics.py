@@ -63,7 +63,11 @@ class TopicBroker:
         """Begin to deliver, also what an earlier run left."""
         items, days = self._retention["items"], self._retention["days"]
         await self._store.open(
-            attempts=self._attempts, items=None if items is None else int(items), days=days, retry_s=self._retry_s
+            may_subscribe=self._may_subscribe,
+            attempts=self._attempts,
+            items=None if items is None else int(items),
+            days=days,
+            retry_s=self._retry_s,
         )
 
     async def shutdown(self) -> None:
@@ -97,7 +101,11 @@ class TopicBroker:
             await response.data({"refused": text})
             return
         hops = request.metadata.get("hops", 0)
-        item_id = await self._store.publish(topic, payload, publisher=publisher, request_id=request.request_id, hops=hops)
+        try:
+            item_id = await self._store.publish(topic, payload, publisher=publisher, request_id=request.request_id, hops=hops)
+        except ValueError as error:
+            await response.error(str(error))
+            return
         await response.data({"item_id": item_id})
         self._store.note_presence(publisher)
 

@@ -54,6 +54,8 @@ class AccessPolicy:
         """The people whom operators have approved (bare JIDs)."""
         self.contacts: set[str] = set()
         """The people in the roster, as the server reports it (bare JIDs)."""
+        self.is_known = not roster
+        """True once the roster was received, or if it admits nobody. Until then more people may be allowed than it seems."""
 
     def is_allowed(self, jid: str) -> bool:
         """Return True if a sender with this JID may talk to the agent."""

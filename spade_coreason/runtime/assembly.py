@@ -113,9 +113,9 @@ class AgentParts:
     ) -> AgentRuntime:
         """Build the runner and the gateway of an agent. `access` decides who may talk to it; for the rest see `Runner`."""
         self.people.add_operators(access.operators)
-        self.topic_store.operators = access.operators
         languages = PersonLanguages(self.repository)
         access_requests = AccessRequests(access, self.repository, agent.manifest.metadata.name, self.transport, languages)
+        self.topic_store.follow_access(access_requests)
         runner = Runner(
             agent,
             self.jid,

@@ -79,10 +79,15 @@ from .repository import (
     list_stored_agents as list_stored_agents,
 )
 from .topics import (
+    MAX_ERROR_CHARACTERS as MAX_ERROR_CHARACTERS,
+    FindRefusal as FindRefusal,
+    Publication as Publication,
+    RemovedSubscription as RemovedSubscription,
     SubscriberSummary as SubscriberSummary,
     TopicDelivery as TopicDelivery,
     TopicItem as TopicItem,
     TopicRepository as TopicRepository,
     TopicSummary as TopicSummary,
     is_dead_letter as is_dead_letter,
+    make_dead_letter as make_dead_letter,
 )

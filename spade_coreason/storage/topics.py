@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, Select, delete, func, insert, select, update
 
@@ -14,7 +15,14 @@ from .database import Commit, Database
 from .records import from_micros, to_micros
 from .schema import topic_deliveries, topic_items, topic_subscriptions
 
-_MAX_ERROR_CHARACTERS = 500
+MAX_ERROR_CHARACTERS = 500
+"""The most characters of an error that are stored with a delivery or a dead letter."""
+
+FindRefusal: TypeAlias = Callable[[str, str], str | None]
+"""A function that returns why a subscriber (a bare JID) may not have a pattern or a topic, or None if it may.
+
+It decides from values in memory, because the thread of the writer calls it inside a transaction.
+"""
 
 
 class TopicItem(NamedTuple):
@@ -40,6 +48,22 @@ class TopicDelivery(NamedTuple):
     subscriber: str
     failures: int
     item: TopicItem
+
+
+class RemovedSubscription(NamedTuple):
+    """The patterns of a subscriber (a bare JID) that were removed, and the number of items that waited because of them."""
+
+    subscriber: str
+    patterns: tuple[str, ...]
+    reason: str
+    waiting: int
+
+
+class Publication(NamedTuple):
+    """An item that was stored: the subscribers that get it, and the subscriptions that were removed with it as refused."""
+
+    subscribers: list[str]
+    removed: list[RemovedSubscription]
 
 
 class TopicSummary(NamedTuple):
@@ -70,6 +94,10 @@ class PersonTopics(NamedTuple):
     published: tuple[TopicItem, ...]
 
 
+def _refuse_none(subscriber: str, pattern: str) -> None:
+    return None
+
+
 class TopicRepository:
     """The topics of one broker (a bare JID). Methods raise StoreError if the database fails."""
 
@@ -91,27 +119,68 @@ class TopicRepository:
                 )
             if removed := before - set(patterns):
                 connection.execute(delete(topic_subscriptions).where(*own, topic_subscriptions.c.pattern.in_(removed)))
-                waiting = topic_deliveries.c.agent == self._agent, topic_deliveries.c.subscriber == subscriber
-                for topic in list(connection.scalars(select(topic_deliveries.c.topic).where(*waiting).distinct())):
-                    if not any(matches(pattern, topic) for pattern in patterns):
-                        connection.execute(delete(topic_deliveries).where(*waiting, topic_deliveries.c.topic == topic))
+                self._delete_unmatched(connection, subscriber, patterns)
 
         await self._database.write(work)
 
+    async def load_subscriptions(self) -> list[tuple[str, str]]:
+        """Return each subscriber with each of its patterns."""
+        columns = topic_subscriptions.c
+        rows = await self._fetch(select(columns.subscriber, columns.pattern).where(columns.agent == self._agent))
+        return [(row.subscriber, row.pattern) for row in rows]
+
+    async def remove_refused(self, subscribers: Collection[str], find_refusal: FindRefusal) -> list[RemovedSubscription]:
+        """Remove the patterns of some subscribers that are refused, with the items that wait because of them.
+
+        Each subscriber is one transaction.
+        """
+        removed: list[RemovedSubscription] = []
+        for subscriber in subscribers:
+            removed += await self._database.write(
+                partial(self._remove_refused, subscriber=subscriber, find_refusal=find_refusal)
+            )
+        return removed
+
+    def _remove_refused(self, connection: Connection, subscriber: str, find_refusal: FindRefusal) -> list[RemovedSubscription]:
+        own = topic_subscriptions.c.agent == self._agent, topic_subscriptions.c.subscriber == subscriber
+        patterns = list(
+            connection.scalars(select(topic_subscriptions.c.pattern).where(*own).order_by(topic_subscriptions.c.pattern))
+        )
+        refused = {pattern: reason for pattern in patterns if (reason := find_refusal(subscriber, pattern)) is not None}
+        if refused:
+            connection.execute(delete(topic_subscriptions).where(*own, topic_subscriptions.c.pattern.in_(list(refused))))
+        waiting = self._delete_unmatched(connection, subscriber, [pattern for pattern in patterns if pattern not in refused])
+        if not refused and not waiting:
+            return []
+        reason = next(iter(refused.values()), "no subscription matches them")
+        return [RemovedSubscription(subscriber, tuple(refused), reason, waiting)]
+
+    def _delete_unmatched(self, connection: Connection, subscriber: str, patterns: Collection[str]) -> int:
+        """Delete the deliveries to a subscriber that none of its patterns matches. Return their number."""
+        waiting = topic_deliveries.c.agent == self._agent, topic_deliveries.c.subscriber == subscriber
+        count = 0
+        for topic in list(connection.scalars(select(topic_deliveries.c.topic).where(*waiting).distinct())):
+            if not any(matches(pattern, topic) for pattern in patterns):
+                count += connection.execute(
+                    delete(topic_deliveries).where(*waiting, topic_deliveries.c.topic == topic)
+                ).rowcount
+        return count
+
     # Items
 
-    def publish(self, item: TopicItem) -> Commit[list[str]]:
-        """Store an item with a delivery for each subscriber, in one transaction, and return the subscribers.
+    def publish(self, item: TopicItem, find_refusal: FindRefusal = _refuse_none) -> Commit[Publication]:
+        """Store an item with a delivery for each subscriber, in one transaction.
 
-        An item that is stored already is not stored again; then the list is empty.
+        A matching subscription that is refused now is removed in the same transaction, with the items that wait because of it.
+        An item that is stored already is not stored again; then it has no subscribers.
         """
         row = self._database.next_id("topic_items")
-        return self._database.run(lambda connection: self._add_item(connection, row, item))
+        return self._database.run(lambda connection: self._add_item(connection, row, item, find_refusal))
 
-    def _add_item(self, connection: Connection, row: int, item: TopicItem) -> list[str]:
+    def _add_item(self, connection: Connection, row: int, item: TopicItem, find_refusal: FindRefusal) -> Publication:
         known = select(topic_items.c.id).where(topic_items.c.agent == self._agent, topic_items.c.item_id == item.item_id)
         if connection.scalar(known) is not None:
-            return []
+            return Publication([], [])
         connection.execute(
             insert(topic_items).values(
                 id=row,
@@ -130,11 +199,16 @@ class TopicRepository:
         subscriptions = connection.execute(
             select(columns.subscriber, columns.pattern).where(columns.agent == self._agent).order_by(columns.subscriber)
         ).all()
-        subscribers = list(dict.fromkeys(name for name, pattern in subscriptions if matches(pattern, item.topic)))
+        subscribers: dict[str, None] = {}
+        refused: dict[str, None] = {}
+        for name, pattern in subscriptions:
+            if matches(pattern, item.topic):
+                (subscribers if find_refusal(name, pattern) is None else refused)[name] = None
         if subscribers:
             common = {"item": row, "agent": self._agent, "topic": item.topic, "failures": 0, "error": ""}
             connection.execute(insert(topic_deliveries), [{**common, "subscriber": name} for name in subscribers])
-        return subscribers
+        removed = [each for name in refused for each in self._remove_refused(connection, name, find_refusal)]
+        return Publication(list(subscribers), removed)
 
     async def load_newest(self, topic: str, limit: int) -> list[TopicItem]:
         """Return the newest items of a topic, the oldest of them first."""
@@ -170,32 +244,24 @@ class TopicRepository:
 
     async def record_failure(self, delivery: TopicDelivery, failures: int, error: str) -> None:
         """Store the number of failures of a delivery, and the last one."""
-        values = {"failures": failures, "error": error[:_MAX_ERROR_CHARACTERS]}
+        values = {"failures": failures, "error": error[:MAX_ERROR_CHARACTERS]}
         statement = update(topic_deliveries).where(*_is(delivery)).values(values)
         await self._database.write(lambda connection: connection.execute(statement))
 
-    async def move_to_dead_letters(self, delivery: TopicDelivery, error: str, now: datetime) -> list[str]:
-        """Delete a delivery, and store its item as a dead letter. Return the subscribers of that.
+    async def move_to_dead_letters(
+        self, delivery: TopicDelivery, letter: TopicItem, find_refusal: FindRefusal = _refuse_none
+    ) -> Publication:
+        """Delete a delivery, and publish its dead letter.
 
-        A dead letter itself is only dropped. Nothing happens if the delivery was deleted.
+        A dead letter that is not delivered is only dropped. Nothing happens if the delivery was deleted.
         """
-        item, row = delivery.item, self._database.next_id("topic_items")
-        dead_letter = {
-            "subscriber": delivery.subscriber,
-            "error": error[:_MAX_ERROR_CHARACTERS],
-            "item_id": item.item_id,
-            "topic": item.topic,
-        }
-        letter = item._replace(
-            item_id=derive_dead_letter_id(item.item_id, delivery.subscriber),
-            topic=dead_letter_topic(item.topic),
-            published_at=now,
-            dead_letter=dead_letter,
-        )
+        row = self._database.next_id("topic_items")
 
-        def work(connection: Connection) -> list[str]:
+        def work(connection: Connection) -> Publication:
             deleted = connection.execute(delete(topic_deliveries).where(*_is(delivery))).rowcount
-            return self._add_item(connection, row, letter) if deleted and not is_dead_letter(item.topic) else []
+            if not deleted or is_dead_letter(delivery.item.topic):
+                return Publication([], [])
+            return self._add_item(connection, row, letter, find_refusal)
 
         return await self._database.write(work)
 
@@ -281,6 +347,21 @@ class TopicRepository:
 
     async def _fetch(self, query: Select[Any]) -> Sequence[Any]:
         return await self._database.read(lambda connection: connection.execute(query).all(), is_background=True)
+
+
+def make_dead_letter(item: TopicItem, subscriber: str, error: str, now: datetime) -> TopicItem:
+    """Make the dead letter about an item that a subscriber (a bare JID) did not take."""
+    return item._replace(
+        item_id=derive_dead_letter_id(item.item_id, subscriber),
+        topic=dead_letter_topic(item.topic),
+        published_at=now,
+        dead_letter={
+            "subscriber": subscriber,
+            "error": error[:MAX_ERROR_CHARACTERS],
+            "item_id": item.item_id,
+            "topic": item.topic,
+        },
+    )
 
 
 def is_dead_letter(topic: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import math
+import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -18,11 +19,12 @@ from agents.topics import TopicBroker
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ConfigError, Peers, Response, Session, agent, subscribe
 from spade_coreason.domain.topics import TOPIC_ITEM, derive_item_id
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerUnavailableError
+from spade_coreason.runtime.admission import MAX_HOPS
 from spade_coreason.runtime.topics.decorator import subscriptions_of
 from spade_coreason.testing import Isolation, Policy, Rules
 from tests.support.clock import Clock
 from tests.support.errors import ExpectedErrors
-from tests.support.wait import eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 BROKER = "topics@localhost"
 READER = "agent@localhost"
@@ -468,12 +470,191 @@ async def test_without_a_broker_the_log_says_that_an_agent_gets_no_items(caplog:
     assert "set peers.topics" in caplog.text
 
 
+# A right that ends
+
+FAR = "reader@far.example"
+
+
+async def subscribe_far(t: AgentTester, *patterns: str, user: str = FAR) -> dict[str, Any]:
+    """Subscribe a program that is no agent, and return the answer of the broker."""
+    request = AgentRequest(session_id=uuid4(), payload={"patterns": list(patterns)}, metadata={"capability": "subscribe"})
+    answer: dict[str, Any] = (await t.ask(request, to=BROKER, user=user)).data[0]["data"]
+    return answer
+
+
+async def subscribers_of(t: AgentTester) -> dict[str, tuple[tuple[str, ...], int]]:
+    """Return the patterns of each subscriber, and the number of items that wait for it."""
+    summaries = await t.runtimes[BROKER].parts.topic_store.list_subscribers()
+    return {each.subscriber: (each.patterns, each.waiting) for each in summaries}
+
+
+def count_items(t: AgentTester, user: str) -> int:
+    """Count the items that were sent to a program."""
+    return sum(TOPIC_ITEM in "".join(message.xml.itertext()) for message in t.messages(user))
+
+
+async def test_a_subscription_ends_with_its_rule_and_so_do_the_items_that_wait(caplog: pytest.LogCaptureFixture) -> None:
+    shelf, rules = Shelf(), {"#": ["localhost"]}
+    build_broker = lambda manifest, topic_store: QUICK(manifest, topic_store, subscribe=rules)  # noqa: E731  # for peers
+    async with run_topics(make_reader("free/#", take=shelf.take), build_broker) as t:
+        await subscribe_far(t, "news/#", "free/#", user="away@localhost/x")
+        for topic in ("news/sport", "free/jazz"):
+            await publish(t, topic, "before")
+        await t.settled()
+        assert (await subscribers_of(t))["away@localhost"] == (("free/#", "news/#"), 2)
+        rules["free/#"] = rules.pop("#")
+        with caplog.at_level(logging.WARNING, "spade_coreason"):
+            await t.restart()
+        assert (await subscribers_of(t))["away@localhost"] == (("free/#",), 1)
+        await publish(t, "news/sport", "after")
+        await publish(t, "free/jazz", "after")
+        await t.settled()
+        assert (await subscribers_of(t))["away@localhost"] == (("free/#",), 2)
+        assert (await subscribe_far(t, "news/#", user="away@localhost/x"))["refused"] == ["news/#"]
+        assert "$dead-letter" not in await broker_text(t)
+    assert shelf.titles == ["before", "after"]
+    text = "removed the subscription of away@localhost to news/# (waiting items: 1): no rule allows it"
+    assert f"{BROKER}: {text} (options.subscribe)" in caplog.messages
+
+
+async def test_an_operator_who_is_one_no_more_gets_no_dead_letters() -> None:
+    policy = Policy(operators=frozenset({OPERATOR}))
+    async with run_topics(make_reader("news", take=Shelf().take), policy=policy) as t:
+        assert (await subscribe_far(t, "$dead-letter/#", user=OPERATOR))["refused"] == []
+        await t.restart(policy=Policy())
+        assert OPERATOR not in await subscribers_of(t)
+
+
+async def test_whoever_loses_access_to_the_broker_gets_no_further_item(caplog: pytest.LogCaptureFixture) -> None:
+    policy = Policy(operators=frozenset({OPERATOR}))
+    shelf = Shelf()
+    async with run_topics(make_reader("news", take=shelf.take), policy=policy) as t:
+        await t.say(f"/admit {FAR}", to=BROKER, user=OPERATOR)
+        assert await subscribe_far(t, "news") == {"patterns": ["news"], "refused": []}
+        await publish(t, "news", "before")
+        await eventually(lambda: count_items(t, FAR) == 1)
+        assert (await subscribers_of(t))[FAR] == (("news",), 1)  # its answer is awaited
+        await t.say(f"/reject {FAR}", to=BROKER, user=OPERATOR)
+        await publish(t, "news", "after")
+        await t.settled()
+        assert FAR not in await subscribers_of(t)
+        assert count_items(t, FAR) == 1
+        with pytest.raises(PeerRefusedError, match="don't have access"):
+            await subscribe_far(t, "news")
+        assert "$dead-letter" not in await broker_text(t)
+    assert shelf.titles == ["before", "after"]
+    assert any(f"removed the subscription of {FAR} to news" in line and "no access" in line for line in caplog.messages)
+
+
+async def test_a_rejection_alone_removes_the_subscription_and_what_waits() -> None:
+    policy = Policy(operators=frozenset({OPERATOR}))
+    async with run_topics(make_reader("other", take=Shelf().take), policy=policy) as t:
+        await t.say(f"/admit {FAR}", to=BROKER, user=OPERATOR)
+        await subscribe_far(t, "news")
+        await publish(t, "news", "before")
+        await t.say(f"/reject {FAR}", to=BROKER, user=OPERATOR)
+        async with asyncio.timeout(TIMEOUT_S):
+            while FAR in await subscribers_of(t):  # the review runs in a task
+                await t.settled()
+
+
+async def test_subscribers_whom_the_roster_may_admit_lose_nothing_before_it_is_known() -> None:
+    policy = Policy(operators=frozenset({OPERATOR}))
+    async with run_topics(make_reader("other", take=Shelf().take), policy=policy) as t:
+        await t.say(f"/admit {FAR}", to=BROKER, user=OPERATOR)
+        await subscribe_far(t, "news")
+        access_requests = t.gateways[BROKER].access_requests
+        access = access_requests.access
+        access.approved.discard(FAR)
+        access.is_known = False
+        await publish(t, "news", "x")
+        await eventually(lambda: not t.runtimes[BROKER].parts.topic_store.is_busy([FAR]))
+        assert count_items(t, FAR) == 0
+        assert (await subscribers_of(t))[FAR] == (("news",), 1)
+        access.approved.add(FAR)  # as the roster would
+        access.is_known = True
+        access_requests.contacts_changed.emit()
+        await eventually(lambda: count_items(t, FAR) == 1)
+
+
+# What is too long
+
+
+def make_long_request(characters: int) -> AgentRequest:
+    payload = {"topic": "news", "payload": {"title": "<" * characters}}
+    return AgentRequest(session_id=uuid4(), payload=payload, metadata={"capability": "publish"})
+
+
+async def test_an_item_that_nobody_could_get_is_refused_at_publication() -> None:
+    shelf = Shelf()
+    async with run_topics(make_reader("news", take=shelf.take), policy=Policy(stanza_bytes=20_000)) as t:
+        problem = r"too long: ([\d,]+) bytes .* \(limit: 20,000, limits\.stanza_bytes of the broker\)"
+        with pytest.raises(PeerFailedError, match=problem) as caught:
+            await t.ask(make_long_request(10_000), to=BROKER)
+        found = re.search(problem, str(caught.value))
+        assert found is not None
+        assert int(found[1].replace(",", "")) > 40_000  # as XML, each of its characters has four
+        assert await broker_text(t) == f"- {READER} ← news: 0 items wait"
+    assert not shelf.requests
+
+
+async def test_the_longest_item_that_is_accepted_arrives_and_so_does_its_dead_letter(expected_errors: ExpectedErrors) -> None:
+    expected_errors("agent@localhost: incident")
+    policy = Policy(stanza_bytes=20_000, operators=frozenset({"undertaker@localhost"}))
+    shelf, letters = Shelf(ValueError("\x01" * 2000)), Shelf()
+    undertaker = make_reader("$dead-letter/#", take=letters.take)
+    broker = partial(TopicBroker, attempts=1)
+    async with run_topics(make_reader("news", take=shelf.take), broker, policy=policy, peers={"undertaker": undertaker}) as t:
+        low, high = 0, 20_000  # accepted, refused
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                await t.ask(make_long_request(middle), to=BROKER)
+                low = middle
+            except PeerFailedError:
+                high = middle
+        await t.settled()
+        shelf.problems.append(ValueError("no"))
+        await t.ask(make_long_request(low), to=BROKER)
+        await t.settled()
+    assert low > 2000
+    assert len(shelf.requests[-1].payload["title"]) == low
+    assert len(letters.items[-1][1]["title"]) == low
+
+
+async def test_the_dead_letter_about_an_item_of_the_last_hop_reaches_its_reader(expected_errors: ExpectedErrors) -> None:
+    expected_errors("refuses: This request came through")
+    letters, count = Shelf(), 0
+
+    class Circle:
+        def __init__(self, manifest: AgentDefinition, peers: Peers) -> None:
+            self.manifest = manifest
+            self.peers = peers
+
+        async def assist(self, request: AgentRequest, session: Session, response: Response) -> None: ...
+
+        @subscribe("ping")
+        @subscribe("$dead-letter/#")
+        async def on_ping(self, request: AgentRequest, session: Session, response: Response) -> None:
+            nonlocal count
+            count += 1
+            assert count < 100, "a circle without an end"
+            await letters.take(request, session)
+            await self.peers.publish("ping", request.payload)
+
+    policy = Policy(operators=frozenset({READER}))
+    async with run_topics(Circle, partial(TopicBroker, attempts=1), policy=policy) as t:
+        publishing = {"topic": "ping", "payload": {"title": "x"}}
+        await t.ask(AgentRequest(session_id=uuid4(), payload=publishing, metadata={"capability": "publish"}), to=BROKER)
+        await t.settled()
+    assert letters.requests[-1].metadata["hops"] == MAX_HOPS
+    assert letters.items[-1] == ("$dead-letter/ping", {"title": "x"})
+
+
 # What is stored
 
 
 async def broker_text(t: AgentTester, topic: str = "") -> str:
-    store = t.runtimes[BROKER].parts.topic_store
-    store.operators = frozenset({OPERATOR})
     broker = t.built_agents[BROKER]
     assert isinstance(broker, TopicBroker)
     return await broker.topics(None, topic)  # type: ignore[arg-type]  # it needs no session

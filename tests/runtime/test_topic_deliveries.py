@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -35,15 +35,25 @@ class Network:
         self.attempts: list[tuple[str, int]] = []
         self.accepted: list[str] = []
         self.unreachable: PeerError | None = None
+        self.on_attempt: Callable[[], None] = lambda: None
+        self.on_accepted: Callable[[], None] = lambda: None
+        self.refused: set[str] = set()
+        """The patterns that nobody may have any more."""
+
+    def find_refusal(self, subscriber: str, pattern: str) -> str | None:
+        """Refuse the topics that are refused now."""
+        return "no rule allows it" if pattern in self.refused else None
 
     async def deliver(self, delivery: TopicDelivery, timeout_s: float) -> None:
         item_id = delivery.item.item_id
         self.attempts.append((item_id, delivery.failures))
+        self.on_attempt()
         if self.unreachable is not None:
             raise self.unreachable
         if problems := self.problems.get(item_id):
             raise problems.pop(0)
         self.accepted.append(item_id)
+        self.on_accepted()
 
 
 @asynccontextmanager
@@ -51,7 +61,12 @@ async def run_deliveries(database: Database, network: Network, **policy: Any) ->
     topics = TopicRepository(database, AGENT)
     await topics.subscribe(BOB, ["#"])
     deliveries = TopicDeliveries(
-        AGENT, topics, network.deliver, DeliveryPolicy(**{"retry_s": LONG_S, "days": None, **policy}), lambda: NOW
+        AGENT,
+        topics,
+        network.deliver,
+        DeliveryPolicy(**{"retry_s": LONG_S, "days": None, **policy}),
+        lambda: NOW,
+        network.find_refusal,
     )
     await deliveries.open()
     try:
@@ -61,8 +76,7 @@ async def run_deliveries(database: Database, network: Network, **policy: Any) ->
 
 
 async def publish(deliveries: TopicDeliveries, item_id: str, topic: str = "news") -> None:
-    for subscriber in await deliveries.repository.publish(TopicItem(item_id, topic, ALICE, NOW, {})):
-        deliveries.wake(subscriber)
+    deliveries.on_published(await deliveries.repository.publish(TopicItem(item_id, topic, ALICE, NOW, {})))
 
 
 async def wait_until_quiet(deliveries: TopicDeliveries) -> None:
@@ -166,8 +180,53 @@ async def test_a_dead_letter_that_nobody_takes_is_dropped(database: Database) ->
     async with run_deliveries(database, network, attempts=1) as deliveries:
         await deliveries.repository.subscribe(BOB, ["$dead-letter/#"])
         network.problems = {"letter": [FAILURES[0]]}
-        for subscriber in await deliveries.repository.publish(TopicItem("letter", "$dead-letter/x", ALICE, NOW, {})):
-            deliveries.wake(subscriber)
+        await publish(deliveries, "letter", "$dead-letter/x")
         await wait_until_quiet(deliveries)
         assert await deliveries.repository.list_waiting_subscribers() == []
         assert len(await deliveries.repository.list_topics()) == 1
+
+
+# Rights that end
+
+
+async def test_what_is_refused_in_the_middle_of_a_topic_is_not_delivered_any_further(database: Database) -> None:
+    network = Network()
+    async with run_deliveries(database, network) as deliveries:
+        network.unreachable = UNREACHABLE[0]
+        for number in range(5):
+            await publish(deliveries, f"item {number}")
+        await wait_until_quiet(deliveries)
+        network.unreachable = None
+        network.on_accepted = lambda: network.refused.update({"#", "news"})
+        deliveries.wake(BOB, is_reachable=True)
+        await wait_until_quiet(deliveries)
+        assert await deliveries.repository.list_subscribers() == []
+        assert await deliveries.repository.load_newest("$dead-letter/news", 10) == []
+    assert network.accepted == ["item 0"]
+
+
+async def test_a_failed_delivery_that_is_refused_before_its_repetition_ends(database: Database) -> None:
+    network = Network(item=[FAILURES[0]] * 3)
+    async with run_deliveries(database, network, attempts=3, retry_s=0.001) as deliveries:
+        network.on_attempt = lambda: network.refused.update({"#", "news"})
+        await publish(deliveries, "item")
+        while await deliveries.repository.list_waiting_subscribers():
+            await deliveries.wait_for_change()
+        assert await deliveries.repository.load_newest("$dead-letter/news", 10) == []
+    assert network.attempts == [("item", 0)]
+
+
+async def test_what_waits_for_a_pattern_that_is_refused_at_the_start_is_removed_before_anything_is_sent(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = Network()
+    topics = TopicRepository(database, AGENT)
+    await topics.subscribe(BOB, ["#"])
+    await topics.publish(TopicItem("item", "news", ALICE, NOW, {}))
+    network.refused = {"#", "news"}
+    deliveries = TopicDeliveries(AGENT, topics, network.deliver, DeliveryPolicy(), lambda: NOW, network.find_refusal)
+    await deliveries.open()
+    assert await topics.list_subscribers() == []
+    await deliveries.close()
+    assert network.attempts == []
+    assert f"{AGENT}: removed the subscription of {BOB} to # (waiting items: 1): no rule allows it" in caplog.messages

@@ -8,7 +8,7 @@ from typing import Any
 
 from spade_coreason.domain.topics import derive_dead_letter_id
 from spade_coreason.memory import erase_person, export_person
-from spade_coreason.storage import TopicItem, TopicRepository, back_up, open_database, restore
+from spade_coreason.storage import TopicItem, TopicRepository, back_up, make_dead_letter, open_database, restore
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.repository import AgentRepository, list_stored_agents
 from tests.support.databases import SQLITE, count_commits, execute, open_without_sync
@@ -35,7 +35,7 @@ async def test_an_item_has_a_delivery_for_each_subscriber_whose_pattern_matches(
     await topics.subscribe(ALICE, ["news/+"])
     await topics.subscribe("other@localhost", ["weather"])
     await TopicRepository(database, OTHER_AGENT).subscribe("foreign@localhost", ["#"])
-    assert await topics.publish(make_item(hops=3)) == [ALICE, BOB]
+    assert (await topics.publish(make_item(hops=3))).subscribers == [ALICE, BOB]
     [delivery] = await topics.load_deliveries(BOB, [], 10)
     assert delivery.item == make_item(hops=3)
     assert delivery[1:3] == (BOB, 0)
@@ -47,8 +47,8 @@ async def test_an_item_that_is_published_again_is_stored_once(database: Database
     topics = TopicRepository(database, AGENT)
     await topics.subscribe(BOB, ["#"])
     first, second = topics.publish(make_item()), topics.publish(make_item())  # in one transaction too
-    assert (await first, await second) == ([BOB], [])
-    assert await topics.publish(make_item()) == []
+    assert [(await commit).subscribers for commit in (first, second)] == [[BOB], []]
+    assert (await topics.publish(make_item())).subscribers == []
     assert [len(read_rows(database_url, table)) for table in TABLES] == [1, 1, 1]
 
 
@@ -96,6 +96,42 @@ async def test_patterns_that_are_not_named_again_are_removed_with_what_waits_for
     assert await topics.list_subscribers() == []
 
 
+def refuse_weather_to_bob(subscriber: str, pattern: str) -> str | None:
+    return "it rains" if (subscriber, pattern) == (BOB, "weather/#") else None
+
+
+async def test_a_publication_removes_what_is_refused_with_what_waits_for_it(tmp_path: Path) -> None:
+    url = f"{SQLITE}{tmp_path}/topics.db"
+    database = await open_without_sync(url)
+    topics = TopicRepository(database, AGENT)
+    await topics.subscribe(BOB, ["weather/#", "weather/sun", "news"])
+    await topics.subscribe(ALICE, ["weather/#"])
+    for number, topic in enumerate(["weather/rain", "weather/sun", "news"]):
+        await topics.publish(make_item(number, topic))
+    before = count_commits(url)
+    publication = await topics.publish(make_item(3, "weather/rain"), refuse_weather_to_bob)
+    assert count_commits(url) == before + 1
+    assert publication == ([ALICE], [(BOB, ("weather/#",), "it rains", 1)])
+    assert (await topics.load_of_person(BOB)).patterns == ("news", "weather/sun")
+    assert await waiting(topics, BOB) == ["item 1", "item 2"]
+    assert await waiting(topics, ALICE) == ["item 0", "item 1", "item 3"]
+    await database.close()
+
+
+async def test_what_is_refused_is_removed_in_one_transaction_for_each_subscriber(database: Database) -> None:
+    topics = TopicRepository(database, AGENT)
+    await topics.subscribe(BOB, ["weather/#", "news"])
+    await topics.subscribe(ALICE, ["weather/#"])
+    await TopicRepository(database, OTHER_AGENT).subscribe(BOB, ["weather/#"])
+    await topics.publish(make_item(1, "weather/rain"))
+    assert sorted(await topics.load_subscriptions()) == sorted([(ALICE, "weather/#"), (BOB, "news"), (BOB, "weather/#")])
+    removed = [(BOB, ("weather/#",), "it rains", 1)]
+    assert await topics.remove_refused([ALICE, BOB], refuse_weather_to_bob) == removed
+    assert await topics.remove_refused([ALICE, BOB], refuse_weather_to_bob) == []
+    assert await waiting(topics, ALICE) == ["item 1"]
+    assert await TopicRepository(database, OTHER_AGENT).load_subscriptions() == [(BOB, "weather/#")]
+
+
 async def test_a_dead_letter_has_the_payload_and_the_reason(database: Database) -> None:
     topics = TopicRepository(database, AGENT)
     await topics.subscribe(BOB, ["news/#"])
@@ -103,17 +139,19 @@ async def test_a_dead_letter_has_the_payload_and_the_reason(database: Database) 
     await topics.publish(make_item())
     [delivery] = await topics.load_deliveries(BOB, [], 1)
     later = NOW + timedelta(hours=1)
-    assert await topics.move_to_dead_letters(delivery, "it broke", later) == [ALICE]
-    assert await topics.move_to_dead_letters(delivery, "it broke", later) == []
+    letter = make_dead_letter(delivery.item, BOB, "it broke", later)
+    assert (await topics.move_to_dead_letters(delivery, letter)).subscribers == [ALICE]
+    assert (await topics.move_to_dead_letters(delivery, letter)).subscribers == []
     assert await waiting(topics, BOB) == []
-    [letter] = await topics.load_deliveries(ALICE, [], 1)
-    assert letter.item == make_item()._replace(
+    [stored] = await topics.load_deliveries(ALICE, [], 1)
+    assert stored.item == letter
+    assert letter == make_item()._replace(
         item_id=derive_dead_letter_id("item 1", BOB),
         topic="$dead-letter/news/sport",
         published_at=later,
         dead_letter={"subscriber": BOB, "error": "it broke", "item_id": "item 1", "topic": "news/sport"},
     )
-    assert await topics.move_to_dead_letters(letter, "it broke again", later) == []
+    assert (await topics.move_to_dead_letters(stored, letter)).subscribers == []
     assert await waiting(topics, ALICE) == []
     assert [summary.topic for summary in await topics.list_topics()] == ["$dead-letter/news/sport", "news/sport"]
 
@@ -143,7 +181,7 @@ async def test_forgetting_deletes_subscriptions_and_the_name_of_the_publisher(da
     await topics.publish(make_item())
     await topics.publish(make_item(2)._replace(publisher=BOB))
     [delivery, _] = await topics.load_deliveries(ALICE, [], 10)
-    await topics.move_to_dead_letters(delivery, f"{ALICE} broke", NOW)
+    await topics.move_to_dead_letters(delivery, make_dead_letter(delivery.item, ALICE, f"{ALICE} broke", NOW))
     assert await repository.list_people() in ([ALICE, BOB], [BOB, ALICE])
     assert await list_stored_agents(database) == [AGENT]
     exported = (await export_person(repository, None, ALICE))["topics"]

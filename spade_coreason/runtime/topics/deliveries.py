@@ -2,13 +2,16 @@
 
 A delivery stays in the database until its subscriber has answered. What fails is repeated with back-off; after the last attempt
 the item becomes a dead letter. An unreachable subscriber costs no attempt: its deliveries wait.
+
+A subscription lasts as long as the right to it. It is checked at the start, when access changes, at each publication and before
+each delivery. One that is refused is removed, with the items that wait because of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,7 +27,17 @@ from ...exceptions import (
     RequestTooLongError,
     StoreError,
 )
-from ...storage import Commit, TopicDelivery, TopicRepository, is_dead_letter
+from ...storage import (
+    Commit,
+    FindRefusal,
+    Publication,
+    RemovedSubscription,
+    TopicDelivery,
+    TopicRepository,
+    is_dead_letter,
+    make_dead_letter,
+)
+from ..admission import MAX_HOPS
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +76,7 @@ class DeliveryPolicy:
 
 
 class TopicDeliveries:
-    """The deliveries to all subscribers of one broker (`agent`, a bare JID)."""
+    """The deliveries to all subscribers of one broker (`agent`, a bare JID), as far as `find_refusal` does not refuse them."""
 
     def __init__(
         self,
@@ -72,27 +85,30 @@ class TopicDeliveries:
         deliver: Deliver,
         policy: DeliveryPolicy,
         clock: Callable[[], datetime],
+        find_refusal: FindRefusal,
     ) -> None:
         self.agent = agent
         self.repository = repository
         self.deliver = deliver
         self.policy = policy
         self.clock = clock
+        self.find_refusal = find_refusal
         self._queues: dict[str, _SubscriberQueue] = {}
-        self._retention: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._must_review = asyncio.Event()
         self._changed = asyncio.Event()
 
     async def open(self) -> None:
-        """Begin with the deliveries that an earlier run left, and with the deletion of old items."""
-        self._retention = asyncio.get_running_loop().create_task(self._purge_hourly(), context=Context())
+        """Remove what is refused now. Then begin with the deliveries that an earlier run left, and delete old items."""
+        await self.review()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(work, context=Context()) for work in (self._purge_hourly(), self._review_changes())]
         for subscriber in await self.repository.list_waiting_subscribers():
             self.wake(subscriber)
 
     async def close(self) -> None:
         """End all work. What was not delivered stays stored."""
-        tasks = [task for queue in self._queues.values() for task in queue.tasks]
-        if self._retention is not None:
-            tasks.append(self._retention)
+        tasks = [*self._tasks, *(task for queue in self._queues.values() for task in queue.tasks)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -129,8 +145,46 @@ class TopicDeliveries:
         item, subscriber = delivery.item, delivery.subscriber
         fate = "is dropped" if is_dead_letter(item.topic) else "is a dead letter"
         log.warning("%s: the item %s of %s to %s %s: %s", self.agent, item.item_id, item.topic, subscriber, fate, error)
-        for other in await self.repository.move_to_dead_letters(delivery, error, self.clock()):
-            self.wake(other)
+        letter = make_dead_letter(item, subscriber, error, self.clock())
+        letter = letter._replace(hops=min(item.hops, MAX_HOPS - 1))  # or its readers would refuse it
+        self.on_published(await self.repository.move_to_dead_letters(delivery, letter, self.find_refusal))
+
+    def on_published(self, publication: Publication) -> None:
+        """Deliver an item that was stored."""
+        self._log_removed(publication.removed)
+        for subscriber in publication.subscribers:
+            self.wake(subscriber)
+
+    # Rights
+
+    async def review(self) -> None:
+        """Remove all subscriptions that are refused now."""
+        subscriptions = await self.repository.load_subscriptions()
+        await self.remove_refused({name for name, pattern in subscriptions if self.find_refusal(name, pattern) is not None})
+
+    async def remove_refused(self, subscribers: Collection[str]) -> None:
+        """Remove what some subscribers may not have any more."""
+        self._log_removed(await self.repository.remove_refused(subscribers, self.find_refusal))
+
+    def review_soon(self) -> None:
+        """Review the subscriptions in a task, because access has changed. Until then each delivery is checked by itself."""
+        self._must_review.set()
+
+    async def _review_changes(self) -> None:
+        while True:
+            await self._must_review.wait()
+            self._must_review.clear()
+            try:
+                await self.review()
+            except StoreError as error:
+                text = "%s: cannot review its subscriptions, which are checked at the next delivery too: %s"
+                log.error(text, self.agent, error)
+
+    def _log_removed(self, removed: Iterable[RemovedSubscription]) -> None:
+        for each in removed:
+            patterns = ", ".join(each.patterns) or "no topic"
+            text = "%s: removed the subscription of %s to %s (waiting items: %d): %s"
+            log.warning(text, self.agent, each.subscriber, patterns, each.waiting, each.reason)
 
     # Retention
 
@@ -240,6 +294,9 @@ class _SubscriberQueue:
         commit: Commit[Any] | None = None
         try:
             for delivery in batch:
+                if self._deliveries.find_refusal(self._subscriber, topic) is not None:
+                    await self._deliveries.remove_refused([self._subscriber])
+                    break
                 if not await self._attempt(delivery):
                     break
                 # Awaited only after the last one: what is repeated after a crash is answered without another run.

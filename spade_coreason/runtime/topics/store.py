@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from ...contracts import AgentRequest
 from ...contracts.base import format_rfc3339
+from ...domain.access import AccessPolicy
 from ...domain.identifiers import derive_thread
 from ...domain.jid import bare_jid
 from ...domain.messages import RequestContext
@@ -22,10 +23,29 @@ from ...domain.topics import (
     derive_item_id,
     derive_topic_session,
 )
-from ...storage import SubscriberSummary, TopicDelivery, TopicItem, TopicRepository, TopicSummary
+from ...exceptions import PeerUnavailableError, RequestTooLongError
+from ...storage import (
+    MAX_ERROR_CHARACTERS,
+    SubscriberSummary,
+    TopicDelivery,
+    TopicItem,
+    TopicRepository,
+    TopicSummary,
+    make_dead_letter,
+)
+from ..access_requests import AccessRequests
 from ..open_requests import OpenRequests
-from ..transport import Transport
+from ..transport import OutboundMessage, Transport
 from .deliveries import DeliveryPolicy, TopicDeliveries
+
+_LONG_JID = "x" * 256
+"""A JID as long as the broker expects one of a subscriber to be at most."""
+_LONG_ERROR = "\x01" * MAX_ERROR_CHARACTERS
+"""The error that takes the most bytes in JSON."""
+
+
+MaySubscribe: TypeAlias = Callable[[str, str], bool]
+"""A function that returns True if a subscriber (a bare JID) may have a pattern, or the items of a topic."""
 
 
 class TopicStore:
@@ -49,12 +69,24 @@ class TopicStore:
         self._transport = transport
         self._clock = clock
         self._deliveries: TopicDeliveries | None = None
-        self.operators: frozenset[str] = frozenset()
+        self._access = AccessPolicy(jid, ["*"])
+        self._may_subscribe: MaySubscribe = lambda subscriber, pattern: True
+
+    @property
+    def operators(self) -> frozenset[str]:
         """The operators of the agent (bare JIDs)."""
+        return self._access.operators
+
+    def follow_access(self, access_requests: AccessRequests) -> None:
+        """Deliver only to subscribers who have access to the agent, at each moment."""
+        self._access = access_requests.access
+        access_requests.decided.subscribe(lambda person, is_admitted: self._on_access_changed())
+        access_requests.contacts_changed.subscribe(self._on_access_changed)
 
     async def open(
         self,
         *,
+        may_subscribe: MaySubscribe | None = None,
         attempts: int = 10,
         items: int | None = 1000,
         days: float | None = 30,
@@ -64,6 +96,8 @@ class TopicStore:
         """Begin to deliver, also what an earlier run left.
 
         Parameters:
+            may_subscribe: Whether the rules allow a subscriber (a bare JID) a pattern. By default they allow everything. Stored
+                subscriptions that they do not allow are removed, with the items that wait because of them.
             attempts: The failed attempts after which an item becomes a dead letter.
             items: The number of items of each topic that are kept. None means all.
             days: The days for which they are kept, also for an unreachable subscriber. None means for ever.
@@ -71,7 +105,9 @@ class TopicStore:
             timeout_s: Seconds that a subscriber may take for an item.
         """
         policy = DeliveryPolicy(attempts, items, days, retry_s, timeout_s)
-        self._deliveries = TopicDeliveries(self._jid, self._repository, self._deliver, policy, self._clock)
+        if may_subscribe is not None:
+            self._may_subscribe = may_subscribe
+        self._deliveries = TopicDeliveries(self._jid, self._repository, self._deliver, policy, self._clock, self._find_refusal)
         await self._deliveries.open()
 
     async def close(self) -> None:
@@ -81,14 +117,17 @@ class TopicStore:
             await deliveries.close()
 
     async def publish(self, topic: str, payload: Mapping[str, Any], *, publisher: str, request_id: UUID, hops: int = 0) -> str:
-        """Store an item with its deliveries in one transaction, and return its id. ValueError for a wrong topic.
+        """Store an item with its deliveries in one transaction, and return its id.
 
         `publisher` is a bare JID. The id derives from it and from `request_id`: an item that is published again is stored once.
+        ValueError for a wrong topic, and for an item that is too long to be delivered, or its dead letter.
         """
         item_id = derive_item_id(publisher, request_id)
         item = TopicItem(item_id, check_topic(topic), publisher, self._clock(), dict(payload), hops)
-        for subscriber in await self._repository.publish(item):
-            self._wake(subscriber)
+        self._check_length(item)
+        publication = await self._repository.publish(item, self._find_refusal)
+        if self._deliveries is not None:
+            self._deliveries.on_published(publication)
         return item_id
 
     async def subscribe(self, subscriber: str, patterns: Collection[str]) -> None:
@@ -97,7 +136,8 @@ class TopicStore:
 
     def note_presence(self, subscriber: str) -> None:
         """Deliver at once to a subscriber (a bare JID) that was unreachable, because it has just sent something."""
-        self._wake(subscriber, is_reachable=True)
+        if self._deliveries is not None:
+            self._deliveries.wake(subscriber, is_reachable=True)
 
     async def purge(self) -> int:
         """Delete old items, as is done at the start and every hour. Return their number."""
@@ -124,30 +164,57 @@ class TopicStore:
         if self._deliveries is not None:
             await self._deliveries.wait_for_change()
 
-    def _wake(self, subscriber: str, *, is_reachable: bool = False) -> None:
+    # Rights
+
+    def _find_refusal(self, subscriber: str, pattern: str) -> str | None:
+        """Return why a subscriber (a bare JID) may not have a pattern or a topic, or None if it may or nobody knows yet."""
+        if not self._access.is_allowed(subscriber):
+            return "it has no access to the broker (access)" if self._access.is_known else None
+        return None if self._may_subscribe(subscriber, pattern) else "no rule allows it (options.subscribe)"
+
+    def _on_access_changed(self) -> None:
         if self._deliveries is not None:
-            self._deliveries.wake(subscriber, is_reachable=is_reachable)
+            self._deliveries.review_soon()
 
-    async def _deliver(self, delivery: TopicDelivery, timeout_s: float) -> None:
-        """Send an item as a request, and wait for the end of the reply.
+    # Items as requests
 
-        After a time-out it is not retracted, as `Peers` would do: it may be on its way to a subscriber that comes back.
-        """
-        item, subscriber = delivery.item, delivery.subscriber
+    def _check_length(self, item: TopicItem) -> None:
+        """Raise ValueError if the network does not carry the dead letter about an item, which is longer than the item."""
+        letter = make_dead_letter(item, _LONG_JID, _LONG_ERROR, item.published_at)
+        try:
+            self._encode(letter, _LONG_JID, 0)
+        except RequestTooLongError as error:
+            raise ValueError(
+                f"the item is too long: {error.size:,} bytes as a message with all that a dead letter adds"
+                f" (limit: {error.limit:,}, limits.stanza_bytes of the broker); publish a link to the text instead"
+            ) from error
+
+    def _encode(self, item: TopicItem, subscriber: str, failures: int) -> tuple[UUID, OutboundMessage]:
+        """Return the id of the request that delivers an item, and the request."""
         session_id = derive_topic_session(item.topic)
         values: Sequence[str] = (item.topic, item.publisher, format_rfc3339(item.published_at), item.item_id)
         description: dict[str, Any] = dict(zip(ITEM_METADATA, values, strict=True))
         if item.dead_letter is not None:
             description[DEAD_LETTER_METADATA] = item.dead_letter
         request = AgentRequest(
-            request_id=derive_delivery_id(item.item_id, subscriber, delivery.failures),
+            request_id=derive_delivery_id(item.item_id, subscriber, failures),
             session_id=session_id,
             payload=item.payload,
             metadata={TOPIC_ITEM: description},
         )
         context = RequestContext(item.hops + 1, accepts_batches=True)
         thread = derive_thread(session_id, bare_jid(subscriber))
-        message = self._transport.encode_request(subscriber, request, thread, context)
-        events = self._requests.events(subscriber, str(request.request_id), timeout_s, lambda: self._transport.send([message]))
+        return request.request_id, self._transport.encode_request(subscriber, request, thread, context)
+
+    async def _deliver(self, delivery: TopicDelivery, timeout_s: float) -> None:
+        """Send an item as a request, and wait for the end of the reply.
+
+        After a time-out it is not retracted, as `Peers` would do: it may be on its way to a subscriber that comes back.
+        """
+        subscriber = delivery.subscriber
+        if not self._access.is_allowed(subscriber):
+            raise PeerUnavailableError(subscriber, "gets nothing while the roster, which may admit it, is not known")
+        request_id, message = self._encode(delivery.item, subscriber, delivery.failures)
+        events = self._requests.events(subscriber, str(request_id), timeout_s, lambda: self._transport.send([message]))
         async for _ in events:
             pass
