@@ -14,7 +14,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from ..contracts import AgentDefinition
 from ..domain.cards import AgentCard, apply_state, build_card, compute_cards_version, find_cards, load_cards
 from ..domain.jid import bare_jid
-from ..exceptions import PeerError, PeerFailedError, PeerTimeoutError, PeerUnavailableError
+from ..exceptions import PeerError, PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
 from .peer_answers import PeerAnswer
 from .signal import Signal
 
@@ -158,7 +158,8 @@ class RemoteDirectory:
             answer = await ask(self.jid, {"known": self._version} if self._version else {}, timeout_s)
             self._read(answer)
         except PeerError as error:
-            if isinstance(error, PeerUnavailableError) or not self._may_use_old_list():
+            has_no_access = isinstance(error, PeerRefusedError) and error.retry_after_s is None
+            if has_no_access or isinstance(error, PeerUnavailableError) or not self._may_use_old_list():
                 self._cards, self._version, self._must_ask = [], "", True
                 self._report(error, "its agents are not found")
                 raise

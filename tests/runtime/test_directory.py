@@ -11,7 +11,7 @@ import pytest
 
 from spade_coreason import AgentCard, Capability, PeerAnswer, PeerError
 from spade_coreason.domain.cards import dump_card, dump_state
-from spade_coreason.exceptions import PeerFailedError, PeerTimeoutError, PeerUnavailableError
+from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
 from spade_coreason.runtime.directory import OFFLINE_S, STATE_INTERVAL_S, UNSEEN_LIST_AGE_S, AgentFinder
 
 ME, DIRECTORY, OTHER = "me@localhost", "directory@example.org", "directory@example.com"
@@ -145,6 +145,20 @@ async def test_the_list_of_a_directory_that_does_not_answer_is_used_while_its_pr
     else:
         with pytest.raises(PeerTimeoutError):
             await directory.find(finder)
+
+
+async def test_a_directory_that_gives_no_access_any_more_lists_nothing() -> None:
+    directory = Directory(card("a"))
+    finder = directory.finder()
+    finder.receive_presence(DIRECTORY, "v1")
+    assert await directory.find(finder) == [card("a")]
+    directory.now += STATE_INTERVAL_S
+    directory.error = PeerRefusedError(DIRECTORY, "refuses: later", retry_after_s=1)
+    assert await directory.find(finder) == [card("a")]
+    directory.now += STATE_INTERVAL_S
+    directory.error = PeerRefusedError(DIRECTORY, "refuses: no access")
+    with pytest.raises(PeerRefusedError):
+        await directory.find(finder)
 
 
 async def test_finds_of_many_turns_share_one_request_and_one_that_is_cancelled_stops_no_other() -> None:
