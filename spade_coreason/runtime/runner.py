@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 from ..concurrency import DeadlineTimers, RateLimiter
 from ..contracts import Agent, ErrorCode, Interceptor
 from ..contracts.base import utc_now
+from ..domain.access import NO_ACCESS
 from ..domain.conversation import RUN, Outcome
 from ..domain.identifiers import NO_DIGEST, derive_inbox_key
 from ..domain.jid import bare_jid
@@ -124,6 +125,7 @@ class Runner:
             prefixes=self.policy.command_prefixes,
         )
         self._clock = clock
+        self._access_requests = access_requests
         files = files or Files(refuse_upload)
         timings = self.policy.timings
         self._crash_guard = crash_guard or CrashGuard()
@@ -449,6 +451,10 @@ class Runner:
         if incoming.context.deadline and incoming.context.deadline <= time.time():
             self._refuse_overdue(queued)
             return
+        if self._has_lost_access(incoming):
+            self._outbox.send_problem(incoming, Refused(translate(NO_ACCESS), ErrorCode.FORBIDDEN), queued.key)
+            self.repository.inbox.close(queued.inbox_row)
+            return
         # Load
         active = mailbox.active or await self.loader.load(mailbox)
         now = self._clock()
@@ -578,6 +584,16 @@ class Runner:
         await queued.stored
         if final_messages:
             self._outbox.send_final(queued.inbox_row, final_messages)
+
+    def _has_lost_access(self, incoming: InboundRequest) -> bool:
+        """Return True if the sender had access when the request was received, and has none any more.
+
+        As in the gateway, the room has checked the access of its occupants, and items come from the configured broker.
+        """
+        access = None if self._access_requests is None else self._access_requests.access
+        if access is None or incoming.address or access.is_allowed(incoming.sender):
+            return False
+        return access.is_known and not is_item(incoming)
 
     def _refuse_overdue(self, queued: QueuedRequest) -> None:
         """Refuse a request whose sender no longer waits for the reply."""

@@ -1,0 +1,89 @@
+"""Rights that end while something waits: a request that was received with access does not run without it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from spade_coreason import AgentRequest, AgentTester, Response, Session
+from spade_coreason.contracts import AgentDefinition
+from spade_coreason.exceptions import PeerRefusedError
+from spade_coreason.testing import Policy
+
+BOSS = "boss@localhost"
+CAROL = "carol@far.example"
+REFUSAL = "You don't have access to me yet. Please ask my operator."
+
+
+class Recorder:
+    """An agent that notes each query."""
+
+    def __init__(self, manifest: AgentDefinition) -> None:
+        self.manifest = manifest
+        self.queries: list[str] = []
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        self.queries.append(request.payload["query"])
+        await response.markdown("answered")
+
+
+def run_recorder() -> AgentTester:
+    return AgentTester(Recorder, policy=Policy(operators=frozenset({BOSS})))
+
+
+async def texts_of(t: AgentTester, user: str) -> list[str]:
+    await t.settled()
+    return t.unread(user)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_what_waits_when_its_sender_loses_access_does_not_run(restarts: bool) -> None:
+    async with run_recorder() as t:
+        await t.say(f"/admit {CAROL}", user=BOSS)
+        await t.say("/pause", user=BOSS)
+        t.send("secret?", user=CAROL)
+        t.send("mine?", user="alice@localhost")
+        await t.delivered()
+        asking = None if restarts else asyncio.create_task(t.ask("secret, program?", user=f"{CAROL}/program"))
+        await t.say(f"/reject {CAROL}", user=BOSS)
+        if restarts:
+            await t.restart()
+        await t.say("/resume", user=BOSS)
+        if asking is not None:
+            with pytest.raises(PeerRefusedError, match="don't have access"):
+                await asking
+        assert (await texts_of(t, CAROL))[-1] == REFUSAL
+        assert (await texts_of(t, "alice@localhost"))[-1] == "answered"
+        assert isinstance(t.agent, Recorder)
+        assert t.agent.queries == ["mine?"]
+        await t.say(f"/admit {CAROL}", user=BOSS)
+        await t.restart()
+        await texts_of(t, CAROL)
+        assert isinstance(t.agent, Recorder)
+        assert t.agent.queries == []  # what was refused is done
+
+
+async def test_what_waits_runs_if_its_sender_has_access_again() -> None:
+    async with run_recorder() as t:
+        await t.say(f"/admit {CAROL}", user=BOSS)
+        await t.say("/pause", user=BOSS)
+        t.send("mine?", user=CAROL)
+        await t.delivered()
+        await t.say(f"/reject {CAROL}", user=BOSS)
+        await t.say(f"/admit {CAROL}", user=BOSS)
+        await t.say("/resume", user=BOSS)
+        assert (await texts_of(t, CAROL))[-1] == "answered"
+
+
+async def test_what_was_received_runs_while_the_roster_that_may_admit_its_sender_is_not_known() -> None:
+    async with run_recorder() as t:
+        await t.say(f"/admit {CAROL}", user=BOSS)
+        await t.say("/pause", user=BOSS)
+        t.send("mine?", user=CAROL)
+        await t.delivered()
+        access = t.gateways[t.jid].access
+        access.is_known = False
+        access.approved.discard(CAROL)
+        await t.say("/resume", user=BOSS)
+        assert (await texts_of(t, CAROL))[-1] == "answered"
