@@ -338,11 +338,11 @@ class AccessSettings(Section):
     """
     roster: bool = False
     """Also admit everyone in the roster of the agent's account at the server. The administrator of that account adds and
-    removes people there. With `allow: []` only these people are admitted.
+    removes people there. With `allow: []` only these people are admitted. People whom the agent itself has added do not count.
     """
     ask: bool = False
     """Ask the operators about all other people. Each operator gets a message, and replies to the agent with `/admit` or
-    `/reject`. The decision is stored.
+    `/reject`. The decision is stored. It counts while there are operators.
     """
     operators: tuple[Person, ...] = ()
     """The people who may run operator commands, a list of JIDs. These commands show, end and reset all conversations, pause

@@ -29,7 +29,7 @@ class AccessPolicy:
 
     - the `operators` (bare JIDs),
     - with `roster`, everyone in the roster of the agent's account,
-    - with `ask`, everyone whom an operator approves.
+    - everyone whom an operator approves; with `ask`, operators are asked about people.
 
     `rooms` are the rooms, domains or "*" that may invite the agent; by default none.
     """
@@ -53,9 +53,9 @@ class AccessPolicy:
         self.approved: set[str] = set()
         """The people whom operators have approved (bare JIDs)."""
         self.contacts: set[str] = set()
-        """The people in the roster, as the server reports it (bare JIDs)."""
+        """The people in the roster, as the server reports it (bare JIDs), without those that the agent itself has added."""
         self.is_known = not roster
-        """True once the roster was received, or if it admits nobody. Until then more people may be allowed than it seems."""
+        """True once the roster was received, or without `roster`. Until then more people may be allowed than it seems."""
 
     def is_allowed(self, jid: str) -> bool:
         """Return True if a sender with this JID may talk to the agent."""

@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 _SCOPE = "access"
 _NAME = "admitted"
+_OWN_CONTACT = "contact"
 _MAX_PENDING = 100
 _MAX_REFUSED = 10_000
 
@@ -42,6 +43,7 @@ class AccessRequests:
         self._agent_name = agent_name
         self._transport = transport
         self._rejected: set[str] = set()
+        self._own_contacts: set[str] = set()
         self._pending: set[str] = set()
         self._refused: dict[str, None] = {}
         self.decided: Signal[[str, bool]] = Signal()
@@ -52,8 +54,15 @@ class AccessRequests:
     async def load(self) -> None:
         """Load the earlier decisions and refusals, before the agent goes online."""
         decisions = await self._repository.load_variable_by_holder(_SCOPE, _NAME)
-        self.access.approved |= {person for person, value in decisions.items() if value == "true"}
+        approved = {person for person, value in decisions.items() if value == "true"}
+        if self.access.operators:
+            self.access.approved |= approved
+        elif approved:
+            text = "%s: has no operators (access.operators), so the %d people whom operators admitted have no access by that"
+            log.warning(text, self._repository.agent, len(approved))
         self._rejected |= {person for person, value in decisions.items() if value != "true"}
+        own_contacts = await self._repository.load_variable_by_holder(_SCOPE, _OWN_CONTACT)
+        self._own_contacts |= {person for person, value in own_contacts.items() if value == "true"}
         self._refused = dict.fromkeys(await self._repository.list_refused_people())
 
     def record_refusal(self, person: str) -> bool:
@@ -68,6 +77,32 @@ class AccessRequests:
         self._refused[person] = None
         self._repository.save_refusal(person).on_failed(self._log_failed_write)
         return False
+
+    def note_own_contact(self, person: str) -> None:
+        """Note that the agent adds a person or an agent (a bare JID) to its roster, unless the administrator has done so.
+
+        The roster would admit them for ever: also when the rule is gone because of which the agent added them.
+        """
+        if person not in self.access.contacts and person not in self._own_contacts:
+            self._own_contacts.add(person)
+            self._save_own_contact(person, "true")
+
+    def set_contacts(self, contacts: set[str], removed: set[str], *, is_whole_roster: bool) -> None:
+        """Set the contacts (bare JIDs) that are in the roster, or those that have changed."""
+        gone = self._own_contacts - contacts if is_whole_roster else self._own_contacts & removed
+        for person in gone:
+            self._own_contacts.discard(person)
+            self._save_own_contact(person, "false")
+        known = set() if is_whole_roster else self.access.contacts - removed
+        self.access.contacts = known | (contacts - self._own_contacts)
+        self.access.is_known = self.access.is_known or is_whole_roster
+        self.contacts_changed.emit()
+
+    def _save_own_contact(self, person: str, value: str) -> None:
+        self._repository.save_variable(_SCOPE, person, _OWN_CONTACT, value).on_failed(self._log_failed_contact)
+
+    def _log_failed_contact(self, error: BaseException) -> None:
+        log.error("%s: cannot store whom it added to its roster itself: %s", self._repository.agent, error)
 
     def ask_operators(self, person: str) -> bool:
         """Ask the operators once to admit or reject a stranger (a bare JID).

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from slixmpp.exceptions import IqError
 
-from tests.support.hosting import UNLIMITED, Echo, run_agent
+from tests.support.hosting import UNLIMITED, Echo, Tunnel, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import OTHER_DOMAIN, XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
@@ -146,6 +146,77 @@ async def test_the_roster_of_its_account_admits(real_server: XmppServer, tmp_pat
         mallory.send_xml(f"<iq xmlns='jabber:client' type='set' id='f' to='{agent.jid}/agent'>{forged}</iq>")
         assert await mallory.ask("hello", agent.jid) == REFUSAL
         assert presence_kinds(mallory, agent.jid) <= NO_PRESENCE
+
+
+async def test_a_contact_who_was_removed_while_the_agent_was_away_is_a_stranger(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    async with (
+        connect_person(real_server, OTHER_DOMAIN) as alice,
+        connect_person(real_server, OTHER_DOMAIN) as bob,
+        Tunnel(real_server) as tunnel,
+        run_agent(Echo(), real_server, tmp_path, access=[], admission={"roster": True}, port=tunnel.port) as agent,
+    ):
+        for person in (alice, bob):
+            await agent.host.client.update_roster(person.jid)
+            assert await person.ask("hello", agent.jid) == "hello"
+        await agent.settled()
+        agent.host.client.stream_management.sm_id = None  # so that the session is not resumed
+        tunnel.is_open = False
+        tunnel.cut()
+        async with StockClient(*agent.account, real_server, priority=None) as administrator:
+            await administrator.xmpp.get_roster(timeout=TIMEOUT_S)
+            await administrator.xmpp.del_roster_item(alice.jid)
+        tunnel.is_open = True
+        await eventually(lambda: agent.host.connection.session_count == 2)
+        await eventually(lambda: agent.gateway.access.contacts == {bob.jid})
+        assert await alice.ask("still?", agent.jid) == REFUSAL
+        assert await bob.ask("still?", agent.jid) == "still?"
+        await agent.settled()
+        # The reply about a roster that has not changed has no contacts in it.
+        agent.host.client.stream_management.sm_id = None
+        tunnel.cut()
+        await eventually(lambda: agent.host.connection.session_count == 3)
+        assert await bob.ask("and now?", agent.jid) == "and now?"
+
+
+async def test_the_roster_does_not_admit_whom_the_agent_itself_has_added_to_it(real_server: XmppServer, tmp_path: Path) -> None:
+    async with connect_person(real_server) as operator, connect_person(real_server, OTHER_DOMAIN) as alice:
+        policy = replace(UNLIMITED, operators=frozenset({operator.jid}))
+        rules = {"roster": True, "ask": True}
+        async with run_agent(Echo(), real_server, tmp_path, access=[], policy=policy, admission=rules) as agent:
+            alice.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
+            assert alice.jid in (await operator.answer())["body"]
+            await operator.ask(f"/admit {alice.jid}", agent.jid)
+            await next_presence(alice, agent.jid, is_presence("available"))
+            await eventually(lambda: agent.host.client.client_roster[alice.jid]["from"])
+            await agent.restart()
+            assert agent.host.client.client_roster[alice.jid]["from"]
+            assert await operator.ask(f"/reject {alice.jid}", agent.jid) == f"{alice.jid} may not talk to me any more."
+            await next_presence(alice, agent.jid, is_presence("unsubscribed"))
+            assert not agent.gateway.is_allowed(alice.jid)
+            # The administrator of the account removes the entry of the agent, and adds one.
+            await agent.host.client.del_roster_item(alice.jid)
+            await agent.host.client.update_roster(alice.jid)
+            await eventually(lambda: agent.gateway.is_allowed(alice.jid))
+
+
+async def test_what_operators_decided_counts_while_there_are_operators(
+    prosody: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connect_person(prosody) as operator, connect_person(prosody, OTHER_DOMAIN) as alice:
+        policy = replace(UNLIMITED, operators=frozenset({operator.jid}))
+        async with run_agent(Echo(), prosody, tmp_path, access=[], policy=policy) as agent:
+            await operator.ask(f"/admit {alice.jid}", agent.jid)
+            await alice.answer()
+            assert await alice.ask("hello", agent.jid) == "hello"
+            agent.policy = UNLIMITED
+            await agent.restart()
+            assert await alice.ask("hello", agent.jid) == REFUSAL
+            assert f"{agent.jid}: has no operators (access.operators), so the 1 people" in caplog.text
+            agent.policy = policy
+            await agent.restart()
+            assert await alice.ask("again", agent.jid) == "again"
 
 
 async def test_operators_admit_people_on_a_server_without_rosters(embedded: XmppServer, tmp_path: Path) -> None:

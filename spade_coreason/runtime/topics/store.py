@@ -167,7 +167,7 @@ class TopicStore:
     # Rights
 
     def _find_refusal(self, subscriber: str, pattern: str) -> str | None:
-        """Return why a subscriber (a bare JID) may not have a pattern or a topic, or None if it may or nobody knows yet."""
+        """Return why a subscriber (a bare JID) may not have a pattern or a topic, or None if it may, or may be allowed."""
         if not self._access.is_allowed(subscriber):
             return "it has no access to the broker (access)" if self._access.is_known else None
         return None if self._may_subscribe(subscriber, pattern) else "no rule allows it (options.subscribe)"

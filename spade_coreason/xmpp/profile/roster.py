@@ -70,6 +70,7 @@ class Roster:
         """Subscribe to the presence of another agent (a bare JID), unless the agent sees it already."""
         item = self._client.client_roster[jid]
         if not item["to"] and not item["pending_out"]:
+            self._access_requests.note_own_contact(jid)
             self._client.send_presence(pto=jid, ptype="subscribe")
 
     async def revoke_subscriptions(self) -> list[str]:
@@ -102,6 +103,7 @@ class Roster:
     def _accept_subscription(self, person: str, is_person: bool, language: str | None) -> None:
         item = self._client.client_roster[person]
         is_new = not item["from"]
+        self._access_requests.note_own_contact(person)
         self._client.send_presence(pto=person, ptype="subscribed")
         if not item["to"] and not item["pending_out"]:
             self._client.send_presence(pto=person, ptype="subscribe")
@@ -124,11 +126,13 @@ class Roster:
         # Anyone can send a forged roster push (RFC 6121, 2.1.6). slixmpp has checked the reply to our own request.
         if iq["type"] == "set" and iq["from"].bare not in ("", self._client.boundjid.bare):
             return
-        for jid, item in iq["roster"]["items"].items():
-            (self._access.contacts.discard if item["subscription"] == "remove" else self._access.contacts.add)(
-                bare_jid(str(jid))
-            )
-        self._access_requests.contacts_changed.emit()
+        roster = iq["roster"]
+        kinds = {bare_jid(str(jid)): item["subscription"] for jid, item in roster["items"].items()}
+        # An empty reply without a version says that the roster is as before (XEP-0237); slixmpp has added the element.
+        is_unchanged = not kinds and roster["ver"] is None and "rosterver" in self._client.features
+        removed = {jid for jid, kind in kinds.items() if kind == "remove"}
+        is_whole_roster = iq["type"] == "result" and not is_unchanged
+        self._access_requests.set_contacts(kinds.keys() - removed, removed, is_whole_roster=is_whole_roster)
 
     def _on_available(self, presence: Any) -> None:
         client = self._pending_introductions.get(presence["from"].bare)
