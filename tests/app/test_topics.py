@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,13 +13,16 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from spade_coreason import AgentClient, AgentRequest, Response, Session, subscribe
 from spade_coreason.contracts import AgentDefinition
 from spade_coreason.domain.jid import bare_jid
 from tests.support.errors import check_errors, errors_in
 from tests.support.hosting import PlatformProcess
+from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
-from tests.support.wait import eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 
 class JournalReader:
@@ -49,13 +53,15 @@ class Newsroom:
     """A broker and a reader in processes of their own, and a program that publishes."""
 
     def __init__(
-        self, directory: Path, broker: PlatformProcess, reader: PlatformProcess, jid: str, client: AgentClient
+        self, directory: Path, broker: PlatformProcess, reader: PlatformProcess, jid: str, client: AgentClient, client_jid: str
     ) -> None:
+        self._directory = directory
         self._journal = directory / "journal"
         self.broker = broker
         self.reader = reader
         self._jid = jid
         self._client = client
+        self._client_jid = client_jid
 
     async def publish(self, topic: str, *titles: str) -> list[str]:
         """Publish items, and return their ids."""
@@ -66,6 +72,36 @@ class Newsroom:
             answer = await self._client.ask(self._jid, request)
             ids.append(answer.data[0]["data"]["item_id"])
         return ids
+
+    async def restart_broker(self, **settings: Any) -> None:
+        """Stop the broker, and start it with other settings of its agent."""
+        assert await self.broker.signal(signal.SIGTERM) == 0
+        configuration = self._directory / "broker.yaml"
+        configured = json.loads(configuration.read_text())
+        configured["agents"][0] |= settings
+        configuration.write_text(json.dumps(configured))
+        await self.broker.start()
+
+    async def count_subscribers(self) -> int:
+        """Count the subscribers that the broker shows to an operator."""
+        events = [event async for event in self._client.run_command(self._jid, "/topics")]
+        return sum(event.data["content"].count("←") for event in events if event.type == "block.markdown")
+
+    async def wait_for_subscribers(self, number: int) -> None:
+        """Wait until the broker has so many subscribers."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while await self.count_subscribers() != number:  # noqa: ASYNC110 - it has no event here
+                await asyncio.sleep(0.2)  # there is a limit of commands
+
+    @property
+    def access_of_client(self) -> dict[str, Any]:
+        """The rules of access that admit the client alone."""
+        return {"allow": [], "operators": [self._client_jid]}
+
+    def account_of(self, name: str) -> tuple[str, str]:
+        """Return the JID and the password of an agent."""
+        [agent] = json.loads((self._directory / f"{name}.yaml").read_text())["agents"]
+        return bare_jid(agent["jid"]), agent["password"]
 
     def phases(self, phase: str, topic: str) -> list[str]:
         """Return the titles that the reader has noted, in their order."""
@@ -78,7 +114,7 @@ class Newsroom:
 async def run_newsroom(server: XmppServer, directory: Path) -> AsyncIterator[Newsroom]:
     """Run a broker and a reader on a server."""
     accounts = {name: await server.account() for name in ("broker", "reader", "client")}
-    jid = bare_jid(accounts["broker"][0])
+    jid, client_jid = (bare_jid(accounts[name][0]) for name in ("broker", "client"))
     agents: dict[str, dict[str, Any]] = {
         "broker": {"agent": "spade_coreason.agents.topics:TopicBroker", "options": {"retry_s": 0.05}},
         "reader": {"agent": "tests.app.test_topics:JournalReader", "options": {"directory": str(directory)}},
@@ -96,6 +132,7 @@ async def run_newsroom(server: XmppServer, directory: Path) -> AsyncIterator[New
             },
             "data_dir": str(directory / name),
             "peers": {"topics": jid},
+            "access": {"operators": [client_jid]},
             "agents": [{"jid": account, "password": password, **agent}],
         }
         configuration = directory / f"{name}.yaml"
@@ -107,7 +144,7 @@ async def run_newsroom(server: XmppServer, directory: Path) -> AsyncIterator[New
         for process in processes.values():
             await process.start()
         async with client:
-            yield Newsroom(directory, processes["broker"], processes["reader"], jid, client)
+            yield Newsroom(directory, processes["broker"], processes["reader"], jid, client, client_jid)
     finally:
         for process in processes.values():
             if process.process is not None:
@@ -171,3 +208,51 @@ async def test_a_killed_subscriber_gets_the_item_on_which_it_worked_again(real_s
         await eventually(lambda: "after" in room.phases("ends", "news/sport"))
         assert room.phases("ends", "news/sport") == ["hold", "after"]
         assert room.phases("begins", "news/sport") == ["hold", "hold", "after"]
+
+
+@pytest.mark.parametrize("right", ["rule", "access"])
+async def test_a_broker_that_starts_with_other_rules_delivers_no_item_by_the_former_ones(
+    real_server: XmppServer, tmp_path: Path, right: str
+) -> None:
+    async with run_newsroom(real_server, tmp_path) as room:
+        await room.publish("news/sport", "0")
+        await eventually(lambda: room.phases("ends", "news/sport") == ["0"])
+        await room.publish("news/local", "hold", "waits")
+        await eventually(lambda: room.phases("begins", "news/local") == ["hold"])
+        rules = {"retry_s": 0.05, "subscribe": {"weather/#": ["*"]}}
+        await room.restart_broker(**({"options": rules} if right == "rule" else {"access": room.access_of_client}))
+        (tmp_path / "release").touch()
+        await room.publish("news/sport", "after")
+        assert await room.count_subscribers() == 0  # so nothing is on its way
+        # The right comes back, and the reader with it.
+        assert await room.reader.signal(signal.SIGTERM) == 0
+        await room.restart_broker(options={"retry_s": 0.05}, access={**room.access_of_client, "allow": [real_server.domain]})
+        await room.reader.start()
+        await room.wait_for_subscribers(1)
+        await room.publish("news/sport", "again")
+        await eventually(lambda: "again" in room.phases("ends", "news/sport"))
+        assert room.phases("begins", "news/sport") == ["0", "again"]
+        assert room.phases("begins", "news/local") == ["hold"]
+
+
+async def test_a_subscriber_that_the_roster_admits_loses_its_subscription_with_its_entry(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    async with (
+        run_newsroom(real_server, tmp_path) as room,
+        StockClient(*room.account_of("broker"), real_server, resource="administrator", priority=None) as administrator,
+    ):
+        reader = bare_jid(room.account_of("reader")[0])
+        await room.publish("news/sport", "0")
+        await eventually(lambda: room.phases("ends", "news/sport") == ["0"])
+        await administrator.xmpp.get_roster(timeout=TIMEOUT_S)
+        await administrator.xmpp.update_roster(reader)
+        await room.restart_broker(access={**room.access_of_client, "roster": True})
+        assert await room.count_subscribers() == 1
+        await room.publish("news/sport", "1")
+        await eventually(lambda: room.phases("ends", "news/sport") == ["0", "1"])
+        await administrator.xmpp.del_roster_item(reader)
+        await room.wait_for_subscribers(0)
+        await room.publish("news/sport", "2")
+        assert await room.count_subscribers() == 0
+        assert room.phases("begins", "news/sport") == ["0", "1"]
