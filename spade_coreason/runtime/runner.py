@@ -452,7 +452,8 @@ class Runner:
             self._refuse_overdue(queued)
             return
         if self._has_lost_access(incoming):
-            self._outbox.send_problem(incoming, Refused(translate(NO_ACCESS), ErrorCode.FORBIDDEN), queued.key)
+            if not incoming.is_from_room:  # as in `Rooms`, an occupant without access is ignored
+                self._outbox.send_problem(incoming, Refused(translate(NO_ACCESS), ErrorCode.FORBIDDEN), queued.key)
             self.repository.inbox.close(queued.inbox_row)
             return
         # Load
@@ -588,10 +589,11 @@ class Runner:
     def _has_lost_access(self, incoming: InboundRequest) -> bool:
         """Return True if the sender had access when the request was received, and has none any more.
 
-        As in the gateway, the room has checked the access of its occupants, and items come from the configured broker.
+        In a room, the sender is the occupant whose JID it has shown. Items come from the configured broker.
         """
         access = None if self._access_requests is None else self._access_requests.access
-        if access is None or incoming.address or access.is_allowed(incoming.sender):
+        sender = incoming.metadata.get("occupant") if incoming.is_from_room else incoming.sender
+        if access is None or sender is None or access.is_allowed(sender):
             return False
         return access.is_known and not is_item(incoming)
 

@@ -10,6 +10,7 @@ from spade_coreason import AgentRequest, AgentTester, Response, Session
 from spade_coreason.contracts import AgentDefinition
 from spade_coreason.exceptions import PeerRefusedError
 from spade_coreason.testing import Policy
+from spade_coreason.xmpp.codec import RoomMessage, room_request
 
 BOSS = "boss@localhost"
 CAROL = "carol@far.example"
@@ -62,6 +63,22 @@ async def test_what_waits_when_its_sender_loses_access_does_not_run(restarts: bo
         await texts_of(t, CAROL)
         assert isinstance(t.agent, Recorder)
         assert t.agent.queries == []  # what was refused is done
+
+
+async def test_what_an_occupant_of_a_room_has_asked_does_not_run_without_access_and_the_room_is_told_nothing() -> None:
+    room = "tea@rooms.localhost"
+    async with run_recorder() as t:
+        await t.say(f"/admit {CAROL}", user=BOSS)
+        await t.say("/pause", user=BOSS)
+        for occupant, text in ((CAROL, "secret?"), ("alice@localhost", "mine?"), (None, "ours?")):
+            message = RoomMessage(occupant or "anonymous", text, text, "", None, False, None, "", "")
+            t.gateways[t.jid].receive_request(room_request(room, message, text, occupant))
+        await t.say(f"/reject {CAROL}", user=BOSS)
+        await texts_of(t, room)
+        await t.say("/resume", user=BOSS)
+        assert await texts_of(t, room) == ["alice@localhost: answered", "anonymous: answered"]
+        assert isinstance(t.agent, Recorder)
+        assert t.agent.queries == ["mine?", "ours?"]
 
 
 async def test_what_waits_runs_if_its_sender_has_access_again() -> None:
