@@ -215,6 +215,9 @@ class Runner:
         self.ephemeral_owners = EphemeralOwners(repository, self._mailboxes, self.history_windows)
         self._feedback = ReceivedReactions(agent, repository, self._mailboxes, self.policy.assist_timeout_s)
         self._received_early: list[QueuedRequest] = []
+        if access_requests is not None:
+            access_requests.decided.subscribe(lambda person, is_admitted: self._cancel_refused_turns())
+            access_requests.contacts_changed.subscribe(self._cancel_refused_turns)
         self._item_rules = replace(self.policy.rules, max_interactions=0)  # a topic has no end
         self._is_accepting = False
 
@@ -452,8 +455,7 @@ class Runner:
             self._refuse_overdue(queued)
             return
         if self._has_lost_access(incoming):
-            if not incoming.is_from_room:  # as in `Rooms`, an occupant without access is ignored
-                self._outbox.send_problem(incoming, Refused(translate(NO_ACCESS), ErrorCode.FORBIDDEN), queued.key)
+            self._tell_of_lost_access(queued)
             self.repository.inbox.close(queued.inbox_row)
             return
         # Load
@@ -489,6 +491,8 @@ class Runner:
             self.repository.inbox.close(queued.inbox_row)
         elif final_event is None:
             await turn.close_cancelled()
+            if self._has_lost_access(incoming):
+                self._tell_of_lost_access(queued)
         else:
             await turn.finish(final_event)
 
@@ -596,6 +600,19 @@ class Runner:
         if access is None or sender is None or access.is_allowed(sender):
             return False
         return access.is_known and not is_item(incoming)
+
+    def _tell_of_lost_access(self, queued: QueuedRequest) -> None:
+        """Refuse a request whose sender has lost access. As in `Rooms`, an occupant of a room is told nothing."""
+        if not queued.incoming.is_from_room:
+            self._outbox.send_problem(queued.incoming, Refused(translate(NO_ACCESS), ErrorCode.FORBIDDEN), queued.key)
+
+    def _cancel_refused_turns(self) -> None:
+        """Cancel the running turns whose senders have lost access."""
+        for mailbox in self._mailboxes:
+            current = mailbox.current
+            if current is not None and current.is_for_agent and self._has_lost_access(current.incoming):
+                log.info("%s: stops a turn of %s, who has no access any more", self.jid, mailbox.sender)
+                mailbox.cancel_current()
 
     def _refuse_overdue(self, queued: QueuedRequest) -> None:
         """Refuse a request whose sender no longer waits for the reply."""

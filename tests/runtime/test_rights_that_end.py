@@ -11,6 +11,7 @@ from spade_coreason.contracts import AgentDefinition
 from spade_coreason.exceptions import PeerRefusedError
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.codec import RoomMessage, room_request
+from tests.support.wait import TIMEOUT_S
 
 BOSS = "boss@localhost"
 CAROL = "carol@far.example"
@@ -63,6 +64,45 @@ async def test_what_waits_when_its_sender_loses_access_does_not_run(restarts: bo
         await texts_of(t, CAROL)
         assert isinstance(t.agent, Recorder)
         assert t.agent.queries == []  # what was refused is done
+
+
+@pytest.mark.parametrize("user", [CAROL, f"{CAROL}/program"])
+async def test_a_turn_that_runs_when_its_sender_loses_access_is_cancelled_and_tells_nothing_more(user: str) -> None:
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+    ended: list[str] = []
+
+    class Streamer:
+        def __init__(self, manifest: AgentDefinition) -> None:
+            self.manifest = manifest
+
+        async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+            stream = await response.create_stream()
+            await stream.write("a part. ")
+            has_begun.set()
+            await may_end.wait()
+            await stream.write("secret")
+            ended.append(request.payload["query"])
+
+    async with AgentTester(Streamer, policy=Policy(operators=frozenset({BOSS}))) as t:
+        await t.say(f"/admit {CAROL}", user=BOSS)
+        asking = asyncio.create_task(t.ask("tell", user=user)) if "/" in user else None
+        if asking is None:
+            t.send("tell", user=user)
+        other = asyncio.create_task(t.say("tell", user="alice@localhost"))
+        async with asyncio.timeout(TIMEOUT_S):
+            await has_begun.wait()
+            while t.runners[t.jid].turns_in_flight < 2:
+                await t.delivered()
+            await t.say(f"/reject {CAROL}", user=BOSS)
+            if asking is not None:
+                with pytest.raises(PeerRefusedError, match="don't have access"):
+                    await asking
+            may_end.set()
+            assert await other == ["a part. secret"]
+            texts = await texts_of(t, user)
+        assert "secret" not in " ".join(texts)
+        assert asking is not None or texts[-1] == REFUSAL
+        assert ended == ["tell"]  # that of the other person
 
 
 async def test_what_an_occupant_of_a_room_has_asked_does_not_run_without_access_and_the_room_is_told_nothing() -> None:
