@@ -1,4 +1,4 @@
-"""Tools for asyncio: shared timers, deadlines, threads, a rate limiter, a token bucket, a semaphore and a lock."""
+"""Tools for asyncio: a loop that goes on, timers, deadlines, threads, a rate limiter, a token bucket, a semaphore, a lock."""
 
 from __future__ import annotations
 
@@ -189,6 +189,21 @@ def _warn_blocked_loop(work_name: str, blocked_s: float) -> None:
     log.warning("%s blocked the event loop for %.1f s; run blocking code with asyncio.to_thread", work_name, blocked_s)
 
 
+def run_until_done(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:
+    """Run the event loop until a task is done, and return its result or raise its error. No other code ends the loop before.
+
+    asyncio leaves the loop at a SystemExit or KeyboardInterrupt of any task or callback, and at `loop.stop()`. Such an end is
+    logged, and the loop goes on. A KeyboardInterrupt does end it while `task` is being cancelled: it is the second Ctrl-C.
+    """
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
+            if task.done() or loop.is_closed() or (isinstance(error, KeyboardInterrupt) and task.cancelling()):
+                raise
+            log.error("code of an agent tried to end the process, which goes on", exc_info=error)
+
+
 _MAX_THREADS = 32
 """The most functions of one owner that run at once. A function that never returns occupies its place."""
 
@@ -256,7 +271,8 @@ async def run_with_timeout(work: Awaitable[T], timeout_s: float) -> T:
     `asyncio.wait_for` would wait for it without end if it swallows its cancellation.
 
     Raises DeadlineExceededError after `timeout_s` seconds, and RuntimeError for a BaseException of `work` that is not an
-    Exception: a SystemExit would end the process, and a CancelledError would look like a cancellation of the caller.
+    Exception: a SystemExit or KeyboardInterrupt would end the process, and a CancelledError would look like a cancellation
+    of the caller.
     """
     task = asyncio.create_task(_capture_outcome(work))
     try:
@@ -279,8 +295,6 @@ async def _capture_outcome(work: Awaitable[T]) -> tuple[T | None, BaseException 
     # As a value, because asyncio logs an error of abandoned work that nobody retrieves.
     try:
         return await work, None
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # noqa: BLE001 - the awaiting caller gets it
         return None, error
 

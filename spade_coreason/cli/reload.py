@@ -30,7 +30,7 @@ from ..domain.installation import install_hint
 from ..exceptions import CoReasonError, ServerError
 from .console import warn
 from .context import run_async
-from .serve import STOPPING, serve
+from .serve import STOPPING, run_agents, serve
 
 if TYPE_CHECKING:
     from ..app import Platform, Supervision
@@ -67,12 +67,12 @@ def run_or_reload(
     if is_reloading and handover is None:
         run_async(supervise(settings, files))
     elif handover is None:
-        run_async(serve(settings, on_online, is_strict=is_strict))
+        run_agents(serve(settings, on_online, is_strict=is_strict))
     else:
         build_all_agents(settings)
         changed = handover.take_over()
         report = on_online if handover.is_first else lambda platform: print(f"Reloaded: {changed}.", flush=True)
-        run_async(_serve_as_child(handover, serve(settings, report, is_strict=is_strict, supervision=handover.supervision)))
+        run_agents(_serve_as_child(handover, serve(settings, report, is_strict=is_strict, supervision=handover.supervision)))
         return  # the parent reports the end
     print("Stopped.")
 

@@ -7,9 +7,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
+from ..concurrency import run_until_done
 from .console import warn
 from .errors import EXIT_INTERRUPTED
 
@@ -17,8 +21,36 @@ if TYPE_CHECKING:
     from ..app import Platform, Supervision
     from ..config import Settings
 
+T = TypeVar("T")
+
 STOPPING = "Stopping: answers in progress are finished first. Press Ctrl-C again to stop at once."
 _LEFTOVER_GRACE_S = 5.0
+
+
+def run_agents(work: Coroutine[Any, Any, T]) -> T:
+    """Run the coroutine of a command in an event loop that no code of an agent ends. Ctrl-C cancels it.
+
+    Raise `click.Abort` if a signal cancels it, and KeyboardInterrupt at a second Ctrl-C.
+    """
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        task = loop.create_task(work)
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            if task.cancelling():
+                raise KeyboardInterrupt
+            task.cancel()
+            loop.call_soon_threadsafe(lambda: None)  # the loop may sleep
+
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, interrupt)
+        try:
+            return run_until_done(loop, task)
+        except asyncio.CancelledError:
+            raise click.Abort from None
+        finally:
+            if signal.getsignal(signal.SIGINT) is interrupt:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 async def serve(

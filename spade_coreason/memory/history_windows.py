@@ -177,7 +177,7 @@ class HistoryWindows:
             async with self._job_slots:
                 while numbers := self._turns_to_compact(active):
                     await self._compact_batch(active, numbers[:_TURN_BATCH])
-        except Exception as error:  # whatever failed, the turns stay in the window
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # whatever failed, the turns stay in the window
             if not self._is_failing:
                 message = "%s: compaction fails, so turns stay in their windows; it is retried with later turns: %s"
                 unexpected = None if isinstance(error, CoReasonError) else error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -206,7 +205,7 @@ class Admission:
                     return _as_refused(verdict)
                 if not isinstance(verdict, Accept):
                     raise TypeError(f"{receive.__qualname__} returned {verdict!r}, neither Accept nor Refuse")
-        except (Exception, SystemExit, asyncio.CancelledError) as error:  # code of the user
+        except BaseException as error:  # code of the user, which may call sys.exit()
             incident = self._incidents.make_number()
             text, extra = "%s: incident %s: a request of %s is refused", {"incident": incident}
             log.exception(text, self._jid, incident, incoming.sender, extra=extra)

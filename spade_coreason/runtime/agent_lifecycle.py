@@ -91,7 +91,7 @@ class AgentLifecycle:
 async def _call_logging_errors(method: Callable[[], object] | None, name: str) -> None:
     try:
         await call_hook(method)
-    except (Exception, SystemExit, asyncio.CancelledError):  # sys.exit() would end the whole process
+    except BaseException:  # sys.exit() and KeyboardInterrupt would end the whole process
         log.exception("shutdown() of %s failed", name)
 
 

@@ -110,7 +110,7 @@ class ConversationExpiry:
                 result = callback(conversation_id, state.value)
                 if inspect.isawaitable(result):
                     await result
-            except (Exception, SystemExit, asyncio.CancelledError):  # sys.exit() would end the whole process
+            except BaseException:  # sys.exit() and KeyboardInterrupt would end the whole process
                 log.exception("%s: on_conversation_end of %s failed", self._repository.agent, conversation_id)
 
         task = asyncio.create_task(call())

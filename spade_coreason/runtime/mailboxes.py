@@ -89,9 +89,9 @@ class MailboxTask:
         except asyncio.CancelledError:
             self.future.cancel()
             raise
-        except Exception as error:  # noqa: BLE001 - the caller gets it through the future
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - the caller gets it through the future
             if not self.future.done():
-                self.future.set_exception(error)
+                self.future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
         else:
             if not self.future.done():
                 self.future.set_result(result)

@@ -94,5 +94,5 @@ class ReceivedReactions:
                 if inspect.isawaitable(result):
                     async with asyncio.timeout(self._timeout_s or None):
                         await result
-            except (Exception, SystemExit, asyncio.CancelledError):  # sys.exit() would end the whole process
+            except BaseException:  # sys.exit() and KeyboardInterrupt would end the whole process
                 log.exception("%s: feedback failed", self._repository.agent)

@@ -173,7 +173,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._local_exchange = local_exchange
         self._is_announced = False
         """True once the agent has announced itself in the current session."""
-        self._start_error: Exception | SystemExit | None = None
+        self._start_error: BaseException | None = None
         """The failure of the last attempt to start; None without one, and when the agent has started."""
         self.peer_features = PeerFeatures(self.connection.client, lambda jid: self._gateway.is_allowed(jid))
         transport = XmppTransport(jid, self.send, stanza_bytes, self.peer_features)
@@ -241,8 +241,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self._runner.drain(0)
             await self._runner.close()
             await self.connection.close()
-            if isinstance(error, Exception | SystemExit):
-                self._start_error = error
+            self._start_error = error
             raise
         self._start_error = None
         if self._local_exchange is not None:

@@ -88,6 +88,10 @@ async def exits() -> None:
     raise SystemExit(3)
 
 
+async def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
 async def raises_cancelled_error() -> None:
     raise asyncio.CancelledError("told to")
 
@@ -100,7 +104,13 @@ async def cancels_its_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "name"), [(exits, "SystemExit"), (raises_cancelled_error, "CancelledError"), (cancels_its_task, "CancelledError")]
+    ("work", "name"),
+    [
+        (exits, "SystemExit"),
+        (interrupts, "KeyboardInterrupt"),
+        (raises_cancelled_error, "CancelledError"),
+        (cancels_its_task, "CancelledError"),
+    ],
 )
 async def test_work_can_neither_end_the_process_nor_cancel_its_caller(work: Callable[[], Awaitable[None]], name: str) -> None:
     with pytest.raises(RuntimeError, match=name):

@@ -136,6 +136,11 @@ async def _exits_process_async() -> str:
     raise SystemExit(3)
 
 
+async def _raises_keyboard_interrupt() -> str:
+    """Raise what a Ctrl-C would raise."""
+    raise KeyboardInterrupt
+
+
 async def _raises_cancelled_error() -> str:
     """Raise CancelledError without a cancellation."""
     raise asyncio.CancelledError("told to")
@@ -157,7 +162,14 @@ def _raises_unprintable_error() -> str:
 
 
 async def test_a_tool_that_raises_anything_ends_neither_the_process_nor_the_turn() -> None:
-    tools = [_exits_process, _exits_process_async, _raises_cancelled_error, _raises_generator_exit, _raises_unprintable_error]
+    tools = [
+        _exits_process,
+        _exits_process_async,
+        _raises_keyboard_interrupt,
+        _raises_cancelled_error,
+        _raises_generator_exit,
+        _raises_unprintable_error,
+    ]
     async with (
         no_leftovers(),
         run_helper_agent(tool_call_answer(*((tool.__name__, {}) for tool in tools)), text_answer("Sorry."), tools=tools) as (
@@ -168,7 +180,7 @@ async def test_a_tool_that_raises_anything_ends_neither_the_process_nor_the_turn
         assert (await t.ask("go")).text == "Sorry."
         assert (await t.ask("still there?")).text == "Sorry."
     results = message_contents(server.requests[1], "tool")
-    kinds = ["SystemExit", "SystemExit", "CancelledError", "GeneratorExit", "_UnprintableError"]
+    kinds = ["SystemExit", "SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit", "_UnprintableError"]
     assert all(one.startswith("error: ") and kind in one for one, kind in zip(results, kinds, strict=True))
 
 

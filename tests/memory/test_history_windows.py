@@ -132,6 +132,23 @@ def count_words(text: str) -> int:
     return len(text.split())
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+async def test_a_token_counter_that_exits_fails_its_own_request_only(
+    error: type[BaseException], tester: Tester, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors(f"a request of {ALICE} failed")
+
+    def count(text: str) -> int:
+        if "out" in text:
+            raise error("a secret")
+        return len(text.split())
+
+    async with tester(show_window, policy=policy(MemoryStrategy.TOKEN_BUFFER, 6), count=count, user=ALICE) as t:
+        [*_, problem] = await t.say("out")
+        assert problem == "Something went wrong on my side. Please try again later."
+        assert (await t.say("hello"))[-1] == "ok"
+
+
 @pytest.mark.parametrize("restart", [False, True], ids=["", "after a restart"])
 async def test_a_token_buffer_holds_the_turns_that_fit_and_is_never_empty(tester: Tester, restart: bool) -> None:
     async with tester(show_window, policy=policy(MemoryStrategy.TOKEN_BUFFER, 6), count=count_words) as t:

@@ -259,6 +259,10 @@ def raise_exit(request: ReceivedRequest) -> Accept:
     sys.exit("out")
 
 
+def raise_interrupt(request: ReceivedRequest) -> Accept:
+    raise KeyboardInterrupt
+
+
 def divide(request: ReceivedRequest) -> Accept:
     raise ZeroDivisionError
 
@@ -286,6 +290,7 @@ def write_into_the_payload(request: ReceivedRequest) -> Accept:
             "ValueError: retry_after_s must be a number of seconds",
         ),
         (raise_exit, "SystemExit: out"),
+        (raise_interrupt, "KeyboardInterrupt"),
         (divide, "ZeroDivisionError"),
         (lambda request: None, "Recorder.receive returned None, neither Accept nor Refuse"),
         (lambda request: True, "Recorder.receive returned True, neither Accept nor Refuse"),

@@ -29,6 +29,33 @@ async def exits(response: ResponseHandler) -> None:
     sys.exit("a secret")
 
 
+async def raises_keyboard_interrupt(response: ResponseHandler) -> None:
+    raise KeyboardInterrupt("a secret")
+
+
+async def exits_in_a_thread(response: ResponseHandler) -> None:
+    await asyncio.to_thread(sys.exit, "a secret")
+
+
+async def interrupts_in_a_thread(response: ResponseHandler) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt("a secret")
+
+    await asyncio.to_thread(interrupt)
+
+
+async def recurses(response: ResponseHandler) -> None:
+    await recurses(response)
+
+
+async def uses_up_the_memory(response: ResponseHandler) -> None:
+    raise MemoryError("a secret")
+
+
+async def closes_the_event_loop(response: ResponseHandler) -> None:
+    asyncio.get_running_loop().close()
+
+
 async def is_cancelled(response: ResponseHandler) -> None:
     raise asyncio.CancelledError("a secret")
 
@@ -96,6 +123,12 @@ def misbehaving(assist: Assist) -> Any:
 FAILURES: list[Assist] = [
     raises,
     exits,
+    raises_keyboard_interrupt,
+    exits_in_a_thread,
+    interrupts_in_a_thread,
+    recurses,
+    uses_up_the_memory,
+    closes_the_event_loop,
     is_cancelled,
     raises_base_exception,
     raises_generator_exit,

@@ -187,12 +187,15 @@ async def test_a_reaction_to_a_foreign_or_unknown_message_is_ignored(of: str) ->
         assert (slow.feedback_on, t.unread(BOB)) == ([], [])
 
 
-async def test_an_agent_whose_feedback_fails_goes_on(caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors) -> None:
-    expected_errors("feedback failed: SystemExit: 1")
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+async def test_an_agent_whose_feedback_fails_goes_on(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors(f"feedback failed: {error.__name__}: 1")
 
     class FailingFeedbackAgent(SlowAgent):
         async def feedback(self, interaction: Interaction, reactions: tuple[str, ...]) -> None:
-            raise SystemExit(1)
+            raise error(1)
 
     slow = FailingFeedbackAgent()
     async with AgentTester(slow) as t:

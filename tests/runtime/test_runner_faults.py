@@ -204,11 +204,12 @@ async def test_a_first_turn_that_was_interrupted_leaves_a_conversation_that_time
         await harness.wait_until_expired()
 
 
-@pytest.mark.parametrize("how", ["raises", "cancels", "hangs"])
+@pytest.mark.parametrize("how", ["exits", "interrupts", "cancels", "hangs"])
 async def test_a_faulty_end_callback_delays_no_conversation(
     how: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("failed: SystemExit: 1" if how == "raises" else "failed: CancelledError")
+    logged = {"exits": "failed: SystemExit: 1", "interrupts": "failed: KeyboardInterrupt"}
+    expected_errors(logged.get(how, "failed: CancelledError"))
     if how == "hangs":  # it is cancelled then, which the log calls a second failure
         expected_errors("took longer than 0.05 s")
 
@@ -218,8 +219,10 @@ async def test_a_faulty_end_callback_delays_no_conversation(
             await super().assist(request, session, response)
 
         async def on_conversation_end(self, name: str, reason: str) -> None:
-            if how == "raises":
+            if how == "exits":
                 raise SystemExit(1)
+            if how == "interrupts":
+                raise KeyboardInterrupt
             if how == "cancels":
                 task = asyncio.current_task()
                 assert task is not None
@@ -492,6 +495,7 @@ async def test_a_shutdown_that_exits_or_hangs_delays_nothing(
 ) -> None:
     expected_errors(
         "shutdown() of Exiting failed: SystemExit: 3",
+        "shutdown() of Interrupting failed: KeyboardInterrupt",
         "shutdown() of Hanging took longer than 0.05 s",
         "shutdown() of Hanging failed: CancelledError",
     )
@@ -500,11 +504,15 @@ async def test_a_shutdown_that_exits_or_hangs_delays_nothing(
         def shutdown(self) -> None:
             raise SystemExit(3)
 
+    class Interrupting(RecordingAgent):
+        async def shutdown(self) -> None:
+            raise KeyboardInterrupt
+
     class Hanging(RecordingAgent):
         async def shutdown(self) -> None:
             await asyncio.Event().wait()
 
-    for faulty in (Exiting(), Hanging()):
+    for faulty in (Exiting(), Interrupting(), Hanging()):
         async with AgentTester(faulty, policy=Policy(timings=RunnerTimings(shutdown_s=0.05))) as t:
             assert await t.say("hi") == ["hi"]
     assert "shutdown() of Exiting failed" in caplog.text

@@ -12,8 +12,9 @@ import click
 
 from ...exceptions import ConfigError, ServerError
 from ..account import data_option
-from ..context import define_command as define, run_async
+from ..context import define_command as define
 from ..logging import show_tracebacks
+from ..serve import run_agents
 from ..settings import config_option, load_demo_settings
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def command(file: Path | None, data: Path | None, port: int | None) -> int:
         )
     if port is not None:
         settings = settings.model_copy(update={"server": settings.server.model_copy(update={"port": port})})
-    return run_async(_demo(settings))
+    return run_agents(_demo(settings))
 
 
 async def _demo(settings: Settings) -> int:

@@ -26,6 +26,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
+from ...concurrency import run_until_done
 from ...contracts import AgentRequest, ClientCapabilities, Identity, Interaction
 from ...domain.library_logs import is_worth_showing
 from ...domain.translation import LANGUAGE
@@ -70,7 +71,9 @@ def main(arguments: list[str]) -> int:
     sock.set_inheritable(False)  # a program that the agent starts must not hold the connection open
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
-    asyncio.run(_Child(sock).serve(arguments[1]))
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        run_until_done(loop, loop.create_task(_Child(sock).serve(arguments[1])))
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -79,6 +80,10 @@ class TakenCommandAgent(PlainAgent):
     def assist(self) -> None: ...  # type: ignore[override]
 
 
+async def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 class UncertainAgent:
     """Starts up only while the file `may-start` is in its directory. It prints and logs what it is asked to."""
 
@@ -102,6 +107,13 @@ class UncertainAgent:
         match request.payload["query"].split():
             case ["die"]:
                 os._exit(1)
+            case ["interrupt", "in", "a", "task"]:
+                await asyncio.create_task(_interrupt())
+            case ["send", "itself", "a", "signal"]:
+                os.kill(os.getpid(), signal.SIGINT)
+            case ["stop", "the", "loop"]:
+                asyncio.get_running_loop().stop()
+                await asyncio.sleep(0)
             case ["print", *words]:
                 print(*words, "\x1b[31m")
                 print("and an error", file=sys.stderr, flush=True)

@@ -247,6 +247,9 @@ class ScriptedAgent:
     async def play_exit(self, request: AgentRequest, session: Session, response: Response) -> None:
         sys.exit("a secret")
 
+    async def play_interrupt(self, request: AgentRequest, session: Session, response: Response) -> None:
+        raise KeyboardInterrupt("a secret")
+
     async def play_cancel_itself(self, request: AgentRequest, session: Session, response: Response) -> None:
         task = asyncio.current_task()
         assert task is not None

@@ -37,7 +37,7 @@ SCRIPTS = [
     "return",
     "seen",
 ]
-FAULTS = ["raise", "exit", "cancel itself", "base exception", "timeout", "group"]
+FAULTS = ["raise", "exit", "interrupt", "cancel itself", "base exception", "timeout", "group"]
 VOLATILE = {"id", "stream_id", "interaction_id", "timestamp", "time", "conversation_id", "duration_ms", "request_id"}
 VOLATILE |= {"root_request_id", "previous_hash", "integrity_hash", "incident"}
 

@@ -110,6 +110,25 @@ async def test_startup_runs_again_in_a_new_process_and_is_tried_until_it_succeed
     assert (tmp_path / "shutdown").exists()
 
 
+@pytest.mark.parametrize(
+    ("way", "is_failing"), [("interrupt in a task", True), ("send itself a signal", True), ("stop the loop", False)]
+)
+async def test_a_way_out_of_the_event_loop_fails_no_other_turn_of_the_process(
+    way: str, is_failing: bool, tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    if "signal" not in way:
+        expected_errors("code of an agent tried to end the process, which goes on")
+    if is_failing:
+        expected_errors("agent@localhost: incident")
+    (tmp_path / "may-start").touch()
+    async with AgentTester(UncertainAgent, options={"directory": str(tmp_path)}, isolation=FAST) as t:
+        pid = status(t).pid
+        [reply] = await t.say(way, timeout=60)
+        assert reply.startswith("Something went wrong on my side") if is_failing else reply == "started: True"
+        assert await t.say("are you there?", timeout=60) == ["started: True"]
+        assert status(t).pid == pid
+
+
 async def test_a_new_process_that_ends_while_it_makes_the_agent_has_its_cause_in_the_status(
     tmp_path: Path, expected_errors: ExpectedErrors
 ) -> None:
