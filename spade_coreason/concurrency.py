@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import threading
 import time
 import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
@@ -202,6 +203,22 @@ def run_until_done(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:
             if task.done() or loop.is_closed() or (isinstance(error, KeyboardInterrupt) and task.cancelling()):
                 raise
             log.error("code of an agent tried to end the process, which goes on", exc_info=error)
+
+
+@contextmanager
+def handle_signals(numbers: Iterable[signal.Signals], callback: Callable[[], object]) -> Iterator[None]:
+    """Call `callback` in the running event loop when one of these signals arrives in the block. Use it in the main thread.
+
+    After the block the earlier handlers are back at once. `loop.remove_signal_handler` sets Python's own, which would raise
+    KeyboardInterrupt or end the process until others are set.
+    """
+    loop = asyncio.get_running_loop()
+    earlier = {number: signal.signal(number, lambda *_: loop.call_soon_threadsafe(callback)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 _MAX_THREADS = 32

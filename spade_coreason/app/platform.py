@@ -18,6 +18,7 @@ from typing import Any
 
 import aiofiles
 
+from ..concurrency import handle_signals
 from ..config import AgentSettings, RunFile, Settings, write_private_json, write_run_file
 from ..contracts import Agent, Interceptor
 from ..contracts.base import utc_now
@@ -164,27 +165,23 @@ class Platform:
         login cannot succeed: its server refuses the account, has no address, does not serve the domain, or has a certificate
         that is not trusted.
         """
-        loop = asyncio.get_running_loop()
         stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
-        stopped, online = asyncio.create_task(stop.wait()), asyncio.create_task(self._wait_until_online())
-        tasks: list[asyncio.Task[Any]] = [stopped, online]
-        try:
-            if self.server is not None:
-                tasks.append(asyncio.create_task(self._raise_when_server_ended(self.server)))
-            pending = set(tasks)
-            while not stopped.done():
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-                if online in done and not stopped.done():
-                    on_online()
-        finally:
-            for task in tasks:
-                task.cancel()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+        with handle_signals((signal.SIGINT, signal.SIGTERM), stop.set):
+            stopped, online = asyncio.create_task(stop.wait()), asyncio.create_task(self._wait_until_online())
+            tasks: list[asyncio.Task[Any]] = [stopped, online]
+            try:
+                if self.server is not None:
+                    tasks.append(asyncio.create_task(self._raise_when_server_ended(self.server)))
+                pending = set(tasks)
+                while not stopped.done():
+                    done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        task.result()
+                    if online in done and not stopped.done():
+                        on_online()
+            finally:
+                for task in tasks:
+                    task.cancel()
 
     async def _wait_until_online(self) -> None:
         """Wait until all agents are online. Raise the error of one that is not tried again."""
@@ -221,7 +218,8 @@ class Platform:
             raise ConfigError(settings.place("storage.url"), str(error)) from error
         self._stack.push_async_callback(self.database.close)
         running = RunningRequests(settings.data_dir / "running.bin")
-        self._crash_guard = CrashGuard(running, await record_crash(self.database, running.rows, utc_now()))
+        crashed = await record_crash(self.database, running.rows, utc_now(), is_stop=running.is_stopping)
+        self._crash_guard = CrashGuard(running, crashed)
         running.clear()
         try:
             settings.storage.memory_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -417,7 +415,10 @@ class Platform:
                 try:
                     await self.agents[jid].start()
                     break
-                except (Exception, SystemExit) as error:  # sys.exit() would end the process without stopping the other agents
+                except BaseException as error:  # sys.exit() would end the process without stopping the other agents
+                    task = asyncio.current_task()
+                    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                        raise  # the platform stops
                     if self._is_strict or (isinstance(error, ConnectError) and not error.is_transient):
                         if isinstance(error, LoginError):
                             error.place_at_password(f"{place}.password", is_registering=settings.register_account)
@@ -444,6 +445,8 @@ class Platform:
         self._reported_problems.add(key)
 
     async def _stop_agents(self) -> None:
+        if self._crash_guard is not None:
+            self._crash_guard.running.mark_stop()
         for task in self._starts:
             task.cancel()
         await asyncio.gather(*self._starts, return_exceptions=True)

@@ -8,12 +8,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..concurrency import run_until_done
+from ..concurrency import handle_signals, run_until_done
 from .console import warn
 from .errors import EXIT_INTERRUPTED
 
@@ -79,8 +80,9 @@ async def serve(
         if task is not None:
             task.cancel()
 
+    handlers = ExitStack()
     # The platform waits for signals itself later; this handler can already end its start.
-    loop.add_signal_handler(signal.SIGTERM, end)
+    handlers.enter_context(handle_signals([signal.SIGTERM], end))
     try:
         async with Platform(settings, is_strict=is_strict, supervision=supervision) as platform:
             if platform.notice:
@@ -93,12 +95,12 @@ async def serve(
                 trimming = loop.create_task(trim_malloc_periodically())
                 on_online(platform)
 
+            # After `wait`, replies in progress are finished, which may take `limits.grace_s`.
+            handlers.enter_context(handle_signals([signal.SIGINT], _exit_now))
+            handlers.enter_context(handle_signals([signal.SIGTERM], lambda: None))
             await platform.wait(report_online)
-            # From here on, replies in progress are finished, which may take `limits.grace_s`.
-            loop.add_signal_handler(signal.SIGINT, _exit_now)
             if supervision is None:
                 print(STOPPING, flush=True)
-            loop.add_signal_handler(signal.SIGTERM, lambda: None)
         _exit_after_grace()
     except asyncio.CancelledError:
         if not is_end_requested:
@@ -106,8 +108,7 @@ async def serve(
     finally:
         if trimming is not None:
             trimming.cancel()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        handlers.close()
 
 
 def _exit_after_grace() -> None:

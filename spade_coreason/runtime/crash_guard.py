@@ -1,4 +1,4 @@
-"""The protection against requests that end the process: what ran at several crashes runs alone."""
+"""The protection against requests that end the process: what ran at several ends runs alone."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MAX_ALONE_S = 160.0
 class CrashGuard:
     """The guard of all agents of a process.
 
-    It marks the requests whose turns run in `running`, so that the next process knows what ran when this one died. `crashed`
-    are the unanswered requests that ran at earlier crashes. Suspects among them run one at a time. While one does, no other
-    turn begins for at most `alone_s` seconds, and twice as long for each further crash.
+    It marks the requests whose turns run in `running`, so that the next process knows what ran when this one ended. `crashed`
+    are the unanswered requests that ran at earlier crashes and stops. Suspects among them run one at a time. While one does, no
+    other turn begins for at most `alone_s` seconds, and twice as long for each further end.
     """
 
     def __init__(
@@ -30,30 +30,33 @@ class CrashGuard:
         self.running = running or RunningRequests()
         self.suspects: dict[int, float] = {}
         """The suspects that have not run yet: the time for which each may run alone, by its row in the inbox."""
-        self._failed: set[int] = set()
+        self._failed: dict[int, CrashedRequest] = {}
         self._one_suspect = asyncio.Lock()
         self._may_start = asyncio.Event()
         self._may_start.set()
         for request in crashed:
             if request.failed_at is not None:
-                self._failed.add(request.id)
+                self._failed[request.id] = request
+                text = "crashed the process again" if request.has_crashed else f"was cut off by {request.stops} stops"
                 log.error(
-                    "%s: a request of %s crashed the process again and has failed; see `spade-coreason requests list`",
+                    "%s: a request of %s %s and has failed; see `spade-coreason requests list`",
                     request.agent,
                     request.sender,
+                    text,
                 )
             elif request.is_suspect:
-                self.suspects[request.id] = min(_MAX_ALONE_S, alone_s * 2 ** (request.crashes - 2))
+                self.suspects[request.id] = min(_MAX_ALONE_S, alone_s * 2**request.ends_as_suspect)
                 log.warning(
-                    "%s: a request of %s was running during %d crashes of the process; it now runs alone",
+                    "%s: a request of %s was running during %d crashes and %d stops of the process; it now runs alone",
                     request.agent,
                     request.sender,
                     request.crashes,
+                    request.stops,
                 )
 
-    def has_failed(self, inbox_row: int) -> bool:
-        """Return True if a request is not run again, because it ended the process."""
-        return inbox_row in self._failed
+    def find_failed(self, inbox_row: int) -> CrashedRequest | None:
+        """Return a request that is not run again, because it ended the process. None for any other."""
+        return self._failed.get(inbox_row)
 
     @asynccontextmanager
     async def permit(self, inbox_row: int) -> AsyncIterator[None]:

@@ -256,9 +256,15 @@ class Runner:
         A repeated request has a key that is not that of its content. It gets the answer to the request that it repeats.
         """
         key, inbox_row = UUID(bytes=pending.key), pending.inbox_row
-        if self._crash_guard.has_failed(inbox_row):
+        if (failed := self._crash_guard.find_failed(inbox_row)) is not None:
             with use_language(self.languages.of_request(incoming)):
-                text = translate("This request has crashed me more than once, so I do not retry it. Please ask in another way.")
+                text = (
+                    translate("This request has crashed me more than once, so I do not retry it. Please ask in another way.")
+                    if failed.has_crashed
+                    else translate(
+                        "I was stopped again and again before I could answer this, so I do not retry it. Please ask again."
+                    )
+                )
             failure = Failed(text, ErrorCode.INTERNAL, False)
             self._outbox.add_unsent(inbox_row, dump_reply(self._outbox.encode(incoming, key, failure)))
             return
@@ -433,9 +439,9 @@ class Runner:
             log.error("%s: cannot store a request of %s: %s", self.jid, mailbox.sender, error)
             self.metrics.record_failure(str(error))
             await self._report_storage_failure(mailbox, queued)
-        except Exception:
-            # `Turn.run` catches what `assist` raises, so this is a fault of the platform. One request must not hold up the
-            # others of its conversation.
+        except (Exception, SystemExit, KeyboardInterrupt):
+            # `Turn.run` catches what `assist` raises, so this is a fault of the platform, or of a token counter. One request
+            # must not hold up the others of its conversation.
             log.exception("%s: a request of %s failed", self.jid, mailbox.sender)
             self.metrics.record_failure("an internal error of the platform; see the log")
             await self._fail_request(mailbox, queued)

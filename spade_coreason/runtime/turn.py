@@ -134,7 +134,8 @@ class Turn:
             finally:
                 syncs.close()
                 mailbox.is_assisting, mailbox.current = False, None
-                running.slots[slot] = 0
+                if not (services.mailboxes.is_cancelling_turns and running.is_stopping):  # else the next start counts the stop
+                    running.slots[slot] = 0
                 if slot != SPARE_SLOT:
                     running.free_slots.append(slot)
             if steps.mismatch is not None:
@@ -151,9 +152,9 @@ class Turn:
             if task is not None and task.cancelling():
                 await self._clear_cancellation()
         except BaseException as error:
-            # Also sys.exit(), which would end the whole process, and an agent that cancels its own task.
-            is_stopping = isinstance(error, asyncio.CancelledError) and services.mailboxes.is_cancelling_turns
-            if isinstance(error, KeyboardInterrupt) or is_stopping:
+            # Also sys.exit() and KeyboardInterrupt, which would end the whole process, and an agent that cancels its own task.
+            # A Ctrl-C is a signal to the event loop, and raises nothing here.
+            if isinstance(error, asyncio.CancelledError) and services.mailboxes.is_cancelling_turns:
                 output.abandon()
                 raise
             await self._clear_cancellation()

@@ -1,4 +1,4 @@
-"""Crashes: the requests whose turns ran when the process died, and the requests that ended it more than once."""
+"""Crashes: the requests whose turns ran when the process ended, and the requests that ended it more than once."""
 
 from __future__ import annotations
 
@@ -21,9 +21,14 @@ _SLOT_COUNT = 8192
 _SLOT_BYTES = 8
 SPARE_SLOT = 0
 """The slot of turns beyond the number of slots. It is never read."""
+_STOP_SLOT = _SLOT_COUNT - 1
+"""The slot that is not 0 while the platform stops."""
 
 CRASHES_UNTIL_SUSPECT = 2
 """A request that ran at so many crashes is a suspect: it runs alone."""
+
+STOPS_UNTIL_SUSPECT = 5
+"""A request that was cut off by so many stops is a suspect too. It may have asked for them, by a signal to its own process."""
 
 
 class RunningRequests:
@@ -32,7 +37,8 @@ class RunningRequests:
     The file is mapped into memory: an entry costs no system call, and is in the file even if the process is killed in the next
     moment. A power cut may lose it. Without a `path` there is no file. Only one process uses it at a time.
 
-    A turn takes a number out of `free_slots`, writes its row into `slots`, and later writes 0 and gives the number back.
+    A turn takes a number out of `free_slots`, writes its row into `slots`, and later writes 0 and gives the number back. A turn
+    that a stop cuts off leaves its row.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -48,30 +54,39 @@ class RunningRequests:
                 os.close(descriptor)
         self.slots = memoryview(mapped).cast("Q")
         """The row in the inbox of each running turn, by slot; 0 where none runs."""
-        self.free_slots = list(range(_SLOT_COUNT - 1, SPARE_SLOT, -1))
+        self.free_slots = list(range(_STOP_SLOT - 1, SPARE_SLOT, -1))
         """The slots that no turn uses."""
 
     @property
     def rows(self) -> frozenset[int]:
-        """The rows of all requests whose turns run, or ran when the process died."""
-        return frozenset(self.slots[SPARE_SLOT + 1 :]) - {0}
+        """The rows of all requests whose turns run, or ran when the process ended."""
+        return frozenset(self.slots[SPARE_SLOT + 1 : _STOP_SLOT]) - {0}
 
     @property
     def is_idle(self) -> bool:
         """True if no turn runs."""
-        return len(self.free_slots) == _SLOT_COUNT - 1 - SPARE_SLOT
+        return len(self.free_slots) == _STOP_SLOT - 1 - SPARE_SLOT
+
+    @property
+    def is_stopping(self) -> bool:
+        """True while the platform stops, or if the process ended in a stop."""
+        return self.slots[_STOP_SLOT] != 0
+
+    def mark_stop(self) -> None:
+        """Note that the platform stops: what is still running at the end of the process has not crashed it."""
+        self.slots[_STOP_SLOT] = 1
 
     def clear(self) -> None:
-        """Forget what ran when the process died."""
+        """Forget what ran when the process ended."""
         for slot in range(_SLOT_COUNT):
             self.slots[slot] = 0
 
 
 class CrashedRequest(NamedTuple):
-    """A request whose turn ran when the process died.
+    """A request whose turn ran when the process ended.
 
-    `id` is its row in the inbox. `crashes` counts how often that happened. `failed_at` is the time since which it is not
-    run again: it was the only one that ran. `request` is JSON, as in the inbox.
+    `id` is its row in the inbox. `crashes` counts how often the process died, and `stops` how often a stop cut the turn off.
+    `failed_at` is the time since which it is not run again: it was the only one that ran. `request` is JSON, as in the inbox.
     """
 
     id: int
@@ -81,18 +96,33 @@ class CrashedRequest(NamedTuple):
     crashes: int
     failed_at: datetime | None
     request: str
+    stops: int = 0
 
     @property
     def is_suspect(self) -> bool:
         """True if it runs again, but alone."""
-        return self.failed_at is None and self.crashes >= CRASHES_UNTIL_SUSPECT
+        return self.failed_at is None and self.ends_as_suspect >= 0
+
+    @property
+    def ends_as_suspect(self) -> int:
+        """The number of ends of the process since the request became a suspect; negative if it is none."""
+        return max(self.crashes - CRASHES_UNTIL_SUSPECT, self.stops - STOPS_UNTIL_SUSPECT)
+
+    @property
+    def has_crashed(self) -> bool:
+        """True if the process died often enough for a failure, not counting the stops."""
+        return self.crashes > CRASHES_UNTIL_SUSPECT
 
 
-async def record_crash(database: Database, rows: Collection[int], now: datetime) -> list[CrashedRequest]:
-    """Count a crash for the requests in `rows` that are not answered. Return all unanswered requests with a crash.
+async def record_crash(
+    database: Database, rows: Collection[int], now: datetime, *, is_stop: bool = False
+) -> list[CrashedRequest]:
+    """Count a crash, or a stop, for the requests in `rows` that are not answered. Return all unanswered ones with a count.
 
-    A suspect that was the only one in `rows` has failed. Requests that were answered in the meantime are forgotten.
+    A suspect that was the only one in `rows` has failed: a crash fails a suspect because of crashes, and a stop one because of
+    stops. Requests that were answered in the meantime are forgotten.
     """
+    name, limit = ("stops", STOPS_UNTIL_SUSPECT) if is_stop else ("crashes", CRASHES_UNTIL_SUSPECT)
 
     def work(connection: Connection) -> list[CrashedRequest]:
         crashed = crashed_requests
@@ -101,16 +131,16 @@ async def record_crash(database: Database, rows: Collection[int], now: datetime)
         if rows:
             was_running = crashed.c.id.in_(rows)
             if len(rows) == 1:
-                has_failed = [was_running, crashed.c.crashes >= CRASHES_UNTIL_SUSPECT, crashed.c.failed_at.is_(None)]
+                has_failed = [was_running, crashed.c[name] >= limit, crashed.c.failed_at.is_(None)]
                 connection.execute(update(crashed).where(*has_failed).values(failed_at=to_micros(now)))
-            connection.execute(update(crashed).where(was_running).values(crashes=crashed.c.crashes + 1))
+            connection.execute(update(crashed).where(was_running).values({name: crashed.c[name] + 1}))
             known = set(connection.scalars(select(crashed.c.id).where(was_running)))
             first = select(inbox).where(
                 inbox.c.id.in_(set(rows) - known), inbox.c.state == RECEIVED, inbox.c.request.is_not(None)
             )
             for row in connection.execute(first).all():
                 values = {"agent": row.agent, "sender": row.sender, "received_at": row.received_at, "request": row.request}
-                connection.execute(insert(crashed).values(id=row.id, crashes=1, **values))
+                connection.execute(insert(crashed).values({"id": row.id, "crashes": 0, **values, name: 1}))
         return _load(connection.execute(select(crashed).where(is_unanswered).order_by(crashed.c.id)).all())
 
     return await database.write(work)
@@ -159,6 +189,7 @@ def _load(rows: Sequence[Any]) -> list[CrashedRequest]:
             row.crashes,
             None if row.failed_at is None else from_micros(row.failed_at),
             row.request,
+            row.stops,
         )
         for row in rows
     ]

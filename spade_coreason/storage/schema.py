@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISION = "0011"
+REVISION = "0012"
 """The newest migration. `metadata` describes the tables after it."""
 
 metadata = MetaData()
@@ -121,6 +121,7 @@ crashed_requests = Table(
     Column("request", Text, nullable=False),
     Column("crashes", Integer, nullable=False),
     Column("failed_at", BigInt),
+    Column("stops", Integer, nullable=False, server_default="0"),
 )
 
 # Failures that people were told of by a number. `errors` is the chain of exceptions as JSON, and `texts` are their texts, which

@@ -74,14 +74,16 @@ async def test_a_long_suspect_delays_other_turns_only_for_a_while() -> None:
         await turn.finish()
 
 
-def test_the_time_alone_doubles_with_each_crash() -> None:
+def test_the_time_alone_doubles_with_each_end_of_the_process() -> None:
     guard = CrashGuard(crashed=[_suspect(row, crashes) for row, crashes in enumerate((2, 3, 4, 20))], alone_s=10.0)
     assert list(guard.suspects.values()) == [10.0, 20.0, 40.0, 160.0]
+    stopped = [_suspect(row, 0)._replace(stops=stops) for row, stops in enumerate((4, 5, 6, 7))]
+    assert list(CrashGuard(crashed=stopped, alone_s=10.0).suspects.values()) == [10.0, 20.0, 40.0]
 
 
 async def test_a_failed_request_and_one_with_a_single_crash_are_no_suspects(expected_errors: ExpectedErrors) -> None:
     expected_errors("crashed the process again and has failed; see `spade-coreason requests list`")
     guard = CrashGuard(crashed=[_suspect(1, 3)._replace(failed_at=NOW), _suspect(2, 1)])
     assert not guard.suspects
-    assert guard.has_failed(1)
-    assert not guard.has_failed(2)
+    assert guard.find_failed(1) is not None
+    assert guard.find_failed(2) is None

@@ -34,8 +34,13 @@ def test_what_ran_is_in_the_file_until_it_is_cleared(tmp_path: Path) -> None:
     assert not running.is_idle
     after_death = RunningRequests(path)
     assert after_death.rows == {2**40}
+    assert not after_death.is_stopping
+    running.mark_stop()
+    assert after_death.rows == {2**40}
+    assert after_death.is_stopping
     after_death.clear()
     assert RunningRequests(path).rows == frozenset()
+    assert not RunningRequests(path).is_stopping
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -45,6 +50,24 @@ async def test_a_request_fails_at_the_third_crash_if_it_ran_alone(repository: Ag
     assert [(request.crashes, request.is_suspect) for request in crashed] == [(1, False), (2, True), (3, False)]
     assert [request.failed_at for request in crashed] == [None, None, NOW]
     assert (crashed[2].agent, crashed[2].request) == (AGENT, '{"q": 1}')
+
+
+async def test_a_request_fails_at_the_sixth_stop_that_cuts_it_off_alone(repository: AgentRepository) -> None:
+    row = await receive_request(repository)
+    for number in range(1, 7):
+        [stopped] = await record_crash(repository._database, [row], NOW, is_stop=True)
+        assert (stopped.crashes, stopped.stops, stopped.is_suspect) == (0, number, number == 5)
+    assert (stopped.failed_at, stopped.has_crashed) == (NOW, False)
+
+
+async def test_a_stop_does_not_fail_a_request_that_crashes_made_a_suspect(repository: AgentRepository) -> None:
+    row = await receive_request(repository)
+    for _ in range(2):
+        await _crash(repository, row)
+    for _ in range(3):
+        [stopped] = await record_crash(repository._database, [row], NOW, is_stop=True)
+    assert (stopped.crashes, stopped.stops, stopped.failed_at) == (2, 3, None)
+    assert (await _crash(repository, row))[row].has_crashed
 
 
 async def test_suspects_that_ran_together_do_not_fail(repository: AgentRepository) -> None:

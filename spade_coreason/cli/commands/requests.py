@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 @click.group("requests", cls=CLIGroup)
 def command() -> None:
-    """List requests that crashed the platform, and retry or delete them.
+    """List requests that ended the platform, and retry or delete them.
 
     A request that was running when the platform crashed runs again at the next start. After two crashes it runs alone. If the
     platform crashes once more, the request has failed: its sender gets an error, and the request is listed here for seven
-    days. `retry` and `drop` write an entry to the audit trail of the agent.
+    days. The same happens to a request that five stops of the platform have cut off, at the sixth. `retry` and `drop` write an
+    entry to the audit trail of the agent.
 
     \b
       spade-coreason requests list
@@ -53,8 +54,8 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, as_json
     elif not found:
         print(storage.describe_none("failed requests"))
     else:
-        rows = [(r.id, r.agent, r.sender, r.crashes, format_time(r.received_at)) for r in found]
-        print_table(("id", "agent", "sender", "crashes", "received"), rows)
+        rows = [(r.id, r.agent, r.sender, r.crashes, r.stops, format_time(r.received_at)) for r in found]
+        print_table(("id", "agent", "sender", "crashes", "stops", "received"), rows)
 
 
 @command.command("show")
@@ -80,7 +81,8 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, request
         print(encode_json({**_record(request), "payload": payload}, indent=2))
         return
     text = payload.get("query")
-    print(f"{request.id}: {request.sender} to {request.agent}, {format_time(request.received_at)}, {request.crashes} crashes")
+    ends = f"{request.crashes} crashes, {request.stops} stops"
+    print(f"{request.id}: {request.sender} to {request.agent}, {format_time(request.received_at)}, {ends}")
     print(strip_control_characters(text if isinstance(text, str) else encode_json(payload)))
 
 
@@ -154,6 +156,7 @@ def _record(request: CrashedRequest) -> dict[str, Any]:
         "agent_id": request.agent,
         "sender": request.sender,
         "crashes": request.crashes,
+        "stops": request.stops,
         "received_at": format_rfc3339(request.received_at),
         "failed_at": None if request.failed_at is None else format_rfc3339(request.failed_at),
     }
