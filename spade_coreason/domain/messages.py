@@ -384,6 +384,8 @@ class MalformedRequest(NamedTuple):
     thread: str | None
     problem: str
     request_id: str | None = None
+    is_text: bool = False
+    """True if the sender reads a text, and no JSON."""
 
 
 class Retraction(NamedTuple):

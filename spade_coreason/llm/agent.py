@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from ..concurrency import DaemonThreads
 from ..contracts import AgentDefinition, AgentRequest, InlineToolDefinition, ResponseHandler, SessionHandle
+from ..domain.durations import format_duration
 from ..domain.history import turn_text
 from ..domain.messages import ROOT_SENDER
 from ..domain.translation import translate
@@ -211,7 +212,7 @@ class LLMAgent:
             log.warning("%s: %s (%s)", name, error, self._client.url)
             text = translate("My language model {problem}.", problem=translate(error.problem))
             if error.retry_after_s:
-                text += " " + translate("Ask again in {seconds} s.", seconds=round(error.retry_after_s))
+                text += " " + translate("Ask again in {duration}.", duration=format_duration(error.retry_after_s))
             await response.error(text, {"model": error.where}, error.is_transient)
         except BudgetExceededError as error:
             log.warning("%s: a budget is used up", name)

@@ -13,6 +13,7 @@ from ..concurrency import RATE_INTERVAL_S, RateLimiter
 from ..contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
 from ..domain import conversation
 from ..domain.conversation import RUN, Decision, Rules
+from ..domain.durations import format_duration
 from ..domain.messages import Failed, InboundRequest, Refused
 from ..domain.translation import translate, translate_plural
 from ..memory import ActiveConversation
@@ -255,14 +256,10 @@ def refusal_notice(
         if limit and status.interaction_count >= limit
         else translate("I pause here: this conversation goes round in circles.")
     )
-    duration = _format_duration(retry_after_s)
+    duration = format_duration(retry_after_s)
     way_on = (
         translate("Write again in {duration}, or start a new conversation with /new.", duration=duration)
         if has_commands and incoming.may_be_command
         else translate("Write again in {duration}, or start another thread.", duration=duration)
     )
     return Refused(f"{reason} {way_on}", ErrorCode.TOO_MANY_REQUESTS, retry_after_s)
-
-
-def _format_duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

@@ -211,7 +211,12 @@ class InboundGateway:
         if message.request_id is None and not self._rate_limiter.allow(bare_jid(message.sender)):
             # No request waits for this reply, and a program may answer each of ours with malformed JSON again, without end.
             return
-        self._transport.send(self._transport.encode_malformed_reply(message))
+        if not message.is_text:
+            self._transport.send(self._transport.encode_malformed_reply(message))
+            return
+        with use_language(self.access_requests.languages.of_person(bare_jid(message.sender), None)):
+            text = translate("I cannot read your message: its id or thread is too long. Please send it with another client.")
+        self._transport.send([self._transport.encode_notice(message.sender, text)])
 
 
 def _join(commits: Sequence[Commit[bool] | None]) -> Commit[bool] | None:

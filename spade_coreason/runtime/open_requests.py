@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..concurrency import RateLimiter
+from ..domain.durations import read_retry_after_s
 from ..domain.foreign_json import MAX_JSON_CHARACTERS, parse_foreign_json
 from ..domain.jid import bare_jid
 from ..domain.messages import MAX_BATCH_REQUESTS, Bounce, InboundMessage, ReplyBatch, ReplyEvent
@@ -210,8 +211,7 @@ def _assemble_fragments(request: _OpenRequest, fragment: ReplyEvent) -> ReplyEve
 def _raise_if_failed(jid: str, final_event: ReplyEvent) -> None:
     message = str(final_event.data.get("message", "no reason given"))
     if final_event.type == "request.refused":
-        retry_after_s = final_event.data.get("retry_after_s")
-        raise PeerRefusedError(jid, f"refuses: {message}", retry_after_s if isinstance(retry_after_s, int | float) else None)
+        raise PeerRefusedError(jid, f"refuses: {message}", read_retry_after_s(final_event.data.get("retry_after_s")))
     if final_event.type == "request.failed":
         code = final_event.data.get("code")
         raise PeerFailedError(jid, message, code if isinstance(code, int) else None)

@@ -412,6 +412,16 @@ async def test_a_peer_that_sends_malformed_messages_gets_at_most_thirty_replies(
         assert len(sent) == 33
 
 
+async def test_a_person_whose_message_has_an_overlong_id_is_told_at_most_thirty_times_a_minute() -> None:
+    async with AgentTester(RecordingAgent()) as t:
+        for _ in range(40):
+            t.send("hello", id="x" * 1025)
+        await t.settled()
+        problem = "I cannot read your message: its id or thread is too long. Please send it with another client."
+        assert t.unread() == [problem] * 30
+        assert await t.say("hello") == ["hello"]
+
+
 async def test_information_that_could_not_be_stored_is_reported_as_not_remembered(
     tmp_path: Path, expected_errors: ExpectedErrors
 ) -> None:

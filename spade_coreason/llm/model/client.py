@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
+from ...domain.durations import read_retry_after_s
 from ...domain.installation import install_hint
 from ...domain.text import replace_lone_surrogates
 from ...domain.translation import N_
@@ -216,12 +217,12 @@ def _is_transient(status: int) -> bool:
 
 
 def parse_retry_after_s(header: str, now: datetime) -> float | None:
-    """Parse the seconds of a Retry-After header (RFC 9110, 10.2.3), which has a number or a date."""
+    """Parse the seconds of a Retry-After header (RFC 9110, 10.2.3), which has a number or a date; at most a day."""
     if _SECONDS.fullmatch(header.strip()):
-        return float(header)
+        return read_retry_after_s(float(header))
     try:
         date = parsedate_to_datetime(header)
     except (ValueError, OverflowError):  # a year or a zone of twenty digits
         return None
     date = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
-    return max(0.0, (date - now).total_seconds())
+    return read_retry_after_s(max(0.0, (date - now).total_seconds()))

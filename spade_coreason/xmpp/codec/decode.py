@@ -20,7 +20,9 @@ from ...domain.messages import (
     EncryptedMessage,
     InboundMessage,
     InboundRequest,
+    MalformedRequest,
     Reaction,
+    RequestBatch,
     Retraction,
 )
 from .attachments import LINK_ELEMENTS, read_attachments
@@ -138,7 +140,7 @@ def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
     """Decode one `<message/>`. None if it asks nothing of an agent: chat states, receipts, room messages, replies.
 
     `in_room`: it is a private message of an occupant of a room that the agent is in.
-    A message whose id or thread has more than 1,024 characters gives None too.
+    A request whose id or thread has more than 1,024 characters is malformed.
     """
     message_type = message.get("type", "normal")
     sender = message.get("from", "")
@@ -156,6 +158,12 @@ def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
     thread_element = parts.get(THREAD)
     thread = (thread_element.text or None) if thread_element is not None else None
     if len(stanza_id) > MAX_ID_CHARACTERS or (thread is not None and len(thread) > MAX_ID_CHARACTERS):
+        for element in (message, *message.iterfind(THREAD)):
+            element.attrib.pop("id", None)
+            element.text = None
+        rest = decode(message, in_room=in_room)
+        if isinstance(rest, InboundRequest | RequestBatch | MalformedRequest):
+            return _refuse_long_id(sender, is_text=isinstance(rest, InboundRequest) and rest.channel != "program")
         return None
     if MUC_USER in parts and not in_room:
         return None  # the sender's bare JID is the room, not a person
@@ -187,12 +195,17 @@ def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
     return _decode_person(message, parts, text, sender, stanza_id, thread, message_type)
 
 
+def _refuse_long_id(sender: str, *, is_text: bool) -> MalformedRequest:
+    problem = f"an id or a thread has more than {MAX_ID_CHARACTERS:,} characters"
+    return MalformedRequest(sender, "", None, problem, is_text=is_text)
+
+
 def _decode_spade(
     fields: dict[str, str], text: str, sender: str, stanza_id: str, thread: str | None, message_type: str
-) -> InboundRequest | None:
+) -> InboundRequest | MalformedRequest:
     thread = thread or fields.pop(SPADE_THREAD, None) or None
     if thread is not None and len(thread) > MAX_ID_CHARACTERS:
-        return None
+        return _refuse_long_id(sender, is_text=True)
     return InboundRequest(
         channel="spade",
         sender=sender,

@@ -210,15 +210,25 @@ def test_a_reply_of_an_agent_is_never_a_request(inner: str) -> None:
 
 
 @pytest.mark.parametrize("inner", REQUESTS)
-def test_a_message_with_an_overlong_id_or_thread_is_dropped(inner: str) -> None:
+def test_a_request_with_an_overlong_id_or_thread_is_malformed(inner: str) -> None:
     assert decode(message(inner, id="x" * 1024, thread="x" * 1024)) is not None
-    assert decode(message(inner, id="x" * 1025)) is None
-    assert decode(message(inner, thread="x" * 1025)) is None
+    for overlong in ({"id": "x" * 1025}, {"thread": "x" * 1025}):
+        malformed = decode(message(inner, **overlong))
+        assert isinstance(malformed, MalformedRequest)
+        assert malformed.problem == "an id or a thread has more than 1,024 characters"
+        assert (malformed.stanza_id, malformed.thread) == ("", None)
 
 
-def test_a_message_with_an_overlong_thread_in_its_form_is_dropped() -> None:
+def test_what_asks_nothing_is_dropped_with_an_overlong_id_too() -> None:
+    for inner in ("", body("  "), body("hi") + MARKER):
+        assert decode(message(inner, id="x" * 1025)) is None
+
+
+def test_a_message_with_an_overlong_thread_in_its_form_is_malformed() -> None:
     assert spade_request({"_thread_node": "x" * 1024}).thread == "x" * 1024
-    assert decode(message(body("hi") + form({"_thread_node": "x" * 1025}))) is None
+    malformed = decode(message(body("hi") + form({"_thread_node": "x" * 1025})))
+    assert isinstance(malformed, MalformedRequest)
+    assert malformed.is_text
 
 
 # From a program
