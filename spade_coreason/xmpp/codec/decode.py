@@ -158,10 +158,9 @@ def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
     thread_element = parts.get(THREAD)
     thread = (thread_element.text or None) if thread_element is not None else None
     if len(stanza_id) > MAX_ID_CHARACTERS or (thread is not None and len(thread) > MAX_ID_CHARACTERS):
-        for element in (message, *message.iterfind(THREAD)):
-            element.attrib.pop("id", None)
-            element.text = None
-        rest = decode(message, in_room=in_room)
+        without_ids = Element(message.tag, {name: text for name, text in message.attrib.items() if name != "id"})
+        without_ids.extend(child for child in message if child.tag != THREAD)
+        rest = decode(without_ids, in_room=in_room)
         if isinstance(rest, InboundRequest | RequestBatch | MalformedRequest):
             return _refuse_long_id(sender, is_text=isinstance(rest, InboundRequest) and rest.channel != "program")
         return None
