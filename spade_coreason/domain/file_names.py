@@ -9,8 +9,9 @@ from urllib.parse import unquote, urlsplit
 _MAX_NAME_BYTES = 255
 _MAX_SUFFIX_BYTES = 32  # what is longer is no suffix, but a sentence with a full stop
 _CONTROLS = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
-)  # and the characters that reverse the direction of a name
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufffe\uffff"
+    r"\U000e0000-\U000e0fff]"
+)  # and the characters that change the direction of a name, or that nobody sees
 _FORBIDDEN_ON_WINDOWS = re.compile(r'[<>:"|?*]')
 
 

@@ -37,12 +37,16 @@ _MAX_LINKS = 1000
 _MAX_REDIRECTS = 5
 _REDIRECT_STATUSES = {301, 302, 303, 307, 308}
 _MEDIA_TYPE = re.compile(r"[!-.0-~]+/[!-~][ -~]*")  # it goes into XML and into a header
+_RECEIVED_MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]{1,127}/[\w!#$&^.+-]{1,127}", re.ASCII)  # RFC 6838, section 4.2
 _CHUNK_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedFile:
-    """A fetched file. `url` is its address after all redirects; `type` is the server's media type, without parameters."""
+    """A fetched file. `url` is its address after all redirects; `type` is the server's media type, without parameters.
+
+    A server that names no valid media type gets the type `application/octet-stream`.
+    """
 
     url: str
     name: str | None
@@ -270,7 +274,8 @@ def describe_connection_error(error: Exception) -> str:
 
 
 def _type_of(response: ClientResponse) -> str:
-    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower() or DEFAULT_MEDIA_TYPE
+    media_type = response.headers.get("Content-Type", "").partition(";")[0].strip(" \t").lower()
+    return media_type if _RECEIVED_MEDIA_TYPE.fullmatch(media_type) else DEFAULT_MEDIA_TYPE
 
 
 def format_status(status: int) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Files, ResponseHandler, SessionHandle
+from spade_coreason.domain.file_names import file_name_of
 from spade_coreason.exceptions import FetchError, UploadError
 from spade_coreason.runtime import FetchedFile, fetch
 from spade_coreason.runtime.url_policy import is_public
@@ -253,6 +254,16 @@ async def test_only_the_wanted_types_are_fetched(
         assert (await fetch_public(public_server.url(), types=types)).data == b"x"
     else:
         assert (await fetch_problem(public_server.url(), types=types)).startswith("it is ")
+
+
+@pytest.mark.parametrize("kind", ["image/\x85png", "im\u202eage/png", "image/p ng", "image", "image/png/x", f"{'a' * 200}/b"])
+async def test_a_type_that_is_none_is_that_of_any_bytes(public_server: WebServer, kind: str) -> None:
+    public_server.pages["/"] = page(b"x", f"Content-Type: {kind}")
+    assert (await fetch_public(public_server.url())).type == "application/octet-stream"
+
+
+def test_a_file_name_has_no_character_that_nobody_sees() -> None:
+    assert file_name_of("https://a.example/%E2%80%8Eab%E2%80%8B%E2%80%AEgnp.exe%EF%BB%BF%F3%A0%81%81") == "abgnp.exe"
 
 
 # Requests that are forged: a link that makes us ask where its sender cannot
