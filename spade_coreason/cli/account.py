@@ -14,8 +14,9 @@ import click
 
 from ..config import RunFile, is_platform_running, read_run_file
 from ..domain.jid import bare_jid, jid_domain
+from ..domain.terminal_text import escape_label
 from ..exceptions import ConfigError, PeerUnavailableError, ServerError
-from .console import format_path
+from .console import format_path, print_line
 from .context import current_options
 from .settings import PLATFORM_FILE, config_option, find_data_directories
 
@@ -255,7 +256,7 @@ def _guest_account(running: RunFile | None, directory: Path, timeout_s: float) -
 def _wait_for_start(directory: Path, timeout_s: float) -> RunFile | None:
     """Wait until the platform that uses the directory is ready. Return None if it stops instead."""
     shown = format_path(directory)
-    click.echo(f"Waiting for the platform on {shown} to start…", err=True)
+    print_line(f"Waiting for the platform on {shown} to start…", stream=sys.stderr)
     deadline = time.monotonic() + timeout_s
     while is_platform_running(directory):
         if (running := read_run_file(directory)) is not None:
@@ -289,5 +290,5 @@ def read_password(jid: str, password_file: Path | None) -> str:
     if password := os.environ.get(PASSWORD_VARIABLE):
         return password
     if sys.stdin.isatty():
-        return str(click.prompt(f"Password of {jid}", hide_input=True, err=True))
+        return str(click.prompt(escape_label(f"Password of {jid}"), hide_input=True, err=True))
     raise ConfigError(PASSWORD_VARIABLE, f"is not set; set it to the password of {jid}, or use --password-file")

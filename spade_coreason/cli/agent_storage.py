@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from ..domain.jid import bare_jid, parse_jid
+from ..domain.terminal_text import escape_label
 from ..exceptions import ConfigError, DatabaseEmptyError
 from .account import data_option, describe_agents
 from .completion import complete_agents, read_local_accounts
@@ -159,4 +160,4 @@ def confirm(action: str, is_confirmed: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise ConfigError("--yes", f"is missing; it is needed to {action} without a terminal")
-    click.confirm(f"{action[:1].upper()}{action[1:]}?", abort=True, err=True)
+    click.confirm(escape_label(f"{action[:1].upper()}{action[1:]}?"), abort=True, err=True)

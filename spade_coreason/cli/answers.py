@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from ..contracts import DataBlock
 from ..contracts.blocks import STEP_TITLE
-from .console import strip_control_characters
+from ..domain.terminal_text import changes_direction, clean_running_text, remove_controls
 
 if TYPE_CHECKING:
     from ..runtime import PeerEvent
@@ -129,7 +129,7 @@ class AnswerText:
 
     def _clean(self, text: str) -> list[AnswerPiece]:
         """Remove control characters, and white space at the beginning and the end of a part."""
-        text = self._pending_whitespace + strip_control_characters(text)
+        text = self._pending_whitespace + remove_controls(text)
         if self._is_at_part_start:
             text = text.lstrip()
         visible = text.rstrip()
@@ -147,14 +147,14 @@ def parse_steps(event: PeerEvent) -> list[str]:
     """Return the lines of an event that reports what an agent uses now, such as a tool; [] for any other event."""
     if event.type != "block.thought" or event.data.get("title") != STEP_TITLE:
         return []
-    return strip_control_characters(str(event.data.get("content", ""))).splitlines()
+    return clean_running_text(str(event.data.get("content", ""))).split("\n")
 
 
 def parse_thought(event: PeerEvent) -> str:
     """Return the first line of a thought, printable; "" for any other event."""
     if event.type != "block.thought" or parse_steps(event):
         return ""
-    first, *_ = strip_control_characters(str(event.data.get("content", ""))).strip().splitlines() or [""]
+    first, *_ = clean_running_text(str(event.data.get("content", ""))).strip().split("\n")
     return " ".join(first.split())
 
 
@@ -163,7 +163,9 @@ def parse_choices(event: PeerEvent) -> list[str]:
     choices = event.data.get("choices")
     values = [choice.get("value") for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
     return [
-        value for value in values if isinstance(value, str) and value == strip_control_characters(value) and "\n" not in value
+        value
+        for value in values
+        if isinstance(value, str) and value == remove_controls(value) and "\n" not in value and not changes_direction(value)
     ]
 
 

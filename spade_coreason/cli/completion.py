@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Coroutine
 from contextlib import closing, suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 
 from ..config import read_run_file
 from ..domain.jid import bare_jid
+from ..domain.terminal_text import escape_label
 from ..exceptions import CoReasonError
 from .settings import find_data_directories, load_storage_settings_quietly, sqlite_file
 
@@ -25,6 +27,7 @@ _NEWEST_QUERY = (
     " GROUP BY conversation_id ORDER BY max(last_interaction) DESC LIMIT ?"
 )
 
+_LITERAL = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*")
 _NEWEST_INCIDENTS_QUERY = "SELECT incident FROM incidents WHERE substr(incident, 1, ?) = ? ORDER BY id DESC LIMIT ?"
 
 
@@ -45,7 +48,7 @@ def complete_agents(ctx: click.Context, _parameter: click.Parameter, incomplete:
             running = read_run_file(directory)
             found |= dict.fromkeys(agent["jid"] for agent in (running.agents if running else ()))
             found |= dict.fromkeys(read_local_accounts(directory))
-    return [jid for jid in found if jid.startswith(incomplete)]
+    return [jid for jid in found if jid.startswith(incomplete) and _is_literal(jid)]
 
 
 def complete_conversations(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -67,11 +70,18 @@ def _complete(
     with suppress(CoReasonError):
         settings = load_storage_settings_quietly(_project(ctx), ctx.params.get("file"), ctx.params.get("data"))
         if (file := sqlite_file(settings)) is not None:
-            return _find_in_file(file, sqlite_query, incomplete)
-        import asyncio
+            found = _find_in_file(file, sqlite_query, incomplete)
+        else:
+            import asyncio
 
-        return asyncio.run(find_on_server(settings, incomplete))
+            found = asyncio.run(find_on_server(settings, incomplete))
+        return [name for name in found if _is_literal(name)]
     return []
+
+
+def _is_literal(name: str) -> bool:
+    """Return True if a shell shows a name as it is and takes it literally: others choose it, and a command contains it."""
+    return escape_label(name) == name and _LITERAL.fullmatch(name) is not None
 
 
 def _find_in_file(database: Path, query: str, incomplete: str) -> list[str]:

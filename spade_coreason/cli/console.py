@@ -8,12 +8,13 @@ import json
 import os
 import sys
 import termios
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from ..domain.terminal_text import DirectionRestorer, clean_running_text, escape_json, escape_label, remove_controls
 from ..exceptions import ConfigError
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 STANDARD_INPUT = "standard input"
 
 _STYLE_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "cyan": 36}
-
-# Text from others reaches a terminal without control characters (C0 and C1): they could do anything to it.
-_CONTROL_CHARACTERS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 # For each verdict: its sign, the sign if standard output cannot encode that one, and its colour.
 _MARKS = {"good": ("✓", "+", "green"), "note": ("•", "-", "yellow"), "bad": ("✗", "x", "red")}
@@ -36,14 +34,49 @@ def verdict_sign(verdict: str) -> str:
     return paint(sign if is_unicode() else plain, colour)
 
 
+class _Painted(str):
+    """A label with its style and without hidden characters."""
+
+    __slots__ = ()
+
+
 def has_colours(stream: IO[str]) -> bool:
     """Return True if the stream is a terminal with colours (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def paint(text: str, style: str, stream: IO[str] | None = None) -> str:
-    """Return the text in a style, if the stream (by default standard output) shows colours."""
+def paint(label: str, style: str, stream: IO[str] | None = None) -> str:
+    """Return a label in a style, if the stream (by default standard output) shows colours. Hidden characters are escapes."""
+    return _Painted(add_style(escape_label(label), style, stream))
+
+
+def add_style(text: str, style: str, stream: IO[str] | None = None) -> str:
+    """Return a text that has no hidden characters in a style, if the stream (by default standard output) shows colours."""
     return f"\x1b[{_STYLE_CODES[style]}m{text}\x1b[0m" if has_colours(stream or sys.stdout) else text
+
+
+def print_line(*labels: str, stream: IO[str] | None = None) -> None:
+    """Print labels with spaces between them: one line on the stream (by default standard output), at once.
+
+    Hidden characters are shown as escapes, except in the result of `paint`.
+    """
+    line = " ".join(label if isinstance(label, _Painted) else escape_label(label) for label in labels)
+    print_cleaned(line, stream)
+
+
+def print_cleaned(text: str, stream: IO[str] | None = None) -> None:
+    """Print a text that has no hidden characters any more, such as the result of `add_style`, at once."""
+    print(text, file=stream or sys.stdout, flush=True)
+
+
+def print_text(text: str, head: str = "", indent: str = "") -> None:
+    """Print running text, after a head and with an indent for its further lines."""
+    print_cleaned(head + clean_running_text(text).replace("\n", f"\n{indent}"))
+
+
+def print_json(value: Any, indent: int | None = 2) -> None:
+    """Print a value as JSON."""
+    print_cleaned(encode_json(value, indent))
 
 
 def terminal_width() -> int | None:
@@ -84,15 +117,10 @@ def disable_echo() -> Iterator[None]:
             termios.tcsetattr(sys.stdout, termios.TCSANOW, before)
 
 
-def strip_control_characters(text: str) -> str:
-    """Remove the control characters of a text, except line breaks and tabs."""
-    return text.translate(_CONTROL_CHARACTERS)
-
-
 def one_line(text: str, width: int = 60) -> str:
-    """Shorten a text to one line of at most `width` characters."""
-    line = " ".join(strip_control_characters(text).split())
-    return line if len(line) <= width else f"{line[: width - 1]}…"
+    """Shorten running text to one line of at most `width` characters."""
+    line = " ".join(remove_controls(text).split())
+    return clean_running_text(line if len(line) <= width else f"{line[: width - 1]}…")
 
 
 def format_path(path: Path) -> str:
@@ -103,17 +131,19 @@ def format_path(path: Path) -> str:
 
 def warn(text: str) -> None:
     """Print a warning, one line on standard error."""
-    print(paint("warning:", "yellow", sys.stderr), text, file=sys.stderr, flush=True)
+    print_line(paint("warning:", "yellow", sys.stderr), text, stream=sys.stderr)
 
 
 CLEAR_LINE = "\r\x1b[K"
 
 _last_written = ""
+_restorer = DirectionRestorer()
 
 
 def write(text: str) -> None:
-    """Write to standard output and flush it."""
+    """Write to standard output and flush it. Each line ends the changes of direction that it began."""
     global _last_written
+    text = _restorer.feed(text)
     sys.stdout.write(text)
     sys.stdout.flush()
     _last_written = text or _last_written
@@ -126,8 +156,8 @@ def end_line() -> None:
 
 
 def encode_json(value: Any, indent: int | None = None) -> str:
-    """Encode a value as JSON, with escapes for characters that standard output cannot show."""
-    return json.dumps(value, indent=indent, ensure_ascii=not is_unicode(), default=str)
+    """Encode a value as JSON, with escapes for hidden characters and for those that standard output cannot show."""
+    return escape_json(json.dumps(value, indent=indent, ensure_ascii=not is_unicode(), default=str))
 
 
 def is_unicode() -> bool:
@@ -162,8 +192,11 @@ def _encoding_error(place: str, encoding: str) -> ConfigError:
     return ConfigError(place, f"is not {encoding.upper()}; convert it first (iconv -t {encoding.upper()})")
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table. Every row is one whole line, even on a narrower terminal, so that its cells can be copied."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, texts: Collection[str] = ()) -> None:
+    """Print a table. Every row is one whole line, even on a narrower terminal, so that its cells can be copied.
+
+    The columns in `texts` have running text, the others have labels.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -172,12 +205,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     for column in columns:
         table.add_column(column.upper(), no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(one_line(str(cell), 10_000)) for cell in row))
+        table.add_row(
+            *(
+                Text(one_line(str(cell), 10_000) if column in texts else escape_label(str(cell)))
+                for column, cell in zip(columns, row, strict=True)
+            )
+        )
     # Without a height, rich assumes that a dumb terminal is 80 columns wide.
     console = Console(file=sys.stdout, width=100_000, height=25, highlight=False)
     with console.capture() as lines:
         console.print(table)
-    print("\n".join(line.rstrip() for line in lines.get().splitlines()))
+    print_cleaned("\n".join(line.rstrip() for line in lines.get().splitlines()))
 
 
 def format_time(moment: Any) -> str:
@@ -254,7 +292,7 @@ class ProgressBar:
 
     def start_item(self, name: str) -> None:
         """Start the next item."""
-        self._progress.update(self._task, description=one_line(name, 40))
+        self._progress.update(self._task, description=escape_label(one_line(name, 40)))
 
     def update_item(self, done: int, total: int) -> None:
         """Report that `done` of `total` units of the current item are finished."""

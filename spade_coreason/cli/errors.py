@@ -11,8 +11,9 @@ import traceback
 
 import click
 
+from ..domain.terminal_text import escape_label, escape_lines
 from ..exceptions import ConfigError, CoReasonError, PeerTimeoutError, PeerUnavailableError
-from .console import paint, strip_control_characters
+from .console import paint, print_cleaned, print_line
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -45,13 +46,13 @@ def format_error(error: BaseException) -> str:
         text = str(error)
     else:
         text = f"{type(error).__name__}: {error} (this is a bug; -vv shows the traceback)"
-    return strip_control_characters(" ".join(text.split()))
+    return escape_label(" ".join(text.split()))
 
 
 def print_error(error: BaseException) -> None:
     """Print an error in one line, then the other problems of a ConfigError, a line each."""
     for problem in (error, *(error.others if isinstance(error, ConfigError) else ())):
-        print(paint("error:", "red", sys.stderr), format_error(problem), file=sys.stderr, flush=True)
+        print_line(paint("error:", "red", sys.stderr), format_error(problem), stream=sys.stderr)
 
 
 def report_error(error: BaseException) -> int:
@@ -59,6 +60,6 @@ def report_error(error: BaseException) -> int:
     import logging
 
     if logging.getLogger(__package__).isEnabledFor(logging.DEBUG):
-        traceback.print_exception(error)
+        print_cleaned(escape_lines("".join(traceback.format_exception(error)).rstrip()), sys.stderr)
     print_error(error)
     return exit_code(error)

@@ -10,8 +10,9 @@ from typing import TextIO
 
 from ..domain.error_chain import describe_error_chain, find_frame
 from ..domain.library_logs import is_worth_showing
+from ..domain.terminal_text import escape_label, escape_lines
 from ..exceptions import PeerFailedError, describe_for_log
-from .console import status_line, strip_control_characters
+from .console import status_line
 from .tracebacks import format_frame, format_traceback
 
 _PACKAGE = "spade_coreason"
@@ -55,6 +56,19 @@ class TracebackFormatter(logging.Formatter):
         return f"{_first_line(record)}\n{traceback}"
 
 
+class _DebugFormatter(logging.Formatter):
+    """Format a record with its time and logger, and below it the whole traceback of its exception."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return escape_label(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_lines(super().format(record))
+
+
 class _TimedFormatter(logging.Formatter):
     """Put the time before the lines of another formatter."""
 
@@ -81,7 +95,7 @@ def _first_line(record: logging.LogRecord) -> str:
 
 
 def _join_lines(text: str) -> str:
-    return strip_control_characters(" ".join(text.split()))
+    return escape_label(" ".join(text.split()))
 
 
 def configure_logging(verbosity: int) -> None:
@@ -92,7 +106,7 @@ def configure_logging(verbosity: int) -> None:
     """
     handler = _StandardErrorHandler()
     if verbosity >= 2:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(_DebugFormatter())
     else:
         handler.setFormatter(OneLineFormatter())
     handler.addFilter(is_worth_showing)

@@ -18,8 +18,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from ..domain.terminal_text import clean_running_text, remove_controls
 from ..xmpp import BlockNode, parse_runs, parse_tree
-from .console import strip_control_characters
 
 # A paragraph in a deep list has at least this width; its line is then wrapped once more, without an indent.
 _MIN_COLUMNS = 8
@@ -161,19 +161,19 @@ class MarkdownRenderer:
             segment.style.render(segment.text, color_system=ColorSystem.STANDARD) if segment.style else segment.text
             for segment in line.render(self._console, end="")
         )
-        return "".join(pieces)
+        return "".join(pieces) + clean_running_text(line.plain)[len(line.plain) :]
 
 
 def _plain(text: str, style: Style | None = None) -> Text:
     # The text comes without control characters. A second look costs little, and no parser can bring them back.
-    return Text(strip_control_characters(text), style or "", end="")
+    return Text(remove_controls(text), style or "", end="")
 
 
 def _spans(text: str) -> Text:
     spans = Text(end="")
     for run in parse_runs(text):
         style = sum((_STYLES[mark] for mark in sorted(run.marks)), Style.null())
-        spans.append(strip_control_characters(run.text), style)
+        spans.append(remove_controls(run.text), style)
     return spans
 
 

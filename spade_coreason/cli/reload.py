@@ -28,7 +28,7 @@ import click
 
 from ..domain.installation import install_hint
 from ..exceptions import CoReasonError, ServerError
-from .console import warn
+from .console import print_line, warn
 from .context import run_async
 from .serve import STOPPING, run_agents, serve
 
@@ -71,10 +71,10 @@ def run_or_reload(
     else:
         build_all_agents(settings)
         changed = handover.take_over()
-        report = on_online if handover.is_first else lambda platform: print(f"Reloaded: {changed}.", flush=True)
+        report = on_online if handover.is_first else lambda platform: print_line(f"Reloaded: {changed}.")
         run_agents(_serve_as_child(handover, serve(settings, report, is_strict=is_strict, supervision=handover.supervision)))
         return  # the parent reports the end
-    print("Stopped.")
+    print_line("Stopped.")
 
 
 # The child
@@ -252,7 +252,7 @@ class _Reloader:
     def on_signal(self) -> None:
         """Stop; at the second signal, at once."""
         if not self._stop.is_set():
-            print(STOPPING, flush=True)
+            print_line(STOPPING)
         for child in (self._serving, self._next):
             if child is not None and self._stop.is_set():
                 child.send_signal(signal.SIGINT)
@@ -337,7 +337,7 @@ class _ReloadChild:
 
 
 def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print_line(line, stream=sys.stderr)
 
 
 def _name_files(names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..concurrency import handle_signals, run_until_done
-from .console import warn
+from .console import print_line, warn
 from .errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ async def serve(
             handlers.enter_context(handle_signals([signal.SIGTERM], lambda: None))
             await platform.wait(report_online)
             if supervision is None:
-                print(STOPPING, flush=True)
+                print_line(STOPPING)
         _exit_after_grace()
     except asyncio.CancelledError:
         if not is_end_requested:
@@ -115,7 +115,7 @@ def _exit_after_grace() -> None:
     """End the process after a grace period: everything is closed, but a thread left by an agent could run on without end."""
 
     def end() -> None:
-        print("Stopped. Threads of an agent were still running, and were ended.", file=sys.stderr, flush=True)
+        print_line("Stopped. Threads of an agent were still running, and were ended.", stream=sys.stderr)
         os._exit(0)
 
     timer = threading.Timer(_LEFTOVER_GRACE_S, end)
@@ -125,5 +125,5 @@ def _exit_after_grace() -> None:
 
 def _exit_now() -> None:
     # Unfinished requests are on disk; a local server ends with this process.
-    print("Stopped at once. Unanswered requests are resumed at the next start.", file=sys.stderr, flush=True)
+    print_line("Stopped at once. Unanswered requests are resumed at the next start.", stream=sys.stderr)
     os._exit(EXIT_INTERRUPTED)

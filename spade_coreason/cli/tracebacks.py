@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from ..domain.error_chain import ChainedError, ErrorChain, StackFrame
-from .console import strip_control_characters
+from ..domain.terminal_text import escape_lines
 
 _RELATIONS = {
     "cause": "The above exception was the direct cause of the following exception:",
@@ -23,7 +23,7 @@ def format_traceback(chain: ErrorChain, *, shows_text: bool, shows_source: bool 
 
     `shows_text` adds the texts of the exceptions. `shows_source` adds lines of the code as it is now.
     """
-    return strip_control_characters("\n".join(_format_lines(chain, shows_text, shows_source)))
+    return escape_lines("\n".join(_format_lines(chain, shows_text, shows_source)))
 
 
 def format_frame(frame: StackFrame | None) -> str:

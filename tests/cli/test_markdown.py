@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.cells import cell_len
 
-from spade_coreason.cli.console import strip_control_characters
 from spade_coreason.cli.markdown import MarkdownRenderer
+from spade_coreason.domain.terminal_text import clean_running_text, remove_controls
 
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -19,12 +19,26 @@ MARKDOWN = st.lists(
             ["**", "_", "~~", "`", "```\n", "```py\n", "~~~\n", "- ", "  - ", "1. ", "> ", "# ", "| a | b |\n|---|--:|\n", "| "]
         ),
         st.sampled_from(
-            ["\n", "\n\n", "---\n", "[a](https://b.org)", "<b>", "&#27;[31m", "日本語", "e\u0301", "👩‍👩‍👧", "\t", "\\*"]
+            [
+                "\n",
+                "\n\n",
+                "---\n",
+                "[a](https://b.org)",
+                "<b>",
+                "&#27;[31m",
+                "\u202e",
+                "\u2069",
+                "日本語",
+                "e\u0301",
+                "👩‍👩‍👧",
+                "\t",
+                "\\*",
+            ]
         ),
         st.text(max_size=30),
     ),
     max_size=30,
-).map(lambda parts: strip_control_characters("".join(parts)))
+).map(lambda parts: remove_controls("".join(parts)))
 
 
 def lines_of(text: str, columns: int = 40) -> list[str]:
@@ -117,7 +131,7 @@ def test_any_text_fits_and_loses_no_letter(text: str, columns: int) -> None:
     assert all(cell_len(_STYLE.sub("", line)) <= columns for line in rendered.lines)
     shown = _STYLE.sub("", "\n".join(rendered.lines))
     assert "\x1b" not in shown
-    assert strip_control_characters(shown) == shown
+    assert clean_running_text(shown) == shown
     if not re.search("```|~~~", text):  # a language behind a fence is not shown
         assert sorted(re.findall(r"[日本語👩]", shown)) == sorted(re.findall(r"[日本語👩]", text))
     assert rendered.finished_lines <= len(rendered.lines)

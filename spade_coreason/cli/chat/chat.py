@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from ...concurrency import DaemonThreads
 from ...contracts import AgentRequest
 from ...domain.jid import local_part
+from ...domain.terminal_text import clean_running_text, escape_label
 from ...exceptions import ConfigError, PeerError, PeerRefusedError
 from ...runtime import collect_answer, command_request, to_request
 from .. import errors
-from ..answer_writer import open_answer
+from ..answer_writer import PlainWriter, open_answer
 from ..answers import AnswerText, parse_choices, parse_steps, parse_thought
-from ..console import decode_input, disable_echo, format_path, paint, status_line, terminal_width, write
+from ..console import add_style, decode_input, disable_echo, format_path, print_cleaned, status_line, terminal_width
 from ..wrapping import truncate
 from .commands import INDENT, is_chat_command, is_command, is_quit_command, parse_commands, run_command, wrap_notice
 from .export import EXPORT_COMMAND, ExportReader, write_export
@@ -56,15 +57,15 @@ async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float) -> int:
             break
         if not question:
             continue
-        answer = AnswerText()
+        answer, writer = AnswerText(), PlainWriter("", wraps=False)
         try:
             async for event in client.stream(jid, question, timeout=timeout_s, thoughts=True):
-                write(answer.feed(event))
+                writer.feed(answer.feed_pieces(event))
+            writer.end()
         except PeerError as error:
+            writer.end()
             errors.print_error(error)
             code = code or errors.exit_code(error)
-        if answer.has_text:
-            write("\n")
     return code
 
 
@@ -131,7 +132,7 @@ class Chat:
             text = self._roster.resolve_choice(text)
             if is_command(text) and is_chat_command(text):
                 if output := run_command(text, self._roster, terminal_width()):
-                    print(output)
+                    print_cleaned(output)
             elif text:
                 with disable_echo():
                     await self._ask(text)
@@ -154,8 +155,9 @@ class Chat:
 
     async def _show_answer(self, text: str) -> None:
         jid, request = self._roster.jid, _build_request(text)
+        name = escape_label(local_part(jid))
         answer, writer = AnswerText(shows_choices=False), open_answer(INDENT)
-        waiting_line = _WaitingLine(self._client, local_part(jid))
+        waiting_line = _WaitingLine(self._client, name)
         problem, is_silent = "", True
         choices: list[str] = []
         events = self._client.stream(jid, request, timeout=self._timeout_s, thoughts=True)
@@ -166,8 +168,8 @@ class Chat:
                 if steps := parse_steps(event):
                     is_silent = False
                     waiting_line.stop()
-                    writer.interject("\n".join(paint(wrap_notice(step, terminal_width()), "dim") for step in steps))
-                    waiting_line = waiting_line if answer.has_text else _WaitingLine(self._client, local_part(jid))
+                    writer.interject("\n".join(add_style(wrap_notice(step, terminal_width()), "dim") for step in steps))
+                    waiting_line = waiting_line if answer.has_text else _WaitingLine(self._client, name)
                 if thought := parse_thought(event):
                     waiting_line.set_thought(thought)
                 if pieces := answer.feed_pieces(event):
@@ -191,7 +193,7 @@ class Chat:
         if choices:
             _print_notice(", ".join(f"{number} {choice}" for number, choice in enumerate(choices, start=1)))
         if is_silent and not (answer.has_text or problem):
-            _print_notice(f"({local_part(jid)} ended its turn without an answer)")
+            _print_notice(f"({name} ended its turn without an answer)")
 
 
 def _build_request(text: str) -> AgentRequest:
@@ -209,7 +211,7 @@ def _save_export(agent: str, text: str) -> None:
 
 
 def _print_notice(text: str, style: str = "dim") -> None:
-    print(paint(wrap_notice(text, terminal_width()), style))
+    print_cleaned(add_style(wrap_notice(text, terminal_width()), style))
 
 
 class _WaitingLine:
@@ -230,8 +232,8 @@ class _WaitingLine:
         awaited = self._name if self._client.is_online else "the server"
         columns = (terminal_width() or 80) - len(INDENT) - len(_CANCEL_HINT) - 1
         is_shown = self._client.is_online and columns >= _MIN_THOUGHT_COLUMNS
-        thought = truncate(self._thought, columns) if is_shown else ""
-        status_line.show(paint(f"{INDENT}{thought or f'waiting for {awaited}…'}{_CANCEL_HINT}", "dim"))
+        thought = clean_running_text(truncate(self._thought, columns)) if is_shown else ""
+        status_line.show(add_style(f"{INDENT}{thought or f'waiting for {awaited}…'}{_CANCEL_HINT}", "dim"))
         self._timer = asyncio.get_running_loop().call_later(_REFRESH_EVERY_S, self._show)
 
     def stop(self) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ...domain.jid import local_part
+from ...domain.terminal_text import escape_label
 
 
 class ChatRoster:
@@ -18,7 +19,7 @@ class ChatRoster:
         local_part_counts = Counter(local_part(jid) for jid in self._jids)
         self._choices: dict[str, list[str]] = {}
         self._commands: dict[str, Mapping[str, str]] = {}
-        self.names = [local_part(jid) if local_part_counts[local_part(jid)] == 1 else jid for jid in self._jids]
+        self.names = [escape_label(local_part(jid) if local_part_counts[local_part(jid)] == 1 else jid) for jid in self._jids]
 
     @property
     def jid(self) -> str:

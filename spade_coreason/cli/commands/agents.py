@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..account import data_option, find_running_directory, no_platform_error
-from ..console import encode_json, print_table
+from ..console import print_json, print_table
 from ..context import define_command as define
 from ..settings import config_option
 
@@ -41,9 +41,9 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     if found is None:
         raise no_platform_error(directory, "start one (`spade-coreason up`), or name another data directory with --data")
     if as_json:
-        print(encode_json([_describe_agent(agent) for agent in found.agents], indent=2))
+        print_json([_describe_agent(agent) for agent in found.agents])
     else:
-        print_table(("agent", "state", "capabilities", "description"), map(_agent_row, found.agents))
+        print_table(("agent", "state", "capabilities", "description"), map(_agent_row, found.agents), texts=("description",))
     return 0
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...domain.terminal_text import clean_running_text
 from ...exceptions import ConfigError, PeerTimeoutError, PeerUnavailableError
 from ..account import Account, account_options, resolve_account
 from ..answer_writer import open_answer, shows_markdown
 from ..answers import AnswerText
 from ..completion import complete_agents
-from ..console import check_encoding, decode_input, disable_echo, encode_json, paint, strip_control_characters, warn, write
+from ..console import add_style, check_encoding, decode_input, disable_echo, print_cleaned, print_json, print_line, warn
 from ..context import define_command as define, run_async
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ async def _ask(account: Account, agent: str, question: str, thread: str | None, 
         try:
             if as_json:
                 async for event in events:
-                    write(encode_json({"type": event.type, "data": dict(event.data)}) + "\n")
+                    print_json({"type": event.type, "data": dict(event.data)}, indent=None)
             elif not await _print_answer(events):
-                print(f"{jid} ended its turn without an answer", file=sys.stderr, flush=True)
+                print_line(f"{jid} ended its turn without an answer", stream=sys.stderr)
         except (PeerTimeoutError, PeerUnavailableError):
             if reason := account.explain_silence(jid):
                 warn(reason)
@@ -106,8 +107,8 @@ async def _print_answer(events: AsyncIterator[PeerEvent]) -> bool:
             async for event in events:
                 writer.feed(answer.feed_pieces(event))
                 if event.type == "block.thought" and shows_thoughts and not answer.has_text:
-                    thought = strip_control_characters(str(event.data.get("content", "")))
-                    print(paint(thought, "dim", sys.stderr), file=sys.stderr)
+                    thought = clean_running_text(str(event.data.get("content", "")))
+                    print_cleaned(add_style(thought, "dim", sys.stderr), sys.stderr)
         finally:
             writer.end()
     return answer.has_text

@@ -10,7 +10,7 @@ import click
 
 from ...exceptions import ConfigError
 from ..agent_storage import open_storage, storage_options
-from ..console import encode_json, format_time, print_table, strip_control_characters, verdict_sign
+from ..console import format_time, print_json, print_line, print_table, verdict_sign
 from ..context import CLIGroup, run_async
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, limit: 
             repository = storage.repository(jid)
             found += [(jid, record) for record in await repository.audit_trail.load_newest(limit)] if repository else []
     if as_json:
-        print(encode_json([_entry_record(jid, record) for jid, record in found], indent=2))
+        print_json([_entry_record(jid, record) for jid, record in found])
     elif not found:
-        print("No audit entries.")
+        print_line("No audit entries.")
     else:
         print_table(
             ("agent", "number", "when", "actor", "action", "resource", "outcome", "person"),
@@ -113,12 +113,12 @@ async def _verify(file: Path | None, data: Path | None, agent: str | None, throu
             if repository is not None:
                 found[jid] = await repository.audit_trail.verify(through)
     if as_json:
-        print(encode_json({jid: {"ok": not verdict.problems, **verdict._asdict()} for jid, verdict in found.items()}, indent=2))
+        print_json({jid: {"ok": not verdict.problems, **verdict._asdict()} for jid, verdict in found.items()})
     else:
         for jid, verdict in found.items():
             _print_verdict(jid, verdict)
         if not found:
-            print("No audit entries.")
+            print_line("No audit entries.")
     return int(any(verdict.problems for verdict in found.values()))
 
 
@@ -126,10 +126,7 @@ def _print_verdict(jid: str, verdict: AuditVerification) -> None:
     forgotten = f", {verdict.erased:,} of them forgotten" if verdict.erased else ""
     sign = verdict_sign("bad" if verdict.problems else "good")
     entries = f"{verdict.entries:,} {'entry' if verdict.entries == 1 else 'entries'}"
-    print(
-        f"{sign} {jid}: {entries}{forgotten}; hash of the last {verdict.head}"
-        if verdict.entries
-        else f"{sign} {jid}: no entries"
-    )
+    found = f"{entries}{forgotten}; hash of the last {verdict.head}" if verdict.entries else "no entries"
+    print_line(sign, f"{jid}: {found}")
     for problem in verdict.problems:
-        print(f"    {strip_control_characters(problem)}")
+        print_line(f"    {problem}")

@@ -9,7 +9,7 @@ import click
 
 from ...exceptions import CoReasonError
 from .. import errors
-from ..console import encode_json, verdict_sign
+from ..console import print_json, print_line, verdict_sign
 from ..context import define_command as define, run_async
 from ..settings import config_option, load_platform_settings
 
@@ -50,9 +50,9 @@ def _print_findings(findings: list[Finding], as_json: bool) -> int:
     code = next((finding.exit_code for finding in findings if finding.verdict == "bad"), 0)
     if as_json:
         records = [{"what": f.subject, "verdict": f.verdict, "text": f.text} for f in findings]
-        print(encode_json({"ok": code == 0, "findings": records}, indent=2))
+        print_json({"ok": code == 0, "findings": records})
         return code
     width = max(len(finding.subject) for finding in findings)
     for finding in findings:
-        print(f"{verdict_sign(finding.verdict)} {finding.subject:<{width}}  {finding.text}")
+        print_line(verdict_sign(finding.verdict), f"{finding.subject:<{width}}  {finding.text}")
     return code

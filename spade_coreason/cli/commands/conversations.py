@@ -8,7 +8,7 @@ import click
 
 from ...contracts import ConversationState
 from ..agent_storage import open_storage, storage_options
-from ..console import encode_json, format_time, print_table
+from ..console import format_time, print_json, print_line, print_table
 from ..context import define_command as define, run_async
 
 
@@ -61,9 +61,9 @@ async def _list(
                 else []
             )
     if as_json:
-        print(encode_json([conversation.contract_record.dump() for _, conversation in found], indent=2))
+        print_json([conversation.contract_record.dump() for _, conversation in found])
     elif not found:
-        print(storage.describe_none("conversations"))
+        print_line(storage.describe_none("conversations"))
     else:
         columns = ("agent", "conversation", "state", "interactions", "of", "begun", "last")
         rows = []

@@ -12,6 +12,7 @@ import click
 
 from ...exceptions import ConfigError, ServerError
 from ..account import data_option
+from ..console import print_line
 from ..context import define_command as define
 from ..logging import show_tracebacks
 from ..serve import run_agents
@@ -64,7 +65,7 @@ async def _demo(settings: Settings) -> int:
 
             return await play_demo(settings, model_line)
         await _chat(settings, model_line)
-    print(f"Stopped. Your notes are stored in {_format_data_dir(settings)}/; run the demo again and ask for them.")
+    print_line(f"Stopped. Your notes are stored in {_format_data_dir(settings)}/; run the demo again and ask for them.")
     return 0
 
 

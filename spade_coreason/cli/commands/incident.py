@@ -11,7 +11,7 @@ import click
 from ...exceptions import ConfigError
 from ..agent_storage import AgentStorage, open_storage, storage_options
 from ..completion import complete_incidents
-from ..console import encode_json, format_time, one_line, print_table, strip_control_characters
+from ..console import format_time, one_line, print_cleaned, print_json, print_line, print_table
 from ..context import define_command as define, run_async
 from ..tracebacks import format_frame, format_traceback
 
@@ -62,9 +62,9 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, as_json
     async with open_storage(file, data, agent) as storage:
         found = [] if storage.database is None else await load_newest_incidents(storage.database, storage.agents, _LISTED)
     if as_json:
-        print(encode_json([_record(incident, has_texts=False) for incident in found], indent=2))
+        print_json([_record(incident, has_texts=False) for incident in found])
     elif not found:
-        print(storage.describe_none("incidents"))
+        print_line(storage.describe_none("incidents"))
     else:
         print_table(("id", "agent", "time", "type", "place"), [_row(incident) for incident in found])
 
@@ -76,10 +76,10 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, text: s
     if has_texts:
         incident = await _read_texts(file, data, agent, data_dir, incident)
     if as_json:
-        print(encode_json(_record(incident, has_texts=has_texts), indent=2))
+        print_json(_record(incident, has_texts=has_texts))
         return
-    print(strip_control_characters(_describe(incident)))
-    print(format_traceback(incident.chain, shows_text=has_texts))
+    print_line(_describe(incident))
+    print_cleaned(format_traceback(incident.chain, shows_text=has_texts))
 
 
 async def _read_texts(file: Path | None, data: Path | None, agent: str | None, data_dir: Path, incident: Incident) -> Incident:
@@ -114,7 +114,7 @@ def _row(incident: Incident) -> tuple[str, ...]:
 def _describe(incident: Incident) -> str:
     conversation = f", conversation {incident.conversation_id}" if incident.conversation_id is not None else ""
     where = f"{incident.agent}, {format_time(incident.occurred_at)}, with {incident.person}{conversation}"
-    return one_line(f"incident {incident.number}: {where}", 10_000)
+    return f"incident {incident.number}: {where}"
 
 
 def _record(incident: Incident, *, has_texts: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import click
 from ...domain.installation import install_hint
 from ...exceptions import ConfigError
 from ..agent_names import AgentName, check_name, derive_name
-from ..console import format_path, strip_control_characters, warn
+from ..console import format_path, print_line, warn
 from ..context import PROGRAM, current_options, define_command as define
 from ..scaffold import MODEL_HINTS, MODEL_PACKAGES, MODEL_QUESTION, MODEL_SETUP, QUESTION, build_files
 
@@ -40,15 +40,16 @@ def command(directory: Path, name: str | None, uses_model: bool) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     shown = format_path(target)
-    print(f"{strip_control_characters(shown)} is ready: the agent {agent.jid} is in {agent.module}.py. Try it:")
+    print_line(f"{shown} is ready: the agent {agent.jid} is in {agent.module}.py. Try it:")
     # A directory that begins with a dash would be an option.
     go_there = [] if shown == "." else [f"cd {shlex.quote(f'./{shown}' if shown.startswith('-') else shown)}"]
     for line in (*go_there, *([MODEL_SETUP] if uses_model else ()), f"{PROGRAM} up"):
-        print(f"  {line}")
+        print_line(f"  {line}")
     question = shlex.quote(MODEL_QUESTION if uses_model else QUESTION)
-    print(f"and in another terminal, in the same directory:\n  {PROGRAM} ask {agent.jid} {question}")
+    print_line("and in another terminal, in the same directory:")
+    print_line(f"  {PROGRAM} ask {agent.jid} {question}")
     for hint in MODEL_HINTS if uses_model else ():
-        print(hint)
+        print_line(hint)
     if uses_model and not all(map(find_spec, MODEL_PACKAGES)):
         missing = f"the packages for language models are not installed ({' and '.join(MODEL_PACKAGES)})"
         warn(f"{missing}; see README.md of the project, or: {install_hint('llm')}")

@@ -17,7 +17,7 @@ from ...domain.xmpp_uri import format_contact_uri
 from ...exceptions import ConfigError
 from ..account import data_option, describe_agents, find_running_directory
 from ..completion import complete_agents
-from ..console import check_encoding, encode_json, has_colours, is_unicode, terminal_width, warn
+from ..console import check_encoding, has_colours, is_unicode, print_cleaned, print_json, print_line, terminal_width, warn
 from ..context import current_options, define_command as define
 from ..qr_code import QUIET_ZONE, build_qr_code, draw_qr_code
 from ..settings import config_option, load_storage_settings_quietly
@@ -63,9 +63,9 @@ def command(
     if svg is not None:
         build_qr_code(uri).save(str(svg), kind="svg", scale=_PIXELS_OF_A_MODULE)
     if as_json:
-        print(encode_json({"jid": jid, "uri": uri, "is_local": is_local}))
+        print_json({"jid": jid, "uri": uri, "is_local": is_local}, indent=None)
     else:
-        print(uri)
+        print_line(uri)
     if png is None and svg is None and not as_json and sys.stdout.isatty():
         _print_qr_code(build_qr_code(uri))
     if is_local:
@@ -125,5 +125,5 @@ def _print_qr_code(code: segno.QRCode) -> None:
     elif not is_unicode():
         warn("the terminal cannot show the QR code, because its encoding is not UTF-8; write it with --png FILE")
     else:
-        print("\n".join(draw_qr_code(code, has_colours=has_colours(sys.stdout))))
-        print(_HINT)
+        print_cleaned("\n".join(draw_qr_code(code, has_colours=has_colours(sys.stdout))))
+        print_line(_HINT)

@@ -14,7 +14,7 @@ from ...exceptions import ConfigError, KnowledgeError
 from ..account import data_option
 from ..agent_storage import confirm, open_storage, parse_person
 from ..completion import complete_agents
-from ..console import encode_json, format_time, one_line, print_table, progress_bar, strip_control_characters
+from ..console import format_time, print_json, print_line, print_table, print_text, progress_bar
 from ..context import CLIGroup, run_async
 from ..errors import print_error
 from ..settings import config_option, load_storage_settings
@@ -96,11 +96,11 @@ async def _add(
                 progress.finish_item()
         jid = knowledge.repository.agent
     if as_json:
-        print(encode_json(records, indent=2))
+        print_json(records)
     else:
         counts = Counter(record["outcome"] for record in records)
         parts = [f"{counts[kind]} {kind}" for kind in ("new", "changed", "same", "failed") if counts[kind]]
-        print(f"{jid}: {len(records)} document{'' if len(records) == 1 else 's'}: {', '.join(parts)}.")
+        print_line(f"{jid}: {len(records)} document{'' if len(records) == 1 else 's'}: {', '.join(parts)}.")
     return int(any(record["outcome"] == "failed" for record in records))
 
 
@@ -136,10 +136,10 @@ async def _list(agent: str, file: Path | None, data: Path | None, owner: dict[st
             }
             for document in found
         ]
-        print(encode_json(records, indent=2))
+        print_json(records)
         return
     if not found:
-        print("No documents.")
+        print_line("No documents.")
     else:
         columns = ("document", "passages", *(("indexed",) if has_embedder else ()), "characters", "added")
         rows = [
@@ -148,7 +148,7 @@ async def _list(agent: str, file: Path | None, data: Path | None, owner: dict[st
         print_table(columns, rows)
     if missing:
         count = sum(missing.values())
-        print(f"{count} passages have no vector of the configured model; run: spade-coreason knowledge reindex {agent}")
+        print_line(f"{count} passages have no vector of the configured model; run: spade-coreason knowledge reindex {agent}")
 
 
 @command.command("search")
@@ -193,12 +193,12 @@ async def _search(
         found = await knowledge.search(query, limit, threshold, **owner) if knowledge is not None else []
     if as_json:
         records = [{"score": f.score, "document": f.document, "passage": f.passage, "text": f.text} for f in found]
-        print(encode_json(records, indent=2))
+        print_json(records)
     elif not found:
-        print(f"No passage has a score of {threshold:g} or more{'; try a lower --threshold' if threshold else ''}.")
+        print_line(f"No passage has a score of {threshold:g} or more{'; try a lower --threshold' if threshold else ''}.")
     for hit in found if not as_json else ():
-        print(f"{hit.score:.2f}  {one_line(hit.document, 10_000)} ({hit.passage})")
-        print("      " + strip_control_characters(hit.text).replace("\n", "\n      "))
+        print_line(f"{hit.score:.2f}  {hit.document} ({hit.passage})")
+        print_text(hit.text, "      ", "      ")
 
 
 @command.command("remove")
@@ -253,13 +253,13 @@ async def _remove(
             await knowledge.remove(name, **owner)
         jid = knowledge.repository.agent if knowledge is not None else agent
     if as_json:
-        print(encode_json(names, indent=2))
+        print_json(names)
         return
-    print(
+    print_line(
         f"{jid}: removed {len(names)} document{'' if len(names) == 1 else 's'}." if names else f"{jid}: no documents to remove."
     )
     for name in names:
-        print(f"  {name}")
+        print_line(f"  {name}")
 
 
 def _match_documents(pattern: str, document_names: list[str]) -> list[str]:
@@ -295,7 +295,10 @@ async def _reindex(agent: str, file: Path | None, data: Path | None, as_json: bo
             progress.start_item(agent)
             count = await knowledge.reindex(progress.update_item) if knowledge is not None else 0
         jid = knowledge.repository.agent if knowledge is not None else agent
-    print(encode_json({"indexed": count}) if as_json else f"{jid}: computed {count} vector{'' if count == 1 else 's'}.")
+    if as_json:
+        print_json({"indexed": count}, indent=None)
+    else:
+        print_line(f"{jid}: computed {count} vector{'' if count == 1 else 's'}.")
 
 
 def _owner_arguments(person: str | None, conversation: str | None) -> dict[str, str]:

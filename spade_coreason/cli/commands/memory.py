@@ -8,7 +8,7 @@ import click
 
 from ...exceptions import ConfigError
 from ..agent_storage import confirm, open_storage, storage_options
-from ..console import encode_json, one_line, print_table, strip_control_characters
+from ..console import one_line, print_json, print_line, print_table, print_text
 from ..context import CLIGroup, run_async
 
 
@@ -45,12 +45,12 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, as_json
                 found.append((jid, name, await memory.aget_information(name)))
     if as_json:
         records = [{"agent_id": jid, "conversation_id": name, "information": texts} for jid, name, texts in found]
-        print(encode_json(records, indent=2))
+        print_json(records)
     elif not found:
-        print("No interaction memories.")
+        print_line("No interaction memories.")
     else:
         rows = [(jid, name, len(texts), one_line(texts[-1])) for jid, name, texts in found]
-        print_table(("agent", "conversation", "entries", "newest"), rows)
+        print_table(("agent", "conversation", "entries", "newest"), rows, texts=("newest",))
 
 
 @command.command("show")
@@ -78,10 +78,10 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, convers
         raise ConfigError("--agent", f"is missing: {' and '.join(found)} have a memory of this conversation; name one")
     [texts] = found.values()
     if as_json:
-        print(encode_json(texts, indent=2))
+        print_json(texts)
         return
     for text in texts:
-        print("- " + strip_control_characters(text).replace("\n", "\n  "))
+        print_text(text, "- ", "  ")
 
 
 @command.command("clear")
@@ -111,13 +111,13 @@ async def _clear(file: Path | None, data: Path | None, agent: str | None, conver
         remembered = await memory.aget_all_conversations()
         names = remembered if conversation is None else [name for name in remembered if name == conversation]
         if not names:
-            print(f"{jid}: no memories to delete.")
+            print_line(f"{jid}: no memories to delete.")
             return
         confirm(f"delete what {jid} remembers of {conversation or f'{len(names)} conversations'}", yes)
         await memory.aclear_conversations(names)
-    print(f"{jid}: deleted the memories of {len(names)} conversation{'' if len(names) == 1 else 's'}.")
+    print_line(f"{jid}: deleted the memories of {len(names)} conversation{'' if len(names) == 1 else 's'}.")
     for name in names:
-        print(f"  {name}")
+        print_line(f"  {name}")
 
 
 @command.command("compact")
@@ -137,7 +137,7 @@ async def _compact(file: Path | None, data: Path | None, agent: str | None) -> N
             memory = storage.memory(jid)
             await memory.aflush()
             conversations = await memory.aget_all_conversations()
-            print(f"{jid}: {memory.path} is complete." if conversations else f"{jid}: no memories.")
+            print_line(f"{jid}: {memory.path} is complete." if conversations else f"{jid}: no memories.")
 
 
 @command.command("import")
@@ -158,4 +158,4 @@ async def _import(file: Path | None, data: Path | None, agent: str | None, sourc
     async with open_storage(file, data, agent) as storage:
         jid = storage.only_agent
         count = await storage.memory(jid).aimport_file(source)
-    print(f"{jid}: imported {count} {'entry' if count == 1 else 'entries'}; {source} is unchanged and no longer needed.")
+    print_line(f"{jid}: imported {count} {'entry' if count == 1 else 'entries'}; {source} is unchanged and no longer needed.")

@@ -10,7 +10,7 @@ import click
 
 from ...exceptions import ConfigError
 from ..agent_storage import AgentStorage, confirm, open_storage, storage_options
-from ..console import encode_json, format_time, print_table, strip_control_characters
+from ..console import encode_json, format_time, print_json, print_line, print_table, print_text
 from ..context import CLIGroup, run_async
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, as_json
     async with open_storage(file, data, agent) as storage:
         found = await _load_failed(storage)
     if as_json:
-        print(encode_json([_record(request) for request in found], indent=2))
+        print_json([_record(request) for request in found])
     elif not found:
-        print(storage.describe_none("failed requests"))
+        print_line(storage.describe_none("failed requests"))
     else:
         rows = [(r.id, r.agent, r.sender, r.crashes, r.stops, format_time(r.received_at)) for r in found]
         print_table(("id", "agent", "sender", "crashes", "stops", "received"), rows)
@@ -78,12 +78,12 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, request
         request = await _find(storage, request_id)
     payload = json.loads(request.request).get("payload", {})
     if as_json:
-        print(encode_json({**_record(request), "payload": payload}, indent=2))
+        print_json({**_record(request), "payload": payload})
         return
     text = payload.get("query")
     ends = f"{request.crashes} crashes, {request.stops} stops"
-    print(f"{request.id}: {request.sender} to {request.agent}, {format_time(request.received_at)}, {ends}")
-    print(strip_control_characters(text if isinstance(text, str) else encode_json(payload)))
+    print_line(f"{request.id}: {request.sender} to {request.agent}, {format_time(request.received_at)}, {ends}")
+    print_text(text if isinstance(text, str) else encode_json(payload))
 
 
 @command.command("retry")
@@ -132,7 +132,7 @@ async def _change(
             entry = AuditEntry(actor="operator", action=action, resource=resource, outcome="success")
             await repository.audit_trail.append(entry, request.sender)
             await (retry_failed_request if is_retry else drop_failed_request)(storage.database, request)
-    print(f"The request {request.id} {'runs again at the next start' if is_retry else 'is deleted'}.")
+    print_line(f"The request {request.id} {'runs again at the next start' if is_retry else 'is deleted'}.")
 
 
 async def _load_failed(storage: AgentStorage) -> list[CrashedRequest]:

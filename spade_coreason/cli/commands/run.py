@@ -13,6 +13,7 @@ import yaml
 
 from ...exceptions import ConfigError, CoReasonError, DataDirectoryInUseError, LoginError
 from ..account import PASSWORD_VARIABLE, data_option, read_password
+from ..console import print_line
 from ..context import PROGRAM, define_command as define
 from ..logging import show_tracebacks
 from ..reload import reload_option, run_or_reload
@@ -223,7 +224,8 @@ def _print_started(platform: Platform, data: Path | None, server_options: str) -
     if platform.server is not None:
         where = f"{platform.server.kind} server, {platform.server.host}:{platform.server.port}"
     are_online, it = ("is online", "it") if len(jids) == 1 else ("are online", "one of them")
-    print(f"{' and '.join(jids)} {are_online} ({where}).\nAsk {it} from another terminal:")
+    print_line(f"{' and '.join(jids)} {are_online} ({where}).")
+    print_line(f"Ask {it} from another terminal:")
     account = "" if platform.server is not None else f" --jid YOU@DOMAIN{server_options}"
     place = f" --data {shlex.quote(str(data))}" if data is not None else ""
-    print(f'  {PROGRAM} ask {jids[0]} "Hello"{account}{place}', flush=True)
+    print_line(f'  {PROGRAM} ask {jids[0]} "Hello"{account}{place}')

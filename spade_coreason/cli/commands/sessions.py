@@ -11,7 +11,7 @@ import click
 from ...exceptions import ConfigError
 from ..agent_storage import ALL_AGENTS, AgentStorage, confirm, open_storage, parse_person, storage_options
 from ..completion import complete_conversations
-from ..console import encode_json, format_time, one_line, paint, print_table, strip_control_characters
+from ..console import encode_json, format_time, one_line, paint, print_json, print_line, print_table, print_text
 from ..context import CLIGroup, run_async
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, person:
                 else []
             )
     if as_json:
-        print(encode_json([_session_record(jid, record) for jid, record in found], indent=2))
+        print_json([_session_record(jid, record) for jid, record in found])
     elif not found:
-        print(storage.describe_none("sessions"))
+        print_line(storage.describe_none("sessions"))
     else:
         rows = [
             (j, record.owner, record.conversation_id, record.turns, format_time(record.status.last_interaction))
@@ -126,20 +126,19 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, convers
             "person_variables": person,
             "history": [turn.dump() for turn in turns],
         }
-        print(encode_json(whole, indent=2))
+        print_json(whole)
         return
     about = f"{record.owner} with {jid}, {record.status.state}, {record.turns} turns, session {record.session_id}"
-    print(f"{paint(conversation, 'bold')}   {about}")
+    print_line(paint(conversation, "bold"), f"  {about}")
     for turn in turns:
-        print(
-            f"\n{paint(format_time(turn.timestamp), 'dim')}  {paint('▸', 'cyan')} {strip_control_characters(_input_text(turn))}"
-        )
-        print("  " + strip_control_characters(_output_text(turn)).replace("\n", "\n  "))
+        print_text(_input_text(turn), f"\n{paint(format_time(turn.timestamp), 'dim')}  {paint('▸', 'cyan')} ", "  ")
+        print_text(_output_text(turn), "  ", "  ")
     for title, variables in (("Variables of the conversation", own), ("Variables of the person", person)):
         if variables:
-            print(f"\n{paint(title, 'bold')}")
+            print_line()
+            print_line(paint(title, "bold"))
             for name, value in variables.items():
-                print(f"  {name} = {one_line(encode_json(value), 200)}")
+                print_line(f"  {name} = {one_line(encode_json(value), 200)}")
 
 
 def _input_text(turn: Interaction) -> str:
@@ -234,7 +233,7 @@ async def _clear(
 
 def _print_erasure(agent: str, erasure: ErasureReport) -> None:
     if erasure.is_empty:
-        print(f"{agent}: nothing to delete.")
+        print_line(f"{agent}: nothing to delete.")
         return
     parts = [
         _count_text(len(erasure.conversation_ids), "conversation"),
@@ -250,9 +249,9 @@ def _print_erasure(agent: str, erasure: ErasureReport) -> None:
     ]
     if erasure.preferences:
         parts.append("preferences")
-    print(f"{agent}: deleted {', '.join(parts)}.")
+    print_line(f"{agent}: deleted {', '.join(parts)}.")
     for name in erasure.conversation_ids:
-        print(f"  {name}")
+        print_line(f"  {name}")
 
 
 def _count_text(number: int, noun: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..account import data_option, find_running_directory, no_platform_error
-from ..console import encode_json, format_milliseconds, format_timedelta, paint, print_table, strip_control_characters
+from ..console import format_milliseconds, format_timedelta, paint, print_json, print_line, print_table
 from ..context import define_command as define
 from ..settings import config_option
 
@@ -54,38 +54,38 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
         status = json.loads(found.to_json())
         for agent in status["agents"]:
             del agent["card"]  # `spade-coreason agents` shows it
-        print(encode_json(status, indent=2))
+        print_json(status)
         return 0 if found.is_healthy else 1
-    print(f"{paint('XMPP server', 'bold')}   {found.server}")
+    print_line(paint("XMPP server", "bold"), f"  {found.server}")
     if found.agents:
         columns = ("agent", "state", "conversations", "in flight", "answers/24h", "p50", "p99", "errors")
         print_table(columns, [_agent_row(agent) for agent in found.agents])
     for agent in found.agents:
         for room, state in agent.rooms.items():
-            print(strip_control_characters(f"{agent.jid} in the room {room}: {state}"))
+            print_line(f"{agent.jid} in the room {room}: {state}")
     for agent in found.agents:
         if agent.rejected:
-            print(f"{agent.jid} rejected {', '.join(_describe_count(*count) for count in agent.rejected.items())}")
+            print_line(f"{agent.jid} rejected {', '.join(_describe_count(*count) for count in agent.rejected.items())}")
     for agent in found.agents:
         if (process := agent.process) is not None:
             state = "starting again" if process.pid is None else str(process.pid)
             times = f"{process.restarts:,} time{'s' if process.restarts != 1 else ''}"
             restarts = f", restarted {times}; the last process {process.last_end}" if process.restarts else ""
-            print(strip_control_characters(f"{agent.jid} in its own process: {state}{restarts}"))
+            print_line(f"{agent.jid} in its own process: {state}{restarts}")
     for agent in found.agents:
         if any(usage.messages or usage.refused for usage in agent.quotas):
-            print(strip_control_characters(_describe_usage(agent)))
+            print_line(_describe_usage(agent))
     for problem, jids in _jids_by_problem(found.agents).items():
-        print(paint(strip_control_characters(f"{', '.join(jids)}: {problem}"), "red"))
+        print_line(paint(f"{', '.join(jids)}: {problem}", "red"))
     for problem in dict.fromkeys(agent.security_problem for agent in found.agents if agent.security_problem):
-        print(paint(strip_control_characters(problem), "yellow"))
+        print_line(paint(problem, "yellow"))
     problems = [problem for agent in found.agents for problem in (agent.start_problem, agent.storage_problem) if problem]
     for problem in dict.fromkeys(problems):
-        print(paint(strip_control_characters(problem), "red"))
+        print_line(paint(problem, "red"))
     online = sum(agent.state == "online" for agent in found.agents)
     cannot_store = sum(agent.storage_problem is not None for agent in found.agents)
-    failing = paint(f", {cannot_store} cannot store anything", "red") if cannot_store else ""
-    print(f"{online} of {len(found.agents)} agents online{failing}, process {found.pid}")
+    failing = (paint(f"{cannot_store} cannot store anything,", "red"),) if cannot_store else ()
+    print_line(f"{online} of {len(found.agents)} agents online,", *failing, f"process {found.pid}")
     return 0 if found.is_healthy else 1
 
 

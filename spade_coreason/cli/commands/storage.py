@@ -15,7 +15,7 @@ import click
 from ..._version import __version__
 from ...exceptions import ConfigError, DatabaseEmptyError
 from ..account import data_option
-from ..console import encode_json, strip_control_characters, verdict_sign
+from ..console import print_json, print_line, verdict_sign
 from ..context import CLIGroup, run_async
 from ..settings import config_option, load_storage_settings
 
@@ -58,11 +58,11 @@ async def _migrate(settings: Settings) -> None:
     async with _open_exclusively(settings) as database:
         before, now = database.previous_revision, database.revision
     if before is None:
-        print(f"{database.name}: created with schema {now}.")
+        print_line(f"{database.name}: created with schema {now}.")
     elif before == now:
-        print(f"{database.name}: already has schema {now}.")
+        print_line(f"{database.name}: already has schema {now}.")
     else:
-        print(f"{database.name}: migrated from schema {before} to {now}.")
+        print_line(f"{database.name}: migrated from schema {before} to {now}.")
 
 
 @command.command("check")
@@ -87,17 +87,17 @@ async def _check(settings: Settings, as_json: bool) -> int:
         health = await check_health(database)
     memories = await asyncio.to_thread(count_memories, settings.storage.memory_dir)
     if as_json:
-        print(encode_json({"ok": not health.problems, **asdict(health), "memories": memories}, indent=2))
+        print_json({"ok": not health.problems, **asdict(health), "memories": memories})
         return int(bool(health.problems))
-    print(f"{health.database}: schema {health.schema}; {_counts_text({**health.rows, 'memories': memories})}")
+    print_line(f"{health.database}: schema {health.schema}; {_counts_text({**health.rows, 'memories': memories})}")
     counts = f"{health.received:,} waiting for an answer, {health.answered:,} answered but not acknowledged"
-    print(f"open requests: {counts}")
+    print_line(f"open requests: {counts}")
     for problem in health.problems:
-        print(f"{verdict_sign('bad')} {strip_control_characters(problem)}")
+        print_line(verdict_sign("bad"), problem)
     if health.problems:
-        print("Restore a backup, or go on: only the data named above is lost.")
+        print_line("Restore a backup, or go on: only the data named above is lost.")
         return 1
-    print(f"{verdict_sign('good')} nothing is damaged")
+    print_line(verdict_sign("good"), "nothing is damaged")
     return 0
 
 
@@ -155,9 +155,9 @@ async def _restore(settings: Settings, source: Path) -> BackupInfo:
 
 def _print_contents(about: BackupInfo, as_json: bool, prefix: str) -> None:
     if as_json:
-        print(encode_json(asdict(about), indent=2))
+        print_json(asdict(about))
         return
-    print(f"{prefix} {_counts_text({**about.rows, 'memories': about.memories})}.")
+    print_line(f"{prefix} {_counts_text({**about.rows, 'memories': about.memories})}.")
 
 
 def _counts_text(rows: dict[str, int]) -> str:

@@ -12,7 +12,7 @@ from ...exceptions import ConfigError
 from .. import errors
 from ..account import describe_agents
 from ..completion import complete_agents
-from ..console import encode_json, print_table
+from ..console import print_json, print_line, print_table
 from ..context import define_command as define, run_async
 from ..settings import config_option, load_platform_settings
 
@@ -68,9 +68,9 @@ async def _show(settings: Settings, agent_name: str | None, as_json: bool) -> in
             errors.print_error(problem)
             code = max(code, errors.exit_code(problem))
     if as_json:
-        print(encode_json(records, indent=2))
+        print_json(records)
     elif records:
         print_table(("agent", "uri", "hash"), [(record["agent"], record["uri"], record["hash"]) for record in records])
     elif not code:
-        print("No tools.")
+        print_line("No tools.")
     return code

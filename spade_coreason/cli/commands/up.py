@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..banner import print_platform
-from ..console import warn
+from ..console import print_line, warn
 from ..context import define_command as define
 from ..logging import add_times
 from ..reload import reload_option, run_or_reload
@@ -57,4 +57,4 @@ def command(file: Path | None, is_reloading: bool, is_strict: bool) -> None:
 
 def _print_ready(platform: Platform) -> None:
     print_platform(platform)
-    print("Ready. Ctrl-C stops.", flush=True)
+    print_line("Ready. Ctrl-C stops.")

@@ -13,7 +13,7 @@ from ...runtime import PeerEvent, collect_answer
 from .. import errors
 from ..answers import AnswerText, parse_steps
 from ..banner import print_model, print_platform
-from ..console import paint, write
+from ..console import paint, print_line, write
 
 if TYPE_CHECKING:
     from ...app import Platform
@@ -107,9 +107,9 @@ async def play_demo(settings: Settings, model_line: str = "") -> int:
         )
         if has_assistant:
             await transcript.ask(client, ASSISTANT, "When does my train leave?", expect_texts("noon"))
-    print()
+    print_line()
     right_count = transcript.asked_count - transcript.wrong_count
-    print(
+    print_line(
         f"{right_count} of {transcript.asked_count} answers were right."
         if transcript.wrong_count
         else f"All {transcript.asked_count} answers were right."
@@ -127,7 +127,8 @@ class _Transcript:
         self.wrong_count = 0
 
     def print_title(self, text: str) -> None:
-        print(f"\n{paint(text, 'bold')}", flush=True)
+        print_line()
+        print_line(paint(text, "bold"))
 
     async def ask(self, client: AgentClient, name: str, question: str, is_right: AnswerCheck) -> None:
         """Ask a question, print the answer as it arrives, and check it."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...concurrency import TokenBucket
+from ...domain.terminal_text import escape_label
 from ...exceptions import AgentProcessError, ConfigError
-from ...memory import CONTROL_CHARACTERS
 from .calls import ChildCalls
 from .description import AgentDescription, Isolation
 from .errors import dump_error, load_error
@@ -359,11 +359,11 @@ class AgentProcess:
             self._dropped_bytes += len(data)
             return
         if self._dropped_bytes:
-            print(f"{self._jid}: {self._dropped_bytes:,} bytes of printed output are not shown", file=sys.stderr)
+            note = f"{self._jid}: {self._dropped_bytes:,} bytes of printed output are not shown"
+            print(escape_label(note), file=sys.stderr)
             self._dropped_bytes = 0
         for line in data.decode(errors="replace").splitlines():
-            shown = CONTROL_CHARACTERS.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
-            print(f"{self._jid}: {shown}", file=sys.stderr)
+            print(escape_label(f"{self._jid}: {line}"), file=sys.stderr)
 
     # The end
 
