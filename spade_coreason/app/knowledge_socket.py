@@ -17,9 +17,12 @@ from typing import Any
 from ..exceptions import CoReasonError, KnowledgeError
 from ..memory import Embedder, Knowledge, ProgressCallback
 from ..storage import KnowledgeRepository
-from .unix_socket import serve_json_socket, socket_address
+from .unix_socket import SocketLimits, serve_json_socket, socket_address, write_progress
 
 KNOWLEDGE_SOCKET = "knowledge.sock"
+
+LIMITS = SocketLimits(request_bytes=80 * 1024 * 1024, connections=4)
+"""The largest file of a document has 64 MiB, and JSON escapes some of its characters."""
 
 
 @asynccontextmanager
@@ -30,7 +33,7 @@ async def serve_knowledge_socket(data_dir: Path, knowledge_by_agent: Mapping[str
         return await _handle_request(request, knowledge_by_agent, writer)
 
     # A stop cancels running requests. A repeated request continues where the cancelled one stopped.
-    async with serve_json_socket(data_dir, KNOWLEDGE_SOCKET, handle, "a change of the knowledge of an agent failed"):
+    async with serve_json_socket(data_dir, KNOWLEDGE_SOCKET, handle, "a change of the knowledge of an agent failed", LIMITS):
         yield
 
 
@@ -38,9 +41,7 @@ async def _handle_request(
     request: dict[str, Any], knowledge_by_agent: Mapping[str, Knowledge], writer: asyncio.StreamWriter
 ) -> dict[str, Any]:
     def progress(done: int, total: int) -> None:
-        if writer.is_closing():
-            raise ConnectionError("the connection of the command is closed")
-        writer.write(f"{json.dumps({'done': done, 'total': total})}\n".encode())
+        write_progress(writer, {"done": done, "total": total})
 
     knowledge = knowledge_by_agent.get(request.pop("agent"))
     if knowledge is None:
@@ -100,7 +101,7 @@ class RemoteKnowledge(Knowledge):
                 problem = "is in use, but its platform does not answer: it is starting or stopping; try again"
                 raise CoReasonError(f"{self._data_dir} {problem}") from error
         try:
-            writer.write(json.dumps({"agent": self.repository.agent, **request}).encode())
+            writer.write(_encode_request({"agent": self.repository.agent, **request}))
             writer.write_eof()
             with suppress(ConnectionError):
                 async for line in reader:
@@ -114,3 +115,10 @@ class RemoteKnowledge(Knowledge):
         finally:
             writer.close()
         raise CoReasonError(f"the platform on {self._data_dir} has ended; run the same command again to continue")
+
+
+def _encode_request(request: dict[str, Any]) -> bytes:
+    data = json.dumps(request, ensure_ascii=False).encode(errors="surrogatepass")
+    if len(data) > LIMITS.request_bytes:
+        raise KnowledgeError(f"the text has more than {LIMITS.request_bytes:,} bytes as JSON, the limit; split it")
+    return data
