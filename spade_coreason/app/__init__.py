@@ -12,6 +12,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "knowledge_socket": ["KNOWLEDGE_SOCKET", "RemoteKnowledge"],
         "platform": ["Platform"],
         "status_socket": ["read_status"],
-        "supervision": ["Supervision", "lock_data", "start_local_server"],
+        "supervision": ["Supervision", "find_directory_problems", "lock_data", "start_local_server"],
     },
 )

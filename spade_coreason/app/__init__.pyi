@@ -23,6 +23,7 @@ from .status_socket import (
 )
 from .supervision import (
     Supervision as Supervision,
+    find_directory_problems as find_directory_problems,
     lock_data as lock_data,
     start_local_server as start_local_server,
 )

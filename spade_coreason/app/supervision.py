@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 
 from ..config import Settings
+from ..domain.private_files import find_foreign_writers
 from ..exceptions import ConfigError, CoReasonError, DataDirectoryInUseError, ServerError, StoreError
-from ..storage import lock_database, lock_directory
+from ..storage import find_database_file, lock_database, lock_directory
 from ..xmpp import AddressInUseError, LocalServer, run_local_server, select_server
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,8 @@ class Supervision:
 def lock_data(settings: Settings, stack: AsyncExitStack) -> None:
     """Own the data directory and the SQLite file of a configuration until `stack` closes.
 
-    Raise DataDirectoryInUseError if another process owns them, and ConfigError if they cannot be used.
+    Log a warning for each directory of the stored data that other users can write. Raise DataDirectoryInUseError if another
+    process owns them, and ConfigError if they cannot be used.
     """
     for key, lock in (
         ("data_dir", lock_directory(settings.data_dir)),
@@ -34,6 +39,16 @@ def lock_data(settings: Settings, stack: AsyncExitStack) -> None:
             raise error.with_place(settings.place(key)) from None
         except StoreError as error:
             raise ConfigError(settings.place(key), str(error)) from error
+    for problem in find_directory_problems(settings):
+        log.warning("%s", problem)
+
+
+def find_directory_problems(settings: Settings) -> list[str]:
+    """Return a sentence with its remedy for each directory of the stored data that other users can write."""
+    directories = [settings.data_dir, settings.storage.memory_dir]
+    if (file := find_database_file(settings.storage.url)) is not None:
+        directories.append(file.parent)
+    return list(dict.fromkeys(problem for directory in directories for problem in find_foreign_writers(directory)))
 
 
 async def start_local_server(settings: Settings, stack: AsyncExitStack) -> tuple[LocalServer, str | None]:

@@ -122,6 +122,7 @@ def slixmpp_problem(plain_version: str | None, multiplatform_version: str | None
 
 
 async def _check_storage(settings: Settings) -> AsyncIterator[Finding]:
+    from ..app import find_directory_problems
     from ..storage import open_database
 
     directory = settings.data_dir
@@ -137,6 +138,8 @@ async def _check_storage(settings: Settings) -> AsyncIterator[Finding]:
             "data directory", "bad", f"{directory}: this user has no write permission; grant it, or name another directory", 2
         )
         return
+    for problem in find_directory_problems(settings):
+        yield Finding("data directory", "note", problem)
     memories = settings.storage.memory_dir
     if not _is_writable(memories):
         yield Finding(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import aiofiles
-
+from ..domain.private_files import open_private, replace_file
 from ..exceptions import StoreError
 
 
@@ -42,22 +41,12 @@ async def write_private_json(path: Path, content: object) -> None:
 
     Raise StoreError if it cannot be written.
     """
-    part = path.with_name(f"{path.name}.part")
     try:
-        async with aiofiles.open(part, "w", encoding="utf-8", opener=_open_private) as file:
-            await file.write(json.dumps(content, indent=2))
-        part.replace(path)
+        await asyncio.to_thread(replace_file, path, json.dumps(content, indent=2).encode())
     except OSError as error:  # if the disk is full, it names no file
         raise StoreError(
             f"{path}: cannot be written: {error.strerror}; correct the permissions of the directory, and try again"
         ) from error
-
-
-def _open_private(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o600)
-    with suppress(OSError):  # a file system without permissions
-        os.fchmod(descriptor, 0o600)  # a file that existed before may have other permissions
-    return descriptor
 
 
 async def write_run_file(data_dir: Path, run: RunFile) -> Path:
@@ -82,10 +71,13 @@ def is_platform_running(data_dir: Path) -> bool:
     A platform that was killed leaves `run.json` behind, and another process may get its process id.
     """
     try:
-        with open(data_dir / "lock", "rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        descriptor = open_private(data_dir / "lock", os.O_RDONLY)
     except OSError:
         return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
     return False

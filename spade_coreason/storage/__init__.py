@@ -35,7 +35,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "index_outdated_passages",
             "turn_document_name",
         ],
-        "lock": ["lock_database", "lock_directory"],
+        "lock": ["find_database_file", "lock_database", "lock_directory"],
         "records": [
             "EarlierRequest",
             "InboxRecord",

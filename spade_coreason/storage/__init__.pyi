@@ -60,6 +60,7 @@ from .knowledge import (
     turn_document_name as turn_document_name,
 )
 from .lock import (
+    find_database_file as find_database_file,
     lock_database as lock_database,
     lock_directory as lock_directory,
 )

@@ -23,6 +23,7 @@ from typing import TypeAlias
 from sqlalchemy import Connection, Table, create_engine, event, func, insert, select
 
 from ..contracts.base import utc_now
+from ..domain.private_files import open_private
 from ..exceptions import StoreError
 from . import schema
 from .database import Database, create_tables
@@ -195,7 +196,7 @@ def _copy_memories(source: Path, target: Path) -> int:
     target.mkdir(mode=0o700)
     files = _find_memory_files(source)
     for path in files:
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = open_private(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for part in (path, path.with_name(f"{path.name}.journal")):

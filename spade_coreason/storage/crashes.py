@@ -12,6 +12,8 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from ..domain.private_files import open_private
+from ..exceptions import StoreError
 from .database import Database
 from .dedup import DUPLICATE_DAYS
 from .records import from_micros, to_micros
@@ -35,7 +37,8 @@ class RunningRequests:
     """The requests whose turns run, by the row in the inbox, in a file that survives the process.
 
     The file is mapped into memory: an entry costs no system call, and is in the file even if the process is killed in the next
-    moment. A power cut may lose it. Without a `path` there is no file. Only one process uses it at a time.
+    moment. A power cut may lose it. Without a `path` there is no file. Only one process uses it at a time. StoreError if the
+    file cannot be written.
 
     A turn takes a number out of `free_slots`, writes its row into `slots`, and later writes 0 and gives the number back. A turn
     that a stop cuts off leaves its row.
@@ -43,15 +46,7 @@ class RunningRequests:
 
     def __init__(self, path: Path | None = None) -> None:
         size = _SLOT_COUNT * _SLOT_BYTES
-        if path is None:
-            mapped = mmap.mmap(-1, size)
-        else:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                os.ftruncate(descriptor, size)
-                mapped = mmap.mmap(descriptor, size)
-            finally:
-                os.close(descriptor)
+        mapped = mmap.mmap(-1, size) if path is None else _map_file(path, size)
         self.slots = memoryview(mapped).cast("Q")
         """The row in the inbox of each running turn, by slot; 0 where none runs."""
         self.free_slots = list(range(_STOP_SLOT - 1, SPARE_SLOT, -1))
@@ -80,6 +75,18 @@ class RunningRequests:
         """Forget what ran when the process ended."""
         for slot in range(_SLOT_COUNT):
             self.slots[slot] = 0
+
+
+def _map_file(path: Path, size: int) -> mmap.mmap:
+    try:
+        descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+        try:
+            os.ftruncate(descriptor, size)
+            return mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}; then start the platform again") from error
 
 
 class CrashedRequest(NamedTuple):

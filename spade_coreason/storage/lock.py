@@ -12,6 +12,7 @@ from pathlib import Path
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from ..domain.private_files import open_private
 from ..exceptions import DataDirectoryInUseError, StoreError
 
 # A command that asks whether a platform runs shares the lock for a moment.
@@ -36,23 +37,29 @@ def lock_database(url: str) -> Iterator[None]:
 
     Raise the errors of `lock_directory`. Do nothing for PostgreSQL: `PostgresDatabase` takes a lock on the server.
     """
+    file = find_database_file(url)
+    if file is None:
+        yield
+        return
+    with _acquire_lock(file, file.with_name(f"{file.name}.lock"), "storage.url"):
+        yield
+
+
+def find_database_file(url: str) -> Path | None:
+    """Return the SQLite file at a URL, without links; None for a database server."""
     try:
         parsed = make_url(url)
     except ArgumentError:  # `open_database` reports it
-        parsed = None
-    if parsed is None or parsed.get_backend_name() != "sqlite" or not parsed.database:
-        yield
-        return
-    file = Path(parsed.database).resolve()
-    with _acquire_lock(file, file.with_name(f"{file.name}.lock"), "storage.url"):
-        yield
+        return None
+    is_file = parsed.get_backend_name() == "sqlite" and parsed.database
+    return Path(str(parsed.database)).resolve() if is_file else None
 
 
 @contextmanager
 def _acquire_lock(owned: Path, lock: Path, key: str) -> Iterator[None]:
     try:
         lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_private(lock, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise _unusable_error(owned, key, error) from error
     try:

@@ -20,6 +20,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from ..domain.private_files import create_private
 from ..exceptions import DatabaseEmptyError, StoreError
 from .database import (
     Commit,
@@ -354,7 +355,7 @@ def _create_private_file(path: Path) -> None:
     SQLite gives the other files of the database the same mode.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.touch(0o600)
+    create_private(path)
 
 
 def _begin_immediate(connection: Connection) -> None:

@@ -249,7 +249,7 @@ async def test_an_unusable_path_of_a_database_is_one_line(tmp_path: Path) -> Non
     (tmp_path / "directory").mkdir()
     for place, problem in (
         ("file/sub/platform.db", "cannot be opened: Not a directory; check that the directory exists and can be written"),
-        ("directory", "unable to open database file; check that the directory exists and can be written"),
+        ("directory", "cannot be opened: Is a directory; check that the directory exists and can be written"),
     ):
         with pytest.raises(StoreError) as caught:
             await open_database(f"{SQLITE}{tmp_path}/{place}")

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
+from ...domain.private_files import open_private
 from ...exceptions import StoreError
 
 FileStamp: TypeAlias = tuple[int, int, int]
@@ -24,12 +25,12 @@ def stamp_of(status: os.stat_result) -> FileStamp:
 
 
 class _OpenDescriptor:
-    """A file descriptor that is closed at the end of its `with` block."""
+    """A descriptor of a file of this user, closed at the end of its `with` block; see `open_private`."""
 
     __slots__ = ("_descriptor",)
 
     def __init__(self, path: Path, flags: int) -> None:
-        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        self._descriptor = open_private(path, flags)
 
     def __enter__(self) -> int:
         return self._descriptor
@@ -44,7 +45,7 @@ def append(path: Path, position: int, data: bytes, *, mode: int | None, is_durab
     If the write fails, none of `data` is left. At position 0 the file is new and gets the permissions `mode` (0600 for None).
     `is_durable` syncs the data. `is_name_durable`: the directory entry of the file is synced already.
     """
-    with _OpenDescriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW) as descriptor:
+    with _OpenDescriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as descriptor:
         if os.fstat(descriptor).st_size != position:
             os.ftruncate(descriptor, position)
         try:
@@ -67,7 +68,7 @@ def append(path: Path, position: int, data: bytes, *, mode: int | None, is_durab
 
 def sync(path: Path, *, is_name_durable: bool) -> None:
     """Sync appended data to the disk. `is_name_durable`: the directory entry of the file is synced already."""
-    with _OpenDescriptor(path, os.O_WRONLY | os.O_NOFOLLOW) as descriptor:
+    with _OpenDescriptor(path, os.O_WRONLY) as descriptor:
         os.fdatasync(descriptor)
     if not is_name_durable:
         sync_directory(path.parent)
@@ -80,7 +81,7 @@ def write_replacement(path: Path, pieces: Iterable[bytes], replaced: os.stat_res
     """
     digest = hashlib.sha256()
     with (
-        _OpenDescriptor(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as descriptor,
+        _OpenDescriptor(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor,
         open(descriptor, "wb", buffering=1 << 16, closefd=False) as file,
     ):
         for piece in pieces:
@@ -126,8 +127,11 @@ def make_directory(directory: Path) -> None:
 
 def sync_directory(directory: Path) -> None:
     """Sync the entries of a directory to the disk."""
-    with _OpenDescriptor(directory, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class OSErrorTranslator:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ...domain.private_files import replace_file
 
 VALID_FOR = dt.timedelta(days=365)
 RENEW_BEFORE = dt.timedelta(days=30)
@@ -81,9 +82,9 @@ def _create(files: CertificateFiles, domains: Sequence[str], now: dt.datetime) -
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     )
-    _write(files.ca_file, authority.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
-    _write(files.certificate, server.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
-    _write(
+    replace_file(files.ca_file, authority.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
+    replace_file(files.certificate, server.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
+    replace_file(
         files.key,
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
         0o600,
@@ -124,12 +125,3 @@ def _certificate_builder(
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
     )
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    """Replace the file as a whole. Other users cannot read a key, not even for a moment."""
-    new = path.with_name(path.name + ".new")
-    new.unlink(missing_ok=True)
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(data)
-    new.replace(path)

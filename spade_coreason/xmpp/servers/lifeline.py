@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGCHLD, _on_signal)
     signal.signal(signal.SIGTERM, _on_signal)  # stopping this program stops the server
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with open(os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb", buffering=0) as log:
+    with open(os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb", buffering=0) as log:
         if not _acquire_lock(log.fileno()):
             return 0
         try:

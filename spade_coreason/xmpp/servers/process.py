@@ -15,6 +15,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...domain.private_files import open_private
 from ...exceptions import ServerError
 from . import lifeline
 from .bare_stream import StreamError, open_bare_stream
@@ -113,8 +114,10 @@ async def run_server_process(spec: LaunchSpec, timeout_s: float = START_TIMEOUT_
 
     Raise AddressInUseError, or ServerError with the line of its log that says why it does not serve.
     """
-    _rotate_log(spec.log)
-    log_offset = spec.log.stat().st_size if spec.log.exists() else 0
+    try:
+        log_offset = _rotate_log(spec.log)
+    except OSError as error:
+        raise ServerError(f"{spec.log}: cannot be written: {error.strerror}") from error
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-I", "-S", lifeline.__file__, str(spec.log), *spec.command),
@@ -186,8 +189,16 @@ async def _stop(process: asyncio.subprocess.Process, pid: int) -> None:
             os.killpg(pid, signal.SIGKILL)
 
 
-def _rotate_log(log: Path) -> None:
-    """Copy a long log to a second file and empty it. Only one old log is stored, so that many runs do not fill the disk."""
-    if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
-        shutil.copyfile(log, log.with_name(log.name + ".old"))
-        os.truncate(log, 0)  # the file itself must stay: it is the lock too
+def _rotate_log(log: Path) -> int:
+    """Copy a long log to a second file and empty it, and return its size. Only one old log is stored.
+
+    Many runs do not fill the disk so. A log is created if it is missing.
+    """
+    with open(open_private(log, os.O_RDWR | os.O_CREAT), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= MAX_LOG_BYTES:
+            return size
+        with open(open_private(log.with_name(f"{log.name}.old"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as old:
+            shutil.copyfileobj(file, old)
+        os.truncate(file.fileno(), 0)  # the file itself must stay: it is the lock too
+        return 0

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...domain.private_files import replace_file
 from ...exceptions import ServerError
 from .certificate import CertificateFiles
 from .process import START_TIMEOUT_S, LaunchSpec
@@ -121,7 +122,7 @@ async def run_prosody_server(
     configuration = directory / "prosody.cfg.lua"
 
     def start(ports: dict[str, int]) -> LaunchSpec:
-        configuration.write_text(_build_configuration(directory, certificate, ports, archive))
+        replace_file(configuration, _build_configuration(directory, certificate, ports, archive).encode())
         return LaunchSpec(
             name="Prosody",
             command=(program, "--config", str(configuration), "-F"),
@@ -150,17 +151,15 @@ def _write_account(data_dir: Path, user: str, domain: str, password: str) -> Non
     salted = hashlib.pbkdf2_hmac("sha1", saslprep(password).encode(), salt.encode(), ITERATIONS)
     stored_key = hashlib.sha1(hmac.digest(salted, b"Client Key", "sha1")).hexdigest()
     server_key = hmac.digest(salted, b"Server Key", "sha1").hex()
-    new = path.with_suffix(f".{secrets.token_hex(4)}.new")
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(
-            "return {\n"
-            f'\t["stored_key"] = "{stored_key}";\n'
-            f'\t["server_key"] = "{server_key}";\n'
-            f'\t["salt"] = "{salt}";\n'
-            f'\t["iteration_count"] = {ITERATIONS};\n'
-            "};\n"
-        )
-    new.replace(path)  # Prosody must never read half an account
+    text = (
+        "return {\n"
+        f'\t["stored_key"] = "{stored_key}";\n'
+        f'\t["server_key"] = "{server_key}";\n'
+        f'\t["salt"] = "{salt}";\n'
+        f'\t["iteration_count"] = {ITERATIONS};\n'
+        "};\n"
+    )
+    replace_file(path, text.encode("ascii"))  # Prosody must never read half an account
 
 
 def _delete_account(data_dir: Path, user: str, domain: str) -> None:

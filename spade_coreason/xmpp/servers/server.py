@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from ...domain.private_files import replace_file
 from ...exceptions import ServerError
 from .certificate import CertificateFiles, ensure_certificate
 from .process import LOOPBACK, AddressInUseError, LaunchSpec, ServerProcess, find_free_ports, is_port_free, run_server_process
@@ -83,7 +84,8 @@ async def run_server(
             except AddressInUseError:
                 if ports is choices[-1]:
                     raise
-        _ports_file(directory).write_text(json.dumps(ports))  # the next run uses the same: clients keep their settings
+        # The next run uses the same ports, so that clients keep their settings.
+        replace_file(_ports_file(directory), json.dumps(ports).encode())
         yield process, ports
 
 
