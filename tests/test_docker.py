@@ -205,7 +205,7 @@ async def test_the_platform_of_compose_runs_on_the_prosody_of_compose(tmp_path: 
             checked = await run("check")
             assert checked.returncode == 0, checked.stdout
             assert {"stream management", "carbons", "archive", "offline messages", "rooms", "files"} <= set(
-                checked.stdout.partition(f"127.0.0.1:{container.port}: ")[2].splitlines()[0].split(", ")
+                checked.stdout.partition(f"127.0.0.1:{container.port}, ")[2].splitlines()[0].partition(": ")[2].split(", ")
             )
 
             # A person's account, as docs/how-to/docker.md makes it, and a question.

@@ -46,7 +46,7 @@ def assert_agents_are_served(server: XmppServer, directory: Path, page: str) -> 
     }
     checked = run_command("check", "-c", "platform.yaml", cwd=directory, env=environment)
     assert checked.returncode == 0, checked.stdout
-    features = checked.stdout.splitlines()[-1].partition(f"{server.host}:{server.port}: ")[2].split(", ")
+    features = checked.stdout.splitlines()[-1].partition(f"{server.host}:{server.port}, ")[2].partition(": ")[2].split(", ")
     assert set(features) >= FEATURES
     with run_in_background("up", "-c", "platform.yaml", cwd=directory, env=environment, until="Ready") as up:
         arguments = ("ask", f"echo@{DOMAIN}", "hello", "--jid", f"me@{DOMAIN}")

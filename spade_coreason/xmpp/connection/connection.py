@@ -22,7 +22,7 @@ from ..codec import LANGUAGE, MESSAGE
 from ..timings import DEFAULT_TIMINGS, ConnectionTimings
 from .dialer import SILENCE_S, Dialed, Dialer
 from .endpoint import ServerEndpoint
-from .errors import Problem, StreamFailure, explain, explain_refused_login, no_answer
+from .errors import NegotiationError, Problem, explain, explain_refused_login, no_answer
 from .iq_filter import IQ, build_iq_error, refusal
 from .liveness import BackOff, Keepalive
 from .resolver import Target, parse_target
@@ -44,7 +44,7 @@ OnMessage: TypeAlias = Callable[[Element], "Commit[Any] | None"]
 ConnectionState: TypeAlias = Literal["offline", "connecting", "online"]
 
 
-class _Redirect(Exception):
+class _RedirectError(Exception):
     """A verified server sends us to `target` (RFC 6120, 4.9.3.19)."""
 
     def __init__(self, target: Target) -> None:
@@ -113,8 +113,8 @@ class Connection:
             ACK: self._on_ack,
             STREAM_ERROR: self._on_stream_error,
         }
-        client.on_failed = self._fail
-        client.on_login_failed = self._on_login_failed
+        client.negotiation.on_failed = self._fail
+        client.negotiation.on_login_failed = self._on_login_failed
         client.add_filter("in", self._filter_incoming)
         client.add_event_handler("stream_negotiated", self._on_session_started)
         client.add_event_handler("session_resumed", self._on_session_resumed)
@@ -284,10 +284,10 @@ class Connection:
                 async for dialed in connections:
                     try:
                         return await self._negotiate(dialed)
-                    except _Redirect as redirect:
+                    except _RedirectError as redirect:
                         if not dialer.follow_redirect(dialed, redirect.target):
                             dialer.record_failure(dialed, Problem(f"redirects once more, to {redirect.target}"))
-                    except StreamFailure as failure:
+                    except NegotiationError as failure:
                         dialer.record_failure(dialed, failure.problem)
         except TimeoutError:
             dialer.record_timeout()
@@ -313,9 +313,9 @@ class Connection:
             is_open = True
             return is_new
         except TimeoutError as error:
-            raise StreamFailure(no_answer(SILENCE_S)) from error
+            raise NegotiationError(no_answer(SILENCE_S)) from error
         except OSError as error:
-            raise StreamFailure(explain(error)) from error
+            raise NegotiationError(explain(error)) from error
         finally:
             self._outcome = None
             if not is_open:
@@ -323,20 +323,20 @@ class Connection:
                 self.client.drop()
 
     def _fail(self, problem: Problem) -> None:
-        self._end_attempt(StreamFailure(problem))
+        self._end_attempt(NegotiationError(problem))
 
     def _end_attempt(self, error: Exception) -> None:
         if self._outcome is not None and not self._outcome.done():
-            self.client.phase = Phase.ENDED
+            self.client.negotiation.phase = Phase.ENDED
             self._outcome.set_exception(error)
 
     def _on_login_failed(self, condition: str) -> None:
         client = self.client
-        problem = explain_refused_login(condition, client.boundjid.bare, client.registration_problem)
+        problem = explain_refused_login(condition, client.boundjid.bare, client.negotiation.registration_problem)
         if problem.is_transient:
             self._fail(problem)
         else:
-            self._end_attempt(LoginError(self.jid, str(client.dialed or ""), str(problem)))
+            self._end_attempt(LoginError(self.jid, str(client.negotiation.dialed or ""), str(problem)))
 
     def _on_stream_error(self, error: Element) -> None:
         condition, text, value = "undefined-condition", "", ""
@@ -369,12 +369,12 @@ class Connection:
         self._end_reason = f"the server redirects to {shown}"
         if target is None:
             self._end_stream(Problem(self._end_reason, "check the server's configuration"))
-        elif not self.client.is_verified:
+        elif not self.client.negotiation.is_verified:
             remedy = "if that is right, set server.host and server.port"
             self._end_stream(Problem(f"{self._end_reason} without verified TLS, which is not followed", remedy))
         else:
             self._redirect = target if self._outcome is None else None
-            self._end_attempt(_Redirect(target))
+            self._end_attempt(_RedirectError(target))
             self._end_stream(Problem(self._end_reason))
 
     def _end_stream(self, problem: Problem) -> None:
@@ -399,7 +399,7 @@ class Connection:
     def _go_online(self, is_new: bool) -> None:
         self.state = "online"
         self.last_problem = ""
-        self.security = self.client.security
+        self.security = self.client.negotiation.security
         if is_new:
             self.online_at = utc_now()
         self._back_off.start_session(self._loop.time())

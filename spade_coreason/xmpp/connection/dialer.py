@@ -57,7 +57,7 @@ class Dialer:
     async def dial(self) -> AsyncGenerator[Dialed]:
         """Yield connections to the server's addresses, best first. Ask for the next one if one does not serve.
 
-        A socket belongs to whoever receives it. Close the generator when a connection serves.
+        The caller closes the socket. Close the generator when a connection serves.
         """
         try:
             async with asyncio.timeout(SILENCE_S):

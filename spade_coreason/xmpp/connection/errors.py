@@ -39,7 +39,7 @@ class Problem:
         return f"{self.text}; {self.remedy}" if self.remedy else self.text
 
 
-class StreamFailure(Exception):
+class NegotiationError(Exception):
     """A stream did not become a session, for the reason `problem`."""
 
     def __init__(self, problem: Problem) -> None:
@@ -59,7 +59,7 @@ def explain(problem: object) -> Problem:
     match problem:
         case Problem():
             return problem
-        case StreamFailure():
+        case NegotiationError():
             return problem.problem
         case None:
             return CONNECTION_CLOSED

@@ -1,4 +1,4 @@
-"""What may pass before a stream is safe, as pure decisions: TLS first, then a login that fits, then everything else.
+"""The decisions before a stream is safe, as pure functions: TLS first, then a login that fits, then everything else.
 
 RFC 6120 5.3.1 and 13.8 for TLS, 13.9.4 and RFC 5802 for mechanisms. docs/explanation/security-model.md has the whole table.
 """
@@ -59,7 +59,7 @@ EXPECTED: dict[Phase, frozenset[str] | None] = {
 """The elements that may come in each phase. None means all. An IQ before the login may only answer our registration."""
 
 
-class Step(Enum):
+class NextStep(Enum):
     """The next step after the features of a stream."""
 
     START_TLS = auto()
@@ -86,18 +86,18 @@ UNPROVEN_LOGIN = Problem(
 NO_LOGIN = Problem("it offers no login", "check the server's configuration of SASL", is_transient=False)
 
 
-def choose_step(phase: Phase, features: Collection[str], *, requires_tls: bool, is_loopback: bool) -> Step | Problem:
+def choose_step(phase: Phase, features: Collection[str], *, requires_tls: bool, is_loopback: bool) -> NextStep | Problem:
     """Return the step that features (their tags) allow in a phase, or the problem that ends the attempt."""
     if phase is Phase.LOGGED_IN:
-        return Step.CONTINUE
+        return NextStep.CONTINUE
     if phase is Phase.CLEAR:
         if STARTTLS in features:
-            return Step.START_TLS
+            return NextStep.START_TLS
         if requires_tls:
             return NO_TLS
         if not is_loopback:
             return NO_TLS_ELSEWHERE
-    return Step.LOG_IN if f"{{{SASL}}}mechanisms" in features else NO_LOGIN
+    return NextStep.LOG_IN if f"{{{SASL}}}mechanisms" in features else NO_LOGIN
 
 
 def choose_mechanisms(

@@ -13,13 +13,9 @@ import hashlib
 import logging
 import math
 import ssl
-from base64 import b64decode
-from binascii import Error as Base64Error
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 from xml.etree.ElementTree import Element
 
 from slixmpp import JID, ClientXMPP
@@ -30,13 +26,12 @@ from slixmpp.util.sasl.mechanisms import SCRAM
 from ...domain.jid import jid_domain
 from ...runtime import OutboundMessage
 from ..timings import ConnectionTimings
-from . import security
 from .dialer import Dialed
 from .endpoint import ServerEndpoint
-from .errors import CONNECTION_CLOSED, Problem, explain
 from .iq_filter import IQ, repair_iq
+from .negotiation import Negotiation
 from .resolver import to_ascii
-from .security import Phase, Security, Step
+from .security import Phase
 from .stream_management import DurableStreamManagement
 from .stream_parser import TOO_LONG, StreamReader, find_excess
 
@@ -52,21 +47,11 @@ _REGISTRATION_TIMEOUT_S = 10.0
 _SLICE_S = 0.01
 _MAX_SLICE_S = 0.05
 """The longest time in which received stanzas are handled while all else in the process waits."""
-_REGISTER = "{http://jabber.org/features/iq-register}register"
 _CAPABILITIES = "{http://jabber.org/protocol/caps}c"
 _PROSODY = "http://prosody.im"
 _NOT_WELL_FORMED = (  # RFC 6120, 4.9.3.13
     "<stream:error><not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/></stream:error></stream:stream>"
 )
-
-
-_OTHER_MECHANISM = frozenset(
-    {"aborted", "encryption-required", "incorrect-encoding", "invalid-mechanism", "malformed-request", "mechanism-too-weak"}
-)
-"""The conditions of a refused login after which another mechanism may succeed (RFC 6120, 6.5).
-
-After all others it cannot, and each further try would count as an attack (fail2ban).
-"""
 
 
 @sasl_mech(SCRAM.score)
@@ -78,7 +63,7 @@ class _FastSCRAM(SCRAM):  # type: ignore[misc]  # slixmpp comes without types he
 
 
 class _StreamProtocol(asyncio.Protocol):
-    """The connection of one attempt. What still comes after its end is for nobody."""
+    """The connection of one attempt. What still comes after its end is dropped."""
 
     def __init__(self, client: XMPPClient) -> None:
         self.client: XMPPClient | None = client
@@ -120,37 +105,17 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         self.transport: Any = None
         self.disconnect_reason: str | None = None
         self._run_out_filters: asyncio.Future[None] | None = None
-        self.phase = Phase.CLEAR
-        self.mechanism = ""
-        """The SASL mechanism of the login."""
-        self.on_failed: Callable[[Problem], None] = lambda problem: None
-        """Called if the stream cannot become a session."""
-        self.on_login_failed: Callable[[str], None] = lambda condition: None
-        """Called if the server refuses the account, with the condition (RFC 6120, 6.5); empty if no mechanism works."""
-        self.domain = to_ascii(jid_domain(jid))
-        """The name that the server's certificate must have, from the first attempt to the last (RFC 6120, 13.7.2)."""
-        self.registration_problem = "the server does not accept registrations" if register else ""
-        """The known reason why the account could not be registered; empty without a registration, or if it succeeded."""
+        domain = to_ascii(jid_domain(jid))
+        self.negotiation = Negotiation(self, domain, requires_tls=endpoint.requires_tls, registers=register)
         self.last_received_at = 0.0
         """The time of the last data from the server, by the clock of the event loop."""
-        self.raw_handlers: dict[str, Callable[[Element], None]] = {
-            security.FEATURES: self._on_features,
-            security.PROCEED: self._on_proceed,
-            security.TLS_FAILURE: self._on_tls_failure,
-            security.CHALLENGE: self._on_challenge,
-            security.SUCCESS: self._on_success,
-            security.LOGIN_FAILURE: self._on_login_failure,
-        }
+        self.raw_handlers: dict[str, Callable[[Element], None]] = self.negotiation.handlers
         """Handlers by tag. They receive an element as it came in, instead of slixmpp's own handlers."""
         self.uses_nagle = False
         """True for a server that by default sends a small message only when the one before it is acknowledged (Nagle)."""
         self.quick_ack: Callable[[], object] | None = None
         """A function that acknowledges received data at once, if the server `uses_nagle`."""
-        self._requires_tls = endpoint.requires_tls
-        self.dialed: Dialed | None = None
-        """The connection of the current stream, or of the last one."""
         self._protocol: _StreamProtocol | None = None
-        self._handshake: asyncio.Task[None] | None = None
         self._reject = reject
         self._unhandled: deque[Element] = deque()
         """The stanzas that were read, and wait to be handled in the order in which they came."""
@@ -163,30 +128,26 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         """Stream management (XEP-0198)."""
         self.roster.auto_authorize = None  # otherwise every subscription is approved
         self.roster.auto_subscribe = False
-        self.add_event_handler("failed_all_auth", lambda _: self.on_login_failed(""))
 
     # Connecting
 
     async def begin(self, dialed: Dialed, context: ssl.SSLContext) -> None:
-        """Begin a stream on a connection. Raise OSError if direct TLS fails; all later failures are reported to `on_failed`."""
+        """Begin a stream on a connection. Raise OSError if direct TLS fails; all later failures end the negotiation."""
         self.init_plugins()
         if self._run_out_filters is None or self._run_out_filters.done():
             self._run_out_filters = asyncio.create_task(self.run_filters())  # sends slixmpp's own stanzas
         self.ssl_context = context
         self.disconnect_reason = None
-        self.registration_problem = self.registration_problem and "the server does not accept registrations"
-        self.plugin["feature_mechanisms"].attempted_mechs = set()
+        self.negotiation.begin(dialed)
         self.last_received_at = self.loop.time()
-        self.dialed = dialed
-        is_direct = dialed.target.is_direct_tls
-        self.phase = Phase.HANDSHAKE if is_direct else Phase.CLEAR
+        is_direct, domain = dialed.target.is_direct_tls, self.negotiation.domain
         protocol = self._protocol = _StreamProtocol(self)
         try:
             await self.loop.create_connection(
                 lambda: protocol,
                 sock=dialed.sock,
                 ssl=context if is_direct else None,
-                server_hostname=self.domain if is_direct else None,
+                server_hostname=domain if is_direct else None,
             )
         except BaseException:
             dialed.sock.close()
@@ -200,16 +161,14 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         self.transport = transport
         self.socket = ssl_object or transport.get_extra_info("socket")
         if ssl_object is not None:
-            self.phase = Phase.SECURE
+            self.negotiation.phase = Phase.SECURE
             self.features.add("starttls")  # slixmpp asks for it
         self.init_parser()
         self.send_raw(self.stream_header)
 
     def drop(self) -> None:
         """Cut the connection of an attempt at once. Nothing that still comes from it is handled."""
-        if self._handshake is not None:
-            self._handshake.cancel()
-            self._handshake = None
+        self.negotiation.end()
         protocol, self._protocol = self._protocol, None
         if protocol is None or protocol.client is None:
             return
@@ -219,139 +178,20 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
             self.transport.abort()
         self.connection_lost(None)
 
-    @property
-    def is_verified(self) -> bool:
-        """True if the stream is over TLS, with a certificate of the JID's domain that is trusted."""
-        return self._ssl_object is not None and self.ssl_context.verify_mode == ssl.CERT_REQUIRED
+    async def start_tls_as(self, domain: str) -> None:
+        """Do the TLS handshake with the server of a domain, and begin a new stream. Raise OSError if that fails."""
+        transport = await self.loop.start_tls(self.transport, self._protocol, self.ssl_context, server_hostname=domain)
+        if not self._unhandled or self.negotiation.admits(self._unhandled[0]):  # it came without TLS, so it is not admitted
+            self.connection_made(transport, send_event=False)
 
-    @property
-    def security(self) -> Security:
-        """The protection of the current stream."""
-        place, ssl_object = str(self.dialed or ""), self._ssl_object
-        if ssl_object is None:
-            return Security(place, mechanism=self.mechanism)
-        certificate = cast("dict[str, Any]", ssl_object.getpeercert() or {})  # empty without verification
-        names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
-        end = certificate.get("notAfter")
-        return Security(
-            place,
-            ssl_object.version() or "",
-            self.is_verified,
-            self.domain if self.domain in names or not names else names[0],
-            datetime.fromtimestamp(ssl.cert_time_to_seconds(end), UTC) if end else None,
-            self.mechanism,
-        )
-
-    @property
-    def _ssl_object(self) -> ssl.SSLObject | None:
-        return self.socket if isinstance(self.socket, ssl.SSLObject) else None
-
-    @property
-    def _is_loopback(self) -> bool:
-        return self.dialed is not None and self.dialed.address.is_loopback
-
-    def _on_features(self, features: Element) -> None:
-        software = features.find(_CAPABILITIES)  # XEP-0115, 6.3
+    def read_software(self, features: Element) -> None:
+        """Recognise the server by its features (XEP-0115, 6.3)."""
+        software = features.find(_CAPABILITIES)
         self.uses_nagle = software is not None and software.get("node") == _PROSODY
-        tags = {child.tag for child in features}
-        match security.choose_step(self.phase, tags, requires_tls=self._requires_tls, is_loopback=self._is_loopback):
-            case Problem() as problem:
-                self.on_failed(problem)
-            case Step.START_TLS:
-                self.phase = Phase.TLS_REQUESTED
-                self.send_raw(f"<starttls xmlns='{security.TLS}'/>")
-            case Step.LOG_IN:
-                self._log_in(features)
-            case Step.CONTINUE:
-                self.handle_with_slixmpp(features)
-
-    def _log_in(self, features: Element) -> None:
-        self.phase = Phase.SECURE
-        offered = {name.text or "" for name in features.iter(f"{{{security.SASL}}}mechanism")}
-        tls_version = self._ssl_object.version() if self._ssl_object is not None else None
-        mechanisms = security.choose_mechanisms(
-            offered,
-            is_verified=self.is_verified,
-            is_loopback=self._is_loopback,
-            can_bind=tls_version in ("TLSv1.2",),  # for TLS 1.3 Python has no channel binding
-        )
-        if isinstance(mechanisms, Problem):
-            self.on_failed(mechanisms)
-            return
-        if not (self.is_verified or self._is_loopback):
-            for offer in features.findall(_REGISTER):  # it would show the password, as PLAIN would
-                features.remove(offer)
-                self.registration_problem = (
-                    self.registration_problem and "it cannot be registered at a server that is not verified"
-                )
-        login = self.plugin["feature_mechanisms"]
-        login.use_mechs = set(mechanisms)
-        login.unencrypted_scram = login.unencrypted_plain = tls_version is None
-        self.handle_with_slixmpp(features)
-
-    def _on_proceed(self, _: Element) -> None:
-        self.phase = Phase.HANDSHAKE
-        self.transport.pause_reading()
-        self._handshake = self.loop.create_task(self._do_handshake())
-
-    async def _do_handshake(self) -> None:
-        try:
-            transport = await self.loop.start_tls(self.transport, self._protocol, self.ssl_context, server_hostname=self.domain)
-        except ssl.SSLError as error:
-            self.on_failed(explain(error))
-        except OSError:
-            self.on_failed(
-                Problem(
-                    f"{CONNECTION_CLOSED.text} during the TLS handshake",
-                    f"check that the server has a certificate for {self.domain}",
-                )
-            )
-        else:
-            if self._unhandled:  # it came without TLS
-                self._refuse_early(self._unhandled[0])
-            else:
-                self.connection_made(transport, send_event=False)
-
-    def _on_tls_failure(self, _: Element) -> None:
-        self.on_failed(Problem("the server offers TLS and then refuses it", "check its certificate and its log"))
-
-    def _on_challenge(self, challenge: Element) -> None:
-        try:
-            problem = security.find_challenge_problem(b64decode(challenge.text or "", validate=True))
-        except Base64Error:
-            problem = security.MALFORMED_LOGIN
-        if problem is not None:
-            self.on_failed(problem)
-        else:
-            self.handle_with_slixmpp(challenge)
-
-    def _on_success(self, success: Element) -> None:
-        mechanism = self.plugin["feature_mechanisms"].mech
-        # slixmpp raises various errors if the server confirms a login too early, or does not know the password (RFC 5802, 5).
-        with suppress(Exception):
-            self.handle_with_slixmpp(success)
-        if self.authenticated:
-            self.phase = Phase.LOGGED_IN
-            self.mechanism = mechanism.name
-        else:
-            self.on_failed(security.UNPROVEN_LOGIN)
-
-    def _on_login_failure(self, failure: Element) -> None:
-        condition = failure[0].tag.rpartition("}")[2] if len(failure) else ""
-        if condition in _OTHER_MECHANISM:
-            self.handle_with_slixmpp(failure)
-        else:
-            self.on_login_failed(condition)
-
-    def _refuse_early(self, stanza: Element) -> None:
-        """End a stream that sends something before it is safe."""
-        when = "TLS" if self.phase in (Phase.CLEAR, Phase.TLS_REQUESTED, Phase.HANDSHAKE) else "the login"
-        name = stanza.tag.rpartition("}")[2][:64]
-        self.on_failed(Problem(f"it sends <{name}> before {when}", "check that nothing but the server answers there"))
 
     async def register(self, form: Any) -> None:
         """Register the account (XEP-0077, 3.1) if the server offers it. The login is tried after a failure too."""
-        self.registration_problem = ""
+        self.negotiation.registration_problem = ""
         request = self.Iq()
         request["type"] = "set"
         request["register"]["username"] = self.boundjid.user
@@ -359,10 +199,10 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         try:
             await request.send(timeout=_REGISTRATION_TIMEOUT_S)
         except IqTimeout:
-            self.registration_problem = "the server did not answer its registration"
+            self.negotiation.registration_problem = "the server did not answer its registration"
         except IqError as error:
             if error.condition != "conflict":  # a conflict means that the account exists
-                self.registration_problem = f"the server refuses to register it ({error.text or error.condition})"
+                self.negotiation.registration_problem = f"the server refuses to register it ({error.text or error.condition})"
 
     def send(self, data: Any, use_filters: bool = True) -> None:
         """Send a stanza. slixmpp calls this for ours too, when it resumes a stream that lost them."""
@@ -399,11 +239,8 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         slice_end = loop.time() + slice_s
         while unhandled:
             stanza = unhandled.popleft()
-            expected = security.EXPECTED[self.phase]
-            if expected is not None and (stanza.tag not in expected or stanza.get("type") in ("get", "set")):
+            if self.negotiation.phase is not Phase.LOGGED_IN and not self.negotiation.admits(stanza):
                 unhandled.clear()
-                if self.phase is not Phase.ENDED:
-                    self._refuse_early(stanza)
                 return
             count = self.stream_management.config["handled"]
             try:
