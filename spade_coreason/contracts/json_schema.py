@@ -1,45 +1,97 @@
-"""Validation of a value against a JSON Schema, with the mistake in one sentence."""
+"""Validation of values against a JSON Schema, in limited time and memory, with the mistake in one sentence.
+
+Others write schemas and values: an ordinary `pattern` may backtrack for hours, and references may multiply without end. Nothing in
+Python ends that, so a program of its own does the work (`json_schema_main.py`).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
-from jsonschema import Draft202012Validator, SchemaError
-from jsonschema.exceptions import best_match
-from jsonschema.validators import validator_for
-from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # it has no types
-from referencing.exceptions import Unresolvable
+log = logging.getLogger(__name__)
 
-# Messages of jsonschema quote the value, which may be a whole document. The mistake stands at their end.
-_MAX_HEAD_CHARACTERS, _MAX_TAIL_CHARACTERS = 120, 160
+MAX_CPU_S = 2
+"""Seconds of processor time for one validation."""
+MAX_MEMORY_MB = 256
+"""Memory for one validation, with the values."""
+_MAX_PROGRAMS = 4
+_PROGRAM = Path(__file__).with_name("json_schema_main.py")
+
+_threads = ThreadPoolExecutor(_MAX_PROGRAMS, "json-schema")
+_idle_programs: list[subprocess.Popen[bytes]] = []
+os.register_at_fork(after_in_child=_idle_programs.clear)  # the parent reads their answers
 
 
-def find_problem(value: Any, schema: dict[str, Any], root: str = "payload") -> str | None:
+def find_problem(value: Any, schema: Mapping[str, Any], root: str = "payload") -> str | None:
     """Return the most telling mistake with its place in the value, or None. A mistake in the schema itself is one too.
 
-    `root` is the name of the whole value.
+    `root` is the name of the whole value. A value that cannot be checked within `MAX_CPU_S` and `MAX_MEMORY_MB` does not fit. The
+    call blocks meanwhile.
     """
-    validator = validator_for(schema, default=Draft202012Validator)
+    return _find_problems([value], schema, root)[0]
+
+
+async def find_problems(values: Sequence[Any], schema: Mapping[str, Any], root: str = "payload") -> list[str | None]:
+    """Return the mistake in each value, as `find_problem` does. The limits are for all values together."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, _find_problems, values, schema, root)
+
+
+def _find_problems(values: Sequence[Any], schema: Mapping[str, Any], root: str) -> list[str | None]:
     try:
-        validator.check_schema(schema)
-        # The registry holds the drafts of JSON Schema only, so nothing is fetched from the network.
-        error = best_match(validator(schema, registry=REGISTRY).iter_errors(value))
-    except SchemaError as schema_error:
-        return f"its JSON Schema is wrong: {_shorten(schema_error.message)}"
-    except Unresolvable as unresolvable:
-        return f'its JSON Schema refers to "{unresolvable.ref}", which is not in it'
-    except RecursionError:
-        return "its JSON Schema and this value are nested without end"
-    if error is None:
-        return None
-    place = ".".join(str(step) for step in error.absolute_path)
-    return f"{place or root}: {_shorten(error.message)}"
+        request = json.dumps({"values": list(values), "schema": schema, "root": root}, default=str)
+    except (TypeError, ValueError, RecursionError) as error:
+        return [f"{root}: it cannot be written as JSON ({error})"] * len(values)
+    try:
+        answer = _ask(request.encode() + b"\n")
+    except OSError as error:
+        log.error("the program that checks JSON Schemas does not run: %s", error)
+        return [f"{root}: it could not be checked against its JSON Schema"] * len(values)
+    problems: list[str | None] | None = json.loads(answer)
+    if problems is None:
+        problem = f"{root}: it cannot be checked against its JSON Schema within {MAX_CPU_S} s and {MAX_MEMORY_MB} MB"
+        return [problem] * len(values)
+    return problems
 
 
-def _shorten(message: str) -> str:
-    message = " ".join(message.split())
-    return (
-        message
-        if len(message) <= _MAX_HEAD_CHARACTERS + _MAX_TAIL_CHARACTERS
-        else f"{message[:_MAX_HEAD_CHARACTERS]} … {message[-_MAX_TAIL_CHARACTERS:]}"
+def _ask(request: bytes) -> bytes:
+    """Let a program answer a request: an idle one if there is one that runs, else a new one. OSError if that ends."""
+    while True:
+        try:
+            program, is_new = _idle_programs.pop(), False
+        except IndexError:
+            program, is_new = _start_program(), True
+        assert program.stdin is not None
+        assert program.stdout is not None
+        try:
+            program.stdin.write(request)
+            program.stdin.flush()
+            answer = program.stdout.readline()
+        except OSError:  # it has ended
+            answer = b""
+        if answer and len(_idle_programs) < _MAX_PROGRAMS:
+            _idle_programs.append(program)
+        else:
+            program.kill()
+            program.communicate()
+        if answer:
+            return answer
+        if is_new:
+            raise OSError(f"it ended with exit code {program.returncode}")
+
+
+def _start_program() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-W", "ignore", str(_PROGRAM), str(MAX_CPU_S), str(MAX_MEMORY_MB * 1_048_576)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # a Ctrl-C is for the platform; it ends with its input
     )

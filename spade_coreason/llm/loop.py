@@ -120,7 +120,7 @@ class AgentLoop:
                     translate(_CONVERSATION_ENDED if self._streamer.has_termination_marker else NO_ANSWER)
                 )
                 return
-            data, problem = parse_data(completion.text, capability.outputs)
+            data, problem = await parse_data(completion.text, capability.outputs)
             if data is not None:
                 await self._response.data(data)
                 return

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from ..contracts import AgentCapability, AgentDefinition, AgentRequest
-from ..contracts.json_schema import find_problem
+from ..contracts.json_schema import find_problems
 
 _FENCE = "```"
 
@@ -59,7 +59,7 @@ def build_schema_instruction(capability: AgentCapability) -> str:
     return f"Answer with one JSON object alone, no other text, that fits this JSON Schema:\n{schema}"
 
 
-def parse_data(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
+async def parse_data(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
     """Return the data in a text, or None and the error."""
     try:
         value = parse_fenced_json(text)
@@ -67,5 +67,5 @@ def parse_data(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any] | N
         return None, f"it is no JSON ({str(error)[:120]})"
     if not isinstance(value, dict):
         return None, "it is no JSON object"
-    problem = find_problem(value, dict(schema))
+    [problem] = await find_problems([value], schema)
     return (value, "") if problem is None else (None, problem)

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 from ..contracts import AgentRequest
+from ..contracts.json_schema import find_problems
 from ..domain.cards import AgentCard, Capability, order_by_load
 from ..exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
 from .peer_answers import PeerAnswer, PeerEvent, collect_answer
@@ -78,32 +79,29 @@ class CapabilityRequests:
                     if outputs:
                         received.append(event)
                         if event.type == "request.completed":
-                            _check_answer(card.jid, received, name, outputs)
+                            await _check_answer(card.jid, received, name, outputs)
                     yield event
         finally:
             self._open[card.jid] -= 1
 
 
-def _check_answer(jid: str, events: list[PeerEvent], name: str, outputs: Mapping[str, Any]) -> None:
+async def _check_answer(jid: str, events: list[PeerEvent], name: str, outputs: Mapping[str, Any]) -> None:
     """Raise PeerFailedError if an answer does not fit the outputs of the capability `name`."""
-    if (problem := find_output_problem(collect_answer(jid, events), outputs)) is not None:
+    if (problem := await find_output_problem(collect_answer(jid, events), outputs)) is not None:
         raise PeerFailedError(jid, f'an answer that does not fit the outputs of its capability "{name}": {problem}')
 
 
-def find_output_problem(answer: PeerAnswer, outputs: Mapping[str, Any]) -> str | None:
+async def find_output_problem(answer: PeerAnswer, outputs: Mapping[str, Any]) -> str | None:
     """Return the mistake in an answer and its place, or None.
 
     One data block of the answer has to fit the JSON Schema `outputs`. If there are several blocks, exactly one of them has to
     fit. A schema of the type `string` describes the text of the answer.
     """
-    from ..contracts.json_schema import find_problem  # here, because jsonschema takes long to import
-
-    schema = dict(outputs)
-    if schema.get("type") == "string":
-        return find_problem(answer.text, schema, "text")
+    if outputs.get("type") == "string":
+        return (await find_problems([answer.text], outputs, "text"))[0]
     if not answer.data:
         return "data: there is no data block, and one that fits the schema is expected"
-    problems = [find_problem(block.get("data"), schema, "data") for block in answer.data]
+    problems = await find_problems([block.get("data") for block in answer.data], outputs, "data")
     fitting = problems.count(None)
     if fitting == 1:
         return None

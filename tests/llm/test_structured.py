@@ -30,5 +30,5 @@ def test_another_text_with_back_ticks_is_no_json(text: str) -> None:
 
 
 @pytest.mark.timeout(30)  # the pattern was cubic: this text took half an hour
-def test_a_fence_that_does_not_end_costs_little() -> None:
-    assert parse_data("```" + "\n" * 10_000, {})[0] is None
+async def test_a_fence_that_does_not_end_costs_little() -> None:
+    assert (await parse_data("```" + "\n" * 10_000, {}))[0] is None

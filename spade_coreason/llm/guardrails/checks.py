@@ -63,7 +63,7 @@ class GuardrailChecks:
             maximum = guardrail.length.max
             return guardrail.length.min <= len(text) and (maximum is None or len(text) <= maximum)
         if guardrail.json_schema is not None:
-            return parse_data(text, guardrail.json_schema)[0] is not None
+            return (await parse_data(text, guardrail.json_schema))[0] is not None
         async with asyncio.timeout(guardrail.timeout_s):
             if guardrail.judge is not None:
                 return await self._ask_judge(guardrail, text, meter)
@@ -100,7 +100,7 @@ class GuardrailChecks:
         completion = await meter.turn_usage.complete(
             f"llm: judge {digest}", self._model, prepare, DiscardingListener(), self._count_tokens
         )
-        verdict, problem = parse_data(completion.text, _VERDICT_SCHEMA)
+        verdict, problem = await parse_data(completion.text, _VERDICT_SCHEMA)
         if verdict is None:
             raise ValueError(f"the judge gave no verdict: {problem}")
         return bool(verdict["allowed"])
