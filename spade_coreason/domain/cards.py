@@ -150,9 +150,9 @@ def _fits(sent: Any, expected: Any) -> bool:
     return all(kind in expected_types or (kind == "integer" and "number" in expected_types) for kind in sent_types)
 
 
-def _types_of(schema: Any) -> tuple[str, ...]:
+def _types_of(schema: Any) -> frozenset[str]:
     types = schema.get("type", ()) if isinstance(schema, Mapping) else ()
-    return (types,) if isinstance(types, str) else tuple(kind for kind in types if isinstance(kind, str))
+    return frozenset([types] if isinstance(types, str) else (kind for kind in types if isinstance(kind, str)))
 
 
 # Choosing

@@ -26,6 +26,7 @@ from spade_coreason.contracts import (
 )
 
 HASH = "0123456789abcdefABCDEF" + "0" * 42
+from tests.contracts.test_json_schema import MAIL, NO_MAIL
 
 
 def definition(**fields: Any) -> AgentDefinition:
@@ -293,6 +294,13 @@ def test_a_capability_that_is_not_there_is_named_with_those_that_are() -> None:
 def test_a_schema_that_cannot_be_used_is_an_error_and_nothing_is_fetched(schema: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         with_inputs(schema).validate_input("forecast", {"q": 1})
+
+
+def test_an_input_whose_check_would_not_end_does_not_fit() -> None:
+    manifest = with_inputs({"properties": {"mail": {"pattern": MAIL}}})
+    manifest.validate_input("forecast", {"mail": "ada@example.com"})
+    with pytest.raises(ValueError, match="forecast: payload: it cannot be checked against its JSON Schema within 2 s"):
+        manifest.validate_input("forecast", {"mail": NO_MAIL})
 
 
 def test_a_large_value_that_is_wrong_does_not_fill_the_message() -> None:

@@ -40,6 +40,7 @@ from spade_coreason.llm.options import Endpoint
 from spade_coreason.llm.prompts import render_request
 from spade_coreason.runtime.agent_factory import Injectables, load_agent
 from spade_coreason.testing import Policy
+from tests.contracts.test_json_schema import MAIL, NO_MAIL
 from tests.support.chat_completions import (
     Answer,
     ChatCompletionsServer,
@@ -52,7 +53,7 @@ from tests.support.chat_completions import (
     text_answer,
     tool_call_answer,
 )
-from tests.support.llm_agent import EndlessTool, stored_turns
+from tests.support.llm_agent import EndlessTool, definition_with_output, stored_turns
 from tests.support.wait import TIMEOUT_S, eventually
 
 
@@ -565,6 +566,15 @@ async def test_a_capability_with_an_output_schema_answers_with_data_repaired() -
         assert len(server.requests) == 6
         assert (await t.ask("2 + 3")).text == "five"  # a chat
         assert "response_format" not in server.requests[-1]
+
+
+async def test_data_whose_check_would_not_end_are_repaired_like_wrong_ones() -> None:
+    definition = definition_with_output({"type": "object", "properties": {"mail": {"type": "string", "pattern": MAIL}}})
+    answers = [text_answer(json.dumps({"mail": NO_MAIL})), text_answer('{"mail": "ada@example.com"}')]
+    async with run_helper_agent(*answers, definition=definition) as (server, t):
+        answer = await t.ask("which address?")
+    assert [block["data"] for block in answer.data] == [{"mail": "ada@example.com"}]
+    assert any("it cannot be checked against its JSON Schema" in text for text in message_contents(server.requests[1], "user"))
 
 
 async def test_data_that_pretend_to_be_instructions_are_in_no_system_message() -> None:

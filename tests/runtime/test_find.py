@@ -23,6 +23,7 @@ from spade_coreason.app.directory_agent import DirectoryAgent
 from spade_coreason.contracts import Accept, AgentCapability, AgentMetadata, ErrorCode, Interceptor, ReceivedRequest, Refuse
 from spade_coreason.domain.cards import dump_card
 from spade_coreason.testing import Isolation
+from tests.contracts.test_json_schema import MAIL, NO_MAIL
 from tests.support.wait import eventually
 
 OUTPUTS = {
@@ -212,6 +213,16 @@ async def test_a_capability_that_no_agent_has_is_named() -> None:
         (("only text",), {}, None),
         (("only text",), OUTPUTS, "data: there is no data block, and one that fits the schema is expected"),
         (({"texts": ["hola", 5]},), OUTPUTS, "texts.1: 5 is not of type 'string'"),
+        (
+            ({"texts": [NO_MAIL]},),
+            {"properties": {"texts": {"items": {"pattern": MAIL}}}},
+            "data: it cannot be checked against its JSON Schema within 2 s and 256 MB",
+        ),
+        (
+            (NO_MAIL,),
+            {"type": "string", "pattern": MAIL},
+            "text: it cannot be checked against its JSON Schema within 2 s and 256 MB",
+        ),
         (({},), OUTPUTS, "data: 'texts' is a required property"),
         (({"texts": [""]}, {"texts": []}), OUTPUTS, "data: 2 data blocks fit the schema, and one is expected"),
         (

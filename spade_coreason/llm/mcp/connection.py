@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 from mcp import Client, MCPError, Tool
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
-from mcp_types import Implementation, ToolListChangedNotification
+from mcp_types import CallToolResult, Implementation, ToolListChangedNotification
 
 from ..._version import __version__
 from .options import ServerOptions
@@ -82,6 +82,8 @@ class MCPConnection:
                 async with Client(
                     self._open_transport(), client_info=client_info, message_handler=self._on_message, cache=None
                 ) as client:
+                    # The SDK would check results on the event loop, without a limit. `MCPServer.call` checks them.
+                    client.session.validate_tool_result = _check_nothing  # type: ignore[method-assign]
                     try:
                         self._on_tools(await _list_tools(client))
                         if not self._is_closed:
@@ -142,6 +144,10 @@ class MCPConnection:
     def _on_ended(self, problem: str) -> None:
         # After the start, its output may contain words of a conversation.
         self.close(f"{problem} ({self._last_output})" if self._last_output and self.client is None else problem)
+
+
+async def _check_nothing(name: str, result: CallToolResult) -> None:
+    pass
 
 
 async def _list_tools(client: Client) -> list[Tool]:

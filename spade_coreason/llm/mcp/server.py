@@ -10,7 +10,9 @@ from contextlib import suppress
 from typing import Any
 
 from mcp import Tool
+from mcp_types import CallToolResult
 
+from ...contracts.json_schema import find_problems
 from ...exceptions import ConfigError, ToolError
 from .connection import MCPConnection, describe_error
 from .offers import Offer, Requirements, find_faults, select_permitted
@@ -38,6 +40,7 @@ class MCPServer:
         """The errors of the required tools."""
         self.problem = ""
         """The reason why it was lost; empty while it is connected."""
+        self._output_schemas: dict[str, dict[str, Any] | None] = {}
         self._options = options
         self._requirements = requirements
         self._log = log
@@ -90,6 +93,7 @@ class MCPServer:
         text = render_result(result)
         if result.is_error:
             raise ToolError(self.name, f"reports: {text}")
+        await self._check_data(tool, result)
         return text
 
     async def close(self) -> None:
@@ -113,6 +117,17 @@ class MCPServer:
         after = f"; the next attempt is in {math.ceil(wait_s)} s" if wait_s > 0 else ""
         raise ToolError(self.name, f"is unavailable: {self.problem or 'it was disconnected'}{after}")
 
+    async def _check_data(self, tool: str, result: CallToolResult) -> None:
+        """Raise ToolError if the data of a result do not fit the schema that the server gave for them."""
+        schema = self._output_schemas.get(tool)
+        if schema is None:
+            return
+        if "structured_content" not in result.model_fields_set:
+            raise ToolError(self.name, f"returned no data from {tool}, and its output schema requires them")
+        [problem] = await find_problems([result.structured_content], schema, "data")
+        if problem is not None:
+            raise ToolError(self.name, f"returned data from {tool} that do not fit its output schema: {problem}")
+
     def _on_tools(self, tools: Sequence[Tool]) -> None:
         if self.problem:
             self._log.warning("the MCP server %s is available again", self.name)
@@ -121,6 +136,7 @@ class MCPServer:
         for tool in tools:
             is_destructive = tool.annotations is not None and tool.annotations.destructive_hint is True
             offers.setdefault(tool.name, Offer(self.name, tool.name, tool.description, tool.input_schema, is_destructive))
+        self._output_schemas = {tool.name: tool.output_schema for tool in tools}
         self.all_offers = tuple(offers.values())
         self.offers = tuple(select_permitted(self.all_offers, self._requirements))
         known_faults = set(map(str, self.faults))

@@ -31,6 +31,7 @@ from spade_coreason.llm.model.client import ModelClient
 from spade_coreason.llm.model.fallback import ModelWithFallback
 from spade_coreason.llm.options import Endpoint
 from spade_coreason.testing import Policy
+from tests.contracts.test_json_schema import MAIL, NO_MAIL
 from tests.llm.guardrails.test_patterns import random_pieces
 from tests.llm.test_handlers import SeedSession
 from tests.support.chat_completions import (
@@ -283,6 +284,13 @@ async def test_an_expression_that_backtracks_without_end_blocks_the_answer_in_ti
     ):
         assert (await t.ask("hi")).text == "x" * 3000 + "!"
     assert "the guardrail x failed: TimeoutError" in caplog.text
+
+
+async def test_a_text_whose_check_against_a_schema_would_not_end_is_blocked() -> None:
+    rule = {"json_schema": {"properties": {"mail": {"pattern": MAIL}}}, "message": "No address."}
+    async with run_llm_agent(text_answer("Hello!"), input_guardrails=[rule]) as (_, t):
+        assert (await t.ask(json.dumps({"mail": NO_MAIL}))).text == "No address."
+        assert (await t.ask('{"mail": "ada@example.com"}')).text == "Hello!"
 
 
 async def test_a_slow_search_runs_in_a_thread() -> None:

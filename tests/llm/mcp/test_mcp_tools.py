@@ -15,6 +15,7 @@ from aiohttp import web
 
 from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.servers.process import find_free_ports
+from tests.contracts.test_json_schema import NO_MAIL
 from tests.llm.test_agent import run_helper_agent
 from tests.support.chat_completions import message_contents, text_answer, tool_call_answer
 from tests.support.mcp_servers.servers import (
@@ -209,6 +210,19 @@ async def test_a_text_cut_within_a_character_is_a_result_and_a_malformed_tool_li
         assert (await t.ask("are you there?")).text == "Yes."
     assert last_tool_results(server.requests[1]) == ["say hi?"]
     assert "the MCP server odd is unavailable: 1 validation error for ListToolsResult tools.0.name" in caplog.text
+
+
+async def test_data_that_do_not_fit_the_schema_of_their_tool_or_cannot_be_checked_are_an_error(tmp_path: Path) -> None:
+    mcp = {"post": legacy_server(tmp_path / "log", "mail")}
+    calls = [{"mail": "ada@example.com"}, {"mail": "ada"}, {"mail": NO_MAIL}, {"text": "no data"}]
+    wanted = tool_call_answer(*(("post__say", arguments) for arguments in calls))
+    async with run_helper_agent(wanted, text_answer("Done."), mcp=mcp) as (server, t):
+        assert (await t.ask("go")).text == "Done."
+    fits, wrong, endless, missing = last_tool_results(server.requests[1])
+    assert fits.startswith("say ada@example.com")
+    assert wrong.startswith("error: the MCP server post returned data from say that do not fit its output schema: mail: 'ada' does not match")
+    assert "it cannot be checked against its JSON Schema within 2 s" in endless
+    assert missing == "error: the MCP server post returned no data from say, and its output schema requires them"
 
 
 async def test_tools_that_do_not_fit_into_the_context_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,6 +10,7 @@ rich      It has 120 tools.
 wordy     It describes the input of its first tool at great length.
 halves    It ends its texts in the middle of a character.
 odd       It has a number for the name of a tool.
+mail      Its tool "say" returns data, and has a schema for them with a pattern that backtracks without end.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ def answer(message: dict[str, Any]) -> None:
             if text is None:
                 return
             result = {"content": [{"type": "text", "text": f"{text}\ud83d" if "halves" in FAULTS else text}]}
+            if "mail" in FAULTS and "mail" in params.get("arguments", {}):
+                result["structuredContent"] = params["arguments"]
         case "notifications/cancelled":
             return note("cancelled")
         case _ if "id" not in message:
@@ -93,6 +96,9 @@ if "wordy" in FAULTS:
     TOOLS[0]["inputSchema"] = {"type": "object", "description": "anything at all " * 10_000}
 if "odd" in FAULTS:
     TOOLS[0]["name"] = 7
+if "mail" in FAULTS:
+    mail = {"pattern": r"^([a-zA-Z0-9]+[._-]?)+@[a-z]+[.]com$"}
+    TOOLS[0]["outputSchema"] = {"type": "object", "properties": {"mail": mail}}
 note(f"began {os.getpid()}")
 if "broken" in FAULTS:
     sys.exit("the disk is gone")
