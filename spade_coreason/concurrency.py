@@ -11,7 +11,7 @@ import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -25,6 +25,15 @@ CANCEL_GRACE_S = 3.0
 
 BLOCKED_S = 1.0
 """Time in seconds after which the log warns about work that blocks the event loop."""
+
+
+_NOWHERE = memoryview(bytearray(8)).cast("Q")
+CURRENT_HOLDER: ContextVar[tuple[memoryview, int]] = ContextVar("CURRENT_HOLDER", default=(_NOWHERE, 0))
+"""The place for the number of the work that holds the event loop, and the number of this work.
+
+`Deadline` and `run_with_timeout` write the number there during each step of the work, and 0 after it. So it can be read when a
+step does not return.
+"""
 
 
 class TimerGroup:
@@ -139,15 +148,18 @@ class Deadline:
         if self._timers.delay_s > 0:
             self._timers.schedule(self._expire)
         error: BaseException | None = None
+        place, number = CURRENT_HOLDER.get()
         try:
             while True:
                 started_at = time.monotonic()
+                place[0] = number
                 try:
                     awaited = next(steps) if error is None else steps.throw(error)
                 except StopIteration as end:
                     value: T = end.value
                     return value
                 finally:
+                    place[0] = 0
                     if (blocked_s := time.monotonic() - started_at) > self._timers.blocked_s:
                         _warn_blocked_loop(self._timers.work_name or getattr(work, "__qualname__", "what runs"), blocked_s)
                 error = None
@@ -311,9 +323,31 @@ async def run_with_timeout(work: Awaitable[T], timeout_s: float) -> T:
 async def _capture_outcome(work: Awaitable[T]) -> tuple[T | None, BaseException | None]:
     # As a value, because asyncio logs an error of abandoned work that nobody retrieves.
     try:
-        return await work, None
+        return await _mark_steps(work), None
     except BaseException as error:  # noqa: BLE001 - the awaiting caller gets it
         return None, error
+
+
+@types.coroutine
+def _mark_steps(work: Awaitable[T]) -> Generator[Any, Any, T]:
+    """Await `work` as a part of the work that `CURRENT_HOLDER` names."""
+    place, number = CURRENT_HOLDER.get()
+    steps: Any = work.__await__()
+    error: BaseException | None = None
+    while True:
+        place[0] = number
+        try:
+            awaited = next(steps) if error is None else steps.throw(error)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        finally:
+            place[0] = 0
+        error = None
+        try:
+            yield awaited
+        except BaseException as thrown:  # noqa: BLE001 - the work gets it
+            error = thrown
 
 
 async def _cancel_or_abandon(task: asyncio.Task[Any]) -> None:

@@ -71,6 +71,7 @@ from .factories import (
 )
 from .incident_socket import serve_incident_socket
 from .knowledge_socket import serve_knowledge_socket
+from .loop_watch import BLOCKED_S, take_block, watch_loop
 from .status_socket import serve_status_socket
 from .supervision import Supervision, lock_data, start_local_server
 
@@ -97,6 +98,8 @@ class Platform:
 
     With `supervision`, the parent process holds the locks and runs the local server.
 
+    A turn that blocks the event loop for `blocked_s` seconds, until the process is killed, does not run again.
+
     Entering raises ConfigError, ServerError, ConnectError or another CoReasonError.
     """
 
@@ -109,9 +112,11 @@ class Platform:
         interceptors: Sequence[InterceptorSource] = (),
         is_strict: bool = True,
         supervision: Supervision | None = None,
+        blocked_s: float = BLOCKED_S,
     ) -> None:
         self.settings = settings
         self._supervision = supervision
+        self._blocked_s = blocked_s
         self.server: LocalServer | None = None
         """The server that the platform started; None for an external one."""
         self.server_description = ""
@@ -218,9 +223,17 @@ class Platform:
             raise ConfigError(settings.place("storage.url"), str(error)) from error
         self._stack.push_async_callback(self.database.close)
         running = RunningRequests(settings.data_dir / "running.bin")
-        crashed = await record_crash(self.database, running.rows, utc_now(), is_stop=running.is_stopping)
+        blocking_row = 0
+        if (stacks := take_block(settings.data_dir)) is not None:
+            blocking_row = running.holder[0]
+            log.error(
+                "the event loop was blocked for %g s or more when the platform was killed; see %s", self._blocked_s, stacks
+            )
+        is_stop = running.is_stopping and not blocking_row
+        crashed = await record_crash(self.database, running.rows, utc_now(), blocking_row, is_stop=is_stop)
         self._crash_guard = CrashGuard(running, crashed)
         running.clear()
+        await self._stack.enter_async_context(watch_loop(settings.data_dir, self._blocked_s))
         try:
             settings.storage.memory_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

@@ -1,7 +1,7 @@
 """Validation of values against a JSON Schema, in limited time and memory, with the mistake in one sentence.
 
-Others write schemas and values: an ordinary `pattern` may backtrack for hours, and references may multiply without end. Nothing in
-Python ends that, so a program of its own does the work (`json_schema_main.py`).
+Others write schemas and values: an ordinary `pattern` may backtrack for hours, and references may multiply without end.
+Nothing in Python ends that, so a program of its own does the work (`json_schema_main.py`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ os.register_at_fork(after_in_child=_idle_programs.clear)  # the parent reads the
 def find_problem(value: Any, schema: Mapping[str, Any], root: str = "payload") -> str | None:
     """Return the most telling mistake with its place in the value, or None. A mistake in the schema itself is one too.
 
-    `root` is the name of the whole value. A value that cannot be checked within `MAX_CPU_S` and `MAX_MEMORY_MB` does not fit. The
-    call blocks meanwhile.
+    `root` is the name of the whole value. A value that cannot be checked within `MAX_CPU_S` and `MAX_MEMORY_MB` does not fit.
+    The call blocks until the answer is there.
     """
     return _find_problems([value], schema, root)[0]
 

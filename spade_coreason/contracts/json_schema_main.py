@@ -1,8 +1,8 @@
 """The program that validates values against JSON Schemas, for `json_schema.py`. It imports nothing of the package.
 
-It reads requests and writes answers, a line of JSON for each: `{"values": […], "schema": {…}, "root": "payload"}`, and a list of
-sentences, null for a value that fits. A process of its own works on each request, and the kernel ends it at the limits. Nothing
-else would end a search of Python's `re`.
+It reads requests and writes answers, a line of JSON for each. A request is `{"values": […], "schema": {…}, "root": "payload"}`.
+Its answer is a list with a sentence for each value, or null for a value that fits. A process of its own works on each request,
+and the kernel ends it at the limits. Nothing else would end a search of Python's `re`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jsonschema.validators import validator_for
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # it has no types
 from referencing.exceptions import Unresolvable
 
-_NICENESS = 10
+_NICENESS = 5
 _OOM_SCORE = "1000"
 # Messages of jsonschema quote the value, which may be a whole document. The mistake stands at their end.
 _MAX_HEAD_CHARACTERS, _MAX_TAIL_CHARACTERS = 120, 160

@@ -75,7 +75,8 @@ class AgentCapability(StrictModel):
         """Check `payload` against the JSON Schema in `inputs`. Raise ValueError with the mistake and its place.
 
         References of the schema are never fetched from the network. The call blocks for about 3 ms, and at most for 2 s of
-        processor time; what takes longer does not fit. Call it with `asyncio.to_thread` if a pattern of the schema may backtrack.
+        processor time; what takes longer does not fit. Call it with `asyncio.to_thread` if a pattern of the schema may
+        backtrack.
         """
         from .json_schema import find_problem  # here, because few manifests are used like this
 

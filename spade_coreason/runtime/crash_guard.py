@@ -37,7 +37,11 @@ class CrashGuard:
         for request in crashed:
             if request.failed_at is not None:
                 self._failed[request.id] = request
-                text = "crashed the process again" if request.has_crashed else f"was cut off by {request.stops} stops"
+                text = (
+                    "crashed the process again, or blocked it for a minute,"
+                    if request.has_crashed
+                    else f"was cut off by {request.stops} stops"
+                )
                 log.error(
                     "%s: a request of %s %s and has failed; see `spade-coreason requests list`",
                     request.agent,

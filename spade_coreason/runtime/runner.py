@@ -259,7 +259,7 @@ class Runner:
         if (failed := self._crash_guard.find_failed(inbox_row)) is not None:
             with use_language(self.languages.of_request(incoming)):
                 text = (
-                    translate("This request has crashed me more than once, so I do not retry it. Please ask in another way.")
+                    translate("This request has crashed me, so I do not retry it. Please ask in another way.")
                     if failed.has_crashed
                     else translate(
                         "I was stopped again and again before I could answer this, so I do not retry it. Please ask again."

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from ..concurrency import Deadline
+from ..concurrency import CURRENT_HOLDER, Deadline
 from ..contracts import AgentRequest, ErrorCode, UserErrorBlock
 from ..domain import conversation
 from ..domain.messages import CHAIN, DEADLINE, ROOT_SENDER, Completed, Failed, TurnEvent
@@ -128,6 +128,7 @@ class Turn:
                     deadline = Deadline(services.assist_timers, task)
                     await deadline.run(services.lifecycle.ensure_started())
                 CURRENT_DEFERRED_SYNCS.set(syncs)
+                CURRENT_HOLDER.set((running.holder, self.queued.inbox_row))
                 awaitable = work()
                 deadline = Deadline(services.assist_timers, task)
                 returned = await deadline.run(awaitable)

@@ -23,8 +23,9 @@ _SLOT_COUNT = 8192
 _SLOT_BYTES = 8
 SPARE_SLOT = 0
 """The slot of turns beyond the number of slots. It is never read."""
-_STOP_SLOT = _SLOT_COUNT - 1
+_STOP_SLOT = _SLOT_COUNT - 2
 """The slot that is not 0 while the platform stops."""
+_HOLDER_SLOT = _SLOT_COUNT - 1
 
 CRASHES_UNTIL_SUSPECT = 2
 """A request that ran at so many crashes is a suspect: it runs alone."""
@@ -49,6 +50,8 @@ class RunningRequests:
         mapped = mmap.mmap(-1, size) if path is None else _map_file(path, size)
         self.slots = memoryview(mapped).cast("Q")
         """The row in the inbox of each running turn, by slot; 0 where none runs."""
+        self.holder = self.slots[_HOLDER_SLOT:]
+        """One number: the row of the turn that holds the event loop at this moment, else 0."""
         self.free_slots = list(range(_STOP_SLOT - 1, SPARE_SLOT, -1))
         """The slots that no turn uses."""
 
@@ -93,7 +96,8 @@ class CrashedRequest(NamedTuple):
     """A request whose turn ran when the process ended.
 
     `id` is its row in the inbox. `crashes` counts how often the process died, and `stops` how often a stop cut the turn off.
-    `failed_at` is the time since which it is not run again: it was the only one that ran. `request` is JSON, as in the inbox.
+    `failed_at` is the time since which it is not run again: it was the only one that ran, or it
+    blocked the event loop. `request` is JSON, as in the inbox.
     """
 
     id: int
@@ -117,19 +121,22 @@ class CrashedRequest(NamedTuple):
 
     @property
     def has_crashed(self) -> bool:
-        """True if the process died often enough for a failure, not counting the stops."""
-        return self.crashes > CRASHES_UNTIL_SUSPECT
+        """True if it failed because of crashes, False if it did because of stops."""
+        return self.crashes > CRASHES_UNTIL_SUSPECT or self.stops <= STOPS_UNTIL_SUSPECT
 
 
 async def record_crash(
-    database: Database, rows: Collection[int], now: datetime, *, is_stop: bool = False
+    database: Database, rows: Collection[int], now: datetime, blocking_row: int = 0, *, is_stop: bool = False
 ) -> list[CrashedRequest]:
     """Count a crash, or a stop, for the requests in `rows` that are not answered. Return all unanswered ones with a count.
 
     A suspect that was the only one in `rows` has failed: a crash fails a suspect because of crashes, and a stop one because of
-    stops. Requests that were answered in the meantime are forgotten.
+    stops. If one of them blocked the event loop until the process was killed (`blocking_row`), it alone is counted, and has
+    failed. Requests that were answered in the meantime are forgotten.
     """
     name, limit = ("stops", STOPS_UNTIL_SUSPECT) if is_stop else ("crashes", CRASHES_UNTIL_SUSPECT)
+    if blocking_row in rows:
+        rows = {blocking_row}
 
     def work(connection: Connection) -> list[CrashedRequest]:
         crashed = crashed_requests
@@ -148,6 +155,8 @@ async def record_crash(
             for row in connection.execute(first).all():
                 values = {"agent": row.agent, "sender": row.sender, "received_at": row.received_at, "request": row.request}
                 connection.execute(insert(crashed).values({"id": row.id, "crashes": 0, **values, name: 1}))
+            if blocking_row in rows:
+                connection.execute(update(crashed).where(was_running).values(failed_at=to_micros(now)))
         return _load(connection.execute(select(crashed).where(is_unanswered).order_by(crashed.c.id)).all())
 
     return await database.write(work)

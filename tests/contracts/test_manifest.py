@@ -24,9 +24,9 @@ from spade_coreason.contracts import (
     RiskLevel,
     ToolRequirement,
 )
+from tests.contracts.test_json_schema import MAIL, NO_MAIL
 
 HASH = "0123456789abcdefABCDEF" + "0" * 42
-from tests.contracts.test_json_schema import MAIL, NO_MAIL
 
 
 def definition(**fields: Any) -> AgentDefinition:

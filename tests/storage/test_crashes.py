@@ -70,6 +70,22 @@ async def test_a_stop_does_not_fail_a_request_that_crashes_made_a_suspect(reposi
     assert (await _crash(repository, row))[row].has_crashed
 
 
+async def test_a_request_that_blocked_the_event_loop_fails_at_once_and_the_others_are_not_counted(
+    repository: AgentRepository,
+) -> None:
+    rows = [await receive_request(repository) for _ in range(3)]
+    crashed = await record_crash(repository._database, rows, NOW, rows[1])
+    assert [(request.id, request.crashes, request.failed_at) for request in crashed] == [(rows[1], 1, NOW)]
+
+
+async def test_a_block_without_a_turn_is_a_crash_of_all_that_ran(repository: AgentRepository) -> None:
+    rows = [await receive_request(repository) for _ in range(2)]
+    for blocking_row in (0, 4711):
+        crashed = await record_crash(repository._database, rows, NOW, blocking_row)
+        assert {request.failed_at for request in crashed} == {None}
+    assert {request.crashes for request in crashed} == {2}
+
+
 async def test_suspects_that_ran_together_do_not_fail(repository: AgentRepository) -> None:
     rows = [await receive_request(repository) for _ in range(2)]
     for number in range(5):

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 from xml.sax.saxutils import escape
 
 from spade_coreason import ResponseHandler, Session, SessionHandle
+from spade_coreason.app.loop_watch import BLOCKED_S
 from spade_coreason.app.platform import Platform
 from spade_coreason.config.loader import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest, Interceptor
@@ -402,6 +403,7 @@ class PlatformProcess:
     configuration: Path
     other_agents: Sequence[str] = ()
     """The JIDs of the other agents."""
+    blocked_s: float = BLOCKED_S
     process: asyncio.subprocess.Process | None = None
 
     @property
@@ -416,6 +418,7 @@ class PlatformProcess:
             "-m",
             "tests.support.hosting",
             str(self.configuration),
+            str(self.blocked_s),
             cwd=PROJECT,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -445,12 +448,13 @@ async def run_platform(
     other_agents: int = 0,
     isolation: Literal["none", "process"] = "none",
     port: int | None = None,
+    blocked_s: float = BLOCKED_S,
 ) -> AsyncIterator[tuple[PlatformProcess, str]]:
     """Run a child process with one agent on `server`; yield it and the agent's JID. It is killed at the end, if it still runs.
 
     It has to log these `errors`, and no others. `other_agents` is the number of further agents of the same kind.
     `isolation` is that of the first agent.
-    `port` is the port of a tunnel to the server.
+    `port` is the port of a tunnel to the server. `blocked_s` is that of `Platform`.
     """
     accounts = [await server.account() for _ in range(1 + other_agents)]
     jid, *others = [bare_jid(account) for account, _ in accounts]
@@ -479,7 +483,7 @@ async def run_platform(
     }
     configuration.write_text(json.dumps(settings))
     configuration.chmod(0o600)
-    platform_process = PlatformProcess(configuration, others)
+    platform_process = PlatformProcess(configuration, others, blocked_s)
     await platform_process.start()
     try:
         yield platform_process, jid
@@ -514,16 +518,16 @@ def _error_log(configuration: Path) -> Path:
     return configuration.with_suffix(".errors")
 
 
-async def _serve(configuration: Path) -> None:
+async def _serve(configuration: Path, blocked_s: float) -> None:
     errors = logging.FileHandler(_error_log(configuration))
     errors.setLevel(logging.ERROR)
     errors.setFormatter(_ErrorFormatter())
     logging.basicConfig(handlers=[logging.StreamHandler(), errors])
-    async with Platform(load_settings(configuration, PROJECT, os.environ)) as running:
+    async with Platform(load_settings(configuration, PROJECT, os.environ), blocked_s=blocked_s) as running:
         # Once `wait` handles signals: a SIGTERM before would end the process at once.
         asyncio.get_running_loop().call_soon(partial(print, "ready", flush=True))
         await running.wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1])))
+    asyncio.run(_serve(Path(sys.argv[1]), float(sys.argv[2])))

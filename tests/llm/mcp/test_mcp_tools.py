@@ -220,7 +220,9 @@ async def test_data_that_do_not_fit_the_schema_of_their_tool_or_cannot_be_checke
         assert (await t.ask("go")).text == "Done."
     fits, wrong, endless, missing = last_tool_results(server.requests[1])
     assert fits.startswith("say ada@example.com")
-    assert wrong.startswith("error: the MCP server post returned data from say that do not fit its output schema: mail: 'ada' does not match")
+    assert wrong.startswith(
+        "error: the MCP server post returned data from say that do not fit its output schema: mail: 'ada' does not match"
+    )
     assert "it cannot be checked against its JSON Schema within 2 s" in endless
     assert missing == "error: the MCP server post returned no data from say, and its output schema requires them"
 
