@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from ..domain.private_files import open_private
+
 BLOCKED_S = 60.0
 """Seconds after which a blocked event loop counts as a crash, if the process is killed before it goes on."""
 _BEATS = 4
@@ -39,7 +41,7 @@ async def watch_loop(data_dir: Path, blocked_s: float = BLOCKED_S) -> AsyncItera
     loop goes on. A process has only one such thread, so the last watch of it counts.
     """
     path = data_dir / _FILE
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     beats = asyncio.create_task(_beat(descriptor, blocked_s))
     try:
         yield

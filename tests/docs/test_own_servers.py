@@ -107,7 +107,7 @@ def test_the_ejabberd_of_the_page_serves_agents(tmp_path: Path) -> None:
     base: dict[str, Any] = yaml.safe_load(file.read_text())
     page: dict[str, Any] = yaml.safe_load(block("ejabberd.md", "additions.yml"))
     [upload] = page.pop("listen")
-    c2s, http = base["listen"]
+    c2s, _, http = base["listen"]
     c2s["shaper"] = "c2s_shaper"
     http["request_handlers"] |= {**upload["request_handlers"], "/api": "mod_http_api"}
     base["shaper"] = {"normal": {"rate": 3000, "burst_size": 20000}, "fast": 200000}

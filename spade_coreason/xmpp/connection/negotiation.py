@@ -29,7 +29,7 @@ After all others it cannot, and each further try would count as an attack (fail2
 """
 
 
-class Stream(Protocol):
+class NegotiatedStream(Protocol):
     """The stream of a client, as its negotiation needs it."""
 
     transport: Any
@@ -64,7 +64,7 @@ class Negotiation:
         registers: the account is registered before the login.
     """
 
-    def __init__(self, client: Stream, domain: str, *, requires_tls: bool, registers: bool) -> None:
+    def __init__(self, client: NegotiatedStream, domain: str, *, requires_tls: bool, registers: bool) -> None:
         self.domain = domain
         self.phase = Phase.CLEAR
         self.mechanism = ""
