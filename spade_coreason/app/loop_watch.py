@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from ..domain.private_files import open_private
+from ..exceptions import StoreError
 
 BLOCKED_S = 60.0
 """Seconds after which a blocked event loop counts as a crash, if the process is killed before it goes on."""
@@ -38,10 +39,13 @@ async def watch_loop(data_dir: Path, blocked_s: float = BLOCKED_S) -> AsyncItera
     """While the block runs, write the stacks of all threads into a file when the event loop has not run for `blocked_s`.
 
     A thread without Python's lock does that: while `re` searches, no other Python code runs. The file is emptied as soon as the
-    loop goes on. A process has only one such thread, so the last watch of it counts.
+    loop goes on. A process has only one such thread, so the last watch of it counts. Raise StoreError if it cannot be written.
     """
     path = data_dir / _FILE
-    descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}; then start the platform again") from error
     beats = asyncio.create_task(_beat(descriptor, blocked_s))
     try:
         yield

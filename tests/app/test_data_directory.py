@@ -11,7 +11,7 @@ from spade_coreason import AgentInteractionMemory
 from spade_coreason.exceptions import StoreError
 from tests.support.program import run_command, run_in_background, write_project
 
-REFUSED = ["lock", "running.bin", "platform.db.lock", "server/embedded/embedded.log"]
+REFUSED = ["lock", "running.bin", "blocked.txt", "platform.db.lock", "server/embedded/embedded.log"]
 REPLACED = [
     "run.json",
     "run.json.part",
