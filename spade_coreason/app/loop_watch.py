@@ -24,7 +24,7 @@ def take_block(data_dir: Path) -> Path | None:
     It stays for people, and is told once.
     """
     path, last_path = data_dir / _FILE, data_dir / _LAST_FILE
-    if not path.exists():
+    if path.is_symlink() or not path.exists():  # `watch_loop` refuses a link
         return None
     was_blocked = path.stat().st_size > 0
     if was_blocked:
