@@ -7,6 +7,7 @@ by `Runner.receive`, and messages go out by its `Transport`. `gateway` lists the
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -215,6 +216,8 @@ class Runner:
         self.ephemeral_owners = EphemeralOwners(repository, self._mailboxes, self.history_windows)
         self._feedback = ReceivedReactions(agent, repository, self._mailboxes, self.policy.assist_timeout_s)
         self._received_early: list[QueuedRequest] = []
+        self._access_changed_at_s = math.inf
+        """The last change of access, in seconds of `Metrics.now`. What the last run has left was received before it."""
         if access_requests is not None:
             access_requests.decided.subscribe(lambda person, is_admitted: self._cancel_refused_turns())
             access_requests.contacts_changed.subscribe(self._cancel_refused_turns)
@@ -249,6 +252,7 @@ class Runner:
                 self._recover_request(InboundRequest.from_json(pending_request.request), pending_request)
         for queued in early:
             self._mailboxes.put(queued, queued.incoming.owner)
+        self._access_changed_at_s = self.metrics.now()
 
     def _recover_request(self, incoming: InboundRequest, pending: PendingRequest) -> None:
         """Queue or refuse a request that was received and not finished before the restart (`Policy.on_restart`).
@@ -460,7 +464,7 @@ class Runner:
         if incoming.context.deadline and incoming.context.deadline <= time.time():
             self._refuse_overdue(queued)
             return
-        if self._has_lost_access(incoming):
+        if queued.received_at_s <= self._access_changed_at_s and self._has_lost_access(incoming):
             self._tell_of_lost_access(queued)
             self.repository.inbox.close(queued.inbox_row)
             return
@@ -613,7 +617,8 @@ class Runner:
             self._outbox.send_problem(queued.incoming, Refused(translate(NO_ACCESS), ErrorCode.FORBIDDEN), queued.key)
 
     def _cancel_refused_turns(self) -> None:
-        """Cancel the running turns whose senders have lost access."""
+        """Cancel the running turns whose senders have lost access. Those that wait are checked before they start."""
+        self._access_changed_at_s = self.metrics.now()
         for mailbox in self._mailboxes:
             current = mailbox.current
             if current is not None and current.is_for_agent and self._has_lost_access(current.incoming):
