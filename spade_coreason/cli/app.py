@@ -32,7 +32,7 @@ COMMANDS = {
     "init": "Create a project with an agent, a configuration and a test.",
     "conversations": "List conversations and their states.",
     "sessions": "List, show or delete the stored sessions of agents.",
-    "requests": "List requests that crashed the platform, and retry or delete them.",
+    "requests": "List requests that ended the platform, and retry or delete them.",
     "incident": "Show the exception behind an incident number.",
     "memory": "List, show, delete, import or compact the interaction memories of agents.",
     "storage": "Back up, restore, check or migrate the stored data.",

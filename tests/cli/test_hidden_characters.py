@@ -106,7 +106,11 @@ def data_dir(tmp_path: Path) -> Path:
     with closing(sqlite3.connect(data_dir / "platform.db")) as connection, connection:
         connection.execute("UPDATE documents SET name = ?", (LABEL,))
         request = json.dumps({"payload": {"query": TEXT}})
-        connection.execute("INSERT INTO crashed_requests VALUES (1, ?, ?, 0, ?, 3, 1)", (AGENT, LABEL, request))
+        connection.execute(
+            "INSERT INTO crashed_requests (id, agent, sender, received_at, request, crashes, failed_at)"
+            " VALUES (1, ?, ?, 0, ?, 3, 1)",
+            (AGENT, LABEL, request),
+        )
     (data_dir / "accounts.json").write_text(json.dumps({AGENT: "x"}))
     (tmp_path / "hostile.yaml").write_text(json.dumps({LABEL: 1, "agents": [{"jid": AGENT, "agent": LABEL}]}))
     (tmp_path / "empty.yaml").write_text("agents: []\n")
