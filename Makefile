@@ -47,7 +47,7 @@ test: $(VENV)/.ready
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a
-# request that ends the process under twenty agents and fifty long turns; durable steps under 200 kills; attacks, kills and cuts, whose tables go into
+# text, turn or file that could stop ten agents, for a minute each; a request that ends the process under twenty agents and fifty long turns; durable steps under 200 kills; attacks, kills and cuts, whose tables go into
 # docs/explanation/chaos.md (two hours); thousands of mutated stanzas, others in each run.
 ATTACK_SECONDS ?= 60
 chaos: $(VENV)/.ready
@@ -57,6 +57,7 @@ chaos: $(VENV)/.ready
 	@STEP_KILLS=100 $(BIN)/pytest tests/app/test_steps.py
 	@EXAMPLES=5000 $(BIN)/pytest tests/xmpp/test_mutations.py tests/xmpp/codec/test_mutations.py
 	@EXCHANGE_ASKS=10000 EXCHANGE_KILLS=100 $(BIN)/pytest tests/app/test_exchange.py tests/xmpp/test_exchange_storm.py
+	@SINGLE_TEXT_SECONDS=$(ATTACK_SECONDS) $(BIN)/pytest tests/chaos/test_single_texts.py
 	@$(BIN)/python -m tests.chaos kills --write
 	@$(BIN)/python -m tests.chaos attacks --seconds $(ATTACK_SECONDS) --write
 

@@ -144,7 +144,9 @@ async def run_newsroom(server: XmppServer, directory: Path) -> AsyncIterator[New
         for process in processes.values():
             await process.start()
         async with client:
-            yield Newsroom(directory, processes["broker"], processes["reader"], jid, client, client_jid)
+            room = Newsroom(directory, processes["broker"], processes["reader"], jid, client, client_jid)
+            await room.wait_for_subscribers(1)  # the reader announces itself once it is online
+            yield room
     finally:
         for process in processes.values():
             if process.process is not None:

@@ -174,7 +174,7 @@ def run_attack(
         platform = stack.enter_context(_run_platform(configuration))
         link = stack.enter_context(_serve_endless_file())
         echo_task = echo.Task(login=login_at(server, echo_account), askers=[jid for jid, _ in (*people, pacer)])
-        echo_process = stack.enter_context(_child("tests.chaos.echo", echo_task))
+        echo_process = stack.enter_context(run_child("tests.chaos.echo", echo_task))
         asker_task = askers.Task(logins=logins, intervals_s=intervals_s, wait_s=_LAST_ANSWERS_S)
         attack_task = attacks.Task(
             attack=attack,
@@ -186,25 +186,25 @@ def run_attack(
             seconds=seconds,
             seed=seed,
         )
-        attacker_process = stack.enter_context(_child("tests.chaos.attacks", attack_task))
-        asker_process = stack.enter_context(_child("tests.chaos.askers", asker_task))
+        attacker_process = stack.enter_context(run_child("tests.chaos.attacks", attack_task))
+        asker_process = stack.enter_context(run_child("tests.chaos.askers", asker_task))
         _wait_until_idle(platform.pid, share=0.5)
         sessions_before = _count_sessions(configuration)
         before, database_before = _memory(platform.pid), _measure_database(directory)
         with _watch_memory(platform.pid) as peak:
-            counts = _end(attacker_process, timeout_s=seconds + 2 * TIMEOUT_S)
-            tallies = _end(asker_process, timeout_s=_LAST_ANSWERS_S + TIMEOUT_S)
+            counts = end_child(attacker_process, timeout_s=seconds + 2 * TIMEOUT_S)
+            tallies = end_child(asker_process, timeout_s=_LAST_ANSWERS_S + TIMEOUT_S)
             _wait_until_idle(platform.pid)
         memory_after, database_after = _wait_for_memory(platform.pid, before), _measure_database(directory)
         lost_streams = _count_sessions(configuration) - sessions_before
-        echo_state = _end(echo_process, timeout_s=TIMEOUT_S)
+        echo_state = end_child(echo_process, timeout_s=TIMEOUT_S)
     log = configuration.with_suffix(".log").read_text(errors="replace")
     return AttackResult(
         server=server.kind,
         attack=attack,
         attacker="admitted" if is_admitted else "stranger",
         rate=2 * counts["sent"] / counts["seconds"],
-        others=_add([tallies[jid] for jid in others]),
+        others=add_tallies([tallies[jid] for jid in others]),
         attacked=tallies[attacked],
         echo=tallies[echo_jid],
         lost_streams=lost_streams,
@@ -265,7 +265,7 @@ def _run_platform(configuration: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def _child(module: str, task: Mapping[str, Any]) -> Iterator[subprocess.Popen[str]]:
+def run_child(module: str, task: Mapping[str, Any]) -> Iterator[subprocess.Popen[str]]:
     """Run a process of the test with its task, and wait until it is ready."""
     process = subprocess.Popen(
         [sys.executable, "-m", module], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -283,7 +283,7 @@ def _child(module: str, task: Mapping[str, Any]) -> Iterator[subprocess.Popen[st
         process.communicate()
 
 
-def _end(process: subprocess.Popen[str], timeout_s: float) -> Any:
+def end_child(process: subprocess.Popen[str], timeout_s: float) -> Any:
     """Tell a child to go on, wait for its end, and return what it reports."""
     out, _ = process.communicate("go\n", timeout=timeout_s)
     return json.loads(out)
@@ -392,7 +392,7 @@ def _count_sessions(configuration: Path) -> int:
     return sum(agent["sessions"] + agent["resumed"] for agent in json.loads(result.stdout)["agents"])
 
 
-def _add(tallies: list[askers.Tally]) -> askers.Tally:
+def add_tallies(tallies: list[askers.Tally]) -> askers.Tally:
     total = askers.Tally(asked=0, answered=0, errors=0, twice=0, crossed=0, times_s=[])
     for tally in tallies:
         total["asked"] += tally["asked"]

@@ -1,0 +1,253 @@
+"""Attacks that need no flood: one text, one turn or one file that could stop ten agents, or outlive a right.
+
+Each runs on a platform of its own. Nine agents answer other people throughout, SIGTERM stops the platform in time, and the next
+start serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from spade_coreason import AgentClient, AgentRequest
+from spade_coreason.domain.terminal_text import escape_lines
+from spade_coreason.exceptions import PeerFailedError
+from tests.chaos import askers
+from tests.chaos.attack_run import add_tallies, end_child, run_child
+from tests.cli.test_ending_agents import AGENT as ENDER, CONTAINED, FAILING
+from tests.contracts.test_json_schema import MAIL, NO_MAIL
+from tests.support.program import RunningCommand, run_command, run_in_background
+from tests.support.servers.clients import StockClient
+from tests.support.servers.raw_client import login_at
+from tests.support.servers.server import XmppServer
+from tests.support.wait import TIMEOUT_S
+
+OTHER_AGENTS = 9
+_ASKERS = 3
+_INTERVAL_S = 1.0
+ECHO = "spade_coreason.agents.echo:EchoAgent"
+_HIDDEN = "\u202e\u2066\u200b\u0085\u2028\U000e0041"
+_SOCKETS = ("status.sock", "knowledge.sock", "incidents.sock")
+_COMMANDS = (("status",), ("agents",), ("conversations",), ("sessions", "list"), ("requests", "list"), ("audit", "list"))
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The platform under attack: its directory, the attacked agent, the attacker, and an account of an operator."""
+
+    server: XmppServer
+    directory: Path
+    up: RunningCommand
+    target: str
+    attacker: tuple[str, str]
+    operator: tuple[str, str]
+    sent_bytes: int
+    """The size of what is sent to each socket."""
+
+    def client(self) -> StockClient:
+        """Return the client of the attacker."""
+        return StockClient(*self.attacker, self.server)
+
+    def program(self, account: tuple[str, str]) -> AgentClient:
+        """Return a program with an account."""
+        return AgentClient(*account, host=self.server.host, port=self.server.port, ca_file=self.server.ca_file)
+
+
+Act = Callable[[Scene], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True)
+class SingleText:
+    """An attack: the settings of the attacked agent, what the attacker does, and what the platform has to log."""
+
+    name: str
+    act: Act
+    agent: Mapping[str, Any] = field(default_factory=lambda: {"agent": ECHO})
+    errors: Sequence[str] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def _backtrack(scene: Scene) -> None:
+    async with scene.client() as mallory:
+        for number in range(4):
+            mallory.send(json.dumps({"mail": f"{NO_MAIL}{number}"}), scene.target, thread=f"thread {random.random()}")
+        for _ in range(4):
+            assert (await mallory.answer())["body"] == "No address."
+
+
+async def _end_the_process(scene: Scene) -> None:
+    async with scene.client() as mallory:
+        for query in (*FAILING, *CONTAINED):
+            body = await mallory.ask(query, scene.target)
+            assert ("(incident " in body) == (query in FAILING), body
+
+
+async def _outlive_a_right(scene: Scene) -> None:
+    jid = scene.attacker[0]
+    async with AsyncExitStack() as stack:
+        program, publisher = [
+            await stack.enter_async_context(scene.program(account)) for account in (scene.attacker, scene.operator)
+        ]
+        operator = await stack.enter_async_context(StockClient(*scene.operator, scene.server))
+        await operator.ask(f"/admit {jid}", scene.target)
+        subscribed = await program.ask(scene.target, _capability("subscribe", patterns=["news/#"]))
+        assert subscribed.data[0]["data"]["patterns"] == ["news/#"]
+        assert jid in await operator.ask("/topics", scene.target)
+        await operator.ask(f"/reject {jid}", scene.target)
+        for number in range(5):
+            await publisher.ask(scene.target, _capability("publish", topic="news/x", payload={"number": number}))
+        assert jid not in await operator.ask("/topics", scene.target)
+        too_long = {"text": "<" * 4000}  # four bytes each, of 20,000 with all that a dead letter adds
+        with pytest.raises(PeerFailedError, match="the item is too long"):
+            await publisher.ask(scene.target, _capability("publish", topic="news/x", payload=too_long))
+
+
+def _capability(capability: str, **payload: Any) -> AgentRequest:
+    return AgentRequest(session_id=uuid4(), payload=payload, metadata={"capability": capability})
+
+
+async def _hide(scene: Scene) -> None:
+    async with scene.client() as mallory:
+        for number in range(3):
+            thread = f"thread{_HIDDEN}{random.random()}"
+            text = await mallory.ask(f"{number}{_HIDDEN}", scene.target, thread=thread)
+            assert text.startswith(str(number)), text
+        mallory.send("overlong", scene.target, id="x" * 1025)
+        refusal = str((await mallory.answer())["body"])
+        assert "its id or thread is too long" in refusal, refusal
+    for command in _COMMANDS:
+        done = await asyncio.to_thread(scene.up.run_command, *command, "-c", "platform.yaml")
+        assert done.returncode == 0, (command, done.stderr)
+        assert [line for line in done.stdout.splitlines() if escape_lines(line) != line] == [], command
+
+
+async def _fill_the_sockets(scene: Scene) -> None:
+    status = Path(f"/proc/{scene.up.process.pid}/status")
+
+    def peak_kib() -> int:
+        [line] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(line.split()[1])
+
+    before = peak_kib()
+    for name in _SOCKETS:
+        await asyncio.to_thread(_flood_socket, scene.directory / "data" / name, scene.sent_bytes)
+    grown = (peak_kib() - before) * 1024
+    # The socket for documents takes one of 80 MiB; the others 64 KiB.
+    assert grown < scene.sent_bytes, f"{grown:,} bytes more after {len(_SOCKETS)} times {scene.sent_bytes:,}"
+
+
+def _flood_socket(path: Path, size: int) -> None:
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(20)]
+        flood = stack.enter_context(socket.socket(socket.AF_UNIX))
+        flood.settimeout(TIMEOUT_S)
+        with suppress(OSError):
+            flood.connect(str(path))
+            chunk = b"x" * 1_000_000
+            for _ in range(size // len(chunk)):
+                flood.sendall(chunk)
+        for sock in silent:
+            with suppress(OSError):
+                sock.connect(str(path))
+
+
+_GUARDRAIL = {"json_schema": {"properties": {"mail": {"pattern": MAIL}}}, "message": "No address."}
+
+SINGLE_TEXTS = {
+    text.name: text
+    for text in (
+        SingleText(
+            "a pattern that backtracks",
+            _backtrack,
+            {
+                "agent": "spade_coreason.agents.assistant:AssistantAgent",
+                "options": {"model": "script", "input_guardrails": [_GUARDRAIL]},
+            },
+        ),
+        SingleText(
+            "a turn that ends the process",
+            _end_the_process,
+            {"agent": "ender:ender"},
+            ("code of an agent tried to end the process, which goes on", "incident"),
+        ),
+        SingleText(
+            "a subscription without a right",
+            _outlive_a_right,
+            {
+                "agent": "spade_coreason.agents.topics:TopicBroker",
+                "access": {"allow": [], "ask": True, "operators": ["OPERATOR"]},
+            },
+            settings={"limits": {"stanza_bytes": 20_000}},
+        ),
+        SingleText("hidden characters and overlong ids", _hide),
+        SingleText("sockets without a limit", _fill_the_sockets),
+    )
+}
+
+
+def run_single_text(server: XmppServer, text: SingleText, directory: Path, *, seconds: float, sent_bytes: int) -> int:
+    """Repeat the attack for some seconds, at least once, and return how often. Raise AssertionError if anybody else notices."""
+    count = OTHER_AGENTS + 1 + _ASKERS + 2
+    accounts = [asyncio.run(server.account()) for _ in range(count)]
+    agents, people = accounts[: OTHER_AGENTS + 1], accounts[OTHER_AGENTS + 1 : -2]
+    attacker, operator = accounts[-2:]
+    (directory / "ender.py").write_text(ENDER)
+    target = json.loads(json.dumps(dict(text.agent)).replace("OPERATOR", operator[0]))
+    configured = [target, *({"agent": ECHO} for _ in range(OTHER_AGENTS))]
+    settings = {
+        "server": {
+            "mode": "external",
+            "domain": server.domain,
+            "host": server.host,
+            "port": server.port,
+            "tls": {"ca_file": str(server.ca_file)},
+        },
+        "data_dir": "data",
+        "conversation": {"max_interactions": 0},
+        **text.settings,
+        "agents": [{**agent, "jid": jid, "password": secret} for agent, (jid, secret) in zip(configured, agents, strict=True)],
+    }
+    file = directory / "platform.yaml"
+    file.write_text(json.dumps(settings))
+    file.chmod(0o600)
+    others = [jid for jid, _ in agents[1:]]
+    task = askers.Task(
+        logins=[login_at(server, account) for account in people],
+        intervals_s=dict.fromkeys(others, _INTERVAL_S),
+        wait_s=TIMEOUT_S,
+    )
+    repetitions = 0
+    may_log = ["files", "has no access", "removed the subscription", "admitted", "rejected", "is off"]
+    with run_in_background("up", "-c", file.name, cwd=directory, until="^Ready", errors=text.errors, may_log=may_log) as up:
+        with run_child("tests.chaos.askers", task) as asking:
+            scene = Scene(server, directory, up, agents[0][0], attacker, operator, sent_bytes)
+            end_at = time.monotonic() + seconds
+            while not repetitions or time.monotonic() < end_at:
+                asyncio.run(text.act(scene))
+                repetitions += 1
+                assert up.run_command("status", "-c", file.name).returncode == 0
+            tallies = end_child(asking, timeout_s=2 * TIMEOUT_S)
+        total = add_tallies([tallies[jid] for jid in others])
+        assert all(tallies[jid]["asked"] for jid in others)
+        assert (total["answered"], total["errors"], total["twice"], total["crossed"]) == (total["asked"], 0, 0, 0)
+        code, out, _ = up.stop(signal.SIGTERM)
+        assert (code, out.splitlines()[-1]) == (0, "Stopped.")
+    person, secret = people[0]
+    options = ("--jid", person, "-c", file.name)
+    with run_in_background("up", "-c", file.name, cwd=directory, until="^Ready", may_log=may_log):
+        env = {"SPADE_COREASON_PASSWORD": secret}
+        asked = run_command("ask", others[0], "still there?", *options, cwd=directory, env=env)
+        assert (asked.returncode, asked.stdout) == (0, "still there?\n"), asked.stderr
+    return repetitions

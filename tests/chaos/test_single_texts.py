@@ -1,0 +1,25 @@
+"""The short form of the attacks that need no flood. `make chaos` repeats them for longer, on both servers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.single_texts import SINGLE_TEXTS, run_single_text
+from tests.support.servers.server import XmppServer
+
+SECONDS = float(os.environ.get("SINGLE_TEXT_SECONDS", "0"))
+SENT_BYTES = 300_000_000 if SECONDS else 100_000_000
+SERVERS = ["prosody", "ejabberd"] if SECONDS else ["prosody"]
+
+
+@pytest.mark.timeout(300 + 4 * SECONDS)
+@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("name", SINGLE_TEXTS)
+def test_nine_agents_and_other_people_do_not_notice(
+    name: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server: XmppServer = request.getfixturevalue(kind)
+    assert run_single_text(server, SINGLE_TEXTS[name], tmp_path, seconds=SECONDS, sent_bytes=SENT_BYTES)
