@@ -390,8 +390,9 @@ class Connection:
 
     async def _on_session_resumed(self, _event: Any) -> None:
         # slixmpp sends unacknowledged stanzas again, through its queue. Ours must not overtake them, or the counts are wrong.
+        transport = self.client.transport
         await self.client.waiting_queue.join()
-        if not self.client.is_connected():
+        if transport is None or self.client.transport is not transport:
             return  # the connection was cut again
         self.resumption_count += 1
         self._go_online(is_new=False)

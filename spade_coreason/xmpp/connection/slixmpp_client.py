@@ -116,6 +116,8 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         self.quick_ack: Callable[[], object] | None = None
         """A function that acknowledges received data at once, if the server `uses_nagle`."""
         self._protocol: _StreamProtocol | None = None
+        self._features_tasks: set[asyncio.Task[Any]] = set()
+        """The tasks of slixmpp that go from feature to feature of the current stream."""
         self._reject = reject
         self._unhandled: deque[Element] = deque()
         """The stanzas that were read, and wait to be handled in the order in which they came."""
@@ -286,7 +288,18 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         if self.parser is not None:
             self._handle_stanzas(self.parser, slice_s=math.inf)
         self._unhandled.clear()
+        for task in self._features_tasks:
+            task.cancel()
         super().connection_lost(exception)
+
+    async def _handle_stream_features(self, features: Any) -> None:
+        # While slixmpp waits for an answer of up to 30 s, the connection may be cut. It would go on with the next connection,
+        # whatever the phase of that: log in, bind, or forget the session that can be resumed.
+        task = asyncio.current_task()
+        assert task is not None
+        self._features_tasks.add(task)
+        task.add_done_callback(self._features_tasks.discard)
+        await super()._handle_stream_features(features)
 
     def _is_from_own_server(self, stanza: Element) -> bool:
         """Return True for a stanza of the agent's own server or account: a large roster, for example."""
