@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from base64 import b64decode
-from binascii import Error as Base64Error
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -96,7 +95,8 @@ class Negotiation:
         self.dialed = dialed
         self.phase = Phase.HANDSHAKE if dialed.target.is_direct_tls else Phase.CLEAR
         self.registration_problem = self.registration_problem and "the server does not accept registrations"
-        self._client.plugin["feature_mechanisms"].attempted_mechs = set()
+        login = self._client.plugin["feature_mechanisms"]
+        login.attempted_mechs, login.mech = set(), None
 
     def end(self) -> None:
         """End with the connection."""
@@ -205,11 +205,17 @@ class Negotiation:
     def _on_tls_failure(self, _: Element) -> None:
         self.on_failed(Problem("the server offers TLS and then refuses it", "check its certificate and its log"))
 
+    @property
+    def _scram_step(self) -> int | None:
+        """The number of messages of SCRAM that were sent; None with another mechanism, or before a login."""
+        return getattr(self._client.plugin["feature_mechanisms"].mech, "step", None)
+
     def _on_challenge(self, challenge: Element) -> None:
         try:
-            problem = security.find_challenge_problem(b64decode(challenge.text or "", validate=True))
-        except Base64Error:
-            problem = security.MALFORMED_LOGIN
+            text = b64decode(challenge.text or "", validate=True)
+        except ValueError:  # not BASE64, or not even ASCII
+            text = b""
+        problem = security.find_challenge_problem(text, is_first=self._scram_step == 1)
         if problem is not None:
             self.on_failed(problem)
         else:
@@ -217,9 +223,11 @@ class Negotiation:
 
     def _on_success(self, success: Element) -> None:
         mechanism = self._client.plugin["feature_mechanisms"].mech
-        # slixmpp raises various errors if the server confirms a login too early, or does not know the password (RFC 5802, 5).
-        with suppress(Exception):
-            self._client.handle_with_slixmpp(success)
+        # slixmpp raises various errors if the server does not know the password (RFC 5802, 5). But it takes a challenge within
+        # `<success/>` for the end of the login.
+        if self._scram_step in (None, 2):
+            with suppress(Exception):
+                self._client.handle_with_slixmpp(success)
         if self._client.authenticated:
             self.phase = Phase.LOGGED_IN
             self.mechanism = mechanism.name
@@ -228,7 +236,9 @@ class Negotiation:
 
     def _on_login_failure(self, failure: Element) -> None:
         condition = failure[0].tag.rpartition("}")[2] if len(failure) else ""
-        if condition in _OTHER_MECHANISM:
+        if self._client.plugin["feature_mechanisms"].mech is None:
+            self.on_failed(Problem("it refuses a login that has not begun", "check the server"))
+        elif condition in _OTHER_MECHANISM:
             self._client.handle_with_slixmpp(failure)
         else:
             self.on_login_failed(condition)

@@ -121,14 +121,14 @@ def choose_mechanisms(
     return Problem(f"it offers no usable login ({names})", "let the server offer SCRAM or PLAIN", is_transient=False)
 
 
-def find_challenge_problem(challenge: bytes) -> Problem | None:
-    """Return the problem of a SCRAM challenge (RFC 5802, section 7), or None. Its end is the server's proof, or an error."""
+def find_challenge_problem(challenge: bytes, *, is_first: bool) -> Problem | None:
+    """Return the problem of a SCRAM challenge (RFC 5802, section 7), or None. The second one is a proof or an error."""
     parts = [part.partition(b"=") for part in challenge.split(b",")]
     attributes = {name: value for name, equals, value in parts if equals and len(name) == 1}
     if len(attributes) != len(parts):
         return MALFORMED_LOGIN
-    if attributes.keys() & {b"v", b"e"}:
-        return None
+    if not is_first:
+        return None if attributes.keys() & {b"v", b"e"} else MALFORMED_LOGIN
     iterations = attributes.get(b"i", b"")
     if not attributes.keys() >= {b"r", b"s", b"i"} or not iterations.isdigit() or not _is_base64(attributes[b"s"]):
         return MALFORMED_LOGIN

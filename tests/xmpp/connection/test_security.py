@@ -6,6 +6,8 @@ import ast
 import asyncio
 import re
 import ssl
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +23,9 @@ from tests.support.hosting import endpoint_of
 from tests.support.servers import ejabberd as ejabberd_server
 from tests.support.servers.requirements import require
 from tests.support.servers.scripted import (
+    HEADER,
+    REGISTER,
+    SASL,
     STARTTLS,
     Peer,
     contains_password,
@@ -350,3 +355,105 @@ async def test_a_login_leaves_no_refused_one_in_the_log_of_ejabberd(tmp_path: Pa
                 await connection.open()
             await connection.close()
         await eventually(lambda: count_refused() == 1)
+
+
+def scram_script(
+    certificate: CertificateFiles, answer: Callable[[str], str], offered: str = mechanisms("SCRAM-SHA-256")
+) -> Callable[[Peer], Awaitable[None]]:
+    """Return a script that answers the first message of SCRAM. `answer` gets the nonce of the client."""
+    context = server_context(certificate)
+
+    async def script(peer: Peer) -> None:
+        await peer.offer(STARTTLS)
+        await peer.start_tls(context)
+        await peer.offer(offered)
+        first = b64decode((await peer.expect("<auth[^>]*>([^<]*)<"))[1]).decode()
+        peer.send(answer(first.partition("r=")[2]))
+        await peer.drain()
+
+    return script
+
+
+def sasl(name: str, content: str) -> str:
+    return f"<{name} xmlns='{SASL}'>{b64encode(content.encode()).decode()}</{name}>"
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (lambda nonce: sasl("success", f"r={nonce}x,s=c2FsdA==,i=4096"), "without a proof that it knows the password"),
+        (lambda nonce: sasl("success", f"r={nonce}x,s=c2FsdA==,i=999999999"), "without a proof that it knows the password"),
+        (lambda nonce: sasl("challenge", f"v=x,r={nonce}x,s=c2FsdA==,i=999999999"), "unusual number of SCRAM iterations"),
+        (lambda nonce: sasl("challenge", "v=eHh4"), "malformed challenge"),
+        (lambda nonce: f"<challenge xmlns='{SASL}'>\u00e4</challenge>", "malformed challenge"),
+    ],
+    ids=["a challenge as success", "a slow one", "a slow challenge with a proof", "a proof too early", "not ASCII"],
+)
+async def test_scram_ends_with_a_proof_and_with_nothing_else(
+    answer: Callable[[str], str], problem: str, certificates: dict[str, CertificateFiles]
+) -> None:
+    """slixmpp took a challenge within `<success/>` for a login, and computed any number of iterations for it."""
+    async with run_script(scram_script(certificates["good"], answer)) as server:
+        connection = connect(server.port, verify=False)
+        with pytest.raises(ConnectError, match=problem):
+            await connection.open()
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (f"<success xmlns='{SASL}'/>", "without a proof"),
+        (f"<failure xmlns='{SASL}'><aborted/></failure>", "a login that has not begun"),
+    ],
+    ids=["success", "failure"],
+)
+async def test_a_login_of_an_earlier_connection_does_not_count(
+    answer: str, problem: str, certificates: dict[str, CertificateFiles]
+) -> None:
+    context = server_context(certificates["good"])
+
+    async def script(peer: Peer) -> None:
+        await peer.offer(STARTTLS)
+        await peer.start_tls(context)
+        await peer.expect("<stream:stream[^>]*>")
+        if len(server.peers) == 1:
+            peer.send(f"{HEADER}<stream:features>{mechanisms('PLAIN')}</stream:features>")
+            await peer.expect("<auth[^>]*>")
+        else:
+            peer.send(f"{HEADER}{answer}")
+            await peer.drain()
+
+    async with run_script(script) as server:
+        connection = connect(server.port, verify=False)
+        with pytest.raises(ConnectError):
+            await connection.open()
+        with pytest.raises(ConnectError, match=problem):
+            await connection.open()
+        await connection.close()
+
+
+async def test_a_failed_attempt_leaves_no_task_that_goes_on_with_the_next_connection(
+    certificates: dict[str, CertificateFiles],
+) -> None:
+    """slixmpp waited 30 s for an answer, then went on to the next feature, on whatever connection there was."""
+    context = server_context(certificates["good"])
+
+    async def script(peer: Peer) -> None:
+        await peer.offer(STARTTLS)
+        await peer.start_tls(context)
+        await peer.offer(REGISTER + mechanisms("PLAIN"))
+        await peer.expect("<iq[^>]*>")
+
+    async with run_script(script) as server:
+        connection = connect(server.port, ca_file=certificates["good"].ca_file, register=True)
+        with pytest.raises(ConnectError):
+            await connection.open()
+        await asyncio.sleep(0)  # a cancelled task ends in the next round
+        assert not find_feature_tasks()
+        await connection.close()
+
+
+def find_feature_tasks() -> list[str]:
+    names = (getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
+    return [name for name in names if "pointer_wrapper" in name]
