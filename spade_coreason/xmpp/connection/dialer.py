@@ -117,6 +117,8 @@ class Dialer:
                 found = await self.endpoint.resolver.find_addresses(target)
         except socket.gaierror as error:
             problem = explain(error) if error.errno == socket.EAI_AGAIN else NO_ADDRESS
+        except UnicodeError:  # a name that the DNS cannot have; SRV records are not checked by anybody
+            problem = NO_ADDRESS
         except TimeoutError:
             problem = no_answer(SILENCE_S)
         else:

@@ -19,6 +19,7 @@ from spade_coreason.xmpp.connection.errors import explain
 from spade_coreason.xmpp.connection.resolver import (
     Address,
     ServiceRecord,
+    SystemResolver,
     Target,
     find_targets,
     order_services,
@@ -355,3 +356,15 @@ def test_an_alert_says_what_the_other_side_has_said(tmp_path: Path) -> None:
     problem = explain(failed.value)
     assert problem.text == "the server refuses TLS (alert: protocol version)"
     assert "certificate and TLS settings" in problem.remedy
+
+
+@pytest.mark.parametrize("host", ["a..example", "x" * 64 + ".example"])
+async def test_a_host_with_an_impossible_name_is_one_that_has_no_address(host: str, closed_port: int) -> None:
+    """The UnicodeError of Python ended `open`, and the task that connects again: the agent stayed offline."""
+
+    class Resolver(SystemResolver):
+        async def find_services(self, domain: str) -> list[ServiceRecord]:
+            return [record(Target(host), 1), record(Target("127.0.0.1", closed_port), 2)]
+
+    with pytest.raises(ConnectError, match=rf"{re.escape(host)}:5222: the host name has no address.*127\.0\.0\.1"):
+        await connect(("a@chat.example", "x"), ServerEndpoint(resolver=Resolver()))
