@@ -22,7 +22,7 @@ from ..codec import LANGUAGE, MESSAGE
 from ..timings import DEFAULT_TIMINGS, ConnectionTimings
 from .dialer import SILENCE_S, Dialed, Dialer
 from .endpoint import ServerEndpoint
-from .errors import NegotiationError, Problem, explain, explain_refused_login, no_answer
+from .errors import NegotiationError, Problem, explain, explain_refused_login, no_answer, quote
 from .iq_filter import IQ, build_iq_error, refusal
 from .liveness import BackOff, Keepalive
 from .resolver import Target, parse_target
@@ -359,7 +359,7 @@ class Connection:
             self._end_reason = f"it does not serve the domain {self.client.boundjid.host} (host-unknown)"
             is_transient = False
         else:
-            self._end_reason = f"{condition} {text}".strip()
+            self._end_reason = quote(f"{condition} {text}".strip())
         self._end_stream(Problem(self._end_reason, is_transient=is_transient))
 
     def _on_redirect(self, value: str) -> None:

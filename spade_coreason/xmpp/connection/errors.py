@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ...domain.jid import bare_jid, jid_domain, local_part
 
+_MAX_CHARACTERS = 200
 _CHECK_ADDRESS = "check that the server is running, and check host and port"
 # OpenSSL's X509_V_ERR_… codes.
 _CERTIFICATE_REMEDIES = {
@@ -47,6 +48,12 @@ class NegotiationError(Exception):
         self.problem = problem
 
 
+def quote(text: str) -> str:
+    """Return a text of the other side in one line, at most 200 characters. It may be an attacker's."""
+    line = "".join(character if character.isprintable() else " " for character in text[: _MAX_CHARACTERS + 1])
+    return line if len(line) <= _MAX_CHARACTERS else f"{line[: _MAX_CHARACTERS - 1]}…"
+
+
 CONNECTION_CLOSED = Problem("the server closed the connection", _CHECK_ADDRESS)
 NO_ADDRESS = Problem("the host name has no address", "correct server.host (--host), or check the DNS", is_transient=False)
 NO_SERVICE = Problem(
@@ -78,7 +85,7 @@ def explain(problem: object) -> Problem:
             return Problem(os.strerror(number))  # asyncio's own text repeats the address
         case ConnectionError() if not str(problem):
             return Problem(CONNECTION_CLOSED.text)  # asyncio raises errors without a text, such as ConnectionAbortedError()
-    return Problem(str(problem) or type(problem).__name__)
+    return Problem(quote(str(problem)) or type(problem).__name__)
 
 
 def _explain_tls(reason: str) -> Problem:

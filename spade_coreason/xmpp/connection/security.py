@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 
-from .errors import Problem
+from .errors import Problem, quote
 
 STREAM = "http://etherx.jabber.org/streams"
 TLS = "urn:ietf:params:xml:ns:xmpp-tls"
@@ -117,7 +117,7 @@ def choose_mechanisms(
             "set server.tls.ca_file (--ca-file), or let the server offer SCRAM",
             is_transient=False,
         )
-    names = ", ".join(sorted(offered)[:8]) or "nothing"
+    names = quote(", ".join(sorted(offered)[:8])) or "nothing"
     return Problem(f"it offers no usable login ({names})", "let the server offer SCRAM or PLAIN", is_transient=False)
 
 

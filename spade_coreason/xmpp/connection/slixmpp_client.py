@@ -28,6 +28,7 @@ from ...runtime import OutboundMessage
 from ..timings import ConnectionTimings
 from .dialer import Dialed
 from .endpoint import ServerEndpoint
+from .errors import quote
 from .iq_filter import IQ, repair_iq
 from .negotiation import Negotiation
 from .resolver import to_ascii
@@ -204,7 +205,9 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
             self.negotiation.registration_problem = "the server did not answer its registration"
         except IqError as error:
             if error.condition != "conflict":  # a conflict means that the account exists
-                self.negotiation.registration_problem = f"the server refuses to register it ({error.text or error.condition})"
+                self.negotiation.registration_problem = (
+                    f"the server refuses to register it ({quote(error.text or error.condition)})"
+                )
 
     def send(self, data: Any, use_filters: bool = True) -> None:
         """Send a stanza. slixmpp calls this for ours too, when it resumes a stream that lost them."""

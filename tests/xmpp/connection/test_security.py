@@ -35,7 +35,7 @@ from tests.support.servers.scripted import (
 )
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
-from tests.xmpp.connection.offers import OFFERS, ONLINE, Offer, build_table, over_tls, redirect_to
+from tests.xmpp.connection.offers import OFFERS, ONLINE, Offer, Serve, build_table, early, over_tls, redirect_to
 
 PASSWORD = "a-password-of-its-own"
 ROOT = Path(__file__).parents[3]
@@ -457,3 +457,29 @@ async def test_a_failed_attempt_leaves_no_task_that_goes_on_with_the_next_connec
 def find_feature_tasks() -> list[str]:
     names = (getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
     return [name for name in names if "pointer_wrapper" in name]
+
+
+def _hostile_error(name: str) -> str:
+    space = "urn:ietf:params:xml:ns:xmpp-streams"
+    return f"<stream:error><{name} xmlns='{space}'/><text xmlns='{space}'>{HOSTILE_TEXT}</text></stream:error>"
+
+
+HOSTILE_TEXT = "one\ntwo&#x202e;three&#x2028;" + "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    "serve",
+    [early(_hostile_error("internal-server-error")), early(_hostile_error("x" * 100_000)), over_tls(mechanisms(HOSTILE_TEXT))],
+    ids=["text", "condition", "mechanism"],
+)
+async def test_what_a_server_says_is_one_short_line(serve: Serve, certificates: dict[str, CertificateFiles]) -> None:
+    async def script(peer: Peer) -> None:
+        await serve(peer, server_context(certificates["good"]))
+
+    async with run_script(script) as server:
+        connection = connect(server.port, verify=False)
+        with pytest.raises(ConnectError) as failed:
+            await connection.open()
+        await connection.close()
+    assert str(failed.value).isprintable()
+    assert len(str(failed.value)) < 500
