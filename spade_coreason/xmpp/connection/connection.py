@@ -22,7 +22,7 @@ from ..codec import LANGUAGE, MESSAGE
 from ..timings import DEFAULT_TIMINGS, ConnectionTimings
 from .dialer import SILENCE_S, Dialed, Dialer
 from .endpoint import ServerEndpoint
-from .errors import NegotiationError, Problem, explain, explain_refused_login, no_answer, quote
+from .errors import CLOSED_HERE, NegotiationError, Problem, explain, explain_refused_login, no_answer, quote
 from .iq_filter import IQ, build_iq_error, refusal
 from .liveness import BackOff, Keepalive
 from .resolver import Target, parse_target
@@ -142,11 +142,11 @@ class Connection:
             except LoginError:
                 raise
             except ConnectError:
-                if attempt + 1 == self._endpoint.attempts:
+                if self._is_closing or attempt + 1 == self._endpoint.attempts:
                     raise
 
     async def close(self) -> None:
-        """Send what is queued, then end the session."""
+        """Send what is queued, then end the session. An attempt of `open` ends with ConnectError."""
         self._is_closing = True
         if self._supervisor is not None:
             self._supervisor.cancel()
@@ -282,6 +282,10 @@ class Connection:
         try:
             async with asyncio.timeout(endpoint.timeout_s), aclosing(dialer.dial()) as connections:
                 async for dialed in connections:
+                    if self._is_closing:
+                        dialed.sock.close()
+                        dialer.record_failure(dialed, CLOSED_HERE)
+                        break
                     try:
                         return await self._negotiate(dialed)
                     except _RedirectError as redirect:
@@ -422,8 +426,9 @@ class Connection:
             self._renewal.cancel()
             self._renewal = None
             self.client.stream_management.session_end(None)
-        problem = self._end_reason or explain(reason).text
-        self._fail(Problem(self._end_reason) if self._end_reason else explain(reason))
+        explained = CLOSED_HERE if self._is_closing else explain(reason)
+        problem = self._end_reason or explained.text
+        self._fail(Problem(self._end_reason) if self._end_reason else explained)
         if was_online and not self._is_closing:
             self.last_problem = problem
             self._supervisor = asyncio.create_task(self._reconnect(problem))

@@ -55,6 +55,7 @@ def quote(text: str) -> str:
 
 
 CONNECTION_CLOSED = Problem("the server closed the connection", _CHECK_ADDRESS)
+CLOSED_HERE = Problem("the connection was closed by this program", is_transient=False)
 NO_ADDRESS = Problem("the host name has no address", "correct server.host (--host), or check the DNS", is_transient=False)
 NO_SERVICE = Problem(
     "its DNS says that it has no server for clients (SRV)", "correct the JID, or set server.host (--host)", is_transient=False

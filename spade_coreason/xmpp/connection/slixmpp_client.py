@@ -72,6 +72,8 @@ class _StreamProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if self.client is not None:
             self.client.connection_made(transport)
+        else:
+            transport.abort()  # type: ignore[attr-defined]  # the attempt ended during the handshake
 
     def data_received(self, data: bytes) -> None:
         if self.client is not None:

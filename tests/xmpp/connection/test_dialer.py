@@ -32,7 +32,7 @@ from tests.support.clock import LoopClock
 from tests.support.hosting import Tunnel
 from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.requirements import require
-from tests.support.servers.scripted import server_context
+from tests.support.servers.scripted import Peer, run_script, server_context
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -368,3 +368,36 @@ async def test_a_host_with_an_impossible_name_is_one_that_has_no_address(host: s
 
     with pytest.raises(ConnectError, match=rf"{re.escape(host)}:5222: the host name has no address.*127\.0\.0\.1"):
         await connect(("a@chat.example", "x"), ServerEndpoint(resolver=Resolver()))
+
+
+@pytest.mark.parametrize("phase", ["the DNS", "the stream"])
+async def test_a_connection_that_is_closed_during_an_attempt_stays_closed(phase: str) -> None:
+    """The next address or attempt gave a session, which nobody ended."""
+    found, asked = asyncio.Event(), asyncio.Event()
+
+    class Resolver(TableResolver):
+        async def find_addresses(self, target: Target) -> list[Address]:
+            asked.set()
+            if phase == "the DNS":
+                await found.wait()
+            return await super().find_addresses(target)
+
+    async def script(peer: Peer) -> None:
+        await peer.expect("<stream:stream")
+        came.set()
+        await peer.drain()
+
+    came = asyncio.Event()
+    async with run_script(script) as server:
+        endpoint = ServerEndpoint("127.0.0.1", server.port, timeout_s=TIMEOUT_S, attempts=2, resolver=Resolver())
+        connection = Connection("a@chat.example/agent", "x", endpoint, on_message=lambda stanza: None)
+        opening = asyncio.create_task(connection.open())
+        await (asked if phase == "the DNS" else came).wait()
+        await connection.close()
+        found.set()
+        with pytest.raises(ConnectError, match="the connection was closed by this program"):
+            await opening
+        assert connection.state == "offline"
+        assert "<stream" not in server.received or phase == "the stream"
+        assert len(server.peers) <= 1
+        await connection.close()
