@@ -110,6 +110,8 @@ def explain_refused_login(condition: str, jid: str, registration_problem: str) -
     if condition in _LOGIN_PROBLEMS:
         text, remedy = _LOGIN_PROBLEMS[condition]
         return Problem(text, remedy, is_transient=condition == "temporary-auth-failure")
+    if condition not in ("not-authorized", ""):
+        return Problem(f"the server refuses it ({quote(condition)})", "check the account on the server", is_transient=False)
     text = "wrong password, or no such account"
     if registration_problem:
         text += f", and {registration_problem}"

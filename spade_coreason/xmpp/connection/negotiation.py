@@ -13,6 +13,7 @@ from xml.etree.ElementTree import Element
 
 from . import security
 from .errors import CONNECTION_CLOSED, Problem, explain
+from .iq_filter import IQ
 from .security import NextStep, Phase, Security
 
 if TYPE_CHECKING:
@@ -78,17 +79,21 @@ class Negotiation:
         """The connection of the current stream, or of the last one."""
         self.handlers: dict[str, Callable[[Element], None]] = {
             security.FEATURES: self._on_features,
-            security.PROCEED: self._on_proceed,
-            security.TLS_FAILURE: self._on_tls_failure,
-            security.CHALLENGE: self._on_challenge,
-            security.SUCCESS: self._on_success,
-            security.LOGIN_FAILURE: self._on_login_failure,
+            security.PROCEED: self._during(Phase.TLS_REQUESTED, self._on_proceed),
+            security.TLS_FAILURE: self._during(Phase.TLS_REQUESTED, self._on_tls_failure),
+            security.CHALLENGE: self._during(Phase.SECURE, self._on_challenge),
+            security.SUCCESS: self._during(Phase.SECURE, self._on_success),
+            security.LOGIN_FAILURE: self._during(Phase.SECURE, self._on_login_failure),
         }
         """The handlers of its elements, by tag."""
         self._client = client
         self._requires_tls = requires_tls
         self._handshake: asyncio.Task[None] | None = None
         client.add_event_handler("failed_all_auth", lambda _: self.on_login_failed(""))
+
+    def _during(self, phase: Phase, handler: Callable[[Element], None]) -> Callable[[Element], None]:
+        """Return the handler of an element that means nothing in a later phase."""
+        return lambda element: handler(element) if self.phase is phase else None
 
     def begin(self, dialed: Dialed) -> None:
         """Begin with a new connection."""
@@ -107,7 +112,8 @@ class Negotiation:
     def admits(self, stanza: Element) -> bool:
         """Return True if the server may send a stanza in this phase. Otherwise the attempt ends."""
         expected = security.EXPECTED[self.phase]
-        if expected is None or (stanza.tag in expected and stanza.get("type") not in ("get", "set")):
+        is_answer = stanza.tag != IQ or stanza.get("type") in ("result", "error")
+        if expected is None or (stanza.tag in expected and is_answer):
             return True
         if self.phase is not Phase.ENDED:
             when = "the login" if self.phase is Phase.SECURE else "TLS"
@@ -194,7 +200,7 @@ class Negotiation:
             await self._client.start_tls_as(self.domain)
         except ssl.SSLError as error:
             self.on_failed(explain(error))
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a name that no certificate can have
             self.on_failed(
                 Problem(
                     f"{CONNECTION_CLOSED.text} during the TLS handshake",

@@ -128,7 +128,7 @@ async def find_targets(domain: str, host: str | None, port: int | None, resolver
     The list is empty if the domain declares that it has no server for clients.
     """
     if host or port or not _may_have_services(domain):
-        return [Target(host or domain.strip("[]"), port or DEFAULT_PORT)]
+        return [Target((host or domain).strip("[]"), port or DEFAULT_PORT)]
     records = await resolver.find_services(to_ascii(domain))
     if not records:
         return [Target(domain)]

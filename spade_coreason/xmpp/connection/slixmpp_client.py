@@ -62,6 +62,10 @@ class _FastSCRAM(SCRAM):  # type: ignore[misc]  # slixmpp comes without types he
     def Hi(self, text: bytes, salt: bytes, iterations: int) -> bytes:
         return hashlib.pbkdf2_hmac(self.hash().name, text, salt, iterations)
 
+    def process_3(self, challenge: bytes) -> bytes:
+        # A server may send its proof in a challenge, and then `<success/>` without data (RFC 6120, 6.4.4).
+        return b"" if self._mutual_auth and not challenge else super().process_3(challenge)
+
 
 class _StreamProtocol(asyncio.Protocol):
     """The connection of one attempt. What still comes after its end is dropped."""
@@ -108,7 +112,7 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         self.transport: Any = None
         self.disconnect_reason: str | None = None
         self._run_out_filters: asyncio.Future[None] | None = None
-        domain = to_ascii(jid_domain(jid))
+        domain = to_ascii(jid_domain(jid)).strip("[]")  # an IPv6 address in a certificate has no brackets
         self.negotiation = Negotiation(self, domain, requires_tls=endpoint.requires_tls, registers=register)
         self.last_received_at = 0.0
         """The time of the last data from the server, by the clock of the event loop."""
@@ -147,16 +151,12 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         self.last_received_at = self.loop.time()
         is_direct, domain = dialed.target.is_direct_tls, self.negotiation.domain
         protocol = self._protocol = _StreamProtocol(self)
-        try:
-            await self.loop.create_connection(
-                lambda: protocol,
-                sock=dialed.sock,
-                ssl=context if is_direct else None,
-                server_hostname=domain if is_direct else None,
-            )
-        except BaseException:
-            dialed.sock.close()
-            raise
+        await self.loop.create_connection(  # from its first step on, the transport owns the socket and closes it
+            lambda: protocol,
+            sock=dialed.sock,
+            ssl=context if is_direct else None,
+            server_hostname=domain if is_direct else None,
+        )
 
     def connection_made(self, transport: asyncio.BaseTransport, send_event: bool = True) -> None:
         """Begin a stream, without TLS or over it."""

@@ -6,7 +6,7 @@ A cell is "online", or the reason that the error gives.
 from __future__ import annotations
 
 import ssl
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -143,6 +143,16 @@ def _challenge(text: bytes) -> Serve:
     return serve
 
 
+async def _confirm_with_a_challenge(peer: Peer, context: ssl.SSLContext) -> None:
+    await peer.offer(STARTTLS)
+    await peer.start_tls(context)
+    await peer.offer(mechanisms("SCRAM-SHA-256"))
+    nonce = b64decode((await peer.expect("<auth[^>]*>([^<]*)<"))[1]).decode().rpartition("r=")[2]
+    challenge = f"r={nonce}x,s=c2FsdHNhbHQ=,i=4096".encode()
+    peer.send(f"<success xmlns='{SASL}'>{b64encode(challenge).decode()}</success>")
+    await peer.serve()
+
+
 PLAIN, SCRAM = mechanisms("PLAIN"), mechanisms("SCRAM-SHA-1", "SCRAM-SHA-256")
 _SALT = b"s=c2FsdHNhbHQ="
 
@@ -186,6 +196,11 @@ OFFERS = [
     Offer("TLS, and no login: a resource at once", _bind_over_tls, same("it offers no login")),
     Offer("TLS, and a message before the login", over_tls(PLAIN, MESSAGE), same("it sends <message> before the login")),
     Offer("TLS, and a login without a proof (`SCRAM`)", over_tls(SCRAM), same("without a proof that it knows the password")),
+    Offer(
+        "TLS, and a challenge in place of the proof (`SCRAM`)",
+        _confirm_with_a_challenge,
+        same("without a proof that it knows the password"),
+    ),
     Offer(
         "TLS, and a login that never ends (`SCRAM`)",
         _challenge(b"r=n," + _SALT + b",i=999999999"),

@@ -242,6 +242,7 @@ async def test_a_domain_that_declares_to_have_no_server_says_so() -> None:
         ("chat.example", "xmpp.example", None, [Target("xmpp.example")]),
         ("chat.example", None, 5223, [Target("chat.example", 5223)]),
         ("[::1]", None, None, [Target("::1")]),
+        ("chat.example", "[::1]", None, [Target("::1")]),
         ("127.0.0.1", None, None, [Target("127.0.0.1")]),
         ("localhost", None, None, [Target("localhost")]),
     ],

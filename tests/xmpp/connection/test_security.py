@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import hashlib
+import hmac
 import re
 import ssl
 from base64 import b64decode, b64encode
@@ -23,10 +25,12 @@ from tests.support.hosting import endpoint_of
 from tests.support.servers import ejabberd as ejabberd_server
 from tests.support.servers.requirements import require
 from tests.support.servers.scripted import (
+    BIND,
     HEADER,
     REGISTER,
     SASL,
     STARTTLS,
+    TLS,
     Peer,
     contains_password,
     mechanisms,
@@ -58,6 +62,7 @@ def connect(port: int, *, register: bool = False, **options: object) -> Connecti
     return Connection("a@localhost/agent", PASSWORD, endpoint, register=register, on_message=lambda stanza: None)
 
 
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1:DeprecationWarning")  # one row is about it
 @pytest.mark.parametrize("column", range(3), ids=["default", "not-verified", "not-required"])
 @pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: offer.name)
 async def test_a_cell_of_the_table(offer: Offer, column: int, certificates: dict[str, CertificateFiles]) -> None:
@@ -288,6 +293,7 @@ async def test_a_refused_password_is_tried_once(certificates: dict[str, Certific
     [
         ("account-disabled", "the account is disabled; enable it on the server", True),
         ("credentials-expired", "the password has expired", True),
+        ("invalid-authzid", r"the server refuses it \(invalid-authzid\)", True),
         ("temporary-auth-failure", "the server cannot check passwords at the moment", False),
     ],
 )
@@ -483,3 +489,42 @@ async def test_what_a_server_says_is_one_short_line(serve: Serve, certificates: 
         await connection.close()
     assert str(failed.value).isprintable()
     assert len(str(failed.value)) < 500
+
+
+async def test_a_proof_in_a_challenge_and_then_an_empty_success_is_a_login(certificates: dict[str, CertificateFiles]) -> None:
+    """RFC 6120, 6.4.4 allows both; servers of older RFCs send the proof in this way."""
+    context, salt = server_context(certificates["good"]), b"saltsalt"
+
+    def mac(key: bytes, text: str | bytes) -> bytes:
+        return hmac.digest(key, text if isinstance(text, bytes) else text.encode(), "sha256")
+
+    async def script(peer: Peer) -> None:
+        await peer.offer(STARTTLS)
+        await peer.start_tls(context)
+        await peer.offer(mechanisms("SCRAM-SHA-256"))
+        bare = b64decode((await peer.expect("<auth[^>]*>([^<]*)<"))[1]).decode().partition(",,")[2]
+        nonce = f"{bare.rpartition('r=')[2]}server"
+        first = f"r={nonce},s={b64encode(salt).decode()},i=4096"
+        peer.send(f"<challenge xmlns='{SASL}'>{b64encode(first.encode()).decode()}</challenge>")
+        final = b64decode((await peer.expect("<response[^>]*>([^<]*)<"))[1]).decode()
+        salted = hashlib.pbkdf2_hmac("sha256", PASSWORD.encode(), salt, 4096)
+        proof = mac(mac(salted, "Server Key"), f"{bare},{first},{final.rpartition(',p=')[0]}")
+        peer.send(f"<challenge xmlns='{SASL}'>{b64encode(b'v=' + b64encode(proof)).decode()}</challenge>")
+        await peer.expect("<response[^>]*>")
+        peer.send(f"<success xmlns='{SASL}'/>")
+        await peer.offer(BIND)
+        request = await peer.expect(r"<iq[^>]*id=[\"']([^\"']*)[^>]*>")
+        bound = BIND.replace("/>", "><jid>a@localhost/agent</jid></bind>")
+        peer.send(f"<iq type='result' id='{request[1]}'>{bound}</iq>")
+        peer.send(f"<proceed xmlns='{TLS}'/><success xmlns='{SASL}'/><failure xmlns='{SASL}'/>")  # they mean nothing any more
+        await peer.drain()
+
+    async with run_script(script) as server:
+        connection = connect(server.port, ca_file=certificates["good"].ca_file)
+        await connection.open()
+        assert connection.security is not None
+        assert connection.security.mechanism == "SCRAM-SHA-256"
+        connection.client.send_presence()
+        await eventually(lambda: "<presence" in server.received)
+        assert connection.state == "online"
+        await connection.close()
