@@ -27,6 +27,7 @@ from spade_coreason.exceptions import PeerFailedError
 from tests.chaos import askers
 from tests.chaos.attack_run import add_tallies, end_child, run_child
 from tests.cli.test_ending_agents import AGENT as ENDER, CONTAINED, FAILING
+from tests.cli.test_up import write_external_config
 from tests.contracts.test_json_schema import MAIL, NO_MAIL
 from tests.support.program import RunningCommand, run_command, run_in_background
 from tests.support.servers.clients import StockClient
@@ -206,22 +207,10 @@ def run_single_text(server: XmppServer, text: SingleText, directory: Path, *, se
     (directory / "ender.py").write_text(ENDER)
     target = json.loads(json.dumps(dict(text.agent)).replace("OPERATOR", operator[0]))
     configured = [target, *({"agent": ECHO} for _ in range(OTHER_AGENTS))]
-    settings = {
-        "server": {
-            "mode": "external",
-            "domain": server.domain,
-            "host": server.host,
-            "port": server.port,
-            "tls": {"ca_file": str(server.ca_file)},
-        },
-        "data_dir": "data",
-        "conversation": {"max_interactions": 0},
-        **text.settings,
-        "agents": [{**agent, "jid": jid, "password": secret} for agent, (jid, secret) in zip(configured, agents, strict=True)],
-    }
-    file = directory / "platform.yaml"
+    named = [{**agent, "jid": jid, "password": secret} for agent, (jid, secret) in zip(configured, agents, strict=True)]
+    file = write_external_config(directory, server, server.port, *named)
+    settings = json.loads(file.read_text()) | {"conversation": {"max_interactions": 0}, **text.settings}
     file.write_text(json.dumps(settings))
-    file.chmod(0o600)
     others = [jid for jid, _ in agents[1:]]
     task = askers.Task(
         logins=[login_at(server, account) for account in people],
