@@ -397,9 +397,15 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         if self.rooms.handle_presence(presence.xml):
             return True  # otherwise slixmpp would store a roster for each room
         self.peer_features.handle_presence(presence)
-        if (version := read_list_version(presence.xml)) is not None:
+        # Prosody acknowledges a request for a subscription with "unavailable", before the other side has approved it.
+        if (version := read_list_version(presence.xml)) or (version is not None and self._sees(presence["from"].bare)):
             self.runtime.parts.finder.receive_presence(presence["from"].bare, version)
         return False
+
+    def _sees(self, jid: str) -> bool:
+        """Return True if the agent is subscribed to the presence of a bare JID."""
+        roster = self.client.client_roster
+        return bool(roster.has_jid(jid) and roster[jid]["to"])
 
     def _on_occupant_left(self, owner: str) -> None:
         task = asyncio.create_task(self._runner.ephemeral_owners.erase(owner))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from spade_coreason.exceptions import PeerRefusedError, PeerUnavailableError
 from spade_coreason.runtime.directory import AgentFinder
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import OTHER_DOMAIN, XmppServer
-from tests.support.wait import eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 ECHO, NOTES = "spade_coreason.agents.echo:EchoAgent", "spade_coreason.agents.notes:NotesAgent"
 
@@ -143,6 +144,24 @@ async def test_an_admitted_stranger_finds_the_agent_as_soon_as_the_presence_says
         await eventually(lambda: shown_version(platform, asker, directory) != before)
         assert jids(await peers.find()) == {echo.jid}
         assert (await peers.ask(Capability("chat"), "hello")).text == "hello"
+
+
+async def test_a_directory_that_has_not_yet_approved_the_subscription_is_asked(prosody: XmppServer, tmp_path: Path) -> None:
+    """Prosody answers the request for a subscription with "unavailable" at once, and the directory counted as offline."""
+    directory, asker = [await account(prosody) for _ in range(2)]
+    peers_key = f"peers: {{directories: ['{directory.jid}']}}"
+    async with (
+        StockClient(directory.jid, directory.password, prosody) as undecided,
+        running(prosody, tmp_path, asker.agent(f"agent: '{ECHO}'"), more=peers_key) as platform,
+    ):
+        for _ in range(2):
+            finding = asyncio.create_task(peers_of(platform, asker).find())
+            assert (await undecided.message())["from"].bare == asker.jid
+            await eventually(lambda: any(presence["type"] == "subscribe" for presence in undecided.presences.unread()))
+            await platform.agents[asker.jid].connection.wait_until_acknowledged(TIMEOUT_S)
+            finding.cancel()
+            with suppress(asyncio.CancelledError):
+                await finding
 
 
 async def test_the_next_agent_is_asked_after_a_bounce(real_server: XmppServer, tmp_path: Path) -> None:
