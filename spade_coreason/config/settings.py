@@ -72,8 +72,8 @@ class TlsSettings(Section):
     own certificate, set `ca_file`. If it is off, the password leaves by SCRAM only, or by PLAIN to this machine.
     """
     required: bool = True
-    """Require TLS. Nothing is sent to an external server before it. `false` permits plain text to a loopback address, such as
-    127.0.0.1, if the server offers no TLS.
+    """Require TLS. No login and no message is sent to an external server before it. `false` permits plain text to a loopback
+    address, such as 127.0.0.1, if the server offers no TLS.
     """
     ca_file: ProjectPath | None = None
     """A PEM file with the authority that signed the server's certificate. Default: the authorities of the system."""
