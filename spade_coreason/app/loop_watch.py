@@ -1,4 +1,4 @@
-"""The watch on the event loop: the next start knows that it was blocked until the process was killed, and where."""
+"""The watch on the event loop. If it was blocked when the process was killed, the next start knows that, and where."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ _FILE, _LAST_FILE = "blocked.txt", "last-blocked.txt"
 def take_block(data_dir: Path) -> Path | None:
     """Return the file with the stacks of the last process, if its event loop was blocked when it was killed, else None.
 
-    It stays for people, and is told once.
+    It is returned once, and stays in the data directory for people.
     """
     path, last_path = data_dir / _FILE, data_dir / _LAST_FILE
     if path.is_symlink() or not path.exists():  # `watch_loop` refuses a link
         return None
-    was_blocked = path.stat().st_size > 0
-    if was_blocked:
-        path.replace(last_path)
-    else:
+    if path.stat().st_size == 0:
         path.unlink()
-    return last_path if was_blocked else None
+        return None
+    return path.replace(last_path)
 
 
 @asynccontextmanager
 async def watch_loop(data_dir: Path, blocked_s: float = BLOCKED_S) -> AsyncIterator[None]:
     """While the block runs, write the stacks of all threads into a file when the event loop has not run for `blocked_s`.
 
-    A thread without Python's lock does that: while `re` searches, no other Python code runs. The file is emptied as soon as the
-    loop goes on. A process has only one such thread, so the last watch of it counts. Raise StoreError if it cannot be written.
+    A thread that needs no Python lock writes them: while `re` searches, no other Python code runs. The file is emptied as soon
+    as the loop runs again. A process has one such thread, so only its last watch works. Raise StoreError if the file cannot be
+    written.
     """
     path = data_dir / _FILE
     try:

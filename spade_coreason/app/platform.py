@@ -275,7 +275,7 @@ class Platform:
             )
         # About one in fifty connections to the embedded server hangs while it is opened.
         timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
-        self.endpoint = ServerEndpoint(local.host, local.port, True, local.ca_file, timeout_s, attempts)
+        self.endpoint = ServerEndpoint(local.host, local.port, ca_file=local.ca_file, timeout_s=timeout_s, attempts=attempts)
         guest = f"{GUEST_USER}@{local.domain}"
         stored = await self._load_passwords()
         for agent in self.settings.agents:

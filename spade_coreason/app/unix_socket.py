@@ -1,7 +1,7 @@
 """Unix sockets in the data directory, through which other processes reach the running platform.
 
-A client may do whatever it likes: what it sends is limited, and so are the number of connections and the time that a client
-takes to send its request and to read the reply.
+A client is not trusted. The length of a request, the number of connections, and the time to send a request and to read the
+reply are limited.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SocketLimits:
     client_timeout_s: float = 30.0
     """The time that a client has to send its request, and again to read the reply. The work in between has no limit."""
     connections: int = 32
-    """The most connections at a time. As many others are told so, and the rest is closed at once."""
+    """The most connections at a time. As many more get a refusal, and all others are closed at once."""
 
 
 DEFAULT_LIMITS = SocketLimits()
@@ -115,11 +115,10 @@ async def serve_json_socket(
             await _refuse(reader, writer, _encode_line({"problem": problem}), limits)
             return
         try:
-            reply = await handle(_decode(request), writer)
+            content = _decode(request)
+            reply = {"problem": "the request is no JSON object"} if content is None else await handle(content, writer)
         except ConnectionError:
             raise
-        except _NotJsonError:
-            reply = {"problem": "the request is no JSON object"}
         except Exception:  # also an unknown request from a command of another version
             log.exception(failure)
             reply = {"problem": "the running platform failed to do this; its log has the reason"}
@@ -139,7 +138,7 @@ def write_progress(writer: asyncio.StreamWriter, progress: dict[str, Any]) -> No
 
 
 async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: bytes, limits: SocketLimits) -> None:
-    """Reply without handling the request. A part of what follows is read and dropped: otherwise the client loses the reply."""
+    """Reply without handling the request. Read and drop a part of the request: otherwise the client loses the reply."""
     writer.write(reply)
     writer.write_eof()
     dropped = 0
@@ -158,18 +157,13 @@ async def _read_request(reader: asyncio.StreamReader, max_bytes: int) -> bytearr
     return request
 
 
-class _NotJsonError(Exception):
-    """The request is no JSON object."""
-
-
-def _decode(request: bytearray) -> dict[str, Any]:
+def _decode(request: bytearray) -> dict[str, Any] | None:
+    """Return the JSON object that a request is; None if it is none."""
     try:
         value = json.loads(request)
     except (ValueError, RecursionError):
-        raise _NotJsonError from None
-    if not isinstance(value, dict):
-        raise _NotJsonError
-    return value
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _encode_line(value: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Files and directories of the platform that no other user may redirect: opened without links, replaced as a whole, checked.
+"""Files and directories that only the platform's user may change: opened without links, replaced as a whole, checked.
 
 Another user who can write a directory may put a symbolic link in the place of a file, so that the platform writes to its
 target. Hard links to files of others need no check: the kernel refuses to create them (fs.protected_hardlinks).
@@ -19,7 +19,7 @@ from pathlib import Path
 def open_private(path: Path, flags: int) -> int:
     """Open or create (0600) a file for this user and return its descriptor. O_TRUNC empties it after the check.
 
-    Raise OSError, whose `strerror` names the remedy, for a symbolic link, for what is no regular file, and for a file of
+    Raise OSError, whose `strerror` names the remedy, for a symbolic link, for anything but a regular file, and for a file of
     another user. The owner of the directory and root are no others.
     """
     try:
@@ -57,7 +57,7 @@ def create_private(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a file as a whole, so that a reader never sees a part of it, and others cannot read it even for a moment."""
+    """Write a file as a whole: a reader never sees a part of it, and it has the permissions `mode` from the beginning."""
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)  # from a process that was killed
     try:
@@ -72,17 +72,17 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 def find_foreign_writers(directory: Path) -> list[str]:
     """Return a sentence with its remedy for the directory, and each one above it, that other users can write.
 
-    Links are followed. What does not exist yet is created for this user alone. Above the directory, the sticky bit protects
-    what others do not own. The group of a file is private if this user is the only member.
+    Links are followed. A directory that does not exist yet is skipped, because it is created for this user alone. Above the
+    directory, the sticky bit protects files from users who do not own them. A group of this user alone is no other user.
     """
-    existing = next(path for path in (directory.resolve(), *directory.resolve().parents) if path.exists())
-    is_created = existing == directory.resolve()
+    target = directory.resolve()
     found = []
-    for path in (existing, *existing.parents):
+    for path in (target, *target.parents):
+        if not path.exists():
+            continue
         status = path.stat()
-        is_protected = bool(status.st_mode & stat.S_ISVTX) and not (is_created and path == existing)
-        problem = None if is_protected else describe_writers(path, status)
-        if problem is not None:
+        is_protected = path != target and status.st_mode & stat.S_ISVTX
+        if not is_protected and (problem := describe_writers(path, status)) is not None:
             found.append(problem)
     return found
 

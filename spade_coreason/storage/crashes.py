@@ -96,8 +96,8 @@ class CrashedRequest(NamedTuple):
     """A request whose turn ran when the process ended.
 
     `id` is its row in the inbox. `crashes` counts how often the process died, and `stops` how often a stop cut the turn off.
-    `failed_at` is the time since which it is not run again: it was the only one that ran, or it
-    blocked the event loop. `request` is JSON, as in the inbox.
+    `failed_at` is the time since which it is not run again: it was the only one that ran, or it blocked the event loop.
+    `request` is JSON, as in the inbox.
     """
 
     id: int

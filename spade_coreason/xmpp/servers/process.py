@@ -190,9 +190,9 @@ async def _stop(process: asyncio.subprocess.Process, pid: int) -> None:
 
 
 def _rotate_log(log: Path) -> int:
-    """Copy a long log to a second file and empty it, and return its size. Only one old log is stored.
+    """Copy a long log to a second file and empty it. Return its size after that. A missing log is created.
 
-    Many runs do not fill the disk so. A log is created if it is missing.
+    Only one old log is stored, so that many runs do not fill the disk.
     """
     with open(open_private(log, os.O_RDWR | os.O_CREAT), "rb") as file:
         size = os.fstat(file.fileno()).st_size
