@@ -44,7 +44,7 @@ async def watch_loop(data_dir: Path, blocked_s: float = BLOCKED_S) -> AsyncItera
     try:
         descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}; then start the platform again") from error
+        raise StoreError(f"{path}: cannot be written; correct this, and start the platform again: {error.strerror}") from error
     beats = asyncio.create_task(_beat(descriptor, blocked_s))
     try:
         yield

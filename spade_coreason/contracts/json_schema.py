@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 MAX_CPU_S = 2
 """Seconds of processor time for one validation."""
 MAX_MEMORY_MB = 256
-"""Memory for one validation, with the values."""
+"""Megabytes of memory for one validation, with the values."""
 _MAX_PROGRAMS = 4
 _PROGRAM = Path(__file__).with_name("json_schema_main.py")
 
@@ -63,7 +63,7 @@ def _find_problems(values: Sequence[Any], schema: Mapping[str, Any], root: str) 
 
 
 def _ask(request: bytes) -> bytes:
-    """Let a program answer a request: an idle one if there is one that runs, else a new one. OSError if that ends."""
+    """Send a request to an idle program, else to a new one, and return the answer. Raise OSError if a new one ends."""
     while True:
         try:
             program, is_new = _idle_programs.pop(), False

@@ -11,7 +11,7 @@ _MAX_SUFFIX_BYTES = 32  # what is longer is no suffix, but a sentence with a ful
 _CONTROLS = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufffe\uffff"
     r"\U000e0000-\U000e0fff]"
-)  # and the characters that change the direction of a name, or that nobody sees
+)  # and the characters that change the direction of a name, or are invisible
 _FORBIDDEN_ON_WINDOWS = re.compile(r'[<>:"|?*]')
 
 

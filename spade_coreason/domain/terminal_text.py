@@ -1,6 +1,6 @@
 """Text of others for a terminal: escapes in labels, and running text that restores the direction of the terminal.
 
-Two kinds of text are different. A label is an address, a name, an identifier, a log line or an error message: it must look like
+There are two kinds of text. A label is an address, a name, an identifier, a log line or an error message: it must look like
 what it is, so each hidden character is shown as an escape. Running text is what people and agents write: control characters
 are removed, and the marks of Hebrew, Arabic and Persian stay. It ends every change of direction that it began, so that the
 lines after it are read as usual (Unicode Standard Annex 9).
@@ -21,9 +21,8 @@ _HIDDEN = re.compile(
     f"|(?<!{_EMOJI})\ufe0f|(?<!{_EMOJI})(?<!{_EMOJI}\ufe0f)\u200d"
 )
 
-_REMOVED = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-# A terminal shows the separators of lines and paragraphs as nothing.
-_RUNNING = {**_REMOVED, 0x2028: "\n", 0x2029: "\n"}
+_CONTROLS: dict[int, str | None] = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {*b"\n\t"})
+_CONTROLS |= {0x2028: "\n", 0x2029: "\n"}  # a terminal shows the separators of lines and paragraphs as nothing
 
 _EMBEDDING_END, _ISOLATE_END = "\u202c", "\u2069"
 _ENDS = dict.fromkeys("\u202a\u202b\u202d\u202e", _EMBEDDING_END) | dict.fromkeys("\u2066\u2067\u2068", _ISOLATE_END)
@@ -58,7 +57,7 @@ def clean_running_text(text: str) -> str:
 
 def remove_controls(text: str) -> str:
     """Remove the control characters of running text, except line breaks and tabs."""
-    return text.translate(_RUNNING)
+    return text.translate(_CONTROLS)
 
 
 class DirectionRestorer:

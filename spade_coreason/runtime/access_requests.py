@@ -58,7 +58,7 @@ class AccessRequests:
         if self.access.operators:
             self.access.approved |= approved
         elif approved:
-            text = "%s: has no operators (access.operators), so the %d people whom operators admitted have no access by that"
+            text = "%s: there are no operators, so stored admissions (%d) do not count; add one to access.operators"
             log.warning(text, self._repository.agent, len(approved))
         self._rejected |= {person for person, value in decisions.items() if value != "true"}
         own_contacts = await self._repository.load_variable_by_holder(_SCOPE, _OWN_CONTACT)
@@ -81,14 +81,14 @@ class AccessRequests:
     def note_own_contact(self, person: str) -> None:
         """Note that the agent adds a person or an agent (a bare JID) to its roster, unless the administrator has done so.
 
-        The roster would admit them for ever: also when the rule is gone because of which the agent added them.
+        Otherwise the roster would admit them for ever, even after the rule that admitted them is gone.
         """
         if person not in self.access.contacts and person not in self._own_contacts:
             self._own_contacts.add(person)
             self._save_own_contact(person, "true")
 
     def set_contacts(self, contacts: set[str], removed: set[str], *, is_whole_roster: bool) -> None:
-        """Set the contacts (bare JIDs) that are in the roster, or those that have changed."""
+        """Set the contacts (bare JIDs) of the whole roster, or add and remove those that have changed."""
         gone = self._own_contacts - contacts if is_whole_roster else self._own_contacts & removed
         for person in gone:
             self._own_contacts.discard(person)
@@ -102,7 +102,7 @@ class AccessRequests:
         self._repository.save_variable(_SCOPE, person, _OWN_CONTACT, value).on_failed(self._log_failed_contact)
 
     def _log_failed_contact(self, error: BaseException) -> None:
-        log.error("%s: cannot store whom it added to its roster itself: %s", self._repository.agent, error)
+        log.error("%s: cannot store that the agent itself added a contact to its roster: %s", self._repository.agent, error)
 
     def ask_operators(self, person: str) -> bool:
         """Ask the operators once to admit or reject a stranger (a bare JID).

@@ -75,7 +75,7 @@ class RunningRequests:
         self.slots[_STOP_SLOT] = 1
 
     def clear(self) -> None:
-        """Forget what ran when the process ended."""
+        """Delete all entries."""
         for slot in range(_SLOT_COUNT):
             self.slots[slot] = 0
 
@@ -89,7 +89,7 @@ def _map_file(path: Path, size: int) -> mmap.mmap:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}; then start the platform again") from error
+        raise StoreError(f"{path}: cannot be written; correct this, and start the platform again: {error.strerror}") from error
 
 
 class CrashedRequest(NamedTuple):

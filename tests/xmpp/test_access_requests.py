@@ -213,7 +213,7 @@ async def test_what_operators_decided_counts_while_there_are_operators(
             agent.policy = UNLIMITED
             await agent.restart()
             assert await alice.ask("hello", agent.jid) == REFUSAL
-            assert f"{agent.jid}: has no operators (access.operators), so the 1 people" in caplog.text
+            assert f"{agent.jid}: there are no operators, so stored admissions (1) do not count" in caplog.text
             agent.policy = policy
             await agent.restart()
             assert await alice.ask("again", agent.jid) == "again"

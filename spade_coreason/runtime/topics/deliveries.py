@@ -4,7 +4,7 @@ A delivery stays in the database until its subscriber has answered. What fails i
 the item becomes a dead letter. An unreachable subscriber costs no attempt: its deliveries wait.
 
 A subscription lasts as long as the right to it. It is checked at the start, when access changes, at each publication and before
-each delivery. One that is refused is removed, with the items that wait because of it.
+each delivery. A refused one is removed, with the items that wait because of it.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class TopicDeliveries:
         await self.remove_refused({name for name, pattern in subscriptions if self.find_refusal(name, pattern) is not None})
 
     async def remove_refused(self, subscribers: Collection[str]) -> None:
-        """Remove what some subscribers may not have any more."""
+        """Remove the refused subscriptions of some subscribers, with the items that wait for them."""
         self._log_removed(await self.repository.remove_refused(subscribers, self.find_refusal))
 
     def review_soon(self) -> None:
@@ -177,7 +177,7 @@ class TopicDeliveries:
             try:
                 await self.review()
             except StoreError as error:
-                text = "%s: cannot review its subscriptions, which are checked at the next delivery too: %s"
+                text = "%s: cannot review the subscriptions: %s; each is checked before its next delivery"
                 log.error(text, self.agent, error)
 
     def _log_removed(self, removed: Iterable[RemovedSubscription]) -> None:

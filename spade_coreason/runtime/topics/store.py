@@ -39,10 +39,9 @@ from ..transport import OutboundMessage, Transport
 from .deliveries import DeliveryPolicy, TopicDeliveries
 
 _LONG_JID = "x" * 256
-"""A JID as long as the broker expects one of a subscriber to be at most."""
+"""The longest JID of a subscriber that the broker expects."""
 _LONG_ERROR = "\x01" * MAX_ERROR_CHARACTERS
 """The error that takes the most bytes in JSON."""
-
 
 MaySubscribe: TypeAlias = Callable[[str, str], bool]
 """A function that returns True if a subscriber (a bare JID) may have a pattern, or the items of a topic."""
@@ -78,7 +77,7 @@ class TopicStore:
         return self._access.operators
 
     def follow_access(self, access_requests: AccessRequests) -> None:
-        """Deliver only to subscribers who have access to the agent, at each moment."""
+        """Deliver only to subscribers that have access to the agent at that moment."""
         self._access = access_requests.access
         access_requests.decided.subscribe(lambda person, is_admitted: self._on_access_changed())
         access_requests.contacts_changed.subscribe(self._on_access_changed)
@@ -96,8 +95,8 @@ class TopicStore:
         """Begin to deliver, also what an earlier run left.
 
         Parameters:
-            may_subscribe: Whether the rules allow a subscriber (a bare JID) a pattern. By default they allow everything. Stored
-                subscriptions that they do not allow are removed, with the items that wait because of them.
+            may_subscribe: The rules for subscribers and patterns. By default they allow everything. Stored subscriptions that
+                they do not allow are removed, with the items that wait because of them.
             attempts: The failed attempts after which an item becomes a dead letter.
             items: The number of items of each topic that are kept. None means all.
             days: The days for which they are kept, also for an unreachable subscriber. None means for ever.
