@@ -39,6 +39,8 @@ OTHER_AGENTS = 9
 _ASKERS = 3
 _INTERVAL_S = 1.0
 ECHO = "spade_coreason.agents.echo:EchoAgent"
+VICTIM = "victim"
+"""A file to which a link in the data directory leads."""
 _HIDDEN = "\u202e\u2066\u200b\u0085\u2028\U000e0041"
 _SOCKETS = ("status.sock", "knowledge.sock", "incidents.sock")
 _COMMANDS = (("status",), ("agents",), ("conversations",), ("sessions", "list"), ("requests", "list"), ("audit", "list"))
@@ -135,6 +137,10 @@ async def _hide(scene: Scene) -> None:
 
 
 async def _fill_the_sockets(scene: Scene) -> None:
+    victim, link = scene.directory / VICTIM, scene.directory / "data" / "run.json.part"
+    victim.write_text("precious")
+    link.unlink(missing_ok=True)
+    link.symlink_to(victim)  # the next start writes this file
     status = Path(f"/proc/{scene.up.process.pid}/status")
 
     def peak_kib() -> int:
@@ -193,7 +199,7 @@ SINGLE_TEXTS = {
             settings={"limits": {"stanza_bytes": 20_000}},
         ),
         SingleText("hidden characters and overlong ids", _hide),
-        SingleText("sockets without a limit", _fill_the_sockets),
+        SingleText("sockets without a limit, and a link", _fill_the_sockets),
     )
 }
 
@@ -239,4 +245,5 @@ def run_single_text(server: XmppServer, text: SingleText, directory: Path, *, se
         env = {"SPADE_COREASON_PASSWORD": secret}
         asked = run_command("ask", others[0], "still there?", *options, cwd=directory, env=env)
         assert (asked.returncode, asked.stdout) == (0, "still there?\n"), asked.stderr
+    assert not (victim := directory / VICTIM).exists() or victim.read_text() == "precious"
     return repetitions
