@@ -11,10 +11,12 @@ import json
 import random
 import signal
 import socket
+import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -170,6 +172,29 @@ def _flood_socket(path: Path, size: int) -> None:
                 sock.connect(str(path))
 
 
+async def _postpone(scene: Scene) -> None:
+    async with scene.client() as mallory:
+        body = await mallory.ask("hello", scene.target)
+        assert "24 h" in body, body
+
+
+@contextmanager
+def _serve_busy_model() -> Iterator[str]:
+    """Serve a model that is busy until the year 9999, and yield its address."""
+
+    class Busy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(429)
+            self.send_header("Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
 _GUARDRAIL = {"json_schema": {"properties": {"mail": {"pattern": MAIL}}}, "message": "No address."}
 
 SINGLE_TEXTS = {
@@ -198,6 +223,14 @@ SINGLE_TEXTS = {
             },
             settings={"limits": {"stanza_bytes": 20_000}},
         ),
+        SingleText(
+            "a model that is busy until 9999",
+            _postpone,
+            {
+                "agent": "spade_coreason.agents.assistant:AssistantAgent",
+                "options": {"model": "busy", "endpoint": {"url": "MODEL_URL"}},
+            },
+        ),
         SingleText("hidden characters and overlong ids", _hide),
         SingleText("sockets without a limit, and a link", _fill_the_sockets),
     )
@@ -206,12 +239,17 @@ SINGLE_TEXTS = {
 
 def run_single_text(server: XmppServer, text: SingleText, directory: Path, *, seconds: float, sent_bytes: int) -> int:
     """Repeat the attack for some seconds, at least once, and return how often. Raise AssertionError if anybody else notices."""
+    with _serve_busy_model() as url:
+        return _run(server, text, directory, seconds, sent_bytes, url)
+
+
+def _run(server: XmppServer, text: SingleText, directory: Path, seconds: float, sent_bytes: int, model_url: str) -> int:
     count = OTHER_AGENTS + 1 + _ASKERS + 2
     accounts = [asyncio.run(server.account()) for _ in range(count)]
     agents, people = accounts[: OTHER_AGENTS + 1], accounts[OTHER_AGENTS + 1 : -2]
     attacker, operator = accounts[-2:]
     (directory / "ender.py").write_text(ENDER)
-    target = json.loads(json.dumps(dict(text.agent)).replace("OPERATOR", operator[0]))
+    target = json.loads(json.dumps(dict(text.agent)).replace("OPERATOR", operator[0]).replace("MODEL_URL", model_url))
     configured = [target, *({"agent": ECHO} for _ in range(OTHER_AGENTS))]
     named = [{**agent, "jid": jid, "password": secret} for agent, (jid, secret) in zip(configured, agents, strict=True)]
     file = write_external_config(directory, server, server.port, *named)
