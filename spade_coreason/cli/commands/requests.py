@@ -23,9 +23,9 @@ def command() -> None:
 
     A request that was running when the platform crashed runs again at the next start. After two crashes it runs alone. If the
     platform crashes once more, the request has failed: its sender gets an error, and the request is listed here for seven
-    days. The same happens to a request that five stops of the platform have cut off, at the sixth. A request that blocked the
-    platform for a minute until it was killed has failed at once. `retry` and `drop` write an entry to the audit trail of the
-    agent.
+    days. The same happens to a request that five stops of the platform have cut off, at the next stop that cuts off no other
+    one. A request that blocked the platform for a minute until it was killed has failed at once. `retry` and `drop` write an
+    entry to the audit trail of the agent.
 
     \b
       spade-coreason requests list
