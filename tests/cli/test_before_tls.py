@@ -55,7 +55,7 @@ async def test_no_command_sends_anything_to_a_server_without_tls(command: Sequen
         done = await asyncio.to_thread(run_command, *arguments, cwd=tmp_path, env=env, stdin="a secret question\n")
     assert done.returncode == 4, done.stderr
     text = done.stdout + done.stderr
-    assert f"127.0.0.1:{server.port}: it offers no TLS, so nothing was sent; enable TLS on the server" in text
+    assert f"127.0.0.1:{server.port}: it offers no TLS, so no login was tried; enable TLS on the server" in text
     assert "Ready" not in text
     assert re.fullmatch(r"(?:<stream:stream[^>]*>)+", server.received), server.received
 

@@ -50,6 +50,8 @@ class Dialer:
     failures: list[_Failure] = field(default_factory=list)
     """The addresses that were tried in vain, and why each failed."""
     _targets: deque[Target] = field(default_factory=deque)
+    _addresses: list[Address] = field(default_factory=list)
+    """The addresses of the current target that are left."""
     _redirect: str = ""
     """The host to which the server has sent us, and who did so."""
     _current: str = ""
@@ -71,9 +73,9 @@ class Dialer:
         while self._targets:
             target = self._targets.popleft()
             self._current = str(target)
-            addresses = await self._find_addresses(target)
-            while addresses:
-                sock = await self._race(target, addresses)
+            self._addresses = await self._find_addresses(target)
+            while self._addresses:
+                sock = await self._race(target, self._addresses)
                 if sock is not None:
                     yield sock
 
@@ -86,6 +88,7 @@ class Dialer:
         if self._redirect:
             return False
         self._redirect = f"redirected by {dialed} to {target}"
+        self._addresses.clear()  # they belong to the host that sends us away
         self._targets.appendleft(target)
         return True
 

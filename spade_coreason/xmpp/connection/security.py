@@ -68,7 +68,7 @@ class NextStep(Enum):
 
 
 NO_TLS = Problem(
-    "it offers no TLS, so nothing was sent",
+    "it offers no TLS, so no login was tried",
     "enable TLS on the server (server.tls.required: false permits plain text to a server on this machine)",
     is_transient=False,
 )

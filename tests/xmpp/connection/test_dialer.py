@@ -26,15 +26,17 @@ from spade_coreason.xmpp.connection.resolver import (
     parse_target,
     to_ascii,
 )
+from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.certificates import sign_by_itself
 from tests.support.clock import LoopClock
 from tests.support.hosting import Tunnel
 from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.requirements import require
-from tests.support.servers.scripted import Peer, run_script, server_context
+from tests.support.servers.scripted import HEADER, STARTTLS, Peer, mechanisms, run_script, server_context
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
+from tests.xmpp.connection.offers import over_tls, redirect_to
 
 
 class TableResolver:
@@ -227,6 +229,30 @@ async def test_a_reconnection_tries_all_addresses_again(real_server: XmppServer)
         tunnel.cut()
         await eventually(lambda: connection.session_count + connection.resumption_count == 2)
         await connection.close()
+
+
+async def test_after_a_redirect_no_other_address_of_that_host_is_tried(tmp_path: Path) -> None:
+    certificate = ensure_certificate(tmp_path, ("chat.example",))
+
+    async def redirect(peer: Peer) -> None:
+        await peer.offer(STARTTLS)
+        await peer.start_tls(server_context(certificate))
+        await peer.expect("<stream:stream[^>]*>")
+        peer.send(HEADER + redirect_to(f"127.0.0.1:{elsewhere.port}"))
+        await peer.drain()
+
+    async def serve(peer: Peer) -> None:
+        await over_tls(mechanisms("PLAIN"))(peer, server_context(certificate))
+
+    async with (
+        run_script(serve) as elsewhere,
+        run_script(redirect) as first,
+        run_script(redirect, "127.0.0.2", first.port) as second,
+    ):
+        resolver = TableResolver([record(Target("one.example", first.port))], {"one.example": ["127.0.0.1", "127.0.0.2"]})
+        connection = await connect(("a@chat.example", "x"), ServerEndpoint(ca_file=certificate.ca_file, resolver=resolver))
+        await connection.close()
+    assert (len(first.peers), len(second.peers), len(elsewhere.peers)) == (1, 0, 1)
 
 
 async def test_a_domain_that_declares_to_have_no_server_says_so() -> None:
