@@ -24,6 +24,7 @@ from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.runtime import AgentParts, InboundGateway, OutboundMessage, Policy, tune_gc
 from spade_coreason.storage import open_database
+from spade_coreason.xmpp.codec.evidence import Receiver
 from spade_coreason.xmpp.connection.stream_parser import StreamReader
 from spade_coreason.xmpp.transport import XmppTransport, receive_stanza
 
@@ -63,7 +64,7 @@ class _Client:
             for _ in range(AT_ONCE):
                 await self._slots.acquire()
             for stanza in self._messages():
-                receive_stanza(gateway, AGENT, stanza)
+                receive_stanza(gateway, Receiver(AGENT), stanza)
             await asyncio.sleep(0)
         for _ in range(IN_FLIGHT):
             await self._slots.acquire()

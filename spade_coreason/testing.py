@@ -106,6 +106,7 @@ from .xmpp import (
     REPLY_NAMESPACE,
     RETRACT_NAMESPACE,
     THREAD,
+    Receiver,
     XmppTransport,
     decode,
     escape,
@@ -667,7 +668,7 @@ class AgentTester:
             with self._install_model(jid):
                 await runner.open()
         for jid, runner in self.runners.items():
-            self._network.attach(jid, partial(receive_stanza, self.gateways[jid], jid))
+            self._network.attach(jid, partial(receive_stanza, self.gateways[jid], Receiver(jid)))
             runner.send_unsent()
         for runtime in self.runtimes.values():
             runtime.announcement.start()

@@ -42,16 +42,16 @@ def derive_session_id(agent: str, owner: str, conversation_id: str) -> UUID:
     return uuid5(SESSION_NAMESPACE, json.dumps([agent, owner, conversation_id], ensure_ascii=False))
 
 
-def derive_inbox_key(agent: str, sender: str, stanza_id: str, content: str, archive_id: str = "") -> UUID:
-    """Derive the key by which the inbox recognises a duplicate: from agent, bare sender, stanza id and content.
+def derive_inbox_key(agent: str, sender: str, stanza_id: str, content: str, server_id: str = "") -> UUID:
+    """Derive the key by which the inbox finds a possible duplicate: from agent, bare sender, stanza id and content.
 
-    The archive's id takes the place of a missing stanza id. Without either, every key is different.
+    The server's id takes the place of a missing stanza id. Without either, every key is different.
     """
     # XML has no NUL, so no text can be moved from one part to the next.
     if stanza_id:
         source = f"{agent}\0{sender}\0{stanza_id}\0"
-    elif archive_id:
-        source = f"{agent}\0{sender}\0\0{archive_id}\0"
+    elif server_id:
+        source = f"{agent}\0{sender}\0\0{server_id}\0"
     else:
         return uuid4()
     # The result of `uuid5` at half its cost: `uuid5` looks up the algorithm and checks its arguments on every call. The

@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic_core import from_json, to_json
 
 from ..contracts import ClientCapabilities, DataBlock, ThinkingBlock, UserErrorBlock
+from .duplicates import NO_EVIDENCE, Evidence
 from .jid import bare_jid
 from .topics import DEAD_LETTER_METADATA, ITEM_METADATA
 from .value import value
@@ -234,8 +235,8 @@ class InboundRequest:
     """True if the payload is only a text. An agent gets a copy of it and so cannot change it."""
     context: RequestContext = NO_CONTEXT
     """The part that only a program sends."""
-    archive_id: str = ""
-    """The id that our own server gives a request without an id (XEP-0359)."""
+    evidence: Evidence = NO_EVIDENCE
+    """What tells a message from another one with the same id and content."""
     owner: str = field(kw_only=True)
     """The owner of the conversation: the bare JID of the sender, or a room, or the occupant of a room who writes privately."""
     address: str = ""

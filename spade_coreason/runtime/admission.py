@@ -135,9 +135,18 @@ class FloodLimit:
 
     def record_refusal(self, incoming: InboundRequest) -> bool:
         """Count a request that was refused. Return True if a flood begins with it."""
+        return self._count(incoming, 1 + len(incoming.content) // 4096)
+
+    def begin(self, incoming: InboundRequest) -> bool:
+        """Count the sender of a request as one who floods the agent. Return True if the flood begins with it."""
+        return self._count(incoming, 10 * _MAX_REFUSALS)
+
+    def _count(self, incoming: InboundRequest, refusals: int) -> bool:
         self.has_refusals = True
         limiter = self._programs if incoming.channel == "program" else self._people
-        limiter.allow(incoming.owner, 1 + len(incoming.content) // 4096)
+        if limiter.is_exceeded(incoming.owner):
+            return False
+        limiter.allow(incoming.owner, refusals)
         return limiter.is_exceeded(incoming.owner)
 
 
@@ -172,27 +181,30 @@ class Admission:
     ) -> None:
         self._jid = jid
         self._incidents = incidents
-        self._checks = HopLimit(jid).receive, CapacityLimit(mailboxes).receive
-        self._checks_for_agent = (*self._checks, quota_limit.receive)
-        self._checks_for_commands = (*self._checks, CommandLimit().receive)
+        self._early_checks = HopLimit(jid).receive, CapacityLimit(mailboxes).receive
+        self._check_for_agent, self._check_for_commands = quota_limit.receive, CommandLimit().receive
         self._receivers = tuple(i.receive for i in interceptors if overrides(i.receive, Interceptor.receive))
 
-    def refuse(self, incoming: InboundRequest, *, is_for_agent: bool, may_be_duplicate: bool) -> Refusal | None:
-        """Ask the limits about a request, then the interceptors. Return the refusal of the first that refuses, or None.
-
-        Commands of the platform have a limit of their own instead of quotas and interceptors. A duplicate has been decided on.
-        """
-        checks: Sequence[Callable[[ReceivedRequest], Accept | Refuse]] = self._checks
-        if not may_be_duplicate:
-            checks = self._checks_for_agent if is_for_agent else self._checks_for_commands
-        for check in checks:
+    def refuse_early(self, incoming: InboundRequest) -> Refusal | None:
+        """Ask the limits that hold for every request, also for a duplicate. Return the refusal of the first that refuses."""
+        for check in self._early_checks:
             verdict = check(incoming)
             if isinstance(verdict, Refuse):
                 return _as_refused(verdict)
-        return self.ask_interceptors(incoming) if is_for_agent and self._receivers and not may_be_duplicate else None
+        return None
+
+    def refuse_new(self, incoming: InboundRequest, *, is_for_agent: bool) -> Refusal | None:
+        """Ask the quotas about a request that is no duplicate, then the interceptors. Return the first refusal, or None.
+
+        Commands of the platform have a limit of their own instead.
+        """
+        verdict = self._check_for_agent(incoming) if is_for_agent else self._check_for_commands(incoming)
+        if isinstance(verdict, Refuse):
+            return _as_refused(verdict)
+        return self.ask_interceptors(incoming) if is_for_agent and self._receivers else None
 
     def ask_interceptors(self, incoming: InboundRequest) -> Refusal | None:
-        """Ask the interceptors about a request, as `refuse` does. A fault of one is an incident, and refuses the request."""
+        """Ask the interceptors about a request, as `refuse_new` does. A fault of one is an incident, and refuses."""
         # A view, because another part of the request may be stored later.
         request = replace(
             incoming,

@@ -45,8 +45,8 @@ def identify(agent: str, incoming: InboundRequest) -> tuple[UUID, bytes]:
 
 
 def identify_message(agent: str, incoming: InboundRequest) -> UUID:
-    """Return the inbox key of a message, which is that of a request without an id of its own."""
-    return derive_inbox_key(agent, incoming.owner, incoming.stanza_id, incoming.content, incoming.archive_id)
+    """Return the inbox key of a message, which is that of the first request of this message id and content."""
+    return derive_inbox_key(agent, incoming.owner, incoming.stanza_id, incoming.content, incoming.evidence.server_id)
 
 
 class InFlightRequest:

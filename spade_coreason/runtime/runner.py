@@ -21,6 +21,7 @@ from ..contracts import Agent, ErrorCode, Interceptor
 from ..contracts.base import utc_now
 from ..domain.access import NO_ACCESS
 from ..domain.conversation import RUN, Outcome
+from ..domain.duplicates import NO_EVIDENCE
 from ..domain.identifiers import NO_DIGEST, derive_inbox_key
 from ..domain.jid import bare_jid
 from ..domain.messages import Failed, InboundRequest, Refused, TextEmitted
@@ -29,7 +30,7 @@ from ..exceptions import StoreError
 from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
 from ..storage import AgentRepository, Commit, PendingRequest
 from .access_requests import AccessRequests
-from .admission import MAX_HOPS, Admission, FloodLimit, decide_for_conversation, refusal_notice
+from .admission import MAX_HOPS, Admission, FloodLimit, Refusal, decide_for_conversation, refusal_notice
 from .agent_control import PAUSED_NOTICE, AgentControl
 from .agent_lifecycle import AgentLifecycle
 from .commands.context import CommandContext
@@ -355,35 +356,42 @@ class Runner:
             incoming = self._mailboxes.resolve_thread(incoming, sender)
         digest = NO_DIGEST
         if incoming.request_id is None:
-            key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
+            key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.evidence.server_id)
         else:
             key, digest = identify(self.jid, incoming)
-        may_be_duplicate = inbox.may_have(key.bytes)
+        is_known = inbox.may_have(key.bytes)
+        # A message that says nothing about its origin is no copy: many clients number their messages from 1 at each start.
+        may_be_duplicate = is_known and (bool(digest) or incoming.evidence is not NO_EVIDENCE)
         for_agent, command, is_for_agent = self._parse_command(incoming)
         if may_be_duplicate and not self._duplicate_limiter.allow(sender):
-            return None  # whatever it is a duplicate of is in the inbox
-        if (
-            digest
-            and not may_be_duplicate
-            and inbox.has_older_keys
-            and inbox.may_have(identify_message(self.jid, incoming).bytes)
-        ):
+            self._tell_of_flood(incoming, self.flood_limit.begin(incoming))
+            return None
+        if digest and not is_known and inbox.has_older_keys and inbox.may_have(identify_message(self.jid, incoming).bytes):
             return Commit.completed(False)
         earlier = self._mailboxes.program_requests.get(key) if may_be_duplicate and digest else None
         if earlier is not None and (attached := self._attach_durably(earlier, incoming, key, digest)) is not None:
             return attached
-        refusal = self._admission.refuse(for_agent, is_for_agent=is_for_agent, may_be_duplicate=may_be_duplicate)
+        refusal = self._admission.refuse_early(for_agent)
+        if refusal is None and not may_be_duplicate:
+            refusal = self._admission.refuse_new(for_agent, is_for_agent=is_for_agent)
         if refusal is not None:
-            refusal.when_recorded(partial(self._outbox.send_problem, incoming, refusal.problem))
-            if self.flood_limit.record_refusal(incoming):
-                log.warning("%s: ignores %s for a minute: it had to refuse too many of its requests", self.jid, sender)
-                self._outbox.send(self._outbox.encode(incoming, uuid4(), FloodLimit.make_notice()))
+            self._tell_of_refusal(incoming, refusal)
             return None
         if incoming.replaces is not None:
             self._mailboxes.withdraw(sender, incoming.replaces)
         request = incoming.to_json if incoming.is_text_only else incoming.to_json()
+        message_key = key.bytes
+        if is_known and not digest:
+            key = uuid4()  # an earlier message has the key of this id and content
         inbox_row, stored, may_start_early = inbox.receive(
-            key.bytes, sender, request, self._clock(), digest=digest, may_be_duplicate=may_be_duplicate
+            message_key,
+            sender,
+            request,
+            self._clock(),
+            digest=digest,
+            evidence=incoming.evidence,
+            may_be_duplicate=is_known,
+            own_key=key.bytes,
         )
         received_at_s = self.metrics.now()
         queued = QueuedRequest(
@@ -552,14 +560,23 @@ class Runner:
         self._outbox.send_final(queued.inbox_row, repeat_reply(stored, queued.digest, make_encoder(incoming, queued.key)))
 
     def _refuse_late(self, queued: QueuedRequest) -> bool:
-        """Ask the interceptors about a request that looked like a duplicate and is none. Return True if they refuse it."""
-        if not queued.is_for_agent or queued.is_redelivered:
+        """Ask the limits and the interceptors about a request that looked like a duplicate and is none. True if one refuses."""
+        if queued.is_redelivered:
             return False
-        if (refusal := self._admission.ask_interceptors(queued.incoming)) is None:
+        if (refusal := self._admission.refuse_new(queued.incoming, is_for_agent=queued.is_for_agent)) is None:
             return False
         self.repository.inbox.close(queued.inbox_row)
-        refusal.when_recorded(partial(self._outbox.send_problem, queued.incoming, refusal.problem, queued.key))
+        self._tell_of_refusal(queued.incoming, refusal, queued.key)
         return True
+
+    def _tell_of_refusal(self, incoming: InboundRequest, refusal: Refusal, key: UUID | None = None) -> None:
+        refusal.when_recorded(partial(self._outbox.send_problem, incoming, refusal.problem, key))
+        self._tell_of_flood(incoming, self.flood_limit.record_refusal(incoming))
+
+    def _tell_of_flood(self, incoming: InboundRequest, has_begun: bool) -> None:
+        if has_begun:
+            log.warning("%s: ignores %s for a minute: it had to refuse too many of its requests", self.jid, incoming.owner)
+            self._outbox.send(self._outbox.encode(incoming, uuid4(), FloodLimit.make_notice()))
 
     def _open_output(self, active: ActiveConversation, queued: QueuedRequest) -> TurnOutput:
         """Open the output for a request, by the preferences of the person and the features of their clients."""

@@ -443,9 +443,13 @@ class Database(ABC):
             self._next_ids[table.name] = max(stored, self._next_ids.get(table.name, 0))
         self.inbox_rows_with_steps.update(connection.scalars(select(schema.steps.c.request).distinct()))
         inbox = schema.inbox.c
-        for row, key, agent, state in connection.execute(select(inbox.id, inbox.key, inbox.agent, inbox.state)):
-            if is_first or row not in self.inbox_keys.find_rows(key):
-                self.inbox_keys.add(key, row)
+        known = select(inbox.id, inbox.key, inbox.agent, inbox.state, inbox.message_key).order_by(inbox.id)
+        for row, key, agent, state, message_key in connection.execute(known):
+            if is_first or row not in self.inbox_keys.find_rows(message_key or key):
+                if message_key is not None:
+                    self.inbox_keys.add_further(message_key, row)
+                else:
+                    self.inbox_keys.add(key, row)
                 if state < schema.CLOSED:
                     self.open_inbox_rows[agent].add(row)
 
@@ -505,7 +509,8 @@ def group_rows(batch: Sequence[Commit[Any]]) -> list[list[Row]]:
     if groups[RECEIVE]:
         received, groups[RECEIVE_ANSWERED], groups[ANSWER] = _merge_answered(groups[RECEIVE], groups[ANSWER])
         groups[RECEIVE] = [
-            (*row, request if isinstance(request, str) else request(), digest) for *row, request, digest in received
+            (*row, request if isinstance(request, str) else request(), digest, evidence)
+            for *row, request, digest, evidence in received
         ]
     return groups
 
@@ -522,9 +527,9 @@ def _merge_answered(received: list[Row], answers: list[Row]) -> tuple[list[Row],
         if row is None:
             rest.append(answer)
         else:
-            *start, _, _, digest = row
+            *start, _, _, digest, evidence = row
             _, state, reply, interaction = answer
-            answered.append((*start, state, reply, digest, interaction))
+            answered.append((*start, state, reply, digest, interaction, evidence))
     return list(unanswered.values()), answered, rest
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, insert, or_, select
 
+from ..domain.duplicates import Evidence, is_copy
 from .schema import CLOSED, NO_TURN, RECEIVED, inbox
 from .statements import RECEIVED_COLUMNS
 
@@ -16,6 +18,9 @@ _ROW_MASK = 2**40 - 1
 _HASH_MASK = 2**64 - 1 - _ROW_MASK
 
 _FIRST_SIZE, _MAX_SIZE = 2**14, 2**20
+
+MAX_FURTHER_ROWS = 500
+"""The most messages with the same id and content that a new one is compared with, beside the first."""
 
 
 class KeyIndex:
@@ -30,7 +35,7 @@ class KeyIndex:
         self._tables: list[array[int]] = []
         self._newest_rows: list[int] = []
         self._free_slots = 0
-        self._replacements: dict[bytes, int] = {}
+        self._further_rows: dict[bytes, list[int]] = {}
 
     def add(self, key: bytes, row: int) -> None:
         """Add `row` to the rows of `key`. Rows are numbered from 1."""
@@ -46,14 +51,16 @@ class KeyIndex:
             slot = slot + 1 & mask
         table[slot] = key_hash & _HASH_MASK | row
 
-    def add_replacement(self, key: bytes, row: int) -> None:
-        """Add `row` for a key that `find_rows` already finds. Rare, and safe from any thread; the last replacement counts."""
-        self._replacements[key] = row
+    def add_further(self, key: bytes, row: int) -> None:
+        """Add `row` to the rows of a key that has one. The last 500 are found. Safe from any thread."""
+        rows = self._further_rows.setdefault(key, [])
+        rows.append(row)
+        if len(rows) > 2 * MAX_FURTHER_ROWS:
+            self._further_rows[key] = rows[-MAX_FURTHER_ROWS:]
 
     def find_rows(self, key: bytes) -> list[int]:
         """Return the rows that may have this key; none if the key is certainly new. Safe from any thread."""
-        replacement = self._replacements.get(key)
-        found = [] if replacement is None else [replacement]
+        found = self._further_rows.get(key, [])[-MAX_FURTHER_ROWS:]
         key_hash = hash(key)
         tag = key_hash & _HASH_MASK
         for table in self._tables:
@@ -70,9 +77,9 @@ class KeyIndex:
         while len(self._tables) > 1 and self._newest_rows[0] < first_row:
             self._tables = self._tables[1:]  # another thread may be reading the list
             del self._newest_rows[0]
-        for key, row in list(self._replacements.items()):
-            if row < first_row:
-                del self._replacements[key]
+        for key, rows in list(self._further_rows.items()):
+            if rows[-1] < first_row:
+                del self._further_rows[key]
 
     def _grow(self) -> None:
         size = min(4 * len(self._tables[-1]), _MAX_SIZE) if self._tables else _FIRST_SIZE
@@ -87,27 +94,60 @@ DUPLICATE_DAYS = 7
 _DUPLICATE_MICROS = DUPLICATE_DAYS * 24 * 3600 * 1_000_000
 
 
-def insert_unless_duplicate(connection: Connection, values: tuple[Any, ...], key: bytes, key_index: KeyIndex) -> bool:
-    """Store a request and return True, or return False if the inbox has a request with its `key` already.
+def insert_unless_copy(
+    connection: Connection,
+    values: tuple[Any, ...],
+    message_key: bytes,
+    own_key: bytes | None,
+    evidence: Evidence,
+    key_index: KeyIndex,
+) -> bool:
+    """Store a message that may be a copy of an earlier one, and return True; return False if it is one.
 
-    A repeated request of a program (it has a digest) is stored too, under a key of its own, until it has been answered.
-    A closed request that is older than seven days does not count; it is deleted. So is a program's request that ended without
-    a turn: it was cancelled or refused, and begins anew. Run this inside a transaction of the writer: there all earlier
-    requests are stored.
+    `message_key` is the key of its id and content, which the earlier messages have too. It is stored with `own_key`, by default
+    a new one if an earlier message has that key. An earlier message that is closed and older than seven days does not count.
+    Run this inside a transaction of the writer: there all earlier ones are stored.
     """
-    row, agent, _, _, received_at, _, _, digest = values
-    query = select(inbox.c.id, inbox.c.state, inbox.c.received_at, inbox.c.interaction).where(
-        inbox.c.id.in_(key_index.find_rows(key)), inbox.c.agent == agent, inbox.c.key == key
-    )
-    for earlier in connection.execute(query).all():
-        begins_anew = digest and earlier.state != RECEIVED and earlier.interaction == NO_TURN
+    row, agent, _, _, received_at, *_ = values
+    earlier_ones = _find_earlier(connection, agent, message_key, key_index)
+    for earlier in earlier_ones:
+        if earlier.state == CLOSED and earlier.received_at < received_at - _DUPLICATE_MICROS:
+            continue
+        # Earlier versions stored no evidence.
+        if earlier.evidence is None or is_copy(evidence, Evidence.load(earlier.evidence), earlier.received_at):
+            return False
+    key = own_key or (uuid4().bytes if earlier_ones else message_key)
+    connection.execute(insert(inbox).values({**_by_column(values), "key": key, "message_key": message_key}))
+    key_index.add_further(message_key, row)
+    return True
+
+
+def insert_unless_repeated(connection: Connection, values: tuple[Any, ...], key: bytes, key_index: KeyIndex) -> bool:
+    """Store a program's request and return True, or return False if the inbox has a request with its `key` already.
+
+    A repeated request is stored too, under a key of its own, until it has been answered. A closed request that is older than
+    seven days does not count; it is deleted. So is a request that ended without a turn: it was cancelled or refused, and begins
+    anew. Run this inside a transaction of the writer: there all earlier requests are stored.
+    """
+    row, agent, _, _, received_at, *_ = values
+    for earlier in _find_earlier(connection, agent, key, key_index):
+        begins_anew = earlier.state != RECEIVED and earlier.interaction == NO_TURN
         is_recent = earlier.received_at >= received_at - _DUPLICATE_MICROS
         if not begins_anew and (earlier.state != CLOSED or is_recent):
-            if digest:
-                repeated = {**dict(zip(RECEIVED_COLUMNS, values, strict=True)), "key": uuid4().bytes}
-                connection.execute(insert(inbox).values(repeated))
+            connection.execute(insert(inbox).values({**_by_column(values), "key": uuid4().bytes}))
             return False
         connection.execute(delete(inbox).where(inbox.c.id == earlier.id))
-    connection.execute(insert(inbox).values(dict(zip(RECEIVED_COLUMNS, values, strict=True))))
-    key_index.add_replacement(key, row)
+    connection.execute(insert(inbox).values(_by_column(values)))
+    key_index.add_further(key, row)
     return True
+
+
+def _find_earlier(connection: Connection, agent: str, key: bytes, key_index: KeyIndex) -> Sequence[Any]:
+    query = select(inbox.c.id, inbox.c.state, inbox.c.received_at, inbox.c.interaction, inbox.c.evidence).where(
+        inbox.c.id.in_(key_index.find_rows(key)), inbox.c.agent == agent, or_(inbox.c.key == key, inbox.c.message_key == key)
+    )
+    return connection.execute(query).all()
+
+
+def _by_column(values: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(RECEIVED_COLUMNS, values, strict=True))

@@ -10,10 +10,11 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, Select, delete, func, select
 
+from ..domain.duplicates import NO_EVIDENCE, Evidence
 from ..domain.identifiers import NO_DIGEST
 from .crashes import delete_old_crashes
 from .database import Commit, Database, Rows
-from .dedup import DUPLICATE_DAYS, insert_unless_duplicate
+from .dedup import DUPLICATE_DAYS, insert_unless_copy, insert_unless_repeated
 from .records import (
     EarlierRequest,
     InboxRecord,
@@ -81,13 +82,17 @@ class Inbox:
         now: datetime,
         *,
         digest: bytes = NO_DIGEST,
+        evidence: Evidence = NO_EVIDENCE,
         may_be_duplicate: bool | None = None,
+        own_key: bytes | None = None,
     ) -> tuple[int, Commit[bool], bool]:
         """Store a request. Return its row id, its commit and a flag.
 
         `digest` is the hash of what a program's request asks; empty for other requests. `may_be_duplicate` is the result of
-        `may_have`, if the caller has asked for it. The result of the commit is False for a duplicate. The flag is True if the
-        request is certainly no duplicate and no failure of the database is known: its turn may begin at once.
+        `may_have`, if the caller has asked for it. Then `evidence` decides if a message is a copy of an earlier one. If not, it
+        is stored with `own_key`, by default a new one if the key is taken. The result of the commit is False for a duplicate.
+        The flag is True if the request is certainly no duplicate and no failure of the database is known: its turn may begin at
+        once.
 
         `request` is JSON, or a function that returns it. The function may run in the writer's thread, and only if the request
         is written.
@@ -95,12 +100,16 @@ class Inbox:
         database = self._database
         row = database.next_id("inbox")
         # Python's sqlite3 searches its adapters for every value but int, float, str and bytearray, also for bytes and None.
-        values = (row, self._agent, bytearray(key), sender, to_micros(now), RECEIVED, request, bytearray(digest))
+        evidence_text = "" if evidence is NO_EVIDENCE else evidence.dump()
+        values = (row, self._agent, bytearray(key), sender, to_micros(now), RECEIVED, request, bytearray(digest), evidence_text)
         if self.may_have(key) if may_be_duplicate is None else may_be_duplicate:
             if not isinstance(request, str):
-                values = (*values[:-2], request(), values[-1])
+                values = (*values[:6], request(), *values[7:])
             self._open_rows.add(row)
-            commit = database.run(lambda connection: insert_unless_duplicate(connection, values, key, database.inbox_keys))
+            keys = database.inbox_keys
+            if digest:
+                return row, database.run(lambda connection: insert_unless_repeated(connection, values, key, keys)), False
+            commit = database.run(lambda connection: insert_unless_copy(connection, values, key, own_key, evidence, keys))
             return row, commit, False
         database.inbox_keys.add(key, row)
         database.open_inbox_rows[self._agent].add(row)

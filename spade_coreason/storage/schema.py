@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISION = "0012"
+REVISION = "0013"
 """The newest migration. `metadata` describes the tables after it."""
 
 metadata = MetaData()
@@ -82,6 +82,8 @@ NO_TURN, COMMAND = 0, -1
 # page of writing, half of all writes of a turn (see dedup.py). Open rows have no index either: the one process that writes
 # knows them (`Database.open_inbox_rows`). `digest` is a hash of what a program's request asks, empty for other requests.
 # `interaction` is the stored turn (its row id), `NO_TURN` or `COMMAND`: the answer to a repeated request is made from it.
+# `evidence` tells a message from others with the same id and content; NULL in rows of versions that compared these only.
+# `message_key` is the key of these, if an earlier request has taken it; then `key` is another one.
 inbox = Table(
     "inbox",
     metadata,
@@ -95,6 +97,8 @@ inbox = Table(
     Column("answer", Text),
     Column("digest", LargeBinary),
     Column("interaction", BigInt),
+    Column("evidence", Text),
+    Column("message_key", LargeBinary),
 )
 
 # The journal of durable steps. `number` counts the uses of a name within the turn of the request, from 1. `result` is JSON

@@ -87,8 +87,8 @@ def _upsert(insert: InsertFunction, table: Table, key: Sequence[str], fixed: Seq
 
 
 _FIXED_CONVERSATION_COLUMNS = ["agent", "conversation_id", "owner", "session_id", "created_at"]
-RECEIVED_COLUMNS = ["id", "agent", "key", "sender", "received_at", "state", "request", "digest"]
-_ANSWERED_COLUMNS = [*RECEIVED_COLUMNS[:-2], "answer", "digest", "interaction"]
+RECEIVED_COLUMNS = ["id", "agent", "key", "sender", "received_at", "state", "request", "digest", "evidence"]
+_ANSWERED_COLUMNS = [*RECEIVED_COLUMNS[:-3], "answer", "digest", "interaction", "evidence"]
 
 
 KEY_COLUMNS: dict[int, slice] = {

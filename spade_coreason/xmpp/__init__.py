@@ -9,6 +9,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "client": ["AgentClient"],
         "codec.decode": ["decode"],
         "codec.encoders.text": ["render_block"],
+        "codec.evidence": ["Receiver"],
         "codec.markdown.blocks": ["BlockNode", "parse_tree"],
         "codec.markdown.spans": ["parse_runs"],
         "codec.namespaces": [

@@ -7,6 +7,9 @@ from .codec.decode import (
 from .codec.encoders.text import (
     render_block as render_block,
 )
+from .codec.evidence import (
+    Receiver as Receiver,
+)
 from .codec.markdown.blocks import (
     BlockNode as BlockNode,
     parse_tree as parse_tree,

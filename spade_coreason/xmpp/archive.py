@@ -25,8 +25,8 @@ from ..storage import DUPLICATE_DAYS, AgentRepository, Commit
 from .codec import (
     ArchivedMessage,
     ArchivePage,
-    archive_id,
     archive_query,
+    assigned_id,
     is_addressed_to,
     newest_query,
     read_archived,
@@ -130,7 +130,7 @@ class Archive:
         may_record = self.is_reading and len(self._received) < _MAX_RECEIVED_WHILE_READING
         if not (self._is_caught_up or may_record):
             return
-        message_id = archive_id(message, self._own_jid)
+        message_id = assigned_id(message, self._own_jid)
         if message_id:
             self._received.append((message_id, stored))
             if self._is_caught_up:

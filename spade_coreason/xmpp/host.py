@@ -22,12 +22,12 @@ from ..concurrency import RateLimiter
 from ..domain.avatar import Avatar
 from ..domain.cards import build_card
 from ..domain.jid import bare_jid
-from ..domain.messages import InboundRequest
+from ..domain.messages import Reaction, Retraction
 from ..exceptions import ConnectError, CoReasonError, StoreError
 from ..runtime import AgentCondition, AgentStatus, BuildRuntime, IsolatedAgent, OutboundMessage, PlatformDirectory
 from ..storage import AgentRepository, Commit
 from .archive import Archive
-from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, archive_id
+from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, assigned_id
 from .connection.connection import Connection
 from .connection.endpoint import ServerEndpoint
 from .local_exchange import LocalExchange
@@ -37,8 +37,9 @@ from .offline import OfflineMessages
 from .peer_features import PeerFeatures
 from .profile.presence import read_list_version
 from .profile.profile import AgentProfile
+from .server_clock import ServerClock
 from .timings import DEFAULT_TIMINGS, ConnectionTimings
-from .transport import MAX_REQUEST_BYTES, XmppTransport, receive_archived_stanza, receive_stanza
+from .transport import MAX_REQUEST_BYTES, XmppTransport, mark_as_replay, receive_archived_stanza, receive_stanza
 from .uploads import Uploads
 
 log = logging.getLogger(__name__)
@@ -166,6 +167,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.connection.client.register_plugin("xep_0363")  # uploads of SPADE behaviours use it
         self.archive = Archive(self.connection, self._receive_archived, timings)
         self.offline_messages = OfflineMessages(self.connection)
+        self._server_clock = ServerClock(self.connection)
         self.uploads = Uploads(self.connection.client, endpoint.context)
         self._deletions: set[asyncio.Task[None]] = set()
         self._claims: dict[str, bool] = {}
@@ -215,7 +217,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             self._profile.presence.on_activity()
         if self._offer_to_behaviours(stanza):
             return None
-        return receive_stanza(self._gateway, self._own_jid, stanza)
+        return receive_stanza(self._gateway, self._server_clock.receiver, stanza)
 
     async def _async_start(self, auto_register: bool = True) -> None:
         """Connect, open the runner, and only then announce the agent. Raise ConnectError or LoginError if that fails.
@@ -240,6 +242,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self._profile.close()
             await self._runner.drain(0)
             await self._runner.close()
+            await self._server_clock.close()
             await self.connection.close()
             self._start_error = error
             raise
@@ -286,6 +289,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         await self.connection.wait_until_acknowledged(2.0)
         await self.archive.close()
         await self.offline_messages.close()
+        await self._server_clock.close()
         await self._runner.close()
         await self.peer_features.close()
         await self.connection.close()
@@ -420,6 +424,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.peer_features.clear()
         self.runtime.parts.finder.forget_presences()
         self.archive.pause()
+        if self.client.is_full_server:
+            self._server_clock.start()
         if self._alive.is_set():
             self._profile.announce_new_session(self._catch_up)
             self.rooms.join_all()
@@ -428,14 +434,15 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     def _on_message(self, stanza: Any) -> Commit[bool] | None:
         if self._profile.presence.update_timer is None:
             self._profile.presence.on_activity()
+        is_replay = self.connection.client.stream_management.is_repeating
         if self._may_concern_room(stanza) and self.rooms.is_room_message(stanza):
             message = self.rooms.read_message(stanza)
-            if isinstance(message, InboundRequest):
-                return self._gateway.receive_request(message)
-            if message is not None:
+            if isinstance(message, Retraction | Reaction):
                 self._gateway.receive_reference(message.sender, message)
+            elif message is not None:
+                return self._gateway.receive_request(mark_as_replay(message) if is_replay else message)
             return None
-        stored = receive_stanza(self._gateway, self._own_jid, stanza)
+        stored = receive_stanza(self._gateway, self._server_clock.receiver, stanza, is_replay=is_replay)
         self.archive.record_received(stanza, stored)
         if self.offline_messages.arriving is not None:
             self.offline_messages.record_received(stored)
@@ -458,10 +465,10 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         """
         if self.rooms.is_room_message(stanza):
             return None
-        is_claimed = self._claims.get(archive_id(stanza, bare_jid(self.connection.jid)))
+        is_claimed = self._claims.get(assigned_id(stanza, self._own_jid))
         if is_claimed is None:
             is_claimed = self._offer_to_behaviours(stanza)
-        return None if is_claimed else await receive_archived_stanza(self._gateway, self._own_jid, stanza)
+        return None if is_claimed else await receive_archived_stanza(self._gateway, self._server_clock.receiver, stanza)
 
     def _intercept(self, stanza: Element) -> bool:
         if self.archive.query_id and self.archive.collect(stanza):
@@ -471,7 +478,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         is_claimed = self._offer_to_behaviours(stanza)
         if is_claimed:
             self.archive.record_received(stanza, None)
-        if message_id := archive_id(stanza, bare_jid(self.connection.jid)):
+        if message_id := assigned_id(stanza, self._own_jid):
             self._claims[message_id] = is_claimed
             if len(self._claims) > _MAX_CLAIMS:
                 del self._claims[next(iter(self._claims))]

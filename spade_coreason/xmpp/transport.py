@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, fromstring
 
 from ..contracts import AgentRequest, DataBlock
 from ..domain.jid import bare_jid
-from ..domain.messages import NO_CONTEXT, InboundMessage, InboundRequest, MalformedRequest, RequestContext
+from ..domain.messages import NO_CONTEXT, InboundMessage, InboundRequest, MalformedRequest, RequestBatch, RequestContext
 from ..exceptions import RequestTooLongError
 from ..runtime import (
     PLAIN_PRESENTATION,
@@ -25,8 +25,8 @@ from .codec import (
     ChatEncoder,
     CloudEventEncoder,
     GroupchatEncoder,
+    Receiver,
     SpadeEncoder,
-    archive_id,
     decode,
     encode_displayed,
     encode_malformed_reply,
@@ -148,21 +148,30 @@ def _dump_request(request: AgentRequest) -> dict[str, Any]:
     return dumped
 
 
-def receive_stanza(gateway: InboundGateway, jid: str, stanza: Element) -> Commit[bool] | None:
-    """Decode a `<message/>` to the bare JID `jid` and pass it to the gateway of the agent.
+def receive_stanza(
+    gateway: InboundGateway, receiver: Receiver, stanza: Element, *, is_replay: bool = False
+) -> Commit[bool] | None:
+    """Decode a `<message/>` to our account `receiver` and pass it to the gateway of the agent.
 
-    Once the returned commit, if any, is done, the message may be acknowledged (XEP-0198).
+    `is_replay` is True if the server repeats it after a resumption (XEP-0198). Once the returned commit, if any, is done, the
+    message may be acknowledged.
     """
-    return gateway.receive(_decode_for(jid, stanza))
+    message = decode(stanza, receiver)
+    return gateway.receive(_mark_as_replay(message) if is_replay else message)
 
 
-async def receive_archived_stanza(gateway: InboundGateway, jid: str, stanza: Element) -> Commit[bool] | None:
-    """Decode a `<message/>` from the archive of the bare JID `jid` (XEP-0313) and pass it to the gateway of the agent."""
-    return await gateway.receive_archived(_decode_for(jid, stanza))
+async def receive_archived_stanza(gateway: InboundGateway, receiver: Receiver, stanza: Element) -> Commit[bool] | None:
+    """Decode a `<message/>` from the archive of our account `receiver` (XEP-0313) and pass it to the gateway of the agent."""
+    return await gateway.receive_archived(decode(stanza, receiver))
 
 
-def _decode_for(jid: str, stanza: Element) -> InboundMessage:
-    message = decode(stanza)
-    if isinstance(message, InboundRequest) and not message.stanza_id:
-        return replace(message, archive_id=archive_id(stanza, jid))  # the id that our server gave it
-    return message
+def _mark_as_replay(message: InboundMessage) -> InboundMessage:
+    if isinstance(message, RequestBatch):
+        requests = message.requests
+        return RequestBatch(tuple(mark_as_replay(r) if isinstance(r, InboundRequest) else r for r in requests))
+    return mark_as_replay(message) if isinstance(message, InboundRequest) else message
+
+
+def mark_as_replay(request: InboundRequest) -> InboundRequest:
+    """Return a request with the evidence that the server repeats it."""
+    return replace(request, evidence=request.evidence._replace(is_replay=True))

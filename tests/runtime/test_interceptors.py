@@ -21,6 +21,7 @@ from spade_coreason.exceptions import PeerFailedError, PeerRefusedError
 from spade_coreason.runtime.admission import MAX_HOPS
 from spade_coreason.runtime.interceptors import chain_around
 from spade_coreason.testing import Policy
+from tests.support.databases import SAME_STANZA
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE
 from tests.support.runner import RunnerHarness
@@ -93,12 +94,12 @@ async def test_requests_are_decided_once_and_in_the_order_of_their_arrival() -> 
 async def test_a_duplicate_is_not_decided_again() -> None:
     recorder = Recorder()
     async with AgentTester(EchoAgent(), user=ALICE, interceptors=[recorder]) as t:
-        first = await collect_replies(t, message("one", "1"))
+        first = await collect_replies(t, message("one", "1", is_unique=True))
         assert len(first) == 1
         recorder.decide = lambda request: TOO_FAST
-        assert await collect_replies(t, message("one", "1")) == []
+        assert await collect_replies(t, message("one", "1", is_unique=True)) == []
         await t.restart()
-        assert await collect_replies(t, message("one", "1")) == []
+        assert await collect_replies(t, message("one", "1", is_unique=True)) == []
         assert recorder.received == ["one"]
 
 
@@ -188,7 +189,9 @@ async def test_a_new_request_that_looks_like_a_duplicate_is_decided_before_its_t
     recorder = Recorder(refuse_word("no"))
     async with RunnerHarness(database_url, EchoAgent(), interceptors=[recorder]) as harness:
         for number, query in enumerate(("no", "yes")):
-            incoming = InboundRequest("person", f"{ALICE}/x", f"{number}", "t", {"query": query}, query, owner=ALICE)
+            incoming = InboundRequest(
+                "person", f"{ALICE}/x", f"{number}", "t", {"query": query}, query, evidence=SAME_STANZA, owner=ALICE
+            )
             key = derive_inbox_key(AGENT, ALICE, incoming.stanza_id, incoming.content)
             harness.database.inbox_keys.add(key.bytes, 10**6)  # no request has this row
             stored = harness.runner.receive(incoming)

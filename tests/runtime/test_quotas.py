@@ -15,6 +15,7 @@ import pytest
 from spade_coreason import AgentRequest, Peers, ResponseHandler, SessionHandle, agent
 from spade_coreason.concurrency import RATE_INTERVAL_S
 from spade_coreason.contracts import ErrorCode, Refuse
+from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.domain.messages import InboundRequest, RequestContext
 from spade_coreason.domain.quotas import Quota, Quotas, Role
 from spade_coreason.exceptions import PeerRefusedError
@@ -24,7 +25,7 @@ from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import AgentRepository, Database
 from spade_coreason.testing import AgentTester, Policy
 from tests.support.clock import Clock, LoopClock
-from tests.support.databases import open_without_sync
+from tests.support.databases import SAME_STANZA, open_without_sync
 from tests.support.wait import eventually
 
 AGENT, OTHER = "agent@localhost", "other@localhost"
@@ -540,8 +541,22 @@ async def test_commands_have_a_limit_of_their_own_and_work_beyond_the_quota() ->
 async def test_duplicates_without_end_are_dropped_and_the_request_is_answered_once() -> None:
     async with AgentTester(echo, policy=Policy(queue=10_000)) as t:
         await t.say("hello", user=ALICE)
-        request = InboundRequest("person", f"{ALICE}/x", "1", None, {"query": "x"}, "x", owner=ALICE)
+        request = InboundRequest("person", f"{ALICE}/x", "1", None, {"query": "x"}, "x", evidence=SAME_STANZA, owner=ALICE)
         commits = [t.gateways[AGENT].receive(request) for _ in range(4000)]
         assert commits.count(None) == 999
         await t.settled()
-        assert len(t.unread(user=ALICE)) == 1
+        _, notice = sorted(t.unread(user=ALICE), key=len)
+        assert notice == "I had to refuse too many of your messages. I ignore what you send for a minute."
+        assert t.gateways[AGENT].dropped["too many refused"] == 998
+
+
+async def test_a_new_message_with_a_known_id_counts_for_the_quota() -> None:
+    async with AgentTester(echo, policy=Policy(quotas=for_user(messages_per_day=3))) as t:
+        await t.say("hello", user=ALICE)
+        request = InboundRequest("person", f"{ALICE}/x", "1", None, {"query": "x"}, "x", owner=ALICE)
+        for server_id in "abcd":
+            t.gateways[AGENT].receive(replace(request, evidence=Evidence(server_id)))
+        await t.settled()
+        *answers, notice = sorted(t.unread(user=ALICE), key=len)
+        assert len(answers) == 2
+        assert "3 messages a day" in notice

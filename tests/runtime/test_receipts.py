@@ -13,12 +13,14 @@ from spade_coreason.runtime import AgentParts, InboundGateway, Runner
 from spade_coreason.storage import Commit
 from spade_coreason.storage.statements import RECEIVE
 from spade_coreason.testing import Policy
+from spade_coreason.xmpp.codec.evidence import Receiver
 from spade_coreason.xmpp.transport import receive_archived_stanza, receive_stanza
 from tests.support.databases import SQLITE, WriterGate, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.transports import make_transport
 
 AGENT = "echo@localhost"
+ME = Receiver(AGENT)
 
 
 class Echo:
@@ -69,39 +71,49 @@ async def run_gateway(url: str, **policy: Any) -> AsyncIterator[GatewayHarness]:
 
 def message(stanza_id: str, text: str = "hi") -> Element:
     named = f"id='{stanza_id}'" if stanza_id else ""
+    origin_id = f"<origin-id xmlns='urn:xmpp:sid:0' id='of-a-person-{stanza_id}-fb0c9d47'/>" if stanza_id else ""
     return fromstring(
         f"<message xmlns='jabber:client' type='chat' from='alice@localhost/x' to='{AGENT}' {named}>"
-        f"<body>{text}</body><request xmlns='urn:xmpp:receipts'/></message>"
+        f"<body>{text}</body><request xmlns='urn:xmpp:receipts'/>{origin_id}</message>"
     )
 
 
 async def test_a_receipt_comes_before_the_answer(database_url: str) -> None:
     async with run_gateway(database_url) as harness:
-        assert await harness.output_until_idle(receive_stanza(harness.gateway, AGENT, message("1"))) == ["receipt 1", "hi"]
+        assert await harness.output_until_idle(receive_stanza(harness.gateway, ME, message("1"))) == [
+            "receipt 1",
+            "hi",
+        ]
 
 
 async def test_a_message_delivered_twice_gets_two_receipts_and_one_reply(database_url: str) -> None:
     async with run_gateway(database_url) as harness:
-        assert await harness.output_until_idle(receive_stanza(harness.gateway, AGENT, message("1"))) == ["receipt 1", "hi"]
-        assert await harness.output_until_idle(receive_stanza(harness.gateway, AGENT, message("1"))) == ["receipt 1"]
+        assert await harness.output_until_idle(receive_stanza(harness.gateway, ME, message("1"))) == [
+            "receipt 1",
+            "hi",
+        ]
+        assert await harness.output_until_idle(receive_stanza(harness.gateway, ME, message("1"))) == ["receipt 1"]
 
 
 async def test_from_the_archive_only_new_messages_get_a_receipt(database_url: str) -> None:
     async with run_gateway(database_url) as harness:
-        assert await harness.output_until_idle(receive_stanza(harness.gateway, AGENT, message("1"))) == ["receipt 1", "hi"]
-        assert await harness.output_until_idle(await receive_archived_stanza(harness.gateway, AGENT, message("1"))) == []
-        stored = await receive_archived_stanza(harness.gateway, AGENT, message("2"))
+        assert await harness.output_until_idle(receive_stanza(harness.gateway, ME, message("1"))) == [
+            "receipt 1",
+            "hi",
+        ]
+        assert await harness.output_until_idle(await receive_archived_stanza(harness.gateway, ME, message("1"))) == []
+        stored = await receive_archived_stanza(harness.gateway, ME, message("2"))
         assert await harness.output_until_idle(stored) == ["receipt 2", "hi"]
 
 
 async def test_a_message_without_an_id_gets_no_receipt(database_url: str) -> None:
     async with run_gateway(database_url) as harness:
-        assert await harness.output_until_idle(receive_stanza(harness.gateway, AGENT, message(""))) == ["hi"]
+        assert await harness.output_until_idle(receive_stanza(harness.gateway, ME, message(""))) == ["hi"]
 
 
 async def test_a_refused_message_gets_no_receipt(database_url: str) -> None:
     async with run_gateway(database_url, queue=1) as harness:
-        stored = [receive_stanza(harness.gateway, AGENT, message(str(number), str(number))) for number in range(3)]
+        stored = [receive_stanza(harness.gateway, ME, message(str(number), str(number))) for number in range(3)]
         assert stored[1:] == [None, None]
         [notice] = [said for said in await harness.output_until_idle(stored[0]) if said not in ("receipt 0", "0")]
         assert notice.startswith("This conversation already has 1 message waiting")
@@ -115,12 +127,15 @@ async def test_a_message_that_cannot_be_stored_gets_no_receipt(database_url: str
 
         def fail_receive(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
             for pending in batch:
-                pending.rows = [(RECEIVE, ("no", "no")) if row[0] == RECEIVE else row for row in pending.rows]
+                pending.rows = [(RECEIVE, ("no",) * 3) if row[0] == RECEIVE else row for row in pending.rows]
             write(batch)
 
-        assert await harness.output_until_idle(receive_stanza(harness.gateway, AGENT, message("0"))) == ["receipt 0", "hi"]
+        assert await harness.output_until_idle(receive_stanza(harness.gateway, ME, message("0"))) == [
+            "receipt 0",
+            "hi",
+        ]
         harness.writes.on_batch = fail_receive
-        stored = receive_stanza(harness.gateway, AGENT, message("1"))
+        stored = receive_stanza(harness.gateway, ME, message("1"))
         [apology] = await harness.output_until_idle(stored)
         assert apology.startswith("I cannot store anything at the moment")
         assert stored is not None

@@ -146,10 +146,10 @@ async def test_the_queued_messages_of_one_person_are_limited() -> None:
 
 async def test_the_same_message_twice_is_answered_once_also_after_a_restart() -> None:
     async with AgentTester(echo) as t:
-        assert await collect_replies(t, message("hi", "1"), message("hi", "1")) == ["hi"]
-        assert await collect_replies(t, message("hi", "1")) == []
+        assert await collect_replies(t, message("hi", "1", is_unique=True), message("hi", "1", is_unique=True)) == ["hi"]
+        assert await collect_replies(t, message("hi", "1", is_unique=True)) == []
         await t.restart()
-        assert await collect_replies(t, message("hi", "1")) == []
+        assert await collect_replies(t, message("hi", "1", is_unique=True)) == []
 
 
 async def test_another_content_thread_or_sender_with_the_same_id_is_another_message() -> None:
@@ -167,11 +167,11 @@ async def test_a_message_without_an_id_is_never_a_duplicate() -> None:
 async def test_after_seven_days_the_same_message_is_new() -> None:
     clock = Clock()
     async with AgentTester(echo, clock=clock) as t:
-        assert await collect_replies(t, message("hi", "1")) == ["hi"]
+        assert await collect_replies(t, message("hi", "1", is_unique=True)) == ["hi"]
         for days, answers in ((6, []), (2, ["hi"])):
             clock.advance(days=days)
             await t.restart()
-            assert await collect_replies(t, message("hi", "1")) == answers
+            assert await collect_replies(t, message("hi", "1", is_unique=True)) == answers
 
 
 async def test_the_clock_of_a_turn_is_the_platforms() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,9 @@ from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import RECEIVE
 from spade_coreason.testing import Policy, Rules, RunnerTimings
+from spade_coreason.xmpp.codec.evidence import Receiver
 from spade_coreason.xmpp.transport import receive_stanza
-from tests.support.databases import SQLITE, WriterGate, open_without_sync
+from tests.support.databases import SAME_STANZA, SQLITE, WriterGate, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.records import NOT_REMEMBERED
 from tests.support.servers.postgres import Postgres
@@ -312,7 +314,7 @@ async def test_a_request_that_was_not_stored_is_not_answered(
             is_durable = harness.runner.receive(make_request(text))
             assert is_durable is not None
             await eventually(lambda: bool(held_batches))
-            held_batches[0][0].rows = [(RECEIVE, ("no", "no"))]
+            held_batches[0][0].rows = [(RECEIVE, ("no",) * 3)]
         await harness.runner.wait_until_idle()
         assert isinstance(is_durable.error, Exception)
         assert harness.output == ["known", NOT_REMEMBERED]
@@ -320,7 +322,7 @@ async def test_a_request_that_was_not_stored_is_not_answered(
 
 async def test_an_immediate_duplicate_is_dropped(database_url: str) -> None:
     async with run_harness(database_url) as harness:
-        twice = make_request("hi")
+        twice = replace(make_request("hi"), evidence=SAME_STANZA)
         stored = [harness.runner.receive(twice) for _ in range(3)]
         assert [await one for one in stored if one is not None] == [True, False, False]
         await harness.runner.wait_until_idle()
@@ -398,7 +400,7 @@ async def test_a_peer_that_sends_malformed_messages_gets_at_most_thirty_replies(
     def deliver(container: str, number: int) -> None:
         json = f"<json xmlns='urn:xmpp:json:0'>{container}</json>"
         stanza = f"<message xmlns='jabber:client' from='{ALICE}/x' id='{number}'>{json}</message>"
-        assert receive_stanza(gateway, AGENT, fromstring(stanza)) is None
+        assert receive_stanza(gateway, Receiver(AGENT), fromstring(stanza)) is None
 
     async with run_harness(database_url) as harness:
         transport = make_transport(AGENT, sent.extend)

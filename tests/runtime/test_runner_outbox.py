@@ -79,7 +79,8 @@ async def run_runner(
 
 
 def person_question(text: str, stanza_id: str = "1", sender: str = "alice@localhost/x") -> InboundRequest:
-    stanza = f"<message xmlns='jabber:client' from='{sender}' type='chat' id='{stanza_id}'><body>{text}</body></message>"
+    stanza = f"<message xmlns='jabber:client' from='{sender}' type='chat' id='{stanza_id}'><body>{text}</body>"
+    stanza += f"<origin-id xmlns='urn:xmpp:sid:0' id='of-a-person-{stanza_id}-fb0c9d47'/></message>"
     decoded = decode(fromstring(stanza))
     assert isinstance(decoded, InboundRequest)
     return decoded

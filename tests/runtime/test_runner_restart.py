@@ -37,13 +37,13 @@ async def test_unfinished_turns_run_again_in_order_after_a_restart_marked_as_red
     hanging = HangingAgent()
     async with AgentTester(hanging, user=ALICE) as t:
         t.send_stanza(message("one", "1"))
-        t.send_stanza(message("two", "2"))
+        t.send_stanza(message("two", "2", is_unique=True))
         await hanging.begun.wait()
         await t.restart(grace_s=0)
         await t.settled()
         assert t.unread() == ["one, redelivered; 0 before", "two, redelivered; 1 before"]
         await t.restart()
-        assert await collect_replies(t, message("two", "2")) == []
+        assert await collect_replies(t, message("two", "2", is_unique=True)) == []
 
 
 async def test_a_program_gets_its_answer_from_the_second_run_which_counts_once() -> None:

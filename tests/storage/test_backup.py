@@ -17,7 +17,7 @@ from spade_coreason.storage import open_database
 from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.records import StoredStep, Variable
 from spade_coreason.storage.repository import AgentRepository
-from tests.support.databases import SQLITE, execute, read_all_tables, read_rows
+from tests.support.databases import SAME_STANZA, SQLITE, execute, read_all_tables, read_rows
 from tests.support.records import AGENT, ALICE, NOW, new_conversation, receive_request, store_turn
 from tests.support.servers.postgres import Postgres
 
@@ -61,7 +61,7 @@ async def test_a_backup_is_restored_into_either_database(database_url: str, post
         # What was known is known, and row ids go on.
         database = await open_database(target, "off")
         repository = AgentRepository(database, AGENT)
-        assert not await repository.inbox.receive(b"k" * 16, ALICE, "{}", NOW)[1]
+        assert not await repository.inbox.receive(b"k" * 16, ALICE, "{}", NOW, evidence=SAME_STANZA)[1]
         row = (await repository.find_conversations(["t"]))["t"]
         assert (await store_turn(repository, row)).turns == 31
         await database.close()

@@ -21,7 +21,7 @@ from spade_coreason.storage.database import Commit, Database
 from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import MAX_ROWS, RECEIVE
-from tests.support.databases import open_without_sync
+from tests.support.databases import SAME_STANZA, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import TIMEOUT_S
 
@@ -34,7 +34,7 @@ def repository(database: Database) -> AgentRepository:
 
 
 def receive(repository: AgentRepository, number: int) -> Commit[bool]:
-    return repository.inbox.receive(number.to_bytes(16, "big"), "alice@localhost", "{}", NOW)[1]
+    return repository.inbox.receive(number.to_bytes(16, "big"), "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
 
 
 async def test_writes_in_successive_rounds_of_the_loop_are_one_transaction(repository: AgentRepository) -> None:
@@ -260,8 +260,11 @@ async def test_a_deferred_write_needs_no_other_write(repository: AgentRepository
 
 async def test_an_agent_that_starts_again_finds_only_its_open_requests(repository: AgentRepository, database: Database) -> None:
     conversation = make_conversation(repository, "t")
-    rows = [repository.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[0] for number in range(6)]
-    assert not await repository.inbox.receive(bytes([0]) * 16, "alice@localhost", "{}", NOW)[1]
+    rows = [
+        repository.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[0]
+        for number in range(6)
+    ]
+    assert not await repository.inbox.receive(bytes([0]) * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
     await repository.inbox.finish(rows[1], conversation, None, None)  # refused, and nothing is said
     await repository.inbox.finish(rows[2], conversation, None, '["answer"]')
     await repository.inbox.finish(rows[3], conversation, None, '["answer"]')

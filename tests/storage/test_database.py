@@ -29,7 +29,7 @@ from spade_coreason.storage.dedup import KeyIndex
 from spade_coreason.storage.lock import lock_directory
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
-from tests.support.databases import SQLITE, downgrade, execute, read_all_tables
+from tests.support.databases import SAME_STANZA, SQLITE, downgrade, execute, read_all_tables
 from tests.support.errors import ExpectedErrors
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -65,11 +65,11 @@ async def store_one_turn(
 
 
 async def test_a_request_is_stored_once(repository: AgentRepository) -> None:
-    first = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
-    within_the_batch = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
-    other = repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
+    first = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
+    within_the_batch = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
+    other = repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
     assert [await first, await within_the_batch, await other] == [True, False, True]
-    assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
 
 
 async def test_the_json_of_a_request_is_made_only_if_it_is_written(repository: AgentRepository) -> None:
@@ -82,10 +82,10 @@ async def test_the_json_of_a_request_is_made_only_if_it_is_written(repository: A
 
         return make
 
-    row, is_new, _ = repository.inbox.receive(b"a" * 16, "alice@localhost", json_of("answered"), NOW)
+    row, is_new, _ = repository.inbox.receive(b"a" * 16, "alice@localhost", json_of("answered"), NOW, evidence=SAME_STANZA)
     answered = repository.inbox.finish(row, make_conversation(repository), None, '["<message/>"]')
-    waits = repository.inbox.receive(b"w" * 16, "alice@localhost", json_of("waits"), NOW)[1]
-    again = repository.inbox.receive(b"w" * 16, "alice@localhost", json_of("again"), NOW)[1]
+    waits = repository.inbox.receive(b"w" * 16, "alice@localhost", json_of("waits"), NOW, evidence=SAME_STANZA)[1]
+    again = repository.inbox.receive(b"w" * 16, "alice@localhost", json_of("again"), NOW, evidence=SAME_STANZA)[1]
     assert [await is_new, await answered, await waits, await again] == [True, True, True, False]
     assert sorted(made_json) == ["again", "waits"]
     assert [(one.request, one.reply) for one in await repository.inbox.load_pending()] == [
@@ -117,22 +117,26 @@ async def test_the_same_key_of_another_agent_is_another_request(repository: Agen
 
 
 async def test_a_duplicate_after_seven_days_is_a_new_message(repository: AgentRepository) -> None:
-    row, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    row, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)
     assert await is_new
     await repository.inbox.finish(row, make_conversation(repository), None, None)
-    assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=6))[1]
-    assert await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=7, seconds=1))[1]
+    assert not await repository.inbox.receive(
+        b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=6), evidence=SAME_STANZA
+    )[1]
+    assert await repository.inbox.receive(
+        b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=7, seconds=1), evidence=SAME_STANZA
+    )[1]
 
 
 async def test_of_simultaneous_duplicates_after_seven_days_one_is_new(repository: AgentRepository) -> None:
     conversation = make_conversation(repository)
     for weeks in range(3):
         now = NOW + timedelta(days=8 * weeks)
-        copies = [repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", now) for _ in range(3)]
+        copies = [repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", now, evidence=SAME_STANZA) for _ in range(3)]
         assert [await is_new for _, is_new, _ in copies] == [True, False, False]
         await repository.inbox.finish(copies[0][0], conversation, None, None)
-        assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", now)[1]
-    assert len(await repository.inbox.load_received_from("alice@localhost")) == 1
+        assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", now, evidence=SAME_STANZA)[1]
+    assert len(await repository.inbox.load_received_from("alice@localhost")) == 3
 
 
 async def test_a_request_closed_while_it_is_stored_is_not_pending(
@@ -147,7 +151,9 @@ async def test_a_request_closed_while_it_is_stored_is_not_pending(
 
 async def test_repeated_duplicates_take_no_memory(repository: AgentRepository, database: Database) -> None:
     for _ in range(5):
-        copies = [repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1] for _ in range(100)]
+        copies = [
+            repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1] for _ in range(100)
+        ]
         assert sum([await is_new for is_new in copies]) <= 1
     assert len(database.inbox_keys.find_rows(b"k" * 16)) == 1
 
@@ -155,11 +161,11 @@ async def test_repeated_duplicates_take_no_memory(repository: AgentRepository, d
 async def test_a_key_that_only_resembles_a_known_one_is_a_new_message(repository: AgentRepository, database: Database) -> None:
     for row in range(1, 4):
         database.inbox_keys.add(b"k" * 16, row)  # rows that are not there, or have another key
-    assert await repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
-    _, is_new, is_surely_new = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    assert await repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
+    _, is_new, is_surely_new = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)
     assert await is_new
     assert not is_surely_new
-    assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
 
 
 async def test_old_requests_are_purged_and_those_of_the_last_week_stay_known(
@@ -167,7 +173,9 @@ async def test_old_requests_are_purged_and_those_of_the_last_week_stay_known(
 ) -> None:
     keys, conversation = [number.to_bytes(16, "big") for number in range(3)], make_conversation(repository)
     for days, key in enumerate(keys):
-        row, is_new, _ = repository.inbox.receive(key, "alice@localhost", "{}", NOW + timedelta(days=days))
+        row, is_new, _ = repository.inbox.receive(
+            key, "alice@localhost", "{}", NOW + timedelta(days=days), evidence=SAME_STANZA
+        )
         assert await is_new
         await repository.inbox.finish(row, conversation, None, None)
     now = NOW + timedelta(days=8, hours=1)
@@ -175,7 +183,11 @@ async def test_old_requests_are_purged_and_those_of_the_last_week_stay_known(
     assert [row.received_at for row in await repository.inbox.load_received_from("alice@localhost")] == [
         NOW + timedelta(days=2)
     ]
-    assert [await repository.inbox.receive(key, "alice@localhost", "{}", now)[1] for key in keys] == [True, True, False]
+    assert [await repository.inbox.receive(key, "alice@localhost", "{}", now, evidence=SAME_STANZA)[1] for key in keys] == [
+        True,
+        True,
+        False,
+    ]
 
 
 async def test_requests_that_are_not_closed_are_pending_in_order(repository: AgentRepository) -> None:
@@ -331,7 +343,7 @@ async def test_migrating_keeps_the_stored_data(database_url: str, revision: str)
     database = await open_database(database_url, "off")
     repository = AgentRepository(database, "echo@localhost")
     row = await store_one_turn(repository, make_conversation(repository), 1)
-    request, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW)
+    request, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW, evidence=SAME_STANZA)
     assert await is_new
     stored = _read_what_all_revisions_have(database_url)
     await database.write(lambda connection: downgrade(connection, revision))
@@ -344,15 +356,15 @@ async def test_migrating_keeps_the_stored_data(database_url: str, revision: str)
     repository = AgentRepository(database, "echo@localhost")
     assert await repository.load_history(row.id, 1) == ['{"n": 1}']
     assert [pending.inbox_row for pending in await repository.inbox.load_pending()] == [request]
-    assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
-    assert await repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
+    assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
+    assert await repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
     await database.close()
 
 
 def _read_what_all_revisions_have(url: str) -> dict[str, list[dict[str, Any]]]:
     tables = read_all_tables(url)
     for row in tables["inbox"]:
-        for column in ("digest", "interaction"):  # since 0009
+        for column in ("digest", "interaction", "evidence", "message_key"):  # since 0009 and 0013
             row.pop(column, None)
     return tables
 
@@ -568,7 +580,7 @@ def test_every_added_key_is_found_with_its_rows_and_hardly_any_other() -> None:
     keys = [uuid5(NAMESPACE_URL, str(number)).bytes for number in range(60_000)]
     for row, key in enumerate(keys[:30_000], start=2**33):
         index.add(key, row)
-    index.add_replacement(keys[0], 2**34)
+    index.add_further(keys[0], 2**34)
     assert index.find_rows(keys[0]) == [2**34, 2**33]
     assert all(row in index.find_rows(key) for row, key in enumerate(keys[:30_000], start=2**33))
     assert sum(len(index.find_rows(key)) for key in keys) < 30_010
@@ -579,7 +591,7 @@ def test_keys_of_deleted_rows_are_dropped_in_time() -> None:
     keys = [uuid5(NAMESPACE_URL, str(number)).bytes for number in range(30_000)]
     for row, key in enumerate(keys, start=1):
         index.add(key, row)
-    index.add_replacement(keys[0], 1)
+    index.add_further(keys[0], 1)
     index.drop_before(first_row=29_000)
     assert all(row in index.find_rows(key) for row, key in enumerate(keys[29_000:], start=29_001))
     assert not any(index.find_rows(key) for key in keys[:8_000])

@@ -18,7 +18,7 @@ from spade_coreason.storage.database import Database, StoreTimings
 from spade_coreason.storage.records import StoredStep
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import SAVE_VARIABLE
-from tests.support.databases import CLOSED, RECEIVED, SQLITE, execute, read_rows
+from tests.support.databases import CLOSED, RECEIVED, SAME_STANZA, SQLITE, execute, read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE, receive_request
 from tests.support.servers.postgres import Postgres
@@ -98,7 +98,7 @@ async def test_after_a_failure_the_database_recovers_and_nothing_is_lost(
     repository = AgentRepository(database, "echo@localhost")
 
     def receive_whole(number: int) -> tuple[int, Commit[bool], bool]:
-        return repository.inbox.receive(bytes([number]) * 16, "alice@localhost", f'"{"x" * 9000}"', NOW)
+        return repository.inbox.receive(bytes([number]) * 16, "alice@localhost", f'"{"x" * 9000}"', NOW, evidence=SAME_STANZA)
 
     def receive(number: int) -> Commit[bool]:
         return receive_whole(number)[1]

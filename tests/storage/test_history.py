@@ -21,7 +21,7 @@ from spade_coreason.storage.records import TurnRecord
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock
-from tests.support.databases import SQLITE, execute, open_without_sync
+from tests.support.databases import SAME_STANZA, SQLITE, execute, open_without_sync
 from tests.support.records import AGENT, ALICE, BOB, NOW, new_conversation, receive_request
 from tests.support.runner import RunnerHarness
 
@@ -153,7 +153,7 @@ async def test_a_clock_that_jumps_back_loses_and_reorders_nothing(database_url: 
             clock.advance(days=days)
             await harness.receive_and_wait(str(n))
         # The same message, after the clock has gone back, is known all the same.
-        again = InboundRequest("person", f"{ALICE}/x", "again", "t", {"query": "5"}, "5", owner=ALICE)
+        again = InboundRequest("person", f"{ALICE}/x", "again", "t", {"query": "5"}, "5", evidence=SAME_STANZA, owner=ALICE)
         for _ in range(2):
             harness.runner.receive(again)
             await harness.runner.wait_until_idle()

@@ -14,7 +14,16 @@ from spade_coreason import StoreError
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
-from tests.support.databases import ANSWERED, CLOSED, RECEIVED, count_commits, open_without_sync, read_all_tables, read_rows
+from tests.support.databases import (
+    ANSWERED,
+    CLOSED,
+    RECEIVED,
+    SAME_STANZA,
+    count_commits,
+    open_without_sync,
+    read_all_tables,
+    read_rows,
+)
 from tests.support.records import AGENT, ALICE, NOW, OTHER_AGENT, new_conversation, receive_request, store_turn
 
 
@@ -64,14 +73,16 @@ async def test_a_duplicate_is_known_in_every_state_and_changes_nothing(
         database = await open_without_sync(database_url)
         repository = AgentRepository(database, AGENT)
     before = read_all_tables(database_url)
-    assert not await repository.inbox.receive(b"k" * 16, ALICE, '{"second": 2}', NOW + timedelta(days=1))[1]
+    assert not await repository.inbox.receive(b"k" * 16, ALICE, '{"second": 2}', NOW + timedelta(days=1), evidence=SAME_STANZA)[
+        1
+    ]
     assert read_all_tables(database_url) == before
     await database.close()
 
 
 async def test_of_many_duplicates_at_once_one_is_new(repository: AgentRepository, database_url: str) -> None:
     keys = [bytes([n % 7]) * 16 for n in range(200)]
-    found = await asyncio.gather(*(repository.inbox.receive(key, ALICE, "{}", NOW)[1] for key in keys))
+    found = await asyncio.gather(*(repository.inbox.receive(key, ALICE, "{}", NOW, evidence=SAME_STANZA)[1] for key in keys))
     assert sum(found) == len(inbox_rows(database_url)) == 7
     assert found[:7] == [True] * 7
 

@@ -20,7 +20,7 @@ from spade_coreason.exceptions import DatabaseUnreachableError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.records import StoredConversation, TurnRecord
 from spade_coreason.storage.repository import AgentRepository
-from tests.support.databases import execute, read_rows
+from tests.support.databases import SAME_STANZA, execute, read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.servers.postgres import Postgres
 from tests.support.wait import eventually
@@ -30,7 +30,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 async def receive(repository: AgentRepository, number: int) -> bool:
-    return await repository.inbox.receive(bytes([number]) * 16, ALICE, "{}", NOW)[1]
+    return await repository.inbox.receive(bytes([number]) * 16, ALICE, "{}", NOW, evidence=SAME_STANZA)[1]
 
 
 async def test_a_second_platform_on_a_database_is_one_clear_line(postgres: Postgres) -> None:

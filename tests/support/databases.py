@@ -15,6 +15,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection
 
+from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.storage import migrations, open_database
 from spade_coreason.storage.database import Database, WriterHook
 
@@ -22,6 +23,8 @@ SQLITE = "sqlite+aiosqlite:///"
 TABLES = ("conversations", "interactions", "variables", "inbox")
 RECEIVED, ANSWERED, CLOSED = range(3)
 """The states of a row in the inbox."""
+SAME_STANZA = Evidence(server_id="1")
+"""The evidence of a message and its copies."""
 
 
 class WriterGate:

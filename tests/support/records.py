@@ -13,6 +13,7 @@ from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.identifiers import derive_session_id
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
+from tests.support.databases import SAME_STANZA
 
 AGENT, OTHER_AGENT = "notes@localhost", "echo@localhost"
 ALICE, BOB, CAROL = "alice@localhost", "bob@localhost", "carol@localhost"
@@ -35,7 +36,7 @@ def new_conversation(repository: AgentRepository, name: str = "t", owner: str = 
 async def receive_request(
     repository: AgentRepository, owner: str = ALICE, request: str = '{"secret": 1}', key: bytes = b""
 ) -> int:
-    row, is_new, _ = repository.inbox.receive(key or uuid4().bytes, owner, request, NOW)
+    row, is_new, _ = repository.inbox.receive(key or uuid4().bytes, owner, request, NOW, evidence=SAME_STANZA)
     assert await is_new
     return row
 

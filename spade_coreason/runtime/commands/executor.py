@@ -83,7 +83,7 @@ class CommandExecutor:
         is_for_agent = command.name in self._commands.agent_commands
         if is_for_agent:
             incoming = InboundRequest("person", owner, "", thread, {"query": command.text, **values}, "", owner=owner)
-            refusal = self._admission.refuse(incoming, is_for_agent=True, may_be_duplicate=False)
+            refusal = self._admission.refuse_early(incoming) or self._admission.refuse_new(incoming, is_for_agent=True)
             if refusal is not None:
                 if refusal.incident is not None:
                     await refusal.incident.wait()

@@ -15,7 +15,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "archive": [
             "ArchivePage",
             "ArchivedMessage",
-            "archive_id",
             "archive_query",
             "is_addressed_to",
             "newest_query",
@@ -30,6 +29,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "encoders.program": ["CloudEventEncoder", "encode_malformed_reply"],
         "encoders.spade": ["SpadeEncoder"],
         "encoders.text": ["render_block"],
+        "evidence": ["Receiver", "assigned_id", "read_time"],
         "language": ["read_language"],
         "markdown.convert": ["style_markdown"],
         "muc": [

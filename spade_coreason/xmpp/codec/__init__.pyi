@@ -7,7 +7,6 @@ from .adhoc import (
 from .archive import (
     ArchivedMessage as ArchivedMessage,
     ArchivePage as ArchivePage,
-    archive_id as archive_id,
     archive_query as archive_query,
     is_addressed_to as is_addressed_to,
     newest_query as newest_query,
@@ -42,6 +41,11 @@ from .encoders.spade import (
 )
 from .encoders.text import (
     render_block as render_block,
+)
+from .evidence import (
+    Receiver as Receiver,
+    assigned_id as assigned_id,
+    read_time as read_time,
 )
 from .language import read_language as read_language
 from .markdown.convert import (

@@ -39,14 +39,6 @@ class ArchivePage(NamedTuple):
     is_complete: bool
 
 
-def archive_id(message: Element, by: str) -> str:
-    """Return the id of a message in the archive of `by` (a bare JID); "" without one."""
-    for child in message:
-        if child.tag == STANZA_ID and child.get("by") == by:
-            return child.get("id", "")
-    return ""
-
-
 def archive_query(query_id: str, *, after: str, since: datetime | None, max_messages: int) -> Element:
     """Build a query for the next `max_messages` messages after the id `after`, or for the first ones if it is "".
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import replace
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from ...domain.duplicates import NO_EVIDENCE, Evidence
 from ...domain.jid import bare_jid
 from ...domain.messages import (
     MAX_ID_CHARACTERS,
@@ -27,6 +28,7 @@ from ...domain.messages import (
 )
 from .attachments import LINK_ELEMENTS, read_attachments
 from .cloud_events import FOREIGN_CONTAINER, read_container
+from .evidence import ANY_RECEIVER, EVIDENCE_TAGS, Receiver, read_delay, read_evidence
 from .language import read_language
 from .namespaces import (
     APPLY_TO,
@@ -136,10 +138,10 @@ def read_encryption(parts: Mapping[str, Element]) -> str:
     return _ENCRYPTIONS.get(parts[ENCRYPTION].get("namespace", ""), "")
 
 
-def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
+def decode(message: Element, receiver: Receiver = ANY_RECEIVER, *, in_room: bool = False) -> InboundMessage:
     """Decode one `<message/>`. None if it asks nothing of an agent: chat states, receipts, room messages, replies.
 
-    `in_room`: it is a private message of an occupant of a room that the agent is in.
+    `receiver`: the account to which it came. `in_room`: it is a private message of an occupant of a room that the agent is in.
     A request whose id or thread has more than 1,024 characters is malformed.
     """
     message_type = message.get("type", "normal")
@@ -160,7 +162,7 @@ def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
     if len(stanza_id) > MAX_ID_CHARACTERS or (thread is not None and len(thread) > MAX_ID_CHARACTERS):
         without_ids = Element(message.tag, {name: text for name, text in message.attrib.items() if name != "id"})
         without_ids.extend(child for child in message if child.tag != THREAD)
-        rest = decode(without_ids, in_room=in_room)
+        rest = decode(without_ids, receiver, in_room=in_room)
         if isinstance(rest, InboundRequest | RequestBatch | MalformedRequest):
             return _refuse_long_id(sender, is_text=isinstance(rest, InboundRequest) and rest.channel != "program")
         return None
@@ -181,17 +183,38 @@ def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
             thread,
             REPLY_MARKER in parts,
             bool(text.strip()),
-            _read_delay(parts[DELAY]) if DELAY in parts else None,
+            _sent_at(parts[DELAY]) if DELAY in parts else None,
         )
         if from_program is not FOREIGN_CONTAINER:
-            return from_program
+            return _add_evidence(from_program, message, receiver) if _lacks_id(from_program) else from_program
     if REPLY_MARKER in parts:
         return None
     form = parts.get(DATA_FORM)
     fields = _spade_fields(form) if form is not None else None
     if fields is not None:
-        return _decode_spade(fields, text, sender, stanza_id, thread, message_type)
-    return _decode_person(message, parts, text, sender, stanza_id, thread, message_type)
+        request = _decode_spade(fields, text, sender, stanza_id, thread, message_type)
+        return _add_evidence(request, message, receiver)
+    evidence = NO_EVIDENCE if EVIDENCE_TAGS.isdisjoint(parts) else read_evidence(message, receiver)
+    return _decode_person(message, parts, text, sender, stanza_id, thread, message_type, evidence)
+
+
+def _sent_at(delay: Element) -> float | None:
+    time = read_delay(delay)
+    return None if time is None else time / 1_000_000
+
+
+def _lacks_id(message: InboundMessage) -> bool:
+    """Return True for a program's request without an id of its own, which is known by its message."""
+    requests = message.requests if isinstance(message, RequestBatch) else (message,)
+    return any(isinstance(request, InboundRequest) and request.request_id is None for request in requests)
+
+
+def _add_evidence(decoded: InboundMessage, message: Element, receiver: Receiver) -> InboundMessage:
+    evidence = read_evidence(message, receiver)
+    if isinstance(decoded, RequestBatch):
+        requests = decoded.requests
+        return RequestBatch(tuple(replace(r, evidence=evidence) if isinstance(r, InboundRequest) else r for r in requests))
+    return replace(decoded, evidence=evidence) if isinstance(decoded, InboundRequest) else decoded
 
 
 def _refuse_long_id(sender: str, *, is_text: bool) -> MalformedRequest:
@@ -226,6 +249,7 @@ def _decode_person(
     stanza_id: str,
     thread: str | None,
     message_type: str,
+    evidence: Evidence,
 ) -> InboundRequest | None:
     """Decode a message that is neither a program's nor a SPADE agent's. None without text."""
     uses_replies = REPLY in parts
@@ -254,6 +278,7 @@ def _decode_person(
         origin_id=origin_id if origin_id != stanza_id and 0 < len(origin_id) <= MAX_ID_CHARACTERS else None,
         uses_replies=uses_replies,
         is_text_only=len(payload) == 1,
+        evidence=evidence,
         owner=bare_jid(sender),
     )
 
@@ -270,14 +295,6 @@ def _metadata(message: Element, parts: Mapping[str, Element], thread: str | None
     if delay is not None and delay.get("stamp"):
         metadata["delayed_since"] = delay.get("stamp")
     return metadata
-
-
-def _read_delay(delay: Element) -> float | None:
-    """Read the time at which a message was sent that a server has stored (XEP-0203). None if it is none."""
-    try:
-        return datetime.fromisoformat(delay.get("stamp", "")).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _decode_bounce(message: Element, sender: str) -> Bounce | None:

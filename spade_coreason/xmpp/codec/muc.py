@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 from xml.etree.ElementTree import Element, SubElement
 
+from ...domain.duplicates import NO_EVIDENCE, Evidence
 from ...domain.messages import MAX_ID_CHARACTERS, PARENT_THREAD, InboundRequest, Reaction, Retraction
 from .decode import parent_thread, read_message_reference, remove_quote
+from .evidence import Receiver, read_evidence
 from .namespaces import (
     APPLY_TO,
     BODY,
@@ -33,7 +35,6 @@ from .namespaces import (
     REPLY_MARKER,
     RETRACTIONS,
     STANZA_ERRORS_NAMESPACE,
-    STANZA_ID,
     THREAD,
 )
 from .xml import escape, escape_attribute
@@ -140,6 +141,7 @@ class RoomMessage(NamedTuple):
     replaces: str = ""
     """The id of the message that it corrects (XEP-0308)."""
     parent_thread: str | None = None
+    evidence: Evidence = NO_EVIDENCE
 
 
 class RoomReference(NamedTuple):
@@ -173,15 +175,15 @@ def read_room_message(message: Element) -> RoomMessage | None:
     body = message.findtext(BODY) or ""
     stanza_id, thread_element = message.get("id", ""), message.find(THREAD)
     thread = (thread_element.text or None) if thread_element is not None else None
-    room_id = next((entry.get("id", "") for entry in message.iterfind(STANZA_ID) if entry.get("by") == _room_of(message)), "")
-    if not nick or not body.strip() or max(len(stanza_id), len(room_id), len(thread or "")) > MAX_ID_CHARACTERS:
+    evidence = read_evidence(message, Receiver(_room_of(message)))
+    if not nick or not body.strip() or max(len(stanza_id), len(thread or "")) > MAX_ID_CHARACTERS:
         return None
     reply, replace_element = message.find(REPLY), message.find(REPLACE)
     return RoomMessage(
         nick,
         remove_quote(body, message) if reply is not None else body,
         stanza_id,
-        room_id,
+        evidence.server_id,
         thread,
         message.find(REPLY_MARKER) is not None,
         _delay_source(message),
@@ -189,6 +191,7 @@ def read_room_message(message: Element) -> RoomMessage | None:
         reply.get("to", "") if reply is not None else "",
         replace_element.get("id", "") if replace_element is not None else "",
         parent_thread(thread_element) if thread_element is not None and thread is not None else None,
+        evidence,
     )
 
 
@@ -255,12 +258,13 @@ def room_request(
         message.stanza_id,
         message.thread,
         {"query": question},
-        f"{message.nick}\n{message.room_id}\n{message.thread}\n{message.text}",
+        f"{message.nick}\n{message.thread}\n{message.text}",
         "groupchat",
         _room_metadata(room, message.nick, jid, metadata),
         replaces=replaces,
         origin_id=message.room_id or None,
         is_text_only=True,
+        evidence=message.evidence,
         owner=room,
         address=room,
         nickname=message.nick,

@@ -49,12 +49,15 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         self._is_ack_due = False
         self._last_sent_count = 0
         """The count in the last acknowledgement that was sent."""
+        self._received_before: int | None = None
+        """The count of received stanzas before the last resumption, while the server repeats some of them."""
         self._ack_timer: asyncio.TimerHandle | None = None
         super().plugin_init()
 
     def session_end(self, event: Any) -> None:
         self._pending.clear()
         self._is_ack_requested = False
+        self._received_before = None
         super().session_end(event)
 
     def count_received(self, stored: Commit[Any] | None) -> None:
@@ -68,6 +71,15 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
                 self._pending.append((handled, stored))
             if self._ack_timer is None:
                 self._schedule_ack()
+
+    @property
+    def is_repeating(self) -> bool:
+        """True if the next stanza is one that the server repeats: it was received before a resumption and not acknowledged."""
+        if self._received_before is None:
+            return False
+        if not 0 < (self._received_before - self.config["handled"]) % _MODULUS <= _MODULUS // 2:
+            self._received_before = None
+        return self._received_before is not None
 
     def handle_ack_request(self, _: Element) -> None:
         """Handle `<r/>`: the server asks for an acknowledgement."""
@@ -140,6 +152,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         self.last_ack = self._last_sent_count = 0
         self._pending.clear()
         self._is_ack_requested = False
+        self._received_before = None
         super()._handle_enabled(enabled)
 
     async def _handle_sm_feature(self, features: Any) -> Any:
@@ -157,6 +170,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
 
     def _count_stored(self) -> None:
         """Count only what is durable before a resumption, which acknowledges the count. The rest is delivered again."""
+        self._received_before = self._received_before if self.is_repeating else int(self.config["handled"])
         while self._pending and self._pending[0][1].is_stored:
             self._pending.popleft()
         self.handled = self._last_sent_count = self._acknowledgeable_count

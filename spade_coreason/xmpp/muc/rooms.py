@@ -21,6 +21,7 @@ from ..codec import (
     STATUS_RENAMED,
     STATUS_SELF,
     SUBJECT,
+    Receiver,
     RoomPresence,
     RoomReference,
     decode,
@@ -351,7 +352,7 @@ class Rooms:
         return reference._replace(sender=room.jid, stanza_id=question_id) if question_id else None
 
     def _read_private(self, room: Room, message: Element) -> InboundRequest | Retraction | Reaction | None:
-        decoded = decode(message, in_room=True)
+        decoded = decode(message, Receiver(self._agent_jid), in_room=True)
         nick = message.get("from", "").partition("/")[2]
         if (
             not isinstance(decoded, InboundRequest | Retraction | Reaction)

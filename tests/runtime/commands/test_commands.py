@@ -19,6 +19,7 @@ from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock
 from tests.support.errors import ExpectedErrors
+from tests.support.stanzas import message
 
 ROOT = Path(__file__).parents[3]
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -338,7 +339,7 @@ async def test_a_repeated_cancel_does_not_stop_later_questions() -> None:
             await storing_agent(t).working.wait()
             storing_agent(t).working.clear()
             for stanza_id in ("first", cancel):
-                t.send_stanza(f"<message to='{AGENT}' type='chat' id='{stanza_id}'><body>/cancel</body></message>")
+                t.send_stanza(message("/cancel", stanza_id, is_unique=True))
                 await asyncio.sleep(0.1)
             assert await running == ["Stopped."]
 
@@ -427,7 +428,7 @@ async def test_a_confirmation_may_be_answered_with_no() -> None:
 async def test_a_duplicate_command_runs_once_also_after_a_restart() -> None:
     async with storing_tester() as t:
         await t.say("one")
-        forget = f"<message to='{AGENT}' type='chat' id='f'><body>/forget me yes</body></message>"
+        forget = message("/forget me yes", "f", is_unique=True)
         for _ in range(3):
             t.send_stanza(forget)
         await t.settled()

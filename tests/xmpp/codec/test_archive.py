@@ -8,8 +8,9 @@ from xml.etree.ElementTree import fromstring, tostring
 import pytest
 
 from spade_coreason.domain.messages import InboundRequest
-from spade_coreason.xmpp.codec.archive import archive_id, archive_query, is_addressed_to, newest_query, read_archived, read_page
+from spade_coreason.xmpp.codec.archive import archive_query, is_addressed_to, newest_query, read_archived, read_page
 from spade_coreason.xmpp.codec.decode import decode
+from spade_coreason.xmpp.codec.evidence import assigned_id
 from tests.support.foreign_stanzas import AGENT, DEVICE, message
 
 ARCHIVED_MESSAGE = f"<message xmlns='jabber:client' from='{DEVICE}' to='{AGENT}' type='chat' id='1'><body>hi</body>%s</message>"
@@ -38,8 +39,8 @@ def test_a_result_of_the_own_archive_is_the_message_with_its_id_and_time(sender:
     forged = (STANZA_ID % (AGENT, "666")) + (STANZA_ID % ("room@muc.example.org", "5"))
     archived = read_archived(message(result(ARCHIVED_MESSAGE % forged), sender=sender, type=None, id=None), AGENT, "q")
     assert archived is not None
-    assert archived.archive_id == archive_id(archived.message, AGENT) == "7"
-    assert archive_id(archived.message, "room@muc.example.org") == "5"
+    assert archived.archive_id == assigned_id(archived.message, AGENT) == "7"
+    assert assigned_id(archived.message, "room@muc.example.org") == "5"
     decoded = decode(archived.message)
     assert isinstance(decoded, InboundRequest)
     assert (decoded.payload, decoded.metadata) == ({"query": "hi"}, {"delayed_since": "2026-11-20T10:00:00Z"})

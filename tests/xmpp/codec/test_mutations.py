@@ -34,6 +34,7 @@ from spade_coreason.xmpp.codec import archive, muc
 from spade_coreason.xmpp.codec.adhoc import decode_command_call, problem_stanza
 from spade_coreason.xmpp.codec.attachments import is_link, read_attachments
 from spade_coreason.xmpp.codec.decode import decode
+from spade_coreason.xmpp.codec.evidence import assigned_id
 from spade_coreason.xmpp.connection.iq_filter import refusal
 from spade_coreason.xmpp.peer_features import _parse_device
 from spade_coreason.xmpp.transport import XmppTransport
@@ -95,12 +96,12 @@ def test_any_message_is_decoded(stanza: Element) -> None:
 @bounded
 @given(mutated())
 def test_any_result_of_an_archive_is_read(stanza: Element) -> None:
-    archive.archive_id(stanza, AGENT)
+    assigned_id(stanza, AGENT)
     archive.is_addressed_to(AGENT, stanza)
     archived = archive.read_archived(stanza, AGENT, "q")
     if archived is not None:
         assert stanza.get("from", AGENT).startswith(AGENT)
-        assert archive.archive_id(archived.message, AGENT) == archived.archive_id != ""
+        assert assigned_id(archived.message, AGENT) == archived.archive_id != ""
         decoded = decode(archived.message)
         if isinstance(decoded, InboundRequest):
             check_request(decoded)

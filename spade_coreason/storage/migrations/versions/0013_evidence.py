@@ -1,0 +1,17 @@
+"""What tells a message from others with the same id and content, and the key of these."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0013"
+down_revision = "0012"
+
+
+def upgrade() -> None:
+    op.add_column("inbox", sa.Column("evidence", sa.Text))
+    op.add_column("inbox", sa.Column("message_key", sa.LargeBinary))
+
+
+def downgrade() -> None:
+    op.drop_column("inbox", "message_key")
+    op.drop_column("inbox", "evidence")
