@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -27,7 +28,7 @@ from ..exceptions import ConnectError, CoReasonError, StoreError
 from ..runtime import AgentCondition, AgentStatus, BuildRuntime, IsolatedAgent, OutboundMessage, PlatformDirectory
 from ..storage import AgentRepository, Commit
 from .archive import Archive
-from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, assigned_id
+from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, Receiver, assigned_id
 from .connection.connection import Connection
 from .connection.endpoint import ServerEndpoint
 from .local_exchange import LocalExchange
@@ -37,7 +38,6 @@ from .offline import OfflineMessages
 from .peer_features import PeerFeatures
 from .profile.presence import read_list_version
 from .profile.profile import AgentProfile
-from .server_clock import ServerClock
 from .timings import DEFAULT_TIMINGS, ConnectionTimings
 from .transport import MAX_REQUEST_BYTES, XmppTransport, mark_as_replay, receive_archived_stanza, receive_stanza
 from .uploads import Uploads
@@ -45,6 +45,8 @@ from .uploads import Uploads
 log = logging.getLogger(__name__)
 
 DEFAULT_RESOURCE = "agent"
+_ACKNOWLEDGED_KEY = "acknowledged"
+"""The key of the stored time of the last acknowledgement before a clean stop."""
 _PRESENCE_TIMEOUT_S = 2.0
 _MAX_OTHER_STANZAS_PER_MINUTE = 300  # presences and IQs of one sender
 _MAX_CLAIMS = 1000  # messages that were offered to behaviours, claimed or not, and are not offered again from the archive
@@ -167,7 +169,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.connection.client.register_plugin("xep_0363")  # uploads of SPADE behaviours use it
         self.archive = Archive(self.connection, self._receive_archived, timings)
         self.offline_messages = OfflineMessages(self.connection)
-        self._server_clock = ServerClock(self.connection)
+        self._receiver = Receiver(self._own_jid)
         self.uploads = Uploads(self.connection.client, endpoint.context)
         self._deletions: set[asyncio.Task[None]] = set()
         self._claims: dict[str, bool] = {}
@@ -217,7 +219,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             self._profile.presence.on_activity()
         if self._offer_to_behaviours(stanza):
             return None
-        return receive_stanza(self._gateway, self._server_clock.receiver, stanza)
+        return receive_stanza(self._gateway, self._receiver, stanza)
 
     async def _async_start(self, auto_register: bool = True) -> None:
         """Connect, open the runner, and only then announce the agent. Raise ConnectError or LoginError if that fails.
@@ -230,6 +232,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             self.presence = PresenceManager(agent=self, approve_all=False)
         try:
             await self._gateway.access_requests.load()
+            await self._load_acknowledged(self._runner.repository)
             await self.connection.open()
             await self._profile.prepare_session()
             await self._hook_plugin_after_connection()
@@ -242,7 +245,6 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self._profile.close()
             await self._runner.drain(0)
             await self._runner.close()
-            await self._server_clock.close()
             await self.connection.close()
             self._start_error = error
             raise
@@ -284,12 +286,17 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self.connection.wait_until_acknowledged(2.0)
         await self.rooms.close()
         await asyncio.gather(*self._deletions, return_exceptions=True)
+        acknowledged_at = self.connection.acknowledge_received()
         self._profile.announce_stopped()
         await self._profile.close()
-        await self.connection.wait_until_acknowledged(2.0)
+        if (
+            await self.connection.wait_until_acknowledged(2.0)
+            and acknowledged_at is not None
+            and self.connection.state == "online"
+        ):
+            self._runner.repository.save_agent_value(_ACKNOWLEDGED_KEY, acknowledged_at.isoformat())
         await self.archive.close()
         await self.offline_messages.close()
-        await self._server_clock.close()
         await self._runner.close()
         await self.peer_features.close()
         await self.connection.close()
@@ -310,6 +317,12 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     def count_turns(self) -> int:
         """Return the number of conversations with a running or waiting turn."""
         return self._runner.turns_in_flight
+
+    async def _load_acknowledged(self, repository: AgentRepository) -> None:
+        """Load the time before which the server knows, since a clean stop, that it need not deliver again what it has sent."""
+        if (value := await repository.load_agent_value(_ACKNOWLEDGED_KEY)) is not None:
+            acknowledged_at = datetime.fromisoformat(value)
+            self._receiver = self._receiver._replace(acknowledged_at=round(acknowledged_at.timestamp() * 1_000_000))
 
     async def _restore_invited_rooms(self, repository: AgentRepository) -> None:
         def log_failed_write(error: BaseException) -> None:
@@ -424,8 +437,6 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.peer_features.clear()
         self.runtime.parts.finder.forget_presences()
         self.archive.pause()
-        if self.client.is_full_server:
-            self._server_clock.start()
         if self._alive.is_set():
             self._profile.announce_new_session(self._catch_up)
             self.rooms.join_all()
@@ -442,7 +453,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             elif message is not None:
                 return self._gateway.receive_request(mark_as_replay(message) if is_replay else message)
             return None
-        stored = receive_stanza(self._gateway, self._server_clock.receiver, stanza, is_replay=is_replay)
+        stored = receive_stanza(self._gateway, self._receiver, stanza, is_replay=is_replay)
         self.archive.record_received(stanza, stored)
         if self.offline_messages.arriving is not None:
             self.offline_messages.record_received(stored)
@@ -468,7 +479,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         is_claimed = self._claims.get(assigned_id(stanza, self._own_jid))
         if is_claimed is None:
             is_claimed = self._offer_to_behaviours(stanza)
-        return None if is_claimed else await receive_archived_stanza(self._gateway, self._server_clock.receiver, stanza)
+        return None if is_claimed else await receive_archived_stanza(self._gateway, self._receiver, stanza)
 
     def _intercept(self, stanza: Element) -> bool:
         if self.archive.query_id and self.archive.collect(stanza):

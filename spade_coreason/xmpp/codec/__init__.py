@@ -29,7 +29,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "encoders.program": ["CloudEventEncoder", "encode_malformed_reply"],
         "encoders.spade": ["SpadeEncoder"],
         "encoders.text": ["render_block"],
-        "evidence": ["Receiver", "assigned_id", "read_time"],
+        "evidence": ["Receiver", "assigned_id"],
         "language": ["read_language"],
         "markdown.convert": ["style_markdown"],
         "muc": [

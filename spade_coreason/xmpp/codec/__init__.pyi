@@ -45,7 +45,6 @@ from .encoders.text import (
 from .evidence import (
     Receiver as Receiver,
     assigned_id as assigned_id,
-    read_time as read_time,
 )
 from .language import read_language as read_language
 from .markdown.convert import (

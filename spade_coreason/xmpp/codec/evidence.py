@@ -7,25 +7,23 @@ from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from ...domain.duplicates import MIN_ORIGIN_ID_CHARACTERS, Evidence
-from ...domain.jid import jid_domain
 from ...domain.messages import MAX_ID_CHARACTERS
 from .namespaces import DELAY, ORIGIN_ID, STANZA_ID
 
 EVIDENCE_TAGS = frozenset({DELAY, ORIGIN_ID, STANZA_ID})
 """The elements that are evidence. Without one of them there is none."""
 
-_KNOWN_CLOCK_MARGIN = 2_000_000
-"""Some servers say their time in whole seconds."""
-
-_FOREIGN_CLOCK_MARGIN = 60_000_000
+_CLOCK_MARGIN = 60_000_000
+"""How far the clock of a server may differ from ours, in microseconds."""
 
 
 class Receiver(NamedTuple):
-    """The account to which messages come: its bare JID, and how far the clock of its server is ahead of ours."""
+    """The account to which messages come."""
 
     jid: str = ""
-    clock_offset: int | None = None
-    """In microseconds; None if the server has not said its time."""
+    """Its bare JID."""
+    acknowledged_at: int = 0
+    """The server delivers nothing again that was received before this time, in microseconds since 1970."""
 
 
 ANY_RECEIVER = Receiver()
@@ -47,16 +45,13 @@ def read_evidence(message: Element, receiver: Receiver) -> Evidence:
     """Read the evidence of a message to `receiver`: our account, or a room."""
     origin_id = message.find(ORIGIN_ID)
     unique_id = origin_id.get("id", "") if origin_id is not None else ""
-    delayed_since, earliest_reception = None, 0
-    for delay in message.iterfind(DELAY):
-        time = read_delay(delay)
-        if time is not None and (delayed_since is None or time < delayed_since):
-            delayed_since, earliest_reception = time, time - _FOREIGN_CLOCK_MARGIN
-            source, domain = delay.get("from"), jid_domain(receiver.jid)
-            if receiver.clock_offset is not None and (source is None or jid_domain(source) == domain):
-                earliest_reception = time - receiver.clock_offset - _KNOWN_CLOCK_MARGIN
+    delayed_since = min((time for delay in message.iterfind(DELAY) if (time := read_delay(delay)) is not None), default=None)
+    server_id = assigned_id(message, receiver.jid)
+    earliest_reception = 0 if delayed_since is None else delayed_since - _CLOCK_MARGIN
+    if not server_id:  # an archive has them all
+        earliest_reception = max(earliest_reception, receiver.acknowledged_at)
     return Evidence(
-        assigned_id(message, receiver.jid),
+        server_id,
         unique_id if MIN_ORIGIN_ID_CHARACTERS <= len(unique_id) <= MAX_ID_CHARACTERS else "",
         delayed_since,
         earliest_reception,
@@ -65,13 +60,8 @@ def read_evidence(message: Element, receiver: Receiver) -> Evidence:
 
 def read_delay(delay: Element) -> int | None:
     """Read the time of a `<delay/>` (XEP-0203), in microseconds since 1970. None if it has none."""
-    return read_time(delay.get("stamp", ""))
-
-
-def read_time(text: str) -> int | None:
-    """Read a date with a time (XEP-0082), in microseconds since 1970. None if it is none."""
     try:
-        stamp = datetime.fromisoformat(text)
+        stamp = datetime.fromisoformat(delay.get("stamp", ""))
         return round((stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp() * 1_000_000)
     except (ValueError, OverflowError):
         return None

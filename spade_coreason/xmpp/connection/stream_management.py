@@ -73,6 +73,11 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
                 self._schedule_ack()
 
     @property
+    def has_pending(self) -> bool:
+        """True if received stanzas wait to be stored."""
+        return bool(self._pending)
+
+    @property
     def is_repeating(self) -> bool:
         """True if the next stanza is one that the server repeats: it was received before a resumption and not acknowledged."""
         if self._received_before is None:
