@@ -102,6 +102,8 @@ def merge_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
 def _render_input(payload: Mapping[str, Any], nickname: Any) -> list[Message]:
     """Render the query as the request and the rest as data. Without a query, the fields of a program are the request."""
     query = payload.get("query")
+    if isinstance(query, str) and not query.strip() and len(payload) > 1:
+        payload, query = {key: value for key, value in payload.items() if key != "query"}, None
     keys = payload.keys() - {"query"} if isinstance(query, str) else payload.keys() & {"attachments"}
     data = {key: value for key, value in payload.items() if key in keys}
     if data and data.keys() == payload.keys():

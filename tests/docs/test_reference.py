@@ -148,7 +148,8 @@ def test_the_page_of_the_python_api_lists_the_keys_of_a_request() -> None:
     message = decode(
         fromstring(
             "<message xmlns='jabber:client' from='alice@example.org/phone' to='a@example.org' id='1'><body>look</body>"
-            "<x xmlns='jabber:x:oob'><url>https://example.org/cat.png</url></x></message>"
+            "<x xmlns='jabber:x:oob'><url>https://example.org/cat.png</url></x>"
+            "<x xmlns='jabber:x:oob'><url>ftp://example.org/cat.png</url></x></message>"
         )
     )
     assert isinstance(message, InboundRequest)

@@ -178,6 +178,19 @@ async def test_consecutive_messages_of_one_role_can_be_merged() -> None:
     assert question.endswith("\n\nand now?")
 
 
+async def test_a_file_without_a_text_is_a_question_with_its_link() -> None:
+    link = "https://example.org/cat.png"
+    async with run_helper_agent(text_answer("A file."), text_answer("Another.")) as (server, t):
+        t.send("", extra=f"<x xmlns='jabber:x:oob'><url>{link}</url></x>")
+        await t.settled()
+        await t.ask({"query": " ", "attachments": [{"url": link}]}, thread="of a program")
+    beside, question = message_contents(server.requests[0], "user")
+    assert (json.loads(beside.splitlines()[1])["attachments"][0]["url"], question) == (link, link)
+    [alone] = message_contents(server.requests[1], "user")
+    assert alone.startswith("(Sent without a word.")
+    assert json.loads(alone.splitlines()[1]) == {"attachments": [{"url": link}]}
+
+
 async def test_a_question_longer_than_the_limit_is_one_clear_error() -> None:
     async with run_helper_agent(text_answer("yes"), limits={"context_tokens": 1024}) as (server, t):
         with pytest.raises(PeerFailedError, match="too long for my language model"):

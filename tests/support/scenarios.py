@@ -65,7 +65,7 @@ class ScriptedAgent:
                 await response.error("No such city.", {"secret": "inside"})
             case "raise":
                 raise ValueError("a secret of the inside")
-            case "files":
+            case "files" | "https://example.org/a%20b.txt":
                 await response.markdown(str([file["name"] for file in request.payload["attachments"]]))
             case _:
                 await response.markdown(f"{turns}: {query}")
@@ -195,9 +195,12 @@ async def a_refusal(driver: Driver) -> Any:
 
 async def attachments(driver: Driver) -> Any:
     link = "https://example.org/a%20b.txt"
+    names: list[str] = []
     for shared in (oob(link), sfs(link, name="shared.txt"), sims(link, name="media.txt")):
-        await driver.send(f"files {link}", extra_xml=shared)
-    return await texts(driver, 3)
+        for text in (f"files {link}", None, ""):
+            await driver.send(text, thread=f"thread {len(names)}", extra_xml=shared)
+            names += await texts(driver, 1)
+    return names
 
 
 async def silence(driver: Driver) -> Any:
@@ -230,7 +233,7 @@ SCENARIOS: dict[Callable[[Driver], Awaitable[Any]], Any] = {
         *(f"{number}: number {number}" for number in range(1, 6)),
         "That is all for now: a conversation is l",
     ],
-    attachments: ["['a b.txt']", "['shared.txt']", "['media.txt']"],
+    attachments: [*["['a b.txt']"] * 3, *["['shared.txt']"] * 3, *["['media.txt']"] * 3],
     silence: (["0: the end"], ["the end"]),
     a_program: [
         ["block.markdown", "request.completed"],

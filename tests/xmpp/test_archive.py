@@ -164,6 +164,30 @@ async def test_messages_in_offline_storage_and_archive_run_once(archive_server: 
         assert sorted(queries_of(agent)) == sorted([*late, "without an id", "of a program", "last"])
 
 
+async def test_a_file_without_a_text_that_comes_while_the_agent_is_away_is_answered_once(
+    any_archive_server: XmppServer, tmp_path: Path
+) -> None:
+    url = "https://example.org/cat.png"
+    file = f"<x xmlns='jabber:x:oob'><url>{url}</url></x><store xmlns='urn:xmpp:hints'/>"  # without the hint, no archive has it
+    async with connect_client(any_archive_server) as alice, run_agent(Echo(), any_archive_server, tmp_path) as agent:
+        await wait_until_caught_up(agent)
+        await agent.stop()
+        alice.send(None, agent.jid, extra_xml=file)
+        alice.send(url, agent.jid, extra_xml=file)
+        await wait_until_sent(alice)
+        for end in (agent.stop, agent.crash):
+            await agent.start()
+            await wait_until_caught_up(agent)
+            await eventually(lambda: len(agent.agent.requests) >= 2)
+            await end()
+        await agent.start()
+        await wait_until_caught_up(agent)
+        assert set(await texts_before_last(alice, agent)) == {url}
+        files, [last] = agent.agent.requests[:-1], agent.agent.requests[-1:]
+        assert [[one["url"] for one in request.payload["attachments"]] for request in files] == [[url]] * 2
+        assert last.payload == {"query": "last"}
+
+
 async def test_messages_that_another_device_of_the_account_received_are_answered(
     archive_server: XmppServer, tmp_path: Path
 ) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeAlias
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
 from ...domain.file_names import file_name_of, safe_file_name
 from .namespaces import (
     FILE_METADATA,
-    JINGLE_FILE,
     OOB,
     OOB_DESC,
     OOB_URL,
@@ -22,10 +22,11 @@ from .namespaces import (
     URL_DATA,
 )
 
-LINK_ELEMENTS = frozenset({OOB, SHARED_FILE, REFERENCE})
+LINK_ELEMENTS = frozenset({OOB, SHARED_FILE, SHARED_FILE_SOURCES, REFERENCE})
 """The elements of a message that may contain a link."""
 
 _MAX_ATTACHMENTS = 20
+_MAX_SOURCES = 20
 _MAX_URL_CHARACTERS = 2048
 _MAX_DESCRIPTION_CHARACTERS = 1024
 _MAX_SIZE_DIGITS = 15
@@ -36,43 +37,83 @@ _NOT_IN_A_URL = re.compile(r"[\x00-\x20\x7f-\xa0]")  # urlsplit removes some of 
 Attachment: TypeAlias = dict[str, Any]
 
 
-def read_attachments(message: Element) -> list[Attachment]:
-    """Read the files that `<message/>` links to, as `{"url", "name", "type", "size", "description"}`.
+class LinkedFiles(NamedTuple):
+    """The files that a message links to."""
+
+    attachments: list[Attachment]
+    left_out_count: int
+    """The number of files that are no attachment, because none of their links is one or the message has too many."""
+    text: str
+    """The links of the attachments, or else one that is left out: the text of a message without another."""
+
+    def payload(self, question: str) -> dict[str, Any]:
+        """Return the payload of a request with these files. A message without a text has its links as the query."""
+        payload: dict[str, Any] = {"query": question.strip() or self.text}
+        if self.attachments:
+            payload["attachments"] = self.attachments
+        if self.left_out_count:
+            payload["attachments_left_out"] = self.left_out_count
+        return payload
+
+
+def read_linked_files(message: Element) -> LinkedFiles | None:
+    """Read the files that `<message/>` links to, as `{"url", "name", "type", "size", "description"}`. None without a link.
 
     A value that the message does not give is None. The links may follow XEP-0066, XEP-0447 and XEP-0385; a file linked
-    in several of these ways is listed once. All values are claims of the sender, size and type too. Only http and https
-    URLs count, at most 20, in the order of the message.
+    in several of these ways is listed once, with the first of its links. All values are claims of the sender, size and
+    type too. Only http and https URLs count, at most 20, in the order of the message.
     """
     found: dict[str, Attachment] = {}
+    known_urls: dict[str, str] = {}
+    left_out: dict[str, None] = {}
     for child in message:
-        if (attachment := _read_attachment(child)) is None:
+        if child.tag not in LINK_ELEMENTS or not (sources := _read_sources(child)):
             continue
-        if (known := found.get(attachment["url"])) is not None:
-            found[attachment["url"]] = {key: attachment[key] if value is None else value for key, value in known.items()}
-        elif len(found) < _MAX_ATTACHMENTS:
-            found[attachment["url"]] = attachment
-    return [{**attachment, "name": attachment["name"] or file_name_of(url)} for url, attachment in found.items()]
+        if (url := next((known_urls[source] for source in sources if source in known_urls), None)) is None:
+            url = next(filter(is_link, sources), None) if len(found) < _MAX_ATTACHMENTS else None
+            if url is None:
+                left_out[sources[0]] = None
+                continue
+            found[url] = {"url": url, "name": None, "type": None, "size": None, "description": None}
+        known_urls.update((source, url) for source in sources if source not in known_urls and is_link(source))
+        details = _read_details(child)
+        found[url] = {key: details.get(key) if value is None else value for key, value in found[url].items()}
+    if not found and not left_out:
+        return None
+    attachments = [{**attachment, "name": attachment["name"] or file_name_of(url)} for url, attachment in found.items()]
+    return LinkedFiles(attachments, len(left_out), "\n".join(found) or next(iter(left_out))[:_MAX_URL_CHARACTERS])
 
 
-def _read_attachment(child: Element) -> Attachment | None:
+def _read_sources(child: Element) -> list[str]:
+    """Return where the file of an element is, at most 20 addresses of any kind. Elements without a file have none."""
     if child.tag == OOB:
-        return _make_attachment([child.findtext(OOB_URL)], {"description": _clip_description(child.findtext(OOB_DESC))})
-    if child.tag == SHARED_FILE:
+        sources = [child.findtext(OOB_URL)]
+    elif child.tag == REFERENCE:
+        elements = child.iterfind(f"{SHARED_MEDIA}/{SHARED_MEDIA_SOURCES}/{REFERENCE}")
+        sources = [source.get("uri") for source in islice(elements, _MAX_SOURCES)]
+    else:
         # An encrypted source (XEP-0448) has its URL deeper down, and is ignored: the download would not be the file.
-        urls = [source.get("target") for source in child.iterfind(f"{SHARED_FILE_SOURCES}/{URL_DATA}")]
-        return _make_attachment(urls, _read_metadata(child.find(f"{FILE_METADATA}file"), FILE_METADATA))
-    if child.tag == REFERENCE and (media := child.find(SHARED_MEDIA)) is not None:
-        urls = [source.get("uri") for source in media.iterfind(f"{SHARED_MEDIA_SOURCES}/{REFERENCE}")]
-        return _make_attachment(urls, _read_metadata(media.find(f"{JINGLE_FILE}file"), JINGLE_FILE))
-    return None
+        # Dino sends the description of a file at once, and the sources in a second message, when it has uploaded the file.
+        path = URL_DATA if child.tag == SHARED_FILE_SOURCES else f"{SHARED_FILE_SOURCES}/{URL_DATA}"
+        sources = [source.get("target") for source in islice(child.iterfind(path), _MAX_SOURCES)]
+    return [address for source in sources if source is not None and (address := source.strip())]
 
 
-def _make_attachment(sources: list[str | None], details: Attachment) -> Attachment | None:
-    """Return the file at the first of its sources that is a link."""
-    for source in sources:
-        if source is not None and is_link(url := source.strip()):
-            return {"url": url, "name": None, "type": None, "size": None, "description": None, **details}
-    return None
+def _read_details(child: Element) -> Attachment:
+    if child.tag == OOB:
+        return {"description": _clip_description(child.findtext(OOB_DESC))}
+    path = f"{SHARED_MEDIA}/{{*}}file" if child.tag == REFERENCE else f"{FILE_METADATA}file"
+    if (file := child.find(path)) is None:
+        return {}
+    namespace = file.tag.rpartition("}")[0] + "}"  # that of XEP-0234 has a version in it, and Movim's is an older one
+    texts = {key: (file.findtext(f"{namespace}{key}") or "").strip() for key in ("name", "media-type", "size", "desc")}
+    kind, size = texts["media-type"].lower(), texts["size"]
+    return {
+        "name": safe_file_name(texts["name"]),
+        "type": kind if _MEDIA_TYPE.fullmatch(kind) else None,
+        "size": int(size) if size.isascii() and size.isdecimal() and len(size) <= _MAX_SIZE_DIGITS else None,
+        "description": _clip_description(texts["desc"]),
+    }
 
 
 def is_link(url: str) -> bool:
@@ -84,19 +125,6 @@ def is_link(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # brackets without an IPv6 address, or a port that is no number
         return False
-
-
-def _read_metadata(file: Element | None, namespace: str) -> Attachment:
-    if file is None:
-        return {}
-    texts = {key: (file.findtext(f"{namespace}{key}") or "").strip() for key in ("name", "media-type", "size", "desc")}
-    kind, size = texts["media-type"].lower(), texts["size"]
-    return {
-        "name": safe_file_name(texts["name"]),
-        "type": kind if _MEDIA_TYPE.fullmatch(kind) else None,
-        "size": int(size) if size.isascii() and size.isdecimal() and len(size) <= _MAX_SIZE_DIGITS else None,
-        "description": _clip_description(texts["desc"]),
-    }
 
 
 def _clip_description(text: str | None) -> str | None:

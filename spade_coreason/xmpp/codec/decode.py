@@ -26,7 +26,7 @@ from ...domain.messages import (
     RequestBatch,
     Retraction,
 )
-from .attachments import LINK_ELEMENTS, read_attachments
+from .attachments import LINK_ELEMENTS, read_linked_files
 from .cloud_events import FOREIGN_CONTAINER, read_container
 from .evidence import ANY_RECEIVER, EVIDENCE_TAGS, Receiver, read_delay, read_evidence
 from .language import read_language
@@ -41,6 +41,7 @@ from .namespaces import (
     ERROR,
     FALLBACK,
     FALLBACK_BODY,
+    FILE_NAMESPACES,
     FORM_FIELD,
     FORM_TITLE,
     FORM_VALUE,
@@ -72,7 +73,7 @@ _MAX_EMOJIS = 20
 
 _MAX_EMOJI_CHARACTERS = 32
 
-_MAX_RANGES = 20
+_MAX_RANGES = 64
 
 
 def parent_thread(thread: Element) -> str | None:
@@ -84,24 +85,29 @@ def parent_thread(thread: Element) -> str | None:
     return parent if parent and len(parent) <= MAX_ID_CHARACTERS else None
 
 
-def remove_quote(body: str, message: Element) -> str:
-    """Remove from the body of a reply the quote of the message that it replies to (XEP-0428).
+def remove_fallback(body: str, message: Element, *, is_reply: bool, has_files: bool) -> str:
+    """Remove from the body what is meant for clients without support of replies or files (XEP-0428).
 
-    The quote is meant for clients that do not support replies.
+    That is the quote of the message that it replies to, and the links to its files.
     """
-    ranges = []
+    ranges: list[tuple[int, int]] = []
     for fallback in message.iterfind(FALLBACK):
-        if fallback.get("for") != REPLY_NAMESPACE:
+        is_for_file = fallback.get("for") in FILE_NAMESPACES
+        if not (has_files if is_for_file else is_reply and fallback.get("for") == REPLY_NAMESPACE):
             continue
-        for part in fallback.iterfind(FALLBACK_BODY):
+        parts = fallback.findall(FALLBACK_BODY)
+        if is_for_file and (len(fallback) == 0 or any(part.get("start", part.get("end")) is None for part in parts)):
+            return ""  # the whole body
+        for part in parts:
             first, last = part.get("start", ""), part.get("end", "")
             if first.isdecimal() and last.isdecimal() and len(first + last) < 20 and int(first) <= int(last):
                 ranges.append((int(first), int(last)))
-    cut_from = len(body)
-    for begin, end in sorted(ranges[:_MAX_RANGES], reverse=True):
-        body = body[:begin] + body[min(end, cut_from) :]
-        cut_from = begin
-    return body
+    kept, position = [], 0
+    for begin, end in sorted(ranges[:_MAX_RANGES]):
+        kept.append(body[position:begin])
+        position = max(position, end)
+    kept.append(body[position:])
+    return "".join(kept)
 
 
 def read_message_reference(parts: Mapping[str, Element], sender: str) -> Retraction | Reaction | None:
@@ -251,14 +257,17 @@ def _decode_person(
     message_type: str,
     evidence: Evidence,
 ) -> InboundRequest | None:
-    """Decode a message that is neither a program's nor a SPADE agent's. None without text."""
+    """Decode a message that is neither a program's nor a SPADE agent's. None without a text and without a link."""
     uses_replies = REPLY in parts
-    question = remove_quote(text, message) if uses_replies else text
-    if not question.strip():
-        return None
-    payload: dict[str, Any] = {"query": question}
-    if not LINK_ELEMENTS.isdisjoint(parts) and (attachments := read_attachments(message)):
-        payload["attachments"] = attachments
+    files = read_linked_files(message) if not LINK_ELEMENTS.isdisjoint(parts) else None
+    if files is not None:
+        question = remove_fallback(text, message, is_reply=uses_replies, has_files=bool(files.attachments))
+        payload = files.payload(question)
+        text = f"{text}\n{files.text}"
+    else:
+        payload = {"query": remove_fallback(text, message, is_reply=True, has_files=False) if uses_replies else text}
+        if not payload["query"].strip():
+            return None
     replace_element, origin_element = parts.get(REPLACE), parts.get(ORIGIN_ID)
     replaces = replace_element.get("id") if replace_element is not None else None
     origin_id = origin_element.get("id", "") if origin_element is not None else ""

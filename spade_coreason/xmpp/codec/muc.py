@@ -10,7 +10,8 @@ from xml.etree.ElementTree import Element, SubElement
 
 from ...domain.duplicates import NO_EVIDENCE, Evidence
 from ...domain.messages import MAX_ID_CHARACTERS, PARENT_THREAD, InboundRequest, Reaction, Retraction
-from .decode import parent_thread, read_message_reference, remove_quote
+from .attachments import LINK_ELEMENTS, LinkedFiles, read_linked_files
+from .decode import parent_thread, read_message_reference, remove_fallback
 from .evidence import Receiver, read_evidence
 from .namespaces import (
     APPLY_TO,
@@ -38,6 +39,8 @@ from .namespaces import (
     THREAD,
 )
 from .xml import escape, escape_attribute
+
+_REFERENCES = frozenset({REACTIONS, APPLY_TO, *RETRACTIONS})
 
 STATUS_SELF = 110
 STATUS_CREATED = 201
@@ -122,11 +125,14 @@ def unlock_query() -> Element:
 
 
 class RoomMessage(NamedTuple):
-    """A text that an occupant sent to everybody in a room."""
+    """A text, or links to files, that an occupant sent to everybody in a room."""
 
     nick: str
     text: str
-    """The text without the quote of the message that it replies to. The quote is for clients without replies."""
+    """The text without the quote of the message that it replies to, and without marked links to its files.
+
+    Those are for clients without replies and files. Only a message with files may have no text.
+    """
     stanza_id: str
     room_id: str
     """The id that the room assigned (XEP-0359); "" if it assigns none."""
@@ -142,6 +148,7 @@ class RoomMessage(NamedTuple):
     """The id of the message that it corrects (XEP-0308)."""
     parent_thread: str | None = None
     evidence: Evidence = NO_EVIDENCE
+    files: LinkedFiles | None = None
 
 
 class RoomReference(NamedTuple):
@@ -164,24 +171,31 @@ class Invitation(NamedTuple):
 
 
 def read_room_message(message: Element) -> RoomMessage | None:
-    """Read a message of type groupchat. None unless it is a text by an occupant.
+    """Read a message of type groupchat. None unless it is a text or a link by an occupant.
 
     This excludes subjects, notices of the room, and messages about another one. Those have a text too, for clients
     that do not support them.
     """
-    if any(message.find(tag) is not None for tag in (REACTIONS, APPLY_TO, *RETRACTIONS)):
+    tags = {child.tag for child in message}
+    if not tags.isdisjoint(_REFERENCES):
         return None
     nick = message.get("from", "").partition("/")[2]
     body = message.findtext(BODY) or ""
     stanza_id, thread_element = message.get("id", ""), message.find(THREAD)
     thread = (thread_element.text or None) if thread_element is not None else None
     evidence = read_evidence(message, Receiver(_room_of(message)))
-    if not nick or not body.strip() or max(len(stanza_id), len(thread or "")) > MAX_ID_CHARACTERS:
+    files = read_linked_files(message) if not tags.isdisjoint(LINK_ELEMENTS) else None
+    if not nick or max(len(stanza_id), len(thread or "")) > MAX_ID_CHARACTERS:
+        return None
+    if files is None and not body.strip():
         return None
     reply, replace_element = message.find(REPLY), message.find(REPLACE)
+    if reply is not None or files is not None:
+        has_files = files is not None and bool(files.attachments)
+        body = remove_fallback(body, message, is_reply=reply is not None, has_files=has_files)
     return RoomMessage(
         nick,
-        remove_quote(body, message) if reply is not None else body,
+        body,
         stanza_id,
         evidence.server_id,
         thread,
@@ -192,6 +206,7 @@ def read_room_message(message: Element) -> RoomMessage | None:
         replace_element.get("id", "") if replace_element is not None else "",
         parent_thread(thread_element) if thread_element is not None and thread is not None else None,
         evidence,
+        files,
     )
 
 
@@ -248,6 +263,9 @@ def room_request(
     `replaces` is the id of the question by the same occupant that it corrects.
     """
     metadata: dict[str, Any] = {}
+    content = f"{message.nick}\n{message.thread}\n{message.text}"
+    if message.files is not None:
+        content += f"\n{message.files.text}"
     if replied_id := reply_to_id or message.reply_to_id:
         metadata["reply_to"] = replied_id
     if message.parent_thread is not None:
@@ -257,13 +275,13 @@ def room_request(
         f"{room}/{message.nick}",
         message.stanza_id,
         message.thread,
-        {"query": question},
-        f"{message.nick}\n{message.thread}\n{message.text}",
+        {"query": question} if message.files is None else message.files.payload(question),
+        content,
         "groupchat",
         _room_metadata(room, message.nick, jid, metadata),
         replaces=replaces,
         origin_id=message.room_id or None,
-        is_text_only=True,
+        is_text_only=message.files is None,
         evidence=message.evidence,
         owner=room,
         address=room,

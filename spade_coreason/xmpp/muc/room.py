@@ -201,6 +201,8 @@ class Room:
             is_reply = message.reply_to_id in self._own_ids or message.reply_to_author == f"{self.jid}/{self.nick}"
             is_command = self.config.answers == "command" and message.text.lstrip().startswith(self.config.command_prefixes)
             question = message.text.strip() if is_reply or is_command or self.config.answers == "all" else None
+        if question == "" and message.files is not None:
+            question = message.files.text
         if not question:
             return None
         if message.is_by_agent:

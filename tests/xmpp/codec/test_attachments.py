@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 import pytest
 
-from tests.support.foreign_stanzas import person_request
+from spade_coreason.domain.messages import Bounce, InboundRequest
+from spade_coreason.xmpp.codec.decode import decode
+from tests.support.foreign_stanzas import decode_request, message, person_request
+from tests.support.profiling import count_calls
 
 PICTURE = "https://example.org/f/a%20picture.png?token=1"
 
@@ -188,3 +192,166 @@ def test_implausible_properties_of_a_file_are_dropped_or_shortened(
 def test_a_name_from_a_link_contains_no_path(url: str, name: str | None) -> None:
     [one] = attachments_of(oob(url))
     assert one["name"] == name
+
+
+# A message with nothing but links
+
+
+STORE_HINT = "<store xmlns='urn:xmpp:hints'/>"
+
+
+def attached_sources(url: str) -> str:
+    """The sources of a file that an earlier message described (XEP-0447 with XEP-0367), as Dino sends them."""
+    source = f"<url-data xmlns='http://jabber.org/protocol/url-data' target={quoteattr(url)}/>"
+    earlier = "<attach-to xmlns='urn:xmpp:message-attaching:1' id='earlier'/>"
+    return f"{earlier}<sources xmlns='urn:xmpp:sfs:0' id='a'>{source}</sources>"
+
+
+def fallback(namespace: str, inner: str = "<body/>") -> str:
+    """XEP-0428."""
+    return f"<fallback xmlns='urn:xmpp:fallback:0' for='{namespace}'>{inner}</fallback>"
+
+
+SHARES = [oob, sfs, sims, attached_sources]
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("body_xml", ["", "<body/>", "<body> \n</body>"])
+@pytest.mark.parametrize("type", ["chat", "normal"])
+def test_a_link_without_a_text_is_a_request_with_the_link_as_its_query(share: Any, body_xml: str, type: str) -> None:
+    request = decode_request(message(body_xml + share(PICTURE), type=type))
+    assert request.payload["query"] == PICTURE
+    assert [one["url"] for one in request.payload["attachments"]] == [PICTURE]
+    assert not request.is_text_only
+    assert InboundRequest.from_json(request.to_json()) == replace(request, content="")
+
+
+def test_several_links_without_a_text_are_lines_of_the_query() -> None:
+    urls = ["https://example.org/1", "https://example.org/2"]
+    request = decode_request(message("".join(map(oob, urls))))
+    assert request.payload["query"].split("\n") == [one["url"] for one in request.payload["attachments"]] == urls
+
+
+WITH_BODY = f"<body>{PICTURE}</body>"
+OLD_SIMS = sims(PICTURE, media_type="image/png").replace("file-transfer:5", "file-transfer:4")
+CLIENTS = {
+    "Conversations, Gajim, Psi and converse.js": WITH_BODY + oob(PICTURE),
+    "a bridge": oob(PICTURE) + STORE_HINT,
+    "Dino": WITH_BODY + oob(PICTURE) + attached_sources(PICTURE) + fallback("urn:xmpp:sfs:0"),
+    "Movim": WITH_BODY + OLD_SIMS + oob(PICTURE),
+    "Cheogram": WITH_BODY + sims(PICTURE) + oob(PICTURE) + fallback("jabber:x:oob", "<body start='0' end='45'/>"),
+    "Slidge": sims(PICTURE) + sfs(PICTURE) + oob(PICTURE) + WITH_BODY + fallback("urn:xmpp:sfs:0"),
+    "Kaidan": sfs(PICTURE) + WITH_BODY + fallback("urn:xmpp:sfs:0", ""),
+}
+
+
+@pytest.mark.parametrize("inner", CLIENTS.values(), ids=CLIENTS.keys())
+def test_the_same_file_is_the_same_request_with_every_client(inner: str) -> None:
+    payload = decode_request(message(inner)).payload
+    assert payload["query"] == PICTURE
+    assert [(one["url"], one["name"]) for one in payload["attachments"]] == [(PICTURE, "a picture.png")]
+
+
+def test_the_older_description_of_movim_is_read() -> None:
+    assert attachments_of(OLD_SIMS)[0]["type"] == "image/png"
+
+
+def test_a_description_whose_sources_come_later_is_no_request_yet() -> None:
+    assert decode(message(sfs(name="holiday.png") + STORE_HINT)) is None
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "<x xmlns='jabber:x:oob'/>",
+        "<reference xmlns='urn:xmpp:reference:0' type='mention' uri='xmpp:bob@example.org'/>",
+        sims(),
+        f"<forwarded xmlns='urn:xmpp:forward:0'><message xmlns='jabber:client'>{oob(PICTURE)}</message></forwarded>",
+        oob(PICTURE) + "<answer xmlns='urn:spade-coreason:answer:0'/>",
+        oob(PICTURE) + "<x xmlns='http://jabber.org/protocol/muc#user'/>",
+    ],
+)
+def test_a_message_without_a_text_and_without_a_link_of_its_sender_is_no_request(inner: str) -> None:
+    assert decode(message(inner)) is None
+
+
+def test_a_link_that_bounces_is_no_request() -> None:
+    assert isinstance(decode(message(oob(PICTURE) + "<error/>", type="error")), Bounce)
+
+
+def test_two_files_in_messages_of_one_id_are_two_requests() -> None:
+    # Psi counts its ids from 1 again at each start.
+    contents = [person_request(text, inner=oob(url)).content for text in ("", "look") for url in (PICTURE, f"{PICTURE}&b")]
+    assert len(set(contents)) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "inner", "query"),
+    [
+        (f"look\n{PICTURE}", fallback("jabber:x:oob", "<body start='5' end='99'/>"), "look"),
+        (f"{PICTURE}\nlook", fallback("urn:xmpp:sims:1", "<body start='0' end='45'/>"), "look"),
+        (f"look\n{PICTURE}", fallback("jabber:x:oob", "<body start='5' end='99'/>") * 2, "look"),
+        ("aabbcc", fallback("jabber:x:oob", "<body start='0' end='4'/><body start='1' end='2'/>"), "cc"),
+        (f"look\n{PICTURE}", fallback("urn:xmpp:reply:0", "<body start='0' end='5'/>"), f"look\n{PICTURE}"),
+        (f"look\n{PICTURE}", fallback("urn:of:another"), f"look\n{PICTURE}"),
+        (f"look\n{PICTURE}", fallback("urn:xmpp:sfs:0", "<subject/>"), f"look\n{PICTURE}"),
+        (f"look\n{PICTURE}", "", f"look\n{PICTURE}"),
+    ],
+)
+def test_a_marked_link_for_other_clients_is_no_part_of_the_query(text: str, inner: str, query: str) -> None:
+    assert person_request(text, inner=oob(PICTURE) + inner).payload["query"] == query
+
+
+def test_a_marked_text_stays_if_its_file_is_none() -> None:
+    text = "aesgcm://example.org/a"
+    assert person_request(text, inner=oob(text) + fallback("jabber:x:oob")).payload["query"] == text
+
+
+def test_a_reply_with_a_file_has_neither_the_quote_nor_the_marked_link() -> None:
+    reply = "<reply xmlns='urn:xmpp:reply:0' id='m1'/>" + fallback("urn:xmpp:reply:0", "<body start='0' end='9'/>")
+    for rest, query in (("", PICTURE), ("look", "look")):
+        request = person_request(f"> green?\n{rest}", inner=reply + oob(PICTURE))
+        assert (request.payload["query"], request.metadata["reply_to"], request.uses_replies) == (query, "m1", True)
+        assert [one["url"] for one in request.payload["attachments"]] == [PICTURE]
+
+
+# Links that are no attachment
+
+
+def test_two_addresses_of_one_file_are_one_attachment() -> None:
+    mirror, shared = oob("https://b.example/"), sfs("https://a.example/", "https://b.example/")
+    assert [one["url"] for one in attachments_of(mirror, shared)] == ["https://b.example/"]
+    assert [one["url"] for one in attachments_of(shared, mirror)] == ["https://a.example/"]
+
+
+@pytest.mark.parametrize("url", ["aesgcm://example.org/a#0011", "javascript:alert(1)", "file:///etc/passwd"])
+@pytest.mark.parametrize("share", SHARES)
+def test_a_message_with_only_a_link_of_another_kind_shows_it_and_has_no_attachment(url: str, share: Any) -> None:
+    assert decode_request(message(share(url))).payload == {"query": url, "attachments_left_out": 1}
+
+
+def test_a_link_that_is_too_long_is_left_out_and_counted() -> None:
+    long = f"https://example.org/{'a' * 60_000}"
+    assert decode_request(message(oob(long))).payload == {"query": long[:2048], "attachments_left_out": 1}
+    assert person_request("look", inner=oob(long) + sims(long)).payload == {"query": "look", "attachments_left_out": 1}
+
+
+def test_links_beyond_the_first_twenty_are_counted() -> None:
+    payload = person_request("look", inner="".join(oob(f"https://example.org/{number}") for number in range(25))).payload
+    assert (len(payload["attachments"]), payload["attachments_left_out"]) == (20, 5)
+
+
+def test_thousands_of_links_and_sources_cost_little() -> None:
+    urls = [f"https://example.org/{number}" for number in range(3000)]
+    for stanza in (
+        message("".join(map(oob, urls))),
+        message(sfs(*urls)),
+        message(sims(*urls)),
+        message(sfs(*(f"ftp://example.org/{number}" for number in range(3000)))),
+        message(oob(urls[0]) * 3000),
+    ):
+        with count_calls() as calls:
+            payload = decode_request(stanza).payload
+        assert len(payload.get("attachments", ())) <= 20
+        assert len(payload["query"]) < 1000
+        assert calls["is_link"] <= 60

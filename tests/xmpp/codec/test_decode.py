@@ -174,7 +174,6 @@ FORWARDED = (
         "<composing xmlns='http://jabber.org/protocol/chatstates'/>",
         "<received xmlns='urn:xmpp:receipts' id='1'/>",
         RECEIPT_REQUEST,
-        "<x xmlns='jabber:x:oob'><url>https://example.org/</url></x>",
         "<x xmlns='jabber:x:data' type='form'><title>another form</title></x>",
         "<x xmlns='jabber:x:data' type='form'/>",
         f"<sent xmlns='urn:xmpp:carbons:2'>{FORWARDED}</sent>",

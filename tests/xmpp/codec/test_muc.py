@@ -253,3 +253,57 @@ def test_the_condition_of_a_refusal_decides_the_state(condition: str, state: Roo
     namespace = "urn:ietf:params:xml:ns:xmpp-stanzas"
     parsed = presence(f"<error type='cancel'><{condition} xmlns='{namespace}'/></error>", kind="type='error'")
     assert (parsed.kind, decide_after_refusal(parsed.condition, 0).state) == ("error", state)
+
+
+# Files in a room
+
+
+LINK = "https://example.org/cat.png"
+FILE = f"<x xmlns='jabber:x:oob'><url>{LINK}</url></x>"
+MARKED = "<fallback xmlns='urn:xmpp:fallback:0' for='jabber:x:oob'>{}</fallback>"
+
+
+def room_file(inner: str = "", nick: str = "Alice") -> Any:
+    """A link without a body."""
+    return read_room_message(message(FILE + inner, type="groupchat", sender=f"{ROOM}/{nick}"))
+
+
+def test_a_file_without_a_text_is_for_the_agent_where_a_text_that_does_not_name_it_is() -> None:
+    reply = QUOTE.format("own", "")
+    by_agent = "<answer xmlns='urn:spade-coreason:answer:0'/>"
+    for answers, expected in (("mention", None), ("command", None), ("all", LINK)):
+        room = make_room(answers=answers)
+        room.extract_question(room_message("Alice: yes", nick="Echo", id="own"))
+        assert room.extract_question(room_file()) == expected
+        assert room.extract_question(room_file(reply)) == LINK
+        assert room.extract_question(room_file(reply + by_agent)) is None
+        assert room.extract_question(room_file(nick="Echo")) is None
+    assert room_file(nick="") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "marked", "question"),
+    [
+        ("Echo: look", "", "look"),
+        (f"Echo: {LINK}", "", LINK),
+        (f"Echo: {LINK}", "<body start='6' end='99'/>", LINK),
+        (f"Echo: look {LINK}", "<body start='11' end='99'/>", "look"),
+    ],
+)
+def test_a_file_that_names_the_agent_is_an_attachment(text: str, marked: str, question: str) -> None:
+    received = room_message(text, FILE + (MARKED.format(marked) if marked else ""))
+    assert make_room().extract_question(received) == question
+    request = room_request(ROOM, received, question, None)
+    assert request.payload["query"] == question
+    assert [one["url"] for one in request.payload["attachments"]] == [LINK]
+    assert not request.is_text_only
+    assert InboundRequest.from_json(request.to_json()) == replace(request, content="")
+    assert request.content != room_request(ROOM, room_message(text), question, None).content
+
+
+def test_a_file_in_a_private_message_is_an_attachment() -> None:
+    for body in ("", "<body>look</body>"):
+        incoming = decode(message(f"{body}{FILE}<x {USER}/>", sender=f"{ROOM}/Alice"), in_room=True)
+        assert isinstance(incoming, InboundRequest)
+        request = private_request(incoming, f"{ROOM}/visit-1", f"{ROOM}/visit-1", None)
+        assert [one["url"] for one in request.payload["attachments"]] == [LINK]

@@ -32,7 +32,7 @@ from spade_coreason.runtime.open_requests import OpenRequests
 from spade_coreason.runtime.peer_answers import collect_answer
 from spade_coreason.xmpp.codec import archive, muc
 from spade_coreason.xmpp.codec.adhoc import decode_command_call, problem_stanza
-from spade_coreason.xmpp.codec.attachments import is_link, read_attachments
+from spade_coreason.xmpp.codec.attachments import is_link, read_linked_files
 from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.codec.evidence import assigned_id
 from spade_coreason.xmpp.connection.iq_filter import refusal
@@ -90,7 +90,8 @@ def test_any_message_is_decoded(stanza: Element) -> None:
             elif isinstance(one, MalformedRequest):
                 check_malformed(one)
     assert tostring(stanza) == before
-    assert all(is_link(attachment["url"]) for attachment in read_attachments(stanza))
+    files = read_linked_files(stanza)
+    assert files is None or (files.text and all(is_link(attachment["url"]) for attachment in files.attachments))
 
 
 @bounded

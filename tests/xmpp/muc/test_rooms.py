@@ -242,6 +242,30 @@ async def test_a_taken_nickname_makes_the_agent_choose_another(real_server: Xmpp
             assert len(echo.requests) == 1
 
 
+async def test_files_in_a_room_reach_the_agent_that_they_are_for(real_server: XmppServer, tmp_path: Path) -> None:
+    room, echo, link = new_room(), Echo(), "https://example.org/cat.png"
+    file = f"<x xmlns='jabber:x:oob'><url>{link}</url></x>"
+    marked = "<fallback xmlns='urn:xmpp:fallback:0' for='jabber:x:oob'><body start='11' end='38'/></fallback>"
+    async with (
+        StockClient(*await real_server.account(), real_server) as client,
+        run_agent(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
+    ):
+        await wait_until_joined(agent, room)
+        alice = await Person(client, room, "Alice").enter()
+        client.send(None, room, type="groupchat", extra_xml=file)  # for everybody, so not for the agent
+        alice.say(f"Echo: look {link}", file + marked)
+        answer = await alice.receive_from("Echo")
+        assert answer["body"] == "Alice: look"
+        reply = f"<reply xmlns='urn:xmpp:reply:0' to='{room}/Echo' id='{answer['id']}'/>"
+        client.send(None, room, type="groupchat", extra_xml=file + reply)
+        assert (await alice.receive_from("Echo"))["body"] == f"Alice: {link}"
+        for text, said in (("look", "look"), (None, link)):
+            client.send(text, f"{room}/Echo", extra_xml=f"{file}<x xmlns='{MUC}#user'/>")
+            answer = await alice.receive_from("Echo")
+            assert (answer["type"], answer["body"]) == ("chat", said)
+        assert [[one["url"] for one in request.payload["attachments"]] for request in echo.requests] == [[link]] * 4
+
+
 async def test_a_private_message_is_seen_only_by_its_occupant(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
 
