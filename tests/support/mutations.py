@@ -53,6 +53,11 @@ MESSAGES = [
     + "<reference xmlns='urn:xmpp:reference:0' type='data' uri='u'><media-sharing xmlns='urn:xmpp:sims:1'><file "
     + "xmlns='urn:xmpp:jingle:apps:file-transfer:5'><name>c</name><size>7</size></file><sources><reference "
     + "xmlns='urn:xmpp:reference:0' type='data' uri='http://a.b/c'/></sources></media-sharing></reference>",
+    "<x xmlns='jabber:x:oob'><url>http://a.b/c</url></x><sources xmlns='urn:xmpp:sfs:0' id='s'>"
+    "<url-data xmlns='http://jabber.org/protocol/url-data' target='http://a.b/d'/></sources>",
+    body("x http://a.b/c")
+    + "<x xmlns='jabber:x:oob'><url>http://a.b/c</url></x>"
+    + "<fallback xmlns='urn:xmpp:fallback:0' for='jabber:x:oob'><body start='2' end='14'/></fallback>",
     body("hi") + form({"performative": "request", "_thread_": "t"}),
     envelope(),
     envelope(

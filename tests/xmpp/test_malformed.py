@@ -42,6 +42,7 @@ IN_MESSAGES = [
     ("x", "jabber:x:conference", ["jid", "password", "thread"], ""),
     ("x", "http://jabber.org/protocol/muc#user", [], "<invite/><status code='x'/><item/><decline/><password/>"),
     ("file-sharing", "urn:xmpp:sfs:0", [], "<sources/><file xmlns='urn:xmpp:file:metadata:0'><size>-1e9</size></file>"),
+    ("sources", "urn:xmpp:sfs:0", ["id"], "<url-data xmlns='http://jabber.org/protocol/url-data' target='http://[::1'/>"),
     ("reference", "urn:xmpp:reference:0", ["type", "uri"], "<media-sharing xmlns='urn:xmpp:sims:1'><sources/></media-sharing>"),
     ("event", "http://jabber.org/protocol/pubsub#event", [], "<items node=''><item/><retract/></items>"),
     ("result", "urn:xmpp:mam:2", ["id", "queryid"], "<forwarded xmlns='urn:xmpp:forward:0'><message/></forwarded>"),

@@ -260,14 +260,14 @@ def _decode_person(
     """Decode a message that is neither a program's nor a SPADE agent's. None without a text and without a link."""
     uses_replies = REPLY in parts
     files = read_linked_files(message) if not LINK_ELEMENTS.isdisjoint(parts) else None
+    has_files = files is not None and bool(files.attachments)
+    question = remove_fallback(text, message, is_reply=uses_replies, has_files=has_files) if uses_replies or has_files else text
     if files is not None:
-        question = remove_fallback(text, message, is_reply=uses_replies, has_files=bool(files.attachments))
-        payload = files.payload(question)
-        text = f"{text}\n{files.text}"
+        payload, text = files.payload(question), f"{text}\n{files.text}"
+    elif question.strip():
+        payload = {"query": question}
     else:
-        payload = {"query": remove_fallback(text, message, is_reply=True, has_files=False) if uses_replies else text}
-        if not payload["query"].strip():
-            return None
+        return None
     replace_element, origin_element = parts.get(REPLACE), parts.get(ORIGIN_ID)
     replaces = replace_element.get("id") if replace_element is not None else None
     origin_id = origin_element.get("id", "") if origin_element is not None else ""

@@ -190,8 +190,8 @@ def read_room_message(message: Element) -> RoomMessage | None:
     if files is None and not body.strip():
         return None
     reply, replace_element = message.find(REPLY), message.find(REPLACE)
-    if reply is not None or files is not None:
-        has_files = files is not None and bool(files.attachments)
+    has_files = files is not None and bool(files.attachments)
+    if reply is not None or has_files:
         body = remove_fallback(body, message, is_reply=reply is not None, has_files=has_files)
     return RoomMessage(
         nick,

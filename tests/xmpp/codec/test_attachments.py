@@ -235,18 +235,18 @@ def test_several_links_without_a_text_are_lines_of_the_query() -> None:
 WITH_BODY = f"<body>{PICTURE}</body>"
 OLD_SIMS = sims(PICTURE, media_type="image/png").replace("file-transfer:5", "file-transfer:4")
 CLIENTS = {
-    "Conversations, Gajim, Psi and converse.js": WITH_BODY + oob(PICTURE),
+    "Conversations": WITH_BODY + oob(PICTURE),
     "a bridge": oob(PICTURE) + STORE_HINT,
     "Dino": WITH_BODY + oob(PICTURE) + attached_sources(PICTURE) + fallback("urn:xmpp:sfs:0"),
     "Movim": WITH_BODY + OLD_SIMS + oob(PICTURE),
-    "Cheogram": WITH_BODY + sims(PICTURE) + oob(PICTURE) + fallback("jabber:x:oob", "<body start='0' end='45'/>"),
+    "a marked range": WITH_BODY + sims(PICTURE) + oob(PICTURE) + fallback("jabber:x:oob", "<body start='0' end='45'/>"),
     "Slidge": sims(PICTURE) + sfs(PICTURE) + oob(PICTURE) + WITH_BODY + fallback("urn:xmpp:sfs:0"),
-    "Kaidan": sfs(PICTURE) + WITH_BODY + fallback("urn:xmpp:sfs:0", ""),
+    "XEP-0447 alone": sfs(PICTURE) + WITH_BODY + fallback("urn:xmpp:sfs:0", ""),
 }
 
 
 @pytest.mark.parametrize("inner", CLIENTS.values(), ids=CLIENTS.keys())
-def test_the_same_file_is_the_same_request_with_every_client(inner: str) -> None:
+def test_the_same_file_is_the_same_request_in_every_notation(inner: str) -> None:
     payload = decode_request(message(inner)).payload
     assert payload["query"] == PICTURE
     assert [(one["url"], one["name"]) for one in payload["attachments"]] == [(PICTURE, "a picture.png")]
