@@ -160,7 +160,7 @@ class InboundGateway:
         if flood_limit.has_refusals and flood_limit.is_flood(incoming):
             self.dropped["too many refused"] += 1
             return None
-        stored = self._runner.receive(incoming)
+        stored = self._runner.receive(incoming, is_archived=is_archived)
         if stored is not None and incoming.wants_receipt and incoming.stanza_id:
             stored.on_stored(partial(self._send_receipt, incoming, is_archived=is_archived))
         return stored

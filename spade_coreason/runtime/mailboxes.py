@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from uuid import UUID
 
 from ..concurrency import Semaphore
@@ -67,6 +67,15 @@ class QueuedRequest:
     """True if the agent handles the request, so that a pause delays it; False for a command of the platform."""
     digest: bytes = NO_DIGEST
     """The hash of what a program's request asks, by which a repeated one is recognised; empty for other requests."""
+    is_archived: bool = False
+    """True if the request was read from the archive of the network."""
+
+    @property
+    def may_be_in_archive(self) -> bool:
+        """True if the request came by itself, and earlier ones of its conversation may still be in the archive."""
+        return self.incoming.channel in ("person", "spade") and not (
+            self.is_archived or self.is_redelivered or self.incoming.is_from_room
+        )
 
     def has_message_id(self, message_id: str) -> bool:
         """Return True if the sender uses this id for the message: the id of the stanza, or its origin id (XEP-0359)."""
@@ -81,6 +90,7 @@ class MailboxTask:
     is_for_agent: bool
     """True if the agent does the work, so that a pause delays it."""
     future: asyncio.Future[Any]
+    inbox_row: ClassVar[int] = 0
 
     async def run(self) -> None:
         """Do the work, and set its result or exception on `future`."""
@@ -166,16 +176,32 @@ class Mailbox:
         self.queue.appendleft(item)
         self.sender_state.queued_count += 1
 
-    def dequeue(self, *, for_agent: bool) -> QueuedRequest | MailboxTask | None:
-        """Remove and return the first item, or the first that is not for the agent; None if there is none.
+    def dequeue(self, *, for_agent: bool, held_rows: Set[int]) -> QueuedRequest | MailboxTask | None:
+        """Remove and return the first item, or the first that is not for the agent; None if there is none before a held one.
 
         It still counts as queued, until it has a slot.
         """
         for number, item in enumerate(self.queue):
+            if held_rows and item.inbox_row in held_rows:
+                return None
             if for_agent or not item.is_for_agent:
                 del self.queue[number]
                 return item
         return None
+
+    def enqueue_archived(self, archived: QueuedRequest, held_rows: set[int]) -> None:
+        """Add a request from the archive before the held ones. If one of them is the same message, it takes this place."""
+        place = next((number for number, item in enumerate(self.queue) if item.inbox_row in held_rows), len(self.queue))
+        server_id = archived.incoming.evidence.server_id
+        held = [item for item in self.queue if isinstance(item, QueuedRequest) and item.inbox_row in held_rows]
+        same = next((item for item in held if item.incoming.evidence.server_id == server_id), None)
+        if same is not None:
+            held_rows.discard(same.inbox_row)
+            self.queue.remove(same)
+            self.queue.insert(place, same)
+            place += 1
+        self.queue.insert(place, archived)
+        self.sender_state.queued_count += 1
 
     def remove(self, item: QueuedRequest | MailboxTask) -> None:
         """Remove an item from the queue."""
@@ -252,6 +278,9 @@ class Mailboxes:
         """The requests of programs that are here, to which a repeated one is attached."""
         self.is_paused = False
         """True while no item for the agent is started."""
+        self._held_rows: set[int] = set()
+        """The inbox rows of requests that came by themselves while the archive is read."""
+        self._hold_timer: asyncio.TimerHandle | None = None
         self._is_draining = False
         self.is_cancelling_turns = False
         """True while a stop cancels the running turns. Their requests run again after the next start."""
@@ -365,7 +394,12 @@ class Mailboxes:
         if len(self._recent_threads) > self._remembered_turns:
             self._recent_threads.popitem(last=False)
         mailbox = self.get_or_create(sender, queued.incoming.thread)
-        mailbox.enqueue(queued)
+        if queued.is_archived and self._held_rows:
+            mailbox.enqueue_archived(queued, self._held_rows)
+        else:
+            mailbox.enqueue(queued)
+            if self._hold_timer is not None and queued.may_be_in_archive:
+                self._held_rows.add(queued.inbox_row)
         self._start_worker(mailbox)
 
     # Capacity
@@ -392,6 +426,8 @@ class Mailboxes:
             workers = [mailbox.worker for mailbox in self.of_sender(sender) if mailbox.worker is not None]
             if workers:
                 await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+            elif self._held_rows:
+                self.release()  # they fill the queues, and wait for the archive, which waits for room
             else:
                 await asyncio.sleep(_POLL_S)  # the agent is paused; nothing here is called when the pause ends
 
@@ -413,9 +449,29 @@ class Mailboxes:
     def resume(self) -> None:
         """End a pause: start what waits."""
         self.is_paused = False
+        self._start_workers()
+
+    def _start_workers(self) -> None:
         for mailbox in self:
             if mailbox.queue:
                 self._start_worker(mailbox)
+
+    def hold(self, at_most_s: float) -> None:
+        """Start none of the requests that come by themselves until `release`, so that older ones of the archive go first."""
+        self._stop_hold_timer()
+        self._hold_timer = asyncio.get_running_loop().call_later(at_most_s, self.release)
+
+    def release(self) -> None:
+        """Start what `hold` has held, in the order of its arrival."""
+        self._stop_hold_timer()
+        if self._held_rows:
+            self._held_rows.clear()
+            self._start_workers()
+
+    def _stop_hold_timer(self) -> None:
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+            self._hold_timer = None
 
     @property
     def busy_count(self) -> int:
@@ -436,6 +492,8 @@ class Mailboxes:
     async def drain(self, grace_s: float) -> bool:
         """Empty all mailboxes and wait for the running turns. After `grace_s`, cancel those that still run and return False."""
         self._is_draining = True
+        self._stop_hold_timer()
+        self._held_rows.clear()
         for unresolved in self._unresolved.values():
             unresolved.clear()  # the inbox has them
         for timer in self._retry_timers:
@@ -472,7 +530,7 @@ class Mailboxes:
     async def _run_worker(self, mailbox: Mailbox) -> None:
         suspects = self._crash_guard.suspects
         try:
-            while (item := mailbox.dequeue(for_agent=not self.is_paused)) is not None:
+            while (item := mailbox.dequeue(for_agent=not self.is_paused, held_rows=self._held_rows)) is not None:
                 mailbox.is_cancelled = False
                 mailbox.current = item if isinstance(item, QueuedRequest) else None
                 if suspects and isinstance(item, QueuedRequest):

@@ -299,6 +299,14 @@ class Runner:
             inbox_row, dump_reply(self._outbox.encode(incoming, key, Failed(text, ErrorCode.UNAVAILABLE, True)))
         )
 
+    def hold(self, at_most_s: float) -> None:
+        """Start no turns of people's requests until `release`, so that older requests of the archive go before them."""
+        self._mailboxes.hold(at_most_s)
+
+    def release(self) -> None:
+        """Start the turns that `hold` has held."""
+        self._mailboxes.release()
+
     def send_unsent(self) -> None:
         """Send the final replies that the last run stored and the server did not acknowledge, with the same ids."""
         self._outbox.send_unsent()
@@ -337,20 +345,21 @@ class Runner:
 
     # The way of a request
 
-    def receive(self, incoming: InboundRequest) -> Commit[bool] | None:
+    def receive(self, incoming: InboundRequest, *, is_archived: bool = False) -> Commit[bool] | None:
         """Receive a request, and return its commit: True if it is new, False for a duplicate, which is not run.
 
-        Returns None if the request is refused and not stored (`admission`). The sender is told.
+        `is_archived` is True for a request from the archive. Returns None if the request is refused and not stored
+        (`admission`). The sender is told.
         """
         if not (incoming.metadata or self.languages.by_person):
-            return self._receive(incoming)  # nearly always: no language is known
+            return self._receive(incoming, is_archived)  # nearly always: no language is known
         token = LANGUAGE.set(self.languages.of_request(incoming))
         try:
-            return self._receive(incoming)
+            return self._receive(incoming, is_archived)
         finally:
             LANGUAGE.reset(token)  # the caller may be the turn of another agent, which asks this one
 
-    def _receive(self, incoming: InboundRequest) -> Commit[bool] | None:
+    def _receive(self, incoming: InboundRequest, is_archived: bool) -> Commit[bool] | None:
         sender, inbox = incoming.owner, self.repository.inbox
         if incoming.thread is None:
             incoming = self._mailboxes.resolve_thread(incoming, sender)
@@ -406,6 +415,7 @@ class Runner:
             may_be_duplicate,
             is_for_agent,
             digest,
+            is_archived,
         )
         if command is not None:
             self._command_executor.cancel_if_requested(queued, sender)

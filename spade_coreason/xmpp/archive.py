@@ -61,11 +61,17 @@ class ArchivePosition(NamedTuple):
 
 
 class Archive:
-    """The archive of one agent, read further in each new session. `receive` gets each message as if it came now."""
+    """The archive of one agent, read further in each new session. `receive` gets each message as if it came now.
 
-    def __init__(self, connection: Connection, receive: ReceiveArchived, timings: ConnectionTimings) -> None:
+    `on_read` is called when the archive is read to its end, or when it cannot be read.
+    """
+
+    def __init__(
+        self, connection: Connection, receive: ReceiveArchived, on_read: Callable[[], None], timings: ConnectionTimings
+    ) -> None:
         self._connection = connection
         self._receive = receive
+        self._on_read = on_read
         self._own_jid = bare_jid(connection.jid)
         self._position_interval_s = timings.archive_position_interval_s
         self._repository: AgentRepository | None = None
@@ -192,6 +198,7 @@ class Archive:
                     await self._read_pages(self._position)
             except IqError as error:
                 if error.condition in _NO_ARCHIVE_CONDITIONS:
+                    self._on_read()
                     return
                 problem = error.condition
             except XMPPError:
@@ -200,9 +207,11 @@ class Archive:
                 problem, wait_s = str(error), _RETRY_DELAYS_S[0]
             else:
                 self._is_caught_up = True
+                self._on_read()
                 if self._received:
                     self._start_timer()
                 return
+            self._on_read()
             log.warning("%s: cannot read the archive of the account (%s); retrying in %g s", self._own_jid, problem, wait_s)
             await asyncio.sleep(wait_s)
 

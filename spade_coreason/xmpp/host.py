@@ -45,6 +45,8 @@ from .uploads import Uploads
 log = logging.getLogger(__name__)
 
 DEFAULT_RESOURCE = "agent"
+_ARCHIVE_FIRST_S = 10.0
+"""How long messages of people wait in a new session, until older ones are read from the archive."""
 _ACKNOWLEDGED_KEY = "acknowledged"
 """The key of the stored time of the last acknowledgement before a clean stop."""
 _PRESENCE_TIMEOUT_S = 2.0
@@ -167,7 +169,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             timings=timings,
         )
         self.connection.client.register_plugin("xep_0363")  # uploads of SPADE behaviours use it
-        self.archive = Archive(self.connection, self._receive_archived, timings)
+        self.archive = Archive(self.connection, self._receive_archived, lambda: self._runner.release(), timings)
         self.offline_messages = OfflineMessages(self.connection)
         self._receiver = Receiver(self._own_jid)
         self.uploads = Uploads(self.connection.client, endpoint.context)
@@ -437,6 +439,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.peer_features.clear()
         self.runtime.parts.finder.forget_presences()
         self.archive.pause()
+        if self.connection.client.is_full_server:
+            self._runner.hold(_ARCHIVE_FIRST_S)
         if self._alive.is_set():
             self._profile.announce_new_session(self._catch_up)
             self.rooms.join_all()

@@ -230,8 +230,30 @@ async def test_after_an_outage_longer_than_the_resumption_nothing_is_lost(
         await eventually(lambda: agent.host.archive.is_caught_up and agent.host.connection.session_count == 2)
         await eventually(lambda: len(agent.agent.requests) == 3)
         assert await texts_before_last(alice, agent) == ["on its way", "while it is away"]
-        # What the server still held comes first, and only then what the archive alone has: now and then in another order.
-        assert sorted(queries_of(agent)) == sorted(["before", "on its way", "while it is away", "last"])
+        assert queries_of(agent) == ["before", "on its way", "while it is away", "last"]
+
+
+async def test_a_live_message_waits_for_older_ones_of_the_archive(archive_only_server: XmppServer, tmp_path: Path) -> None:
+    def set_tiny_pages(host: HostedAgent) -> None:
+        host.archive.page_size = 1
+
+    async with (
+        connect_client(archive_only_server) as alice,
+        run_agent(Echo(), archive_only_server, tmp_path, prepare=set_tiny_pages) as agent,
+    ):
+        await wait_until_caught_up(agent)
+        await agent.stop()
+        late = [f"late {number:02}" for number in range(30)]
+        for text in late:
+            alice.send(text, agent.jid)
+        await wait_until_sent(alice)
+        await agent.start()
+        alice.send("live", agent.jid)
+        alice.send("live, too", agent.jid)
+        await alice.xmpp.plugin["xep_0199"].ping(f"{agent.jid}/agent", timeout=TIMEOUT_S)
+        assert agent.host.archive.is_reading
+        await eventually(lambda: len(agent.agent.requests) == 32)
+        assert queries_of(agent) == [*late, "live", "live, too"]
 
 
 async def test_messages_not_on_disk_at_kill_9_are_not_lost(archive_server: XmppServer, tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""Requests that come by themselves in a new session wait for older ones of the archive."""
+
+from __future__ import annotations
+
+from spade_coreason.domain.duplicates import Evidence
+from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.testing import Policy
+from tests.support.hosting import Echo
+from tests.support.records import ALICE
+from tests.support.runner import RunnerHarness
+from tests.support.wait import eventually
+
+LONG_S = 600.0
+
+
+def request(text: str, server_id: str = "", channel: str = "person") -> InboundRequest:
+    sender = f"{ALICE}/x"
+    return InboundRequest(channel, sender, text, None, {"query": text}, text, evidence=Evidence(server_id), owner=ALICE)
+
+
+def queries(harness: RunnerHarness) -> list[str]:
+    return [asked.payload["query"] for asked in harness.agent.requests]
+
+
+async def test_the_order_of_the_archive_counts(database_url: str) -> None:
+    async with RunnerHarness(database_url, Echo()) as harness:
+        runner = harness.runner
+        runner.hold(LONG_S)
+        for text in ("2", "4", "5"):
+            runner.receive(request(text, text))
+        for text in ("1", "2", "3"):  # the second one is here already
+            runner.receive(request(text, text), is_archived=True)
+        await runner.wait_until_idle()
+        assert queries(harness) == ["1", "2", "3"]
+        runner.release()
+        await runner.wait_until_idle()
+        assert queries(harness) == ["1", "2", "3", "4", "5"]
+
+
+async def test_what_is_in_no_archive_waits_for_none(database_url: str) -> None:
+    async with RunnerHarness(database_url, Echo()) as harness:
+        harness.runner.hold(LONG_S)
+        harness.runner.receive(request("of a program", channel="program"))
+        await harness.runner.wait_until_idle()
+        assert queries(harness) == ["of a program"]
+
+
+async def test_an_archive_that_is_not_read_in_time_holds_up_nobody(database_url: str) -> None:
+    async with RunnerHarness(database_url, Echo()) as harness:
+        harness.runner.hold(0.0)
+        harness.runner.receive(request("live"))
+        await eventually(lambda: queries(harness) == ["live"])
+
+
+async def test_live_requests_that_fill_the_queue_leave_it_when_the_archive_needs_room(database_url: str) -> None:
+    async with RunnerHarness(database_url, Echo(), Policy(queue=2)) as harness:
+        harness.runner.hold(LONG_S)
+        for text in ("3", "4"):
+            harness.runner.receive(request(text, text))
+        await harness.runner.wait_for_capacity(request("1", "1"))
+        harness.runner.receive(request("1", "1"), is_archived=True)
+        await harness.runner.wait_until_idle()
+        assert queries(harness) == ["3", "4", "1"]
