@@ -221,8 +221,8 @@ class InboundRequest:
     uses_chat_states: bool = False
     wants_displayed_marker: bool = False
     """True if the sender asks to be told when the request is read (XEP-0333)."""
-    replaces: str | None = None
-    """The id of the sender's own message that this one corrects (XEP-0308)."""
+    replaces: tuple[str, ...] = ()
+    """The ids of the sender's own message that this one corrects (XEP-0308), and of the first version of that message."""
     origin_id: str | None = None
     """The id by which others refer to the request, if it is not the stanza's (XEP-0359): that of the sender or the room."""
     uses_replies: bool = False
@@ -243,6 +243,13 @@ class InboundRequest:
     """The address for a reply in text, if it is not the bare JID of the sender."""
     nickname: str = ""
     """The nickname of the sender in a room."""
+    author: str = ""
+    """The address of the occupant who asked the whole room. Only this occupant corrects or retracts the request."""
+
+    @property
+    def message_ids(self) -> tuple[str, ...]:
+        """The ids that name the message in corrections and retractions: its own ids, and those of earlier versions."""
+        return tuple(filter(None, (self.stanza_id, self.origin_id, *self.replaces)))
 
     @property
     def person(self) -> str:
@@ -309,6 +316,10 @@ class InboundRequest:
             fields["uses_replies"] = True
         if self.origin_id is not None:
             fields["origin_id"] = self.origin_id
+        if self.replaces:
+            fields["replaces"] = self.replaces
+        if self.author:
+            fields["author"] = self.author
         if self.is_from_room:
             fields |= {"owner": self.owner, "address": self.address, "nickname": self.nickname}
         return to_json(fields).decode()
@@ -337,6 +348,8 @@ class InboundRequest:
         if context:
             context["chain"] = tuple(context.get("chain", ()))
             fields["context"] = RequestContext(**context)
+        if "replaces" in fields:
+            fields["replaces"] = tuple(fields["replaces"])
         fields.setdefault("thread", None)
         fields.setdefault("owner", bare_jid(fields["sender"]))
         fields["is_text_only"] = len(fields["payload"]) == 1 and fields["channel"] in ("person", "room")
@@ -390,10 +403,12 @@ class MalformedRequest(NamedTuple):
 
 
 class Retraction(NamedTuple):
-    """The sender retracts a message of their own (XEP-0424)."""
+    """The sender retracts a message of their own (XEP-0424), or corrects it to nothing."""
 
     sender: str
     stanza_id: str
+    author: str | None = ""
+    """The occupant of a room who retracts it (`InboundRequest.author`); None for a moderator, who may retract all."""
 
 
 class Reaction(NamedTuple):

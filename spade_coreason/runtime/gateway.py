@@ -103,17 +103,21 @@ class InboundGateway:
             self._reply_to_malformed(message)
         elif isinstance(message, Retraction | Reaction):
             if self.access.is_allowed(message.sender):
-                self.receive_reference(bare_jid(message.sender), message)
+                return self.receive_reference(bare_jid(message.sender), message)
         else:
             self.dropped["no request"] += 1
         return None
 
-    def receive_reference(self, owner: str, reference: Retraction | Reaction) -> None:
-        """Receive a retraction of a request, or a reaction to a reply, in a conversation of `owner`, who has access."""
+    def receive_reference(self, owner: str, reference: Retraction | Reaction) -> Commit[bool] | None:
+        """Receive a retraction of a request, or a reaction to a reply, in a conversation of `owner`, who has access.
+
+        Return what `receive` returns.
+        """
         if isinstance(reference, Retraction):
-            self._runner.cancel_request(owner, reference.stanza_id)
-        elif not self._runner.record_reaction(owner, reference.stanza_id, reference.emojis, reference.nickname):
+            return self._runner.cancel_request(owner, reference.stanza_id, reference.author)
+        if not self._runner.record_reaction(owner, reference.stanza_id, reference.emojis, reference.nickname):
             self.dropped["too many reactions"] += 1
+        return None
 
     async def receive_archived(self, message: InboundMessage) -> Commit[bool] | None:
         """Receive a message from the archive of the network, once the queues have room for it.

@@ -77,10 +77,6 @@ class QueuedRequest:
             self.is_archived or self.is_redelivered or self.incoming.is_from_room
         )
 
-    def has_message_id(self, message_id: str) -> bool:
-        """Return True if the sender uses this id for the message: the id of the stanza, or its origin id (XEP-0359)."""
-        return bool(message_id) and message_id in (self.incoming.stanza_id, self.incoming.origin_id)
-
 
 @dataclass(slots=True, eq=False)
 class MailboxTask:
@@ -105,10 +101,6 @@ class MailboxTask:
         else:
             if not self.future.done():
                 self.future.set_result(result)
-
-    def has_message_id(self, message_id: str) -> bool:
-        """Return False: a task has no message."""
-        return False
 
 
 class SenderState:
@@ -271,9 +263,10 @@ class Mailboxes:
         self._unresolved: dict[str, deque[QueuedRequest]] = {}
         """Requests by sender that wait until the thread of the first of them is found; the rest wait for their order."""
         self._resolver_tasks: dict[str, asyncio.Task[None]] = {}
-        self._retry_timers: set[asyncio.TimerHandle] = set()
-        self._keys_to_retry: set[UUID] = set()
-        """The keys of the requests that `put_later` has taken."""
+        self._retries: dict[int, tuple[asyncio.TimerHandle, str, QueuedRequest]] = {}
+        """The requests that `put_later` has taken, by row of the inbox, each with its timer and its sender."""
+        self._unopened: list[tuple[str, QueuedRequest]] = []
+        """The requests, with their senders, that run after the next start only."""
         self.program_requests = InFlightRequests()
         """The requests of programs that are here, to which a repeated one is attached."""
         self.is_paused = False
@@ -319,36 +312,78 @@ class Mailboxes:
             return
 
         def put() -> None:
-            self._retry_timers.discard(timer)
-            self._keys_to_retry.discard(queued.key)
+            del self._retries[queued.inbox_row]
             self._enqueue(queued, sender)
 
-        self._keys_to_retry.add(queued.key)
-
-        timer = self._loop.call_later(delay_s, put)
-        self._retry_timers.add(timer)
+        self._retries[queued.inbox_row] = self._loop.call_later(delay_s, put), sender, queued
 
     def put_task(self, mailbox: Mailbox, task: MailboxTask) -> None:
         """Queue a task behind the requests of a mailbox, and start its worker."""
         mailbox.enqueue(task)
         self._start_worker(mailbox)
 
-    def withdraw(self, sender: str, message_id: str) -> bool:
-        """Remove a request of a sender (a bare JID) and close it, or stop its turn. Return True if there was one."""
+    def take_unopened(self) -> list[tuple[str, QueuedRequest]]:
+        """Remove and return what `put_unopened` has kept, with the senders."""
+        unopened, self._unopened = self._unopened, []
+        return unopened
+
+    def put_unopened(self, queued: QueuedRequest, sender: str) -> None:
+        """Keep a request of a sender (a bare JID) that comes before the start, or after `drain`."""
+        self._unopened.append((sender, queued))
+
+    def withdraw(
+        self, sender: str, message_ids: Iterable[str], author: str | None = "", *, before_row: int | None = None
+    ) -> InboundRequest | None:
+        """Withdraw the latest unanswered version of a message: remove it from its queue, or stop its turn, and close it.
+
+        The message is one of a sender (a bare JID) and an author (`InboundRequest.author`; None for any), with one of these
+        ids. `before_row` limits it to requests with a lower row in the inbox. Return the request, or None if there is none.
+        """
+        ids = set(message_ids)
+        versions = [
+            queued
+            for queued in self._unanswered(sender)
+            if not ids.isdisjoint(queued.incoming.message_ids)
+            and (author is None or author == queued.incoming.author)
+            and (before_row is None or queued.inbox_row < before_row)
+        ]
+        if not versions:
+            return None
+        latest = max(versions, key=lambda queued: (not queued.may_be_duplicate, queued.inbox_row))
+        for queued in versions:
+            if queued.key == latest.key:  # itself, or a repetition
+                self._withdraw(queued, sender)
+        return latest.incoming
+
+    def _unanswered(self, sender: str) -> Iterator[QueuedRequest]:
+        """Iterate over the requests of a sender (a bare JID) that wait or run and are not cancelled."""
         for mailbox in self.of_sender(sender):
-            if mailbox.current is not None and mailbox.current.has_message_id(message_id):
-                return mailbox.cancel_current()
-            for queued in mailbox.queue:
-                if queued.has_message_id(message_id):
-                    self.drop(mailbox, queued)
-                    return True
-        unresolved = self._unresolved.get(sender, deque())
-        for queued in unresolved:
-            if queued.has_message_id(message_id):
-                unresolved.remove(queued)
-                self._close_request(queued)
-                return True
-        return False
+            if mailbox.current is not None and not mailbox.is_cancelled:
+                yield mailbox.current
+            for item in mailbox.queue:
+                if isinstance(item, QueuedRequest):
+                    yield item
+        yield from self._unresolved.get(sender, ())
+        for retry_sender, queued in (*(retry[1:] for retry in self._retries.values()), *self._unopened):
+            if retry_sender == sender:
+                yield queued
+
+    def _withdraw(self, queued: QueuedRequest, sender: str) -> None:
+        for mailbox in self.of_sender(sender):
+            if mailbox.current is queued:
+                mailbox.cancel_current()
+                self._inbox.close(queued.inbox_row)  # now: a stop may come before the turn has ended
+                return
+            if queued in mailbox.queue:
+                self.drop(mailbox, queued)
+                return
+        if queued in (unresolved := self._unresolved.get(sender, deque())):
+            unresolved.remove(queued)
+        elif queued.inbox_row in self._retries:
+            self._retries.pop(queued.inbox_row)[0].cancel()
+        else:
+            self._unopened.remove((sender, queued))
+        self._close_request(queued)
 
     def drop(self, mailbox: Mailbox, item: QueuedRequest | MailboxTask) -> None:
         """Remove an item from the queue of a mailbox for good: close the request, or cancel the future of the task."""
@@ -494,12 +529,15 @@ class Mailboxes:
         self._is_draining = True
         self._stop_hold_timer()
         self._held_rows.clear()
-        for unresolved in self._unresolved.values():
+        for sender, unresolved in self._unresolved.items():
+            self._unopened += [(sender, queued) for queued in unresolved]
             unresolved.clear()  # the inbox has them
-        for timer in self._retry_timers:
+        for timer, sender, queued in self._retries.values():
             timer.cancel()
-        self._retry_timers.clear()
+            self._unopened.append((sender, queued))
+        self._retries.clear()
         for mailbox in self:
+            self._unopened += [(mailbox.sender, item) for item in mailbox.queue if isinstance(item, QueuedRequest)]
             mailbox.clear()
         workers = [mailbox.worker for mailbox in self._mailboxes.values() if mailbox.worker is not None]
         if not workers:
@@ -558,11 +596,15 @@ class Mailboxes:
                 if self._is_draining:  # since it began to wait for its slot; the inbox has the request
                     if isinstance(item, MailboxTask):
                         item.future.cancel()
-                elif self.is_paused and item.is_for_agent:
+                    elif not mailbox.is_cancelled:
+                        self.put_unopened(item, mailbox.sender)
+                elif self.is_paused and item.is_for_agent and not mailbox.is_cancelled:
                     mailbox.requeue(item)  # it was paused while this one waited for its slot
+                elif mailbox.is_cancelled and isinstance(item, QueuedRequest) and item.incoming.channel != "program":
+                    self._close_request(item)  # it was cancelled while it waited for its slot
                 elif isinstance(item, QueuedRequest):
                     await self._handler.handle(mailbox, item)
-                    if item.digest and item.key not in self._keys_to_retry:
+                    if item.digest and item.inbox_row not in self._retries:
                         self._end_program_request(item)
                 else:
                     await item.run()

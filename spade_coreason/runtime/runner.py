@@ -38,6 +38,7 @@ from .commands.executor import CommandExecutor
 from .commands.model import Command, CommandResult
 from .commands.parser import ParsedCommand
 from .commands.registry import Commands
+from .corrections import find_replaced, inherit
 from .crash_guard import CrashGuard
 from .expiry import ConversationExpiry, OnConversationEnd
 from .files import Files, refuse_upload
@@ -216,7 +217,6 @@ class Runner:
         )
         self.ephemeral_owners = EphemeralOwners(repository, self._mailboxes, self.history_windows)
         self._feedback = ReceivedReactions(agent, repository, self._mailboxes, self.policy.assist_timeout_s)
-        self._received_early: list[QueuedRequest] = []
         self._access_changed_at_s = math.inf
         """The last change of access, in seconds of `Metrics.now`. What the last run has left was received before it."""
         if access_requests is not None:
@@ -240,19 +240,28 @@ class Runner:
         await self._services.lifecycle.open()
         pending = await self.repository.inbox.load_pending()
         # Requests that arrived during this call may be among the pending ones.
-        early, self._received_early = self._received_early, []
-        early_rows = {queued.inbox_row for queued in early}
+        early = self._mailboxes.take_unopened()
+        early_rows = {queued.inbox_row for _, queued in early}
         self._is_accepting = True
         self._mailboxes.start(self)
+        requests: dict[int, InboundRequest] = {}
         for pending_request in pending:
-            if pending_request.inbox_row in early_rows:
-                continue
             if pending_request.reply is not None:
                 self._outbox.add_unsent(pending_request.inbox_row, pending_request.reply)
             elif pending_request.request is not None:
-                self._recover_request(InboundRequest.from_json(pending_request.request), pending_request)
-        for queued in early:
-            self._mailboxes.put(queued, queued.incoming.owner)
+                requests[pending_request.inbox_row] = InboundRequest.from_json(pending_request.request)
+        replaced_rows = find_replaced(requests)
+        for pending_request in pending:
+            inbox_row = pending_request.inbox_row
+            if inbox_row in replaced_rows:
+                self.repository.inbox.close(inbox_row)
+            elif inbox_row in requests and inbox_row not in early_rows:
+                self._recover_request(requests[inbox_row], pending_request)
+        for sender, queued in early:
+            if queued.inbox_row not in replaced_rows:
+                if queued.incoming.replaces:
+                    self._withdraw_if_new(queued, True)
+                self._mailboxes.put(queued, sender)
         self._access_changed_at_s = self.metrics.now()
 
     def _recover_request(self, incoming: InboundRequest, pending: PendingRequest) -> None:
@@ -386,8 +395,10 @@ class Runner:
         if refusal is not None:
             self._tell_of_refusal(incoming, refusal)
             return None
-        if incoming.replaces is not None:
-            self._mailboxes.withdraw(sender, incoming.replaces)
+        if incoming.replaces and not may_be_duplicate:
+            withdrawn = self._mailboxes.withdraw(sender, incoming.replaces, incoming.author)
+            if withdrawn is not None:
+                incoming, for_agent = inherit(incoming, withdrawn), inherit(for_agent, withdrawn)
         request = incoming.to_json if incoming.is_text_only else incoming.to_json()
         message_key = key.bytes
         if is_known and not digest:
@@ -421,11 +432,19 @@ class Runner:
             self._command_executor.cancel_if_requested(queued, sender)
         if self._mailboxes.is_paused:
             stored.on_stored(partial(self._notify_of_pause, queued))
+        if incoming.replaces and may_be_duplicate:
+            stored.on_stored(partial(self._withdraw_if_new, queued))
         if self._is_accepting:
             self._mailboxes.put(queued, sender)
         else:
-            self._received_early.append(queued)
+            self._mailboxes.put_unopened(queued, sender)
         return stored
+
+    def _withdraw_if_new(self, correction: QueuedRequest, is_new: bool) -> None:
+        """Withdraw what a correction replaces that looked like a duplicate, and is none."""
+        incoming = correction.incoming
+        if is_new:
+            self._mailboxes.withdraw(incoming.owner, incoming.replaces, incoming.author, before_row=correction.inbox_row)
 
     def _parse_command(self, incoming: InboundRequest) -> tuple[InboundRequest, ParsedCommand | str | None, bool]:
         """Parse the command that a request may be.
@@ -665,6 +684,9 @@ class Runner:
         acknowledged, so the server delivers it again.
         """
         mailbox.active = None
+        if mailbox.is_cancelled:  # meanwhile its sender has taken it back
+            self.repository.inbox.close(queued.inbox_row)
+            return
         text = translate(
             "I cannot store anything at the moment, so your message is not stored yet."
             " I answer as soon as I can. If you get no answer, please ask again."
@@ -705,9 +727,14 @@ class Runner:
         is_large = len(incoming.content) > LARGE_CHARACTERS
         await self._mailboxes.wait_for_capacity(incoming.owner, incoming.thread, is_large=is_large)
 
-    def cancel_request(self, sender: str, message_id: str) -> bool:
-        """Cancel an unanswered request of `sender` (a bare JID). Return True if there was one."""
-        return self._mailboxes.withdraw(sender, message_id)
+    def cancel_request(self, sender: str, message_id: str, author: str | None = "") -> Commit[bool] | None:
+        """Cancel an unanswered request of `sender` (a bare JID). Return its commit, or None if there was no such request.
+
+        `author` is that of a `Retraction`.
+        """
+        if self._mailboxes.withdraw(sender, (message_id,) if message_id else (), author) is None:
+            return None
+        return self.repository.inbox.flush()
 
     def record_reaction(self, sender: str, message_id: str, emojis: tuple[str, ...], nickname: str = "") -> bool:
         """Record a reaction with the turn that it is about, and call the agent's `feedback`.

@@ -145,6 +145,9 @@ class Turn:
                 services.warn_of_return("assist", returned)
             if task is not None and task.cancelling():
                 await self._clear_cancellation()
+            if mailbox.is_cancelled:  # the agent has caught the cancellation, and went on
+                output.cancel()
+                return None
             output.is_held = True
             if syncs.memories:
                 await syncs.run()

@@ -200,6 +200,10 @@ class Inbox:
             rows.append((DELETE_STEPS, (inbox_row,)))
         self._database.submit_deferred(rows)
 
+    def flush(self) -> Commit[bool]:
+        """Store the requests that were closed, at once. The result is True."""
+        return self._database.submit([])
+
     async def load_pending(self) -> list[PendingRequest]:
         """Return the requests that are not closed, oldest first."""
         if not self._open_rows:

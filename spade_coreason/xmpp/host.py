@@ -453,8 +453,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         if self._may_concern_room(stanza) and self.rooms.is_room_message(stanza):
             message = self.rooms.read_message(stanza)
             if isinstance(message, Retraction | Reaction):
-                self._gateway.receive_reference(message.sender, message)
-            elif message is not None:
+                return self._gateway.receive_reference(message.sender, message)
+            if message is not None:
                 return self._gateway.receive_request(mark_as_replay(message) if is_replay else message)
             return None
         stored = receive_stanza(self._gateway, self._receiver, stanza, is_replay=is_replay)

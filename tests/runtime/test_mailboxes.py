@@ -128,9 +128,9 @@ async def test_a_queued_request_is_withdrawn_by_its_id_and_closed(harness: Mailb
     for text in ("one", "two", "three"):
         await harness.put(text)
     await harness.started("one")
-    assert not harness.mailboxes.withdraw(BOB, "two")
-    assert harness.mailboxes.withdraw(ALICE, "two")
-    assert not harness.mailboxes.withdraw(ALICE, "two")
+    assert harness.mailboxes.withdraw(BOB, ["two"]) is None
+    assert harness.mailboxes.withdraw(ALICE, ["two"]) is not None
+    assert harness.mailboxes.withdraw(ALICE, ["two"]) is None
     harness.release(2)
     await harness.mailboxes.wait_until_idle()
     assert harness.handler.finished == ["one", "three"]

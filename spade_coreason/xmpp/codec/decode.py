@@ -63,7 +63,7 @@ from .namespaces import (
     THREAD,
 )
 
-_REFERENCE_TAGS = frozenset({*RETRACTIONS, APPLY_TO, REACTIONS})
+_REFERENCE_TAGS = frozenset({*RETRACTIONS, APPLY_TO, REACTIONS, REPLACE})
 
 _ENCRYPTED_TAGS = frozenset({ENCRYPTION, *ENCRYPTED})
 
@@ -114,7 +114,7 @@ def read_message_reference(parts: Mapping[str, Element], sender: str) -> Retract
     """Read how `sender` refers to another message: with a retraction or a reaction. None for an ordinary message.
 
     `parts` are the children of the message, by tag. A message that refers to another one also has a text,
-    for clients that do not support this.
+    for clients that do not support this. A correction without text is a retraction; one with a text is an ordinary message.
     """
     if _REFERENCE_TAGS.isdisjoint(parts):
         return None
@@ -130,7 +130,16 @@ def read_message_reference(parts: Mapping[str, Element], sender: str) -> Retract
         texts = [entry.text or "" for entry in reactions.iterfind(REACTION)]
         emojis = tuple(text for text in texts if 0 < len(text) <= _MAX_EMOJI_CHARACTERS)
         return Reaction(sender, reactions.get("id", ""), emojis[:_MAX_EMOJIS])
+    body = parts.get(BODY)
+    if body is not None and REPLACE in parts and not "".join(body.itertext()).strip():
+        return Retraction(sender, read_replaced_id(parts[REPLACE]))
     return None
+
+
+def read_replaced_id(replace_element: Element | None) -> str:
+    """Return the id of the message that a correction names (XEP-0308); empty without one, or if it is too long."""
+    replaced_id = replace_element.get("id", "") if replace_element is not None else ""
+    return replaced_id if len(replaced_id) <= MAX_ID_CHARACTERS else ""
 
 
 def read_encryption(parts: Mapping[str, Element]) -> str:
@@ -269,7 +278,7 @@ def _decode_person(
     else:
         return None
     replace_element, origin_element = parts.get(REPLACE), parts.get(ORIGIN_ID)
-    replaces = replace_element.get("id") if replace_element is not None else None
+    replaced_id = read_replaced_id(replace_element) if replace_element is not None else ""
     origin_id = origin_element.get("id", "") if origin_element is not None else ""
     return InboundRequest(
         "person",
@@ -283,7 +292,7 @@ def _decode_person(
         wants_receipt=RECEIPT_REQUEST in parts,
         uses_chat_states=not CHAT_STATES.isdisjoint(parts),
         wants_displayed_marker=MARKABLE in parts,
-        replaces=replaces,
+        replaces=(replaced_id,) if replaced_id else (),
         origin_id=origin_id if origin_id != stanza_id and 0 < len(origin_id) <= MAX_ID_CHARACTERS else None,
         uses_replies=uses_replies,
         is_text_only=len(payload) == 1,

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, SubElement
 from ...domain.duplicates import NO_EVIDENCE, Evidence
 from ...domain.messages import MAX_ID_CHARACTERS, PARENT_THREAD, InboundRequest, Reaction, Retraction
 from .attachments import LINK_ELEMENTS, LinkedFiles, read_linked_files
-from .decode import parent_thread, read_message_reference, remove_fallback
+from .decode import parent_thread, read_message_reference, read_replaced_id, remove_fallback
 from .evidence import Receiver, read_evidence
 from .namespaces import (
     APPLY_TO,
@@ -189,7 +189,7 @@ def read_room_message(message: Element) -> RoomMessage | None:
         return None
     if files is None and not body.strip():
         return None
-    reply, replace_element = message.find(REPLY), message.find(REPLACE)
+    reply = message.find(REPLY)
     has_files = files is not None and bool(files.attachments)
     if reply is not None or has_files:
         body = remove_fallback(body, message, is_reply=reply is not None, has_files=has_files)
@@ -203,7 +203,7 @@ def read_room_message(message: Element) -> RoomMessage | None:
         _delay_source(message),
         reply.get("id", "") if reply is not None else "",
         reply.get("to", "") if reply is not None else "",
-        replace_element.get("id", "") if replace_element is not None else "",
+        read_replaced_id(message.find(REPLACE)),
         parent_thread(thread_element) if thread_element is not None and thread is not None else None,
         evidence,
         files,
@@ -255,12 +255,19 @@ def _match_address(nick: str, text: str, flags: int = 0) -> re.Match[str] | None
 
 
 def room_request(
-    room: str, message: RoomMessage, question: str, jid: str | None, *, reply_to_id: str = "", replaces: str | None = None
+    room: str,
+    message: RoomMessage,
+    question: str,
+    jid: str | None,
+    *,
+    reply_to_id: str = "",
+    replaces: tuple[str, ...] = (),
+    author: str = "",
 ) -> InboundRequest:
     """Build the request of a message to the agent. Its conversation belongs to the room.
 
     `jid` is the author's real JID, if it is known. `reply_to_id` is our own id of the message that it replies to.
-    `replaces` is the id of the question by the same occupant that it corrects.
+    `replaces` and `author` are those of the request.
     """
     metadata: dict[str, Any] = {}
     content = f"{message.nick}\n{message.thread}\n{message.text}"
@@ -286,6 +293,7 @@ def room_request(
         owner=room,
         address=room,
         nickname=message.nick,
+        author=author,
     )
 
 

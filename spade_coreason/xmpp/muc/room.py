@@ -14,7 +14,7 @@ from ..codec import STATUS_RENAMED, RoomMessage, RoomPresence, extract_question
 from .membership import RoomState
 
 _MAX_OWN_IDS = 1000
-_MAX_QUESTION_IDS = 1000
+_MAX_ROOM_IDS = 1000
 
 RoomAnswers = Literal["mention", "command", "all"]
 
@@ -77,7 +77,7 @@ class Room:
         self._nick_by_address: dict[str, str] = {}
         self._is_current = False
         self._own_ids: dict[str, str] = {}
-        self._question_ids: dict[tuple[str, str], str] = {}
+        self._room_ids: dict[tuple[str, str], str] = {}
         self._consecutive_agent_turns = 0
 
     def reset_occupants(self) -> list[OccupantIdentity]:
@@ -169,20 +169,21 @@ class Room:
         """Return the agent's own id of a message that it sent here, by that id or by the room's; empty if it is unknown."""
         return self._own_ids.get(message_id, "")
 
-    def record_question(self, message: RoomMessage) -> None:
-        """Record the sender of a question: only this occupant may retract or correct it."""
-        occupant = self.occupants.get(message.nick)
-        if occupant is None:
-            return
-        for message_id in filter(None, (message.stanza_id, message.room_id)):
-            self._question_ids[self._identify(occupant).address, message_id] = message.room_id or message.stanza_id
-        while len(self._question_ids) > _MAX_QUESTION_IDS:
-            del self._question_ids[next(iter(self._question_ids))]
-
-    def find_question_id(self, nick: str, message_id: str) -> str | None:
-        """Return the id under which a question of the occupant `nick` is stored, by its own id or by the room's."""
+    def author_of(self, nick: str) -> str:
+        """Return the address of an occupant: only they correct or retract their messages. Empty if they are not known."""
         occupant = self.occupants.get(nick)
-        return self._question_ids.get((self._identify(occupant).address, message_id)) if occupant is not None else None
+        return self._identify(occupant).address if occupant is not None else ""
+
+    def record_ids(self, message: RoomMessage) -> None:
+        """Record the id that the room gave a message: a correction names the sender's id, a retraction the room's."""
+        if message.stanza_id and message.room_id:
+            self._room_ids[message.nick, message.stanza_id] = message.room_id
+            if len(self._room_ids) > _MAX_ROOM_IDS:
+                del self._room_ids[next(iter(self._room_ids))]
+
+    def find_replaced_ids(self, message: RoomMessage) -> tuple[str, ...]:
+        """Return the ids of the message that a correction replaces: its sender's, and the room's if that is known."""
+        return tuple(filter(None, (message.replaces, self._room_ids.get((message.nick, message.replaces)))))
 
     def extract_question(self, message: RoomMessage) -> str | None:
         """Return the question that a message asks the agent, or None. Count consecutive questions from other agents."""

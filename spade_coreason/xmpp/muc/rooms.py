@@ -329,13 +329,21 @@ class Rooms:
         if (reference := read_room_reference(message)) is not None:
             return self._resolve_reference(room, reference)
         room_message = read_room_message(message)
-        question = room.extract_question(room_message) if room_message is not None else None
-        if room_message is None or question is None or not self._is_allowed(room, room_message.nick):
+        if room_message is None:
             return None
-        replaces = room.find_question_id(room_message.nick, room_message.replaces)
-        room.record_question(room_message)
-        jid, reply_to_id = room.jid_of(room_message.nick), room.find_own_id(room_message.reply_to_id)
-        return room_request(room.jid, room_message, question, jid, reply_to_id=reply_to_id, replaces=replaces)
+        room.record_ids(room_message)
+        question, nick = room.extract_question(room_message), room_message.nick
+        if question is None:
+            # The latest version of the message is not for the agent. An earlier one may have been.
+            retraction = Retraction(f"{room.jid}/{nick}", room_message.replaces)
+            reference = RoomReference(retraction, nick, room_message.delay_source)
+            return self._resolve_reference(room, reference) if room_message.replaces else None
+        if not self._is_allowed(room, nick):
+            return None
+        author = room.author_of(nick)
+        replaces = room.find_replaced_ids(room_message) if author else ()
+        jid, reply_to_id = room.jid_of(nick), room.find_own_id(room_message.reply_to_id)
+        return room_request(room.jid, room_message, question, jid, reply_to_id=reply_to_id, replaces=replaces, author=author)
 
     def _resolve_reference(self, room: Room, room_reference: RoomReference) -> Retraction | Reaction | None:
         """Return the reference with the ids that the agent knows. None if the sender may not refer to that message.
@@ -348,8 +356,8 @@ class Rooms:
         if isinstance(reference, Reaction):
             own_id = room.find_own_id(reference.stanza_id)
             return reference._replace(sender=room.jid, stanza_id=own_id, nickname=nick) if nick else None
-        question_id = room.find_question_id(nick, reference.stanza_id) if nick else reference.stanza_id
-        return reference._replace(sender=room.jid, stanza_id=question_id) if question_id else None
+        author = room.author_of(nick) if nick else None
+        return reference._replace(sender=room.jid, author=author) if author != "" else None
 
     def _read_private(self, room: Room, message: Element) -> InboundRequest | Retraction | Reaction | None:
         decoded = decode(message, Receiver(self._agent_jid), in_room=True)

@@ -133,7 +133,7 @@ def test_any_stanza_of_a_room_is_read(stanza: Element) -> None:
     if message is not None:
         room = stanza.get("from", "").partition("/")[0]
         question = muc.extract_question("notes", message.text, ["note", message.nick]) or message.text
-        check_request(muc.room_request(room, message, question, "a@b", reply_to_id="", replaces=message.replaces))
+        check_request(muc.room_request(room, message, question, "a@b", reply_to_id="", replaces=(message.replaces,)))
 
 
 DATA = {
