@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
@@ -14,6 +15,7 @@ from spade_coreason.runtime.crash_guard import CrashGuard
 from spade_coreason.runtime.mailboxes import Mailboxes
 from spade_coreason.runtime.received_reactions import ReceivedReactions
 from spade_coreason.storage import AgentRepository
+from spade_coreason.storage.schema import CLOSED
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -141,6 +143,183 @@ async def test_a_question_corrected_again_and_again_is_answered_once() -> None:
         slow.release.set()
         await t.settled()
         assert t.unread() == ["answer to 49"]
+
+
+FIRST = ("1", "1", "1")
+LAST = ("1", "2", "3")
+MIXED = ("1", "2", "1")
+
+
+@pytest.mark.parametrize("named", [FIRST, LAST, MIXED], ids=["the first version", "the last version", "both"])
+@pytest.mark.parametrize("when", ["in a burst", "while its turn runs", "while it waits"])
+async def test_of_all_versions_of_a_question_only_the_latest_is_answered(when: str, named: tuple[str, ...]) -> None:
+    slow = SlowAgent()
+    async with AgentTester(slow, user=ALICE) as t:
+        if when == "while it waits":
+            t.send("first", id="0")
+        t.send("version 1", id="1")
+        for number, corrected in enumerate(named, start=2):
+            if when == "while its turn runs":
+                await eventually(lambda said=f"version {number - 1}": slow.asked[-1:] == [said])  # type: ignore[misc]  # a lambda with a default has no type
+            t.send(f"version {number}", id=str(number), corrects=corrected)
+        slow.release.set()
+        await t.settled()
+        assert t.unread() == (["answer to first"] if when == "while it waits" else []) + ["answer to version 4"]
+        await t.restart()
+        await t.settled()
+        assert t.unread() == []
+
+
+async def test_after_an_answer_only_the_latest_correction_asks_again() -> None:
+    slow = SlowAgent()
+    async with AgentTester(slow, user=ALICE) as t:
+        slow.release.set()
+        t.send("version 1", id="1")
+        await t.settled()
+        slow.release.clear()
+        for number in (2, 3, 4):
+            t.send(f"version {number}", id=str(number), corrects="1")
+            await eventually(lambda said=f"version {number}": slow.asked[-1] == said)  # type: ignore[misc]  # a lambda with a default has no type
+        slow.release.set()
+        await t.settled()
+        assert t.unread() == ["answer to version 1", "answer to version 4"]
+
+
+@pytest.mark.parametrize("named", ["1", "o1", "2", "3"])
+async def test_a_retraction_by_the_id_of_the_first_or_a_recent_version_drops_the_latest_one(named: str) -> None:
+    slow = SlowAgent()
+    async with AgentTester(slow, user=ALICE) as t:
+        t.send("version 1", id="1", extra="<origin-id xmlns='urn:xmpp:sid:0' id='o1'/>")
+        t.send("version 2", id="2", corrects="1")
+        t.send("version 3", id="3", corrects="2")
+        t.retract(named)
+        t.send("another", id="4")
+        slow.release.set()
+        await t.settled()
+        assert t.unread() == ["answer to another"]
+
+
+async def test_a_correction_without_text_is_a_retraction() -> None:
+    slow = SlowAgent()
+    async with AgentTester(slow, user=ALICE) as t:
+        t.send("a question", id="1")
+        await eventually(lambda: bool(slow.asked))
+        t.send(" ", id="2", corrects="1")
+        await t.settled()
+        assert t.unread() == []
+
+
+@pytest.mark.parametrize("named", ["1", "o1"])
+async def test_a_correction_that_comes_twice_does_not_drop_itself(named: str) -> None:
+    slow = SlowAgent()
+    async with AgentTester(slow, user=ALICE) as t:
+        stamp = "<delay xmlns='urn:xmpp:delay' stamp='2026-01-01T00:00:00Z'/>"
+        t.send("version 1", id="1", extra="<origin-id xmlns='urn:xmpp:sid:0' id='o1'/>")
+        for number in ("2", "2", "3", "2", "3"):
+            t.send(f"version {number}", id=number, corrects=named, extra=stamp)
+            await eventually(lambda: bool(slow.asked))
+        slow.release.set()
+        await t.settled()
+        assert t.unread()[-1:] == ["answer to version 3"]
+        await t.restart()
+        assert t.unread() == []
+
+
+async def test_a_correction_without_a_thread_stays_in_that_of_the_question() -> None:
+    slow = SlowAgent()
+    async with AgentTester(slow, user=ALICE) as t:
+        t.send("version 1", id="1", thread="tea")
+        t.send("version 2", id="2", corrects="1")
+        slow.release.set()
+        await t.settled()
+        [answer] = [message for message in t.messages() if message.text is not None]
+        assert (answer.text, answer.thread) == ("answer to version 2", "tea")
+
+
+@pytest.mark.parametrize("restarts", ["after the first version", "before the last version", "after the last version"])
+@pytest.mark.parametrize("named", ["1", "2"])
+async def test_the_latest_version_is_known_after_a_restart(restarts: str, named: str) -> None:
+    slow = SlowAgent()
+    async with AgentTester(slow, user=ALICE) as t:
+        for number, corrected in (("1", None), ("2", "1"), ("3", named)):
+            t.send(f"version {number}", id=number, corrects=corrected)
+            await eventually(lambda said=f"version {number}": slow.asked[-1:] == [said])  # type: ignore[misc]  # a lambda with a default has no type
+            if restarts == {"1": "after the first version", "2": "before the last version", "3": "after the last version"}[number]:
+                await t.restart(grace_s=0)
+                await eventually(lambda said=f"version {number}": slow.asked[-2:] == [said, said])  # type: ignore[misc]  # as above
+        slow.release.set()
+        await t.settled()
+        assert t.unread() == ["answer to version 3"]
+
+
+@pytest.mark.parametrize("how", ["corrected", "retracted"])
+@pytest.mark.parametrize("which", ["running", "waiting"])
+async def test_a_question_corrected_or_retracted_while_the_platform_stops_is_over(how: str, which: str) -> None:
+    slow = SlowAgent()
+    async with AgentTester(slow, user=ALICE) as t:
+        t.send("question 1", id="1")
+        t.send("question 2", id="2")
+        await eventually(lambda: bool(slow.asked))
+        stopping = asyncio.create_task(t.runners[AGENT].drain(TIMEOUT_S))
+        await asyncio.sleep(0)
+        old = "1" if which == "running" else "2"
+        if how == "corrected":
+            t.send("better", id="3", corrects=old)
+            t.send("best", id="4", corrects=old)
+        else:
+            t.retract(old)
+        slow.release.set()
+        await stopping
+        await t.restart()
+        await t.settled()
+        kept = ["answer to question 2"] if which == "running" else ["answer to question 1"]
+        assert t.unread() == kept + (["answer to best"] if how == "corrected" else [])
+
+
+async def test_a_correction_that_comes_before_the_start_is_over_replaces_what_the_last_run_left() -> None:
+    slow = SlowAgent()
+    async with AgentTester(slow, user=ALICE) as t:
+        t.send("version 1", id="1")
+        await eventually(lambda: bool(slow.asked))
+        await t.runners[AGENT].drain(0)
+        t.send("version 2", id="2", corrects="1")
+        t.send("version 3", id="3", corrects="1")
+        slow.release.set()
+        await t.restart()
+        await t.settled()
+        assert t.unread() == ["answer to version 3"]
+
+
+async def test_a_retraction_is_stored_before_it_is_acknowledged() -> None:
+    slow = SlowAgent()
+    async with AgentTester(slow, user=ALICE) as t:
+        t.send("a question", id="1")
+        await eventually(lambda: bool(slow.asked))
+        runner = t.runners[AGENT]
+        stored = runner.cancel_request(ALICE, "1")
+        assert stored is not None
+        await stored
+        assert await runner.repository.inbox.load_pending() == []
+        [row] = await runner.repository.inbox.load_received_from(ALICE)
+        assert (row.state, row.request) == (CLOSED, None)
+
+
+async def test_an_agent_that_goes_on_after_its_question_was_retracted_is_not_heard() -> None:
+    class Stubborn(SlowAgent):
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await super().assist(request, session, response)
+            await response.markdown("I go on")
+
+    stubborn = Stubborn()
+    async with AgentTester(stubborn, user=ALICE) as t:
+        t.send("version 1", id="1")
+        await eventually(lambda: bool(stubborn.asked))
+        t.send("version 2", id="2", corrects="1")
+        await eventually(lambda: stubborn.asked[-1] == "version 2")
+        t.retract("1")
+        await t.settled()
+        assert t.unread() == []
 
 
 # Reactions
