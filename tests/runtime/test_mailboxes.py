@@ -47,12 +47,17 @@ class MailboxHarness:
 
     async def put(self, text: str, sender: str = ALICE, thread: str | None = "t", *, is_for_agent: bool = True) -> None:
         """Store a request whose id is its text, and put it into its mailbox."""
+        self.mailboxes.put(await self.receive(text, sender, thread, is_for_agent=is_for_agent), sender)
+
+    async def receive(
+        self, text: str, sender: str = ALICE, thread: str | None = "t", *, is_for_agent: bool = True
+    ) -> QueuedRequest:
+        """Store a request whose id is its text."""
         incoming = InboundRequest("person", f"{sender}/x", text, thread, {"query": text}, text, owner=sender)
         key = uuid4()
         row, stored, may_start_early = self.repository.inbox.receive(key.bytes, sender, incoming.to_json(), NOW)
         await stored
-        queued = QueuedRequest(incoming, key, row, stored, 0.0, may_start_early, is_for_agent=is_for_agent)
-        self.mailboxes.put(queued, sender)
+        return QueuedRequest(incoming, key, row, stored, 0.0, may_start_early, is_for_agent=is_for_agent)
 
     async def started(self, *texts: str) -> None:
         """Wait until exactly these requests have been given to the handler."""
@@ -135,6 +140,39 @@ async def test_a_queued_request_is_withdrawn_by_its_id_and_closed(harness: Mailb
     await harness.mailboxes.wait_until_idle()
     assert harness.handler.finished == ["one", "three"]
     assert len(await harness.repository.inbox.load_pending()) == 2  # the handler of this test closes none
+
+
+async def test_a_request_that_waits_for_another_attempt_is_withdrawn(harness: MailboxHarness) -> None:
+    queued = await harness.receive("one")
+    harness.mailboxes.put_later(queued, ALICE, 0.0)
+    assert harness.mailboxes.withdraw(BOB, ["one"]) is None
+    assert harness.mailboxes.withdraw(ALICE, ["one"]) is not None
+    assert harness.mailboxes.withdraw(ALICE, ["one"]) is None
+    await harness.put("two")
+    await harness.started("two")
+    harness.release(1)
+    await harness.mailboxes.wait_until_idle()
+    await harness.repository.inbox.flush()
+    assert [pending.inbox_row for pending in await harness.repository.inbox.load_pending()] == [queued.inbox_row + 1]
+
+
+@pytest.mark.parametrize("is_paused", [False, True], ids=["running", "paused"])
+async def test_a_request_withdrawn_while_it_waits_for_a_turn_never_starts(repository: AgentRepository, is_paused: bool) -> None:
+    harness = MailboxHarness(repository, max_turns=1)
+    await harness.put("bob", BOB)
+    await harness.started("bob")
+    await harness.put("alice", ALICE)
+    mailbox = harness.mailboxes.get_or_create(ALICE, "t")
+    await eventually(lambda: mailbox.current is not None)
+    if is_paused:
+        harness.mailboxes.pause()
+    assert harness.mailboxes.withdraw(ALICE, ["alice"]) is not None
+    harness.release(2)
+    await harness.mailboxes.wait_until_idle()
+    harness.mailboxes.resume()
+    await harness.mailboxes.wait_until_idle()
+    assert harness.handler.finished == ["bob"]
+    assert harness.mailboxes.count_queued(ALICE) == 0
 
 
 async def test_a_request_that_is_put_again_later_is_dropped_by_a_drain(harness: MailboxHarness) -> None:

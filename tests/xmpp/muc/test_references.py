@@ -200,6 +200,82 @@ async def test_only_its_sender_retracts_or_corrects_a_question_in_a_room(archive
             assert table.queries == ["wait", "mine", "what", "wait"]
 
 
+def correction(message_id: str) -> str:
+    return f"<replace xmlns='urn:xmpp:message-correct:0' id='{message_id}'/>"
+
+
+async def test_in_a_room_only_the_latest_version_of_a_question_counts(archive_server: XmppServer, tmp_path: Path) -> None:
+    room, table = new_room(), Table()
+    async with StockClient(*await archive_server.account(), archive_server) as a:
+        alice = await enter_archived(a, room, "Alice")
+        async with run_agent(table, archive_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
+            await wait_until_joined(agent, room)
+            # In a burst, each correction names the first version.
+            first = alice.say("Table: wait")
+            for text in ("whta", "what", "which"):
+                alice.say(f"Table: {text}", correction(first))
+            assert (await alice.receive_from("Table"))["body"] == "Alice: which"
+            # It is answered. Of its further corrections, the latest counts.
+            for text in ("wait", "now", "wait"):
+                alice.say(f"Table: {text}", correction(first))
+            await eventually(lambda: table.queries[-1] == "wait")
+            # A correction that is not for the agent any more takes the question back.
+            alice.say("Bob: wait", correction(first))
+            await agent.runner.wait_until_idle()
+            # One that is for the agent, of a message that was not, asks. The room's id of that message names it too.
+            other = alice.say("wait")
+            room_id = room_id_of(await receive_own(alice, "wait"), room)
+            alice.say("Table: wait", correction(other))
+            await eventually(lambda: agent.runner.turns_in_flight == 1)
+            alice.say("Table: green?", correction(other))
+            assert (await alice.receive_from("Table"))["body"] == "Alice: green? after which"
+            alice.say("Table: wait", correction(other))
+            await eventually(lambda: agent.runner.turns_in_flight == 1)
+            alice.say("gone", retraction(room_id))
+            await agent.runner.wait_until_idle()
+            alice.say("Table: the end")
+            assert (await alice.receive_from("Table"))["body"] == "Alice: the end after which, green?"
+
+
+@pytest.mark.parametrize("how", ["corrected", "no longer addressed", "retracted"])
+async def test_after_a_restart_an_occupant_still_corrects_their_question(
+    archive_server: XmppServer, tmp_path: Path, how: str
+) -> None:
+    room, table = new_room(), Table()
+    async with (
+        StockClient(*await archive_server.account(), archive_server) as a,
+        StockClient(*await archive_server.account(), archive_server) as b,
+    ):
+        alice = await Person(a, room, "Alice").enter(mam="1", muc__roomconfig_whois="anyone")
+        bob = await Person(b, room, "Bob").enter()
+        async with run_agent(table, archive_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
+            await wait_until_joined(agent, room)
+            first = alice.say("Table: waits")
+            answered = room_id_of(await receive_own(alice, "Table: waits"), room)
+            await alice.receive_from("Table")
+            alice.say("Table: wait", correction(first))
+            await eventually(lambda: table.queries == ["waits", "wait"])
+            await agent.stop(0.0)
+            await agent.start()
+            await wait_until_joined(agent, room)
+            await eventually(lambda: table.queries == ["waits", "wait", "wait"])
+            bob.say("Bob takes it back", retraction(answered))
+            bob.say("never mind", correction(first))
+            bob.say("Table: mine", correction(first))
+            await eventually(lambda: queued_questions(agent, room) == ["mine"])
+            assert agent.runner.turns_in_flight == 1
+            text, reference = {
+                "corrected": ("Table: better", correction(first)),
+                "no longer addressed": ("better", correction(first)),
+                "retracted": ("gone", retraction(answered)),
+            }[how]
+            alice.say(text, reference)
+            answers = ["Bob: mine after waits"] + (["Alice: better after waits, mine"] if how == "corrected" else [])
+            assert [(await alice.receive_from("Table"))["body"] for _ in answers] == answers
+            await agent.runner.wait_until_idle()
+            assert not [text for text in await alice.receive_until("end") if text.startswith("Table|")]
+
+
 async def test_a_moderator_retracts_a_question(archive_server: XmppServer, tmp_path: Path) -> None:
     """No server here supports moderation (XEP-0425), so the room's message is built by hand."""
     room, table = new_room(), Table()
