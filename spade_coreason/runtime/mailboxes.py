@@ -8,6 +8,7 @@ for each mailbox takes its items one after the other, and many mailboxes are wor
 from __future__ import annotations
 
 import asyncio
+import math
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
@@ -332,12 +333,19 @@ class Mailboxes:
         self._unopened.append((sender, queued))
 
     def withdraw(
-        self, sender: str, message_ids: Iterable[str], author: str | None = "", *, before_row: int | None = None
+        self,
+        sender: str,
+        message_ids: Iterable[str],
+        author: str | None = "",
+        *,
+        before_row: float = math.inf,
+        is_late: bool = False,
     ) -> InboundRequest | None:
         """Withdraw the latest unanswered version of a message: remove it from its queue, or stop its turn, and close it.
 
         The message is one of a sender (a bare JID) and an author (`InboundRequest.author`; None for any), with one of these
-        ids. `before_row` limits it to requests with a lower row in the inbox. Return the request, or None if there is none.
+        ids. `before_row` limits it to requests with a lower row in the inbox, and `is_late` to messages that bear
+        such an id themselves and were sent while the agent was away. Return the request, or None if there is none.
         """
         ids = set(message_ids)
         versions = [
@@ -345,7 +353,8 @@ class Mailboxes:
             for queued in self._unanswered(sender)
             if not ids.isdisjoint(queued.incoming.message_ids)
             and (author is None or author == queued.incoming.author)
-            and (before_row is None or queued.inbox_row < before_row)
+            and queued.inbox_row < before_row
+            and (not is_late or _is_late(queued.incoming, ids))
         ]
         if not versions:
             return None
@@ -732,3 +741,7 @@ class Mailboxes:
         if slots is None:
             slots = self._slots_by_holder["domain", domain] = Semaphore(limit, self._slots)
         return slots
+
+
+def _is_late(incoming: InboundRequest, ids: set[str]) -> bool:
+    return "delayed_since" in incoming.metadata and not ids.isdisjoint((incoming.stanza_id, incoming.origin_id))

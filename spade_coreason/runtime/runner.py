@@ -260,7 +260,7 @@ class Runner:
         for sender, queued in early:
             if queued.inbox_row not in replaced_rows:
                 if queued.incoming.replaces:
-                    self._withdraw_if_new(queued, True)
+                    self._withdraw_replaced(queued, True)
                 self._mailboxes.put(queued, sender)
         self._access_changed_at_s = self.metrics.now()
 
@@ -433,18 +433,22 @@ class Runner:
         if self._mailboxes.is_paused:
             stored.on_stored(partial(self._notify_of_pause, queued))
         if incoming.replaces and may_be_duplicate:
-            stored.on_stored(partial(self._withdraw_if_new, queued))
+            stored.on_stored(partial(self._withdraw_replaced, queued))
         if self._is_accepting:
             self._mailboxes.put(queued, sender)
         else:
             self._mailboxes.put_unopened(queued, sender)
         return stored
 
-    def _withdraw_if_new(self, correction: QueuedRequest, is_new: bool) -> None:
-        """Withdraw what a correction replaces that looked like a duplicate, and is none."""
+    def _withdraw_replaced(self, correction: QueuedRequest, is_new: bool) -> None:
+        """Withdraw the version that a stored correction replaces.
+
+        A correction that is not new may have come live, before the archive delivered the message that it corrects.
+        """
         incoming = correction.incoming
-        if is_new:
-            self._mailboxes.withdraw(incoming.owner, incoming.replaces, incoming.author, before_row=correction.inbox_row)
+        self._mailboxes.withdraw(
+            incoming.owner, incoming.replaces, incoming.author, before_row=correction.inbox_row, is_late=not is_new
+        )
 
     def _parse_command(self, incoming: InboundRequest) -> tuple[InboundRequest, ParsedCommand | str | None, bool]:
         """Parse the command that a request may be.

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
@@ -16,6 +17,7 @@ from spade_coreason.runtime.mailboxes import Mailboxes
 from spade_coreason.runtime.received_reactions import ReceivedReactions
 from spade_coreason.storage import AgentRepository
 from spade_coreason.storage.schema import CLOSED
+from spade_coreason.xmpp.codec import decode
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -244,7 +246,10 @@ async def test_the_latest_version_is_known_after_a_restart(restarts: str, named:
         for number, corrected in (("1", None), ("2", "1"), ("3", named)):
             t.send(f"version {number}", id=number, corrects=corrected)
             await eventually(lambda said=f"version {number}": slow.asked[-1:] == [said])  # type: ignore[misc]  # a lambda with a default has no type
-            if restarts == {"1": "after the first version", "2": "before the last version", "3": "after the last version"}[number]:
+            if (
+                restarts
+                == {"1": "after the first version", "2": "before the last version", "3": "after the last version"}[number]
+            ):
                 await t.restart(grace_s=0)
                 await eventually(lambda said=f"version {number}": slow.asked[-2:] == [said, said])  # type: ignore[misc]  # as above
         slow.release.set()
@@ -288,6 +293,23 @@ async def test_a_correction_that_comes_before_the_start_is_over_replaces_what_th
         await t.restart()
         await t.settled()
         assert t.unread() == ["answer to version 3"]
+
+
+async def test_a_question_that_the_archive_delivers_after_its_correction_is_not_answered() -> None:
+    slow = SlowAgent()
+    async with AgentTester(slow, user=ALICE) as t:
+        t.send("version 2", id="2", corrects="1")
+        await eventually(lambda: slow.asked == ["version 2"])
+        delay = "<delay xmlns='urn:xmpp:delay' stamp='2026-01-01T00:00:00Z'/>"
+        for number, replaced in (("1", ""), ("2", "<replace xmlns='urn:xmpp:message-correct:0' id='1'/>")):
+            body = f"<body>version {number}</body>{replaced}{delay}"
+            stanza = f"<message xmlns='jabber:client' from='{ALICE}/x' type='chat' id='{number}'>{body}</message>"
+            stored = await t.gateways[AGENT].receive_archived(decode(fromstring(stanza)))
+            assert stored is not None
+            assert await stored == (number == "1")
+        slow.release.set()
+        await t.settled()
+        assert t.unread() == ["answer to version 2"]
 
 
 async def test_a_retraction_is_stored_before_it_is_acknowledged() -> None:
