@@ -127,7 +127,8 @@ def build_summariser(memory: MemorySettings) -> Summariser:
     """Build the summariser: a language model if one is configured, else one that extracts sentences."""
     model = memory.summariser
     if model.url and model.model:
-        return ModelSummariser(OpenAIApi(model.url, _reveal_secret(model.api_key), model.timeout_s), model.model)
+        api = OpenAIApi(model.url, _reveal_secret(model.api_key), model.timeout_s)
+        return ModelSummariser(api, model.model, has_unopened_thinking=model.unopened_thinking)
     return ExtractiveSummariser()
 
 

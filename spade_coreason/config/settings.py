@@ -232,6 +232,10 @@ class SummariserSettings(Section):
     """The key of the API, if it needs one: `"${OPENAI_API_KEY}"`. An agent with another `url` needs a key of its own."""
     timeout_s: Annotated[Seconds, Field(gt=0)] = 60
     """Seconds that one summary may take."""
+    unopened_thinking: bool = False
+    """The summaries begin with thoughts that end with `</think>` and have no `<think>`, as with chat templates of DeepSeek-R1.
+    The thoughts are left out.
+    """
 
     @model_validator(mode="after")
     def _require_url_and_model(self) -> SummariserSettings:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from ..contracts import Interaction
 from ..domain.history import turn_lines
+from ..domain.model_text import remove_thoughts
 from ..domain.text import extract_keywords
 from ..exceptions import ModelError
 from .openai_api import OpenAIApi
@@ -90,9 +91,10 @@ def _split_sentences(lines: Sequence[str]) -> list[str]:
 class ModelSummariser:
     """A summariser that asks a language model over `/v1/chat/completions` (OpenAI, Ollama, vLLM, LM Studio)."""
 
-    def __init__(self, api: OpenAIApi, model: str) -> None:
+    def __init__(self, api: OpenAIApi, model: str, *, has_unopened_thinking: bool = False) -> None:
         self._api = api
         self._model = model
+        self._has_unopened_thinking = has_unopened_thinking
 
     async def summarise(self, prompt: str, summary: str, turns: Sequence[Interaction]) -> str:
         """Return the model's summary of the summary so far and the turns, at most `MAX_CHARACTERS` characters.
@@ -110,7 +112,8 @@ class ModelSummariser:
         messages = [{"role": "system", "content": instructions}, {"role": "user", "content": data}]
         response = await self._api.post("chat/completions", {"model": self._model, "messages": messages, "temperature": 0})
         try:
-            text = response["choices"][0]["message"]["content"].strip()
+            content = response["choices"][0]["message"]["content"]
+            text = remove_thoughts(content, is_unopened=self._has_unopened_thinking).strip()
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise ModelError(self._api.url, "returned no message; check memory.summariser") from error
         if not text:

@@ -353,6 +353,31 @@ async def test_a_model_is_asked_with_the_prompt_and_the_turns_as_data(models: Mo
     await summariser.close()
 
 
+@pytest.mark.parametrize(
+    ("content", "is_unopened", "summary"),
+    [
+        ("<think>\nShort, then.</think>\n\nAda likes tea.", False, "Ada likes tea."),
+        ("Short, then.\n</think>\n\nAda likes tea.", True, "Ada likes tea."),
+        ("Ada likes tea.", True, "Ada likes tea."),
+        ("Ada asked about <think> and </think>.", False, "Ada asked about <think> and </think>."),
+        ([{"type": "thinking", "thinking": "Short."}, {"type": "text", "text": "Ada likes tea."}], False, "Ada likes tea."),
+    ],
+)
+async def test_a_summary_has_no_thoughts_of_the_model(content: Any, is_unopened: bool, summary: str) -> None:
+    async with ModelServer(chat=lambda messages: content) as server:
+        summariser = ModelSummariser(OpenAIApi(server.url), "llama", has_unopened_thinking=is_unopened)
+        assert await summariser.summarise("p", "", [Interaction(input={"query": "q"}, output={"text": "a"})]) == summary
+        await summariser.close()
+
+
+async def test_thoughts_alone_are_no_summary() -> None:
+    async with ModelServer(chat=lambda messages: "<think>Short, then") as server:
+        summariser = ModelSummariser(OpenAIApi(server.url), "llama")
+        with pytest.raises(ModelError, match="returned an empty summary"):
+            await summariser.summarise("p", "", [Interaction(input={"query": "q"}, output={"text": "a"})])
+        await summariser.close()
+
+
 # Into the knowledge
 
 
