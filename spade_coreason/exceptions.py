@@ -225,7 +225,8 @@ class KnowledgeError(CoReasonError):
 class ModelError(CoReasonError):
     """A model did not return a usable completion or result. `where` is its address or its name.
 
-    If `is_transient` is true, a retry may succeed, after `retry_after_s` seconds if the server gave a time.
+    If `is_transient` is true, a retry may succeed, after `retry_after_s` seconds if the server gave a time. If `is_too_long` is
+    true, the model was shown more than it takes. `remedy` is for the operator, and never in `problem`.
     `server_message` is the server's own text, for the sender of the request. It may quote the request, so it must not be
     logged.
     """
@@ -235,14 +236,18 @@ class ModelError(CoReasonError):
         where: str,
         problem: str,
         *,
+        remedy: str = "",
         server_message: str = "",
         is_transient: bool = False,
+        is_too_long: bool = False,
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(f"{where}: {problem}{f'; the server says: {server_message}' if server_message else ''}")
+        said = f"; the server says: {server_message}" if server_message else ""
+        super().__init__(f"{where}: {problem}{f'; {remedy}' if remedy else ''}{said}")
         self.where = where
         self.problem = problem
         self.is_transient = is_transient
+        self.is_too_long = is_too_long
         self.retry_after_s = retry_after_s
 
 

@@ -51,12 +51,14 @@ class TurnUsage:
         prepare: Callable[[], Awaitable[CompletionRequest]],
         listener: CompletionListener,
         count_tokens: CountTokens,
+        shorten: Callable[[ModelError], bool] = lambda error: False,
     ) -> Completion:
         """Call `model.complete` with the request that `prepare` makes, as a durable step, and count its tokens.
 
         In a turn that runs again, a completion of the earlier run comes from the journal, and the model is not asked. Then
         `listener` receives its text at once, and its tokens count as those of this turn. The server's count is used if it
-        sends one, else an estimate from the messages and the received text.
+        sends one, else an estimate from the messages and the received text. After an error `shorten` may return True: then
+        another request is prepared and sent.
         """
         cost: Counter[str] = Counter()
         completions: list[Completion] = []
@@ -80,14 +82,18 @@ class TurnUsage:
                     add_estimate()
 
             self.requests += 1
-            try:
-                completion = await model.complete(request, listener, add_lost_attempt)
-            except ModelError:
-                add_lost_attempt()
-                raise
-            except BaseException:  # the usage comes at the end, which was not reached
-                add_estimate()
-                raise
+            while True:
+                try:
+                    completion = await model.complete(request, listener, add_lost_attempt)
+                    break
+                except ModelError as error:
+                    add_lost_attempt()
+                    if not shorten(error):
+                        raise
+                except BaseException:  # the usage comes at the end, which was not reached
+                    add_estimate()
+                    raise
+                request = await prepare()
             if completion.usage:
                 add_cost(**completion.usage)
             else:

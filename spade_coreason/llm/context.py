@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..contracts import Interaction
 from ..domain.translation import N_
 from ..exceptions import CoReasonError
+from .model.completion import CARRIED
 from .prompts import Message, render_passages, render_summary, render_turns
 
 _TOKENS_PER_MESSAGE = 4
@@ -61,8 +63,8 @@ class Context:
     def messages(self, request_fields: str = "") -> list[Message]:
         """Build the messages that fit, beside the `request_fields` of the request.
 
-        Parts are dropped in this order: the oldest turns, their summary, the passages that fit least, the first results of
-        tools, the oldest facts. ContextTooLongError if the remaining parts exceed the limit.
+        Parts are dropped in this order: the oldest turns, their summary, the passages that fit least, the first reasoning, the
+        first results of tools, the oldest facts. ContextTooLongError if the remaining parts exceed the limit.
         """
         shown = self._all_messages()
         if max_tokens_of([request_fields, *(text for message in shown for text in _message_texts(message))]) <= self._limit:
@@ -75,6 +77,16 @@ class Context:
                 excess -= saved
             shown = self._all_messages()
         return shown
+
+    def shorten(self) -> bool:
+        """Drop parts that have a third of the tokens, or as much as can be dropped. False if nothing can be."""
+        tokens = self.count_message_tokens(self._all_messages()) // 3
+        saved = 0
+        for saving in self._drop_least_important():
+            saved += saving
+            if saved >= tokens:
+                break
+        return saved > 0
 
     def _all_messages(self) -> list[Message]:
         remembered: list[Message] = []
@@ -92,9 +104,18 @@ class Context:
         while self.passages:
             yield self._count_tokens(self.passages.pop())
         for message in self.tail:
+            yield from self._drop_reasoning(message)
+        for message in self.tail:
             yield from self._shorten_message(message)
         while self._facts:
             yield self._count_tokens(self._facts.pop(0))
+
+    def _drop_reasoning(self, message: Message) -> Iterator[int]:
+        """Empty the texts that a message carries for its model. Its fields stay, and so do signatures: servers check them."""
+        for name, value in message.get(CARRIED, {}).get("fields", {}).items():
+            if isinstance(value, str) and len(value) > _UNSHORTENED_CHARACTERS:
+                message[CARRIED]["fields"][name] = ""
+                yield self._count_tokens(value)
 
     def _shorten_message(self, message: Message) -> Iterator[int]:
         """Shorten the results of tools by half, again and again, and drop the arguments of their calls."""
@@ -140,4 +161,7 @@ def _message_texts(message: Mapping[str, Any]) -> list[str]:
     texts = [message["content"]] if message.get("content") else []
     for call in message.get("tool_calls", ()):
         texts += [call["function"]["name"], call["function"]["arguments"]]
+    if (carried := message.get(CARRIED)) is not None:
+        texts += [value if isinstance(value, str) else json.dumps(value) for value in carried["fields"].values()]
+        texts += [json.dumps(fields) for fields in carried["calls"] if fields]
     return texts

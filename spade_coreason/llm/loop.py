@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,10 @@ from .prompts import render_problem
 from .structured import parse_data
 from .tools.execution import ToolRunner
 
+log = logging.getLogger(__name__)
+
+_MAX_SHORTENINGS = 3
+"""Attempts with a shorter context, for one completion that the model refuses because its context is too long."""
 _CONVERSATION_ENDED = N_("(Our conversation ends here.)")
 """The reply where the model wrote a termination marker alone."""
 
@@ -48,6 +53,8 @@ class ModelCaller:
     async def call(self, *, may_call_tools: bool) -> Completion:
         """Request one completion, with its text as the guardrails let it through.
 
+        If the model refuses the context as too long, it is shortened, at most `_MAX_SHORTENINGS` times.
+
         The usage is counted even if an error is raised: BudgetExceededError, ContextTooLongError, ModelError, or WithheldError
         if a guardrail withholds the text.
         """
@@ -59,11 +66,21 @@ class ModelCaller:
             await self._meter.check()
             return CompletionRequest(self._context.messages(json.dumps(extra_fields, ensure_ascii=False)), extra_fields)
 
+        refusals: list[ModelError] = []
+
+        def shorten(error: ModelError) -> bool:
+            if not error.is_too_long or self._streamer.has_emitted or len(refusals) == _MAX_SHORTENINGS:
+                return False
+            refusals.append(error)
+            return self._context.shorten()
+
         turn_usage = self._meter.turn_usage
         try:
             completion = await turn_usage.complete(
-                "llm: completion", self._model, prepare, self._streamer, self._context.count_message_tokens
+                "llm: completion", self._model, prepare, self._streamer, self._context.count_message_tokens, shorten
             )
+            if refusals:
+                log.warning("%s; its context was shortened, %d of %d times", refusals[0], len(refusals), _MAX_SHORTENINGS)
             turn_usage.model = completion.model
             completion.text = await self._streamer.finish(is_truncated=completion.finish_reason == "length")
         except ModelError as error:

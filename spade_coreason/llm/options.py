@@ -37,6 +37,8 @@ class Endpoint(StrictOptions):
     - `longest_pause_s`: a longer pause is not waited for; the request fails at once.
     - `stream: false` is for servers that only send whole answers.
     - `usage: false` is for servers that refuse `stream_options`.
+    - `unopened_thinking: true` is for chat templates that begin the thinking themselves (DeepSeek-R1's), so that an answer has
+      `</think>` and no `<think>`. The answer is held back up to `</think>`, or to its end.
     - `merge_messages: true` is for chat templates that want roles to alternate (Mistral's, Gemma's). Adjacent messages of the
       system's role, or of the user's, become one.
     """
@@ -52,6 +54,7 @@ class Endpoint(StrictOptions):
     stream: bool = True
     usage: bool = True
     merge_messages: bool = False
+    unopened_thinking: bool = False
 
     def find_url(self, environment: Mapping[str, str] = os.environ) -> str:
         """Return the base URL that the endpoint or the environment names, else an empty text."""

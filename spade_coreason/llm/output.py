@@ -121,7 +121,10 @@ class ReplyStreamer:
             return
         self._thought += shown
         if "\n" in shown or len(self._thought) > _MAX_THOUGHT_CHARACTERS:
+            lines, _, rest = self._thought.rpartition("\n")
+            self._thought, rest = (lines, rest) if len(rest) <= _MAX_THOUGHT_CHARACTERS else (self._thought, "")
             await self._emit_thought()
+            self._thought = rest
 
     async def finish(self, *, is_truncated: bool = False) -> str:
         """End the completion, and return its text as the guardrails let it through.

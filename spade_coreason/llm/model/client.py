@@ -24,7 +24,8 @@ from ...domain.translation import N_
 from ...exceptions import ConfigError, ModelError
 from ..options import Endpoint
 from ..prompts import merge_messages
-from .completion import Completion
+from .causes import ErrorObject, describe_unknown, find_cause
+from .completion import Completion, carried_names, restore_carried_fields
 from .stand_in import StandIn
 
 log = logging.getLogger(__name__)
@@ -41,13 +42,9 @@ _PROBLEM_BY_STATUS = {
     401: N_("refuses the key (401)"),
     403: N_("refuses the key (403)"),
     404: N_("was not found (404)"),
-    413: N_("was asked too much at once (413)"),
     429: N_("is busy (429)"),
 }
-_PROBLEM_BY_CODE = {
-    "context_length_exceeded": N_("is shown more than it takes; the limit context_tokens is too high for it"),
-    "insufficient_quota": N_("has no credit left"),
-}
+_ERROR_IN_ANSWER = N_("reports an error in the middle of its answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +71,8 @@ class ModelClient:
         self.stand_in = stand_in
         self.url, self._key = endpoint.resolve() if stand_in is None else (endpoint.url or stand_in.url, "none")
         self._client: Any = None
+        self._bare_models: set[str] = set()
+        """Models that refuse to get back the fields that they have added to a message."""
 
     @property
     def max_tokens_field(self) -> str:
@@ -142,19 +141,45 @@ class ModelClient:
             extra_fields["stream_options"] = {"include_usage": True}
         messages = merge_messages(request.messages) if self.endpoint.merge_messages else request.messages
         with self._translate_errors(name, completion, self.endpoint.timeout_s):
-            # The package walks through its argument `messages` key by key, which takes longer than the rest of a request.
-            answer = await self._client.chat.completions.create(
-                model=name,
-                messages=[],
-                stream=self.endpoint.stream,
-                extra_body={**extra_fields, "messages": replace_lone_surrogates(messages)},
-            )
+            answer = await self._create(name, messages, extra_fields)
             if not self.endpoint.stream:
+                completion.is_done = True
                 yield completion.add_chunk(_as_chunk(answer))
                 return
             async with answer:
                 async for chunk in answer:
                     yield completion.add_chunk(chunk)
+                completion.is_done = answer.response.stream.is_done
+
+    async def _create(self, name: str, messages: Sequence[Mapping[str, Any]], extra_fields: Mapping[str, Any]) -> Any:
+        """Send a request. If it is refused because of a field that the model itself has added, send it once more without.
+
+        DeepSeek and Gemini refuse a request that lacks such fields. Groq and Cerebras refuse one that has them.
+        """
+        import openai
+
+        try:
+            return await self._create_once(name, messages, extra_fields)
+        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+            names = carried_names(messages, name)
+            if not any(re.search(rf"\b{re.escape(field)}\b", error.message) for field in names):
+                raise
+            self._bare_models ^= {name}
+            try:
+                return await self._create_once(name, messages, extra_fields)
+            except BaseException:
+                self._bare_models ^= {name}
+                raise
+
+    async def _create_once(self, name: str, messages: Sequence[Mapping[str, Any]], extra_fields: Mapping[str, Any]) -> Any:
+        messages = restore_carried_fields(messages, name, is_bare=name in self._bare_models)
+        # The package walks through its argument `messages` key by key, which takes longer than the rest of a request.
+        return await self._client.chat.completions.create(
+            model=name,
+            messages=[],
+            stream=self.endpoint.stream,
+            extra_body={**extra_fields, "messages": replace_lone_surrogates(messages)},
+        )
 
     async def list_models(self) -> set[str] | None:
         """List the models of the server (`GET /models`). None if the server has no such list.
@@ -191,15 +216,31 @@ class ModelClient:
             raise ModelError(name, problem, is_transient=True) from error
         except openai.APIStatusError as error:
             log.debug("%s answered %d: %s", name, error.status_code, error.message)
-            problem = _PROBLEM_BY_STATUS.get(error.status_code, _failure_text(error.status_code))
-            if isinstance(error.code, str) and error.code in _PROBLEM_BY_CODE:
-                raise ModelError(name, f"{_PROBLEM_BY_CODE[error.code]} ({error.status_code})") from error
             after_s = parse_retry_after_s(error.response.headers.get("retry-after", ""), datetime.now(UTC))
-            raise ModelError(name, problem, is_transient=_is_transient(error.status_code), retry_after_s=after_s) from error
-        except openai.OpenAIError as error:  # an error within the stream
-            raise ModelError(name, N_("reports an error in the middle of its answer"), is_transient=True) from error
+            raise describe_error(name, ErrorObject.read(error.body, error.status_code), after_s) from error
+        except openai.APIError as error:  # an error within the stream
+            log.debug("%s sent an error: %s", name, error.message)
+            raise describe_error(name, ErrorObject.read(error.body)) from error
+        except openai.OpenAIError as error:
+            raise ModelError(name, _ERROR_IN_ANSWER, is_transient=True) from error
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise ModelError(name, NO_COMPLETION) from error
+
+
+def describe_error(name: str, error: ErrorObject, retry_after_s: float | None = None) -> ModelError:
+    """Describe an error of a server by its cause, else by its status. An error within an answer may have no status."""
+    cause = find_cause(error)
+    if error.status is None:
+        problem, is_transient = _ERROR_IN_ANSWER, True
+    else:
+        problem = _PROBLEM_BY_STATUS.get(error.status, _failure_text(error.status))
+        is_transient = _is_transient(error.status)
+    if cause is None:
+        remedy = describe_unknown(error) if error.status in (None, 400, 422) else ""
+        return ModelError(name, problem, remedy=remedy, is_transient=is_transient, retry_after_s=retry_after_s)
+    if cause.problem:
+        problem = cause.problem if error.status is None else f"{cause.problem} ({error.status})"
+    return ModelError(name, problem, remedy=cause.remedy, is_too_long=cause.is_too_long)
 
 
 def _failure_text(status: int) -> str:
@@ -208,7 +249,12 @@ def _failure_text(status: int) -> str:
 
 def _as_chunk(completion: Any) -> SimpleNamespace:
     """Convert a whole answer into the only chunk of a stream."""
-    choices = [SimpleNamespace(delta=choice.message, finish_reason=choice.finish_reason) for choice in completion.choices]
+    if (error := getattr(completion, "error", None)) and not completion.choices:  # OpenRouter, with the status 200
+        return SimpleNamespace(choices=(), usage=None, error=error)
+    choices = [
+        SimpleNamespace(delta=choice.message, finish_reason=choice.finish_reason, error=getattr(choice, "error", None))
+        for choice in completion.choices
+    ]
     return SimpleNamespace(choices=choices, usage=completion.usage)
 
 

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...domain.model_text import ThoughtSplitter, split_content
 from ..structured import parse_json
 
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]+")
 _USAGE_FIELDS = ("prompt_tokens", "completion_tokens", "total_tokens")
+_FINISH_REASONS = {
+    "model_length": "length",  # Mistral
+    "max_tokens": "length",
+    "sensitive": "content_filter",  # Zhipu
+    "safety": "content_filter",  # Gemini: these six
+    "recitation": "content_filter",
+    "blocklist": "content_filter",
+    "prohibited_content": "content_filter",
+    "spii": "content_filter",
+    "image_safety": "content_filter",
+    "network_error": "error",  # Zhipu
+    "insufficient_system_resource": "error",  # DeepSeek
+}
+"""Finish reasons that some servers use, and what they are called elsewhere. All others end an answer."""
+CARRIED = "carried"
+"""The key of a message with what only its own model gets back; see `Completion.carried_fields`."""
+_NAMING_KEYS = frozenset({"type", "id", "index", "format", "name"})
+"""Keys whose values a stream repeats. Texts of other keys come in pieces."""
+_MAX_DEPTH = 32
 
 
 @dataclass(slots=True)
@@ -23,6 +45,10 @@ class ToolCall:
     name: str = ""
     arguments: str = ""
     refusal: str = ""
+    extra_fields: dict[str, Any] = field(default_factory=dict)
+    """Fields that its server has added, such as Gemini's thought signature. They go back as they came."""
+    extra_pieces: dict[str, list[Any]] = field(default_factory=dict)
+    """The pieces of such fields, while a stream has not ended."""
 
     @property
     def message(self) -> dict[str, Any]:
@@ -56,6 +82,14 @@ class Completion:
     chunk_count: int = 0
     character_count: int = 0
     """Characters of its text, its reasoning and its tool calls."""
+    extra_fields: dict[str, Any] = field(default_factory=dict)
+    """Fields of the message that its server has added, such as `reasoning_content`."""
+    error: Any = None
+    """The error that the server has sent with the finish reason "error"."""
+    is_done: bool = False
+    """True if the server has said that the answer is complete, with a finish reason or without."""
+    thoughts: ThoughtSplitter = field(default_factory=ThoughtSplitter)
+    _extra_pieces: dict[str, list[Any]] = field(default_factory=dict)
     _choice_index: int | None = None
     _texts: list[str] = field(default_factory=list)
     _ids: set[str] = field(default_factory=set)
@@ -64,14 +98,30 @@ class Completion:
 
     def dump(self) -> dict[str, Any]:
         """Return a completion that has ended as JSON, for the journal of the turn."""
-        calls = [[call.id, call.name, call.arguments] for call in self.tool_calls]
-        return {"model": self.model, "text": self.text, "tool_calls": calls, "finish_reason": self.finish_reason}
+        calls = [[call.id, call.name, call.arguments, call.extra_fields] for call in self.tool_calls]
+        fields = {"model": self.model, "text": self.text, "tool_calls": calls, "finish_reason": self.finish_reason}
+        # A text without calls of tools goes back without them.
+        return {**fields, "extra_fields": self.extra_fields} if calls and self.extra_fields else fields
 
     @classmethod
     def load(cls, fields: dict[str, Any]) -> Completion:
         """Return the completion that `dump` has written."""
-        calls = [ToolCall(*call) for call in fields["tool_calls"]]
-        return cls(fields["model"], fields["text"], calls, fields["finish_reason"])
+        calls = [
+            ToolCall(call_id, name, arguments, extra_fields=extra[0] if extra else {})
+            for call_id, name, arguments, *extra in fields["tool_calls"]
+        ]
+        extra_fields = fields.get("extra_fields", {})
+        return cls(fields["model"], fields["text"], calls, fields["finish_reason"], extra_fields=extra_fields)
+
+    def carried_fields(self, calls: Sequence[ToolCall]) -> dict[str, Any]:
+        """Return the entry of a message with these calls that has the fields which its server has added; empty if none.
+
+        Models that think fail without them until the turn ends. `restore_carried_fields` puts them in their places.
+        """
+        extra_of_calls = [call.extra_fields for call in calls]
+        if not self.extra_fields and not any(extra_of_calls):
+            return {}
+        return {CARRIED: {"model": self.model, "fields": dict(self.extra_fields), "calls": extra_of_calls}}
 
     def add_chunk(self, chunk: Any) -> tuple[str, str]:
         """Add a chunk, and return its text and its reasoning. A part that the server leaves out counts as empty.
@@ -84,6 +134,8 @@ class Completion:
             self.usage = {name: number for name, number in counted.items() if isinstance(number, int) and number >= 0}
         choices = getattr(chunk, "choices", None)
         if not choices:
+            if error := getattr(chunk, "error", None):
+                self.finish_reason, self.error = "error", error
             return "", ""
         choice = choices[0]
         number = getattr(choice, "index", None) or 0
@@ -91,19 +143,24 @@ class Completion:
         if number != self._choice_index:
             return "", ""  # a further answer, which was not requested
         if choice.finish_reason:
-            self.finish_reason = str(choice.finish_reason)
+            self._finish(str(choice.finish_reason), choice)
         delta = choice.delta
         if delta is None:
             return "", ""
         for fragment in delta.tool_calls or ():
             self._add_call_fragment(fragment)
-        text = _require_text(delta.content or getattr(delta, "refusal", None))
+        text, reasoning = split_content(delta.content or getattr(delta, "refusal", None))
+        extra_characters = 0
+        if extra := getattr(delta, "model_extra", None):
+            extra_characters = _add_pieces(self._extra_pieces, extra)
+            # DeepSeek and vLLM use the first name, Ollama and OpenRouter the second.
+            given = extra.get("reasoning_content") or extra.get("reasoning")
+            reasoning += given if isinstance(given, str) else ""
+        self.character_count += len(text) + max(len(reasoning), extra_characters - len(reasoning))
         if text:
+            text, thought = self.thoughts.feed(text)
+            reasoning += thought
             self._texts.append(text)
-        # DeepSeek and vLLM use the first name, Ollama and OpenRouter the second.
-        reasoning = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None) or ""
-        reasoning = reasoning if isinstance(reasoning, str) else ""
-        self.character_count += len(text) + len(reasoning)
         return text, reasoning
 
     def truncate(self) -> None:
@@ -111,9 +168,24 @@ class Completion:
         self.finish_reason = "length"
         self.tool_calls.clear()
 
-    def close(self) -> None:
-        """End the completion after the last chunk."""
+    def close(self) -> tuple[str, str]:
+        """End the completion after the last chunk, and return the rest of its text and of its reasoning."""
+        text, thought = self.thoughts.end(is_truncated=self.finish_reason == "length")
+        self._texts.append(text)
         self.text = "".join(self._texts)
+        self.extra_fields = _join_pieces(self._extra_pieces)
+        for call in self.tool_calls:
+            call.extra_fields = _join_pieces(call.extra_pieces)
+        if self.finish_reason is None and self.is_done and (self.text or self.tool_calls):
+            self.finish_reason = "stop"  # some servers leave it out
+        return text, thought
+
+    def _finish(self, reason: str, choice: Any) -> None:
+        # Gemini adds its own reason, as in "content_filter: RECITATION".
+        begin = reason.partition(":")[0].strip().lower()
+        self.finish_reason = _FINISH_REASONS.get(begin, begin if begin == "content_filter" else reason)
+        if self.finish_reason == "error":
+            self.error = getattr(choice, "error", None) or begin
 
     def _add_call_fragment(self, fragment: Any) -> None:
         number = getattr(fragment, "index", None)
@@ -129,6 +201,11 @@ class Completion:
         call.name = call.name or name
         call.arguments += arguments
         self.character_count += len(name) + len(arguments)
+        if extra := getattr(fragment, "model_extra", None):
+            extra = {name: value for name, value in extra.items() if name != "index"}  # of a call that comes whole
+            self.character_count += _add_pieces(call.extra_pieces, extra)
+        if extra := getattr(function, "model_extra", None):
+            self.character_count += _add_pieces(call.extra_pieces, {"function": extra})
 
     def _is_new_call(self, call: ToolCall, key: tuple[int, str], name: str, arguments: str) -> bool:
         """True if a fragment with the index of a call starts another one.
@@ -159,3 +236,110 @@ def _require_text(value: Any) -> str:
     if value and not isinstance(value, str):
         raise TypeError(f"where a text is to be, there is {type(value).__name__}")
     return value or ""
+
+
+def restore_carried_fields(
+    messages: Sequence[Mapping[str, Any]], model: str, *, is_bare: bool = False
+) -> Sequence[Mapping[str, Any]]:
+    """Return messages with the carried fields of `model` in their places, and without those of other models.
+
+    `is_bare`: without any.
+    """
+    if not any(CARRIED in message for message in messages):
+        return messages
+    return [_restore(message, model, is_bare=is_bare) if CARRIED in message else message for message in messages]
+
+
+def carried_names(messages: Sequence[Mapping[str, Any]], model: str) -> set[str]:
+    """Return the names of the fields that messages carry for `model`."""
+    names: set[str] = set()
+    for message in messages:
+        if (carried := message.get(CARRIED)) is not None and carried["model"] == model:
+            names.update(carried["fields"])
+            for fields in carried["calls"]:
+                names.update(fields.keys() - {"function"}, fields.get("function", ()))
+    return names
+
+
+def _restore(message: Mapping[str, Any], model: str, *, is_bare: bool) -> dict[str, Any]:
+    restored = {key: value for key, value in message.items() if key != CARRIED}
+    carried = message[CARRIED]
+    if is_bare or carried["model"] != model:
+        return restored
+    calls = [
+        {**extra, **call, "function": {**extra.get("function", {}), **call["function"]}}
+        for extra, call in zip(carried["calls"], message["tool_calls"], strict=True)
+    ]
+    return {**carried["fields"], **restored, "tool_calls": calls}
+
+
+def _add_pieces(pieces: dict[str, list[Any]], fields: Mapping[str, Any]) -> int:
+    """Add the fields of a chunk, and return their characters. ValueError for a value that JSON cannot repeat."""
+    characters = 0
+    for name, value in fields.items():
+        # An empty text counts: DeepSeek wants its reasoning back even if there was none.
+        if value is not None and (value or name not in pieces):
+            characters += _count_characters(value)
+            pieces.setdefault(name, []).append(value)
+    return characters
+
+
+def _join_pieces(pieces: Mapping[str, list[Any]]) -> dict[str, Any]:
+    joined = {name: _merge(values) for name, values in pieces.items()}
+    return {name: value for name, value in joined.items() if value not in ([], {})}
+
+
+def _count_characters(value: Any, depth: int = 0) -> int:
+    if depth > _MAX_DEPTH or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError("a field of the message is no plain JSON")
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return 1 + sum(_count_characters(item, depth + 1) for key, item in value.items() if key not in _NAMING_KEYS)
+    return 1 + (sum(_count_characters(item, depth + 1) for item in value) if isinstance(value, list) else 0)
+
+
+def _merge(values: Sequence[Any]) -> Any:
+    """Merge the pieces of a value: join texts, and merge objects and the items of lists. Otherwise the last one counts."""
+    values = [value for value in values if value is not None]
+    if len(values) < 2:
+        return values[0] if values else None
+    if all(isinstance(value, str) for value in values):
+        return "".join(values)
+    if all(isinstance(value, dict) for value in values):
+        pieces: dict[str, list[Any]] = {}
+        for value in values:
+            for key, item in value.items():
+                pieces.setdefault(key, []).append(item)
+        return {key: _merge(items[-1:] if key in _NAMING_KEYS else items) for key, items in pieces.items()}
+    if all(isinstance(value, list) for value in values):
+        return [_merge(items) for items in _group_items(values)]
+    return values[-1]
+
+
+def _group_items(chunks: Sequence[list[Any]]) -> list[list[Any]]:
+    """Group the items of lists that belong together: those of one index (OpenRouter), else one type in a row (LiteLLM)."""
+    groups: list[list[Any]] = []
+    numbered: dict[tuple[Any, ...], list[Any]] = {}
+    for chunk in chunks:
+        for position, item in enumerate(chunk):
+            key = tuple(str(item.get(name)) for name in ("index", "type", "id")) if isinstance(item, dict) else ()
+            if key and item.get("index") is not None:
+                if key not in numbered:
+                    groups.append(numbered.setdefault(key, []))
+                numbered[key].append(item)
+            elif key and not position and groups and _continues(groups[-1][-1], item):
+                groups[-1].append(item)
+            else:
+                groups.append([item])
+    return groups
+
+
+def _continues(previous: Any, item: Mapping[str, Any]) -> bool:
+    return (
+        isinstance(previous, dict)
+        and item.get("type") is not None
+        and previous.get("type") == item["type"]
+        and previous.get("index") is None
+        and not previous.get("signature")  # it ends a thought
+    )

@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
+from ...domain.model_text import ThoughtSplitter
 from ...domain.translation import N_
 from ...exceptions import ModelError
-from .client import NO_COMPLETION, CompletionRequest, ModelClient
+from .causes import ErrorObject
+from .client import NO_COMPLETION, CompletionRequest, ModelClient, describe_error
 from .completion import Completion
 
 log = logging.getLogger(__name__)
@@ -59,7 +61,8 @@ class ModelWithFallback:
         """Return the completion, and pass it to `listener` while it is streamed. When cancelled, close the request.
 
         `on_attempt_failed` is called after a failed attempt if another follows, and before the listener hears of that one.
-        ModelError if all models fail, or if one fails after the listener has sent text.
+        ModelError if all models fail, or if one fails after the listener has sent text. If one was shown too much, it is that
+        one's.
         """
         problem: ModelError | None = None
         for name in request.models or self.models:
@@ -71,7 +74,7 @@ class ModelWithFallback:
             except ModelError as error:
                 if listener.has_emitted:
                     raise
-                problem = error
+                problem = problem if problem is not None and problem.is_too_long else error
         assert problem is not None
         raise problem
 
@@ -94,7 +97,8 @@ class ModelWithFallback:
                 pause_s *= 4
 
     async def _complete_once(self, name: str, request: CompletionRequest, listener: CompletionListener) -> Completion:
-        completion = Completion(name)
+        thoughts = ThoughtSplitter(is_unopened=self._client.endpoint.unopened_thinking)
+        completion = Completion(name, thoughts=thoughts)
         listener.start()
         async with aclosing(self._client.stream_deltas(name, request, completion)) as pieces:
             try:
@@ -113,10 +117,16 @@ class ModelWithFallback:
             except TimeoutError:
                 if not trailing_timeout.expired():
                     raise
-        completion.close()
+        text, reasoning = completion.close()
         if completion.finish_reason is None:
             problem = N_("broke off in the middle of its answer") if completion.chunk_count else NO_COMPLETION
             raise ModelError(name, problem, is_transient=bool(completion.chunk_count))
         if completion.finish_reason == "content_filter":
             raise ModelError(name, N_("was kept from answering by its provider's content filter"))
+        if completion.finish_reason == "error":
+            raise describe_error(name, ErrorObject.read(completion.error))
+        if reasoning:
+            await listener.on_reasoning(reasoning[: self._max_characters])
+        if text:
+            await listener.on_text(text[: self._max_characters])
         return completion

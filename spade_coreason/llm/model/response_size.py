@@ -1,8 +1,11 @@
-"""A limit to the size of what a model's server sends."""
+"""A limit to the size of what a model's server sends, and its end."""
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import httpx2
 
@@ -11,16 +14,23 @@ _MAX_BYTES = 2**24
 _BYTES_PER_LINE = 2**16
 """Bytes that each line of an event counts: the package goes over the whole event again for each line."""
 _EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
+_LAST_EVENT = re.compile(rb"[\r\n]data: ?\[DONE\]")
+_LAST_EVENT_BYTES = 32
+_TRAILING_DATA_S = 2.0
+"""Seconds for data after the last event."""
 
 
 class _EventLimitedStream(httpx2.AsyncByteStream):
     def __init__(self, stream: httpx2.AsyncByteStream, *, has_events: bool) -> None:
         self._stream = stream
         self._has_events = has_events
+        self.is_done = False
+        """True if the last event, `[DONE]`, has come."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        read, previous = 0, b""
-        async for piece in self._stream:
+        read, previous, end = 0, b"", b"\n"
+        pieces = aiter(self._stream)
+        async for piece in pieces:
             if piece.endswith(b"\n\n") and self._has_events:  # most pieces are whole events
                 read, previous = 0, b""
             elif self._has_events:
@@ -33,7 +43,16 @@ class _EventLimitedStream(httpx2.AsyncByteStream):
                 read += len(piece)
             if read > _MAX_BYTES:
                 return
+            end = (end + piece)[-_LAST_EVENT_BYTES:]
+            self.is_done = b"DONE]" in end and self._has_events and _LAST_EVENT.search(end) is not None
             yield piece
+            if self.is_done:
+                # Reading the rest makes the connection free for the next request. A rest that does not end is not waited for.
+                with suppress(TimeoutError, httpx2.TransportError):
+                    async with asyncio.timeout(_TRAILING_DATA_S):
+                        async for _ in pieces:
+                            pass
+                return
 
     async def aclose(self) -> None:
         await self._stream.aclose()

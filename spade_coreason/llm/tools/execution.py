@@ -154,6 +154,7 @@ class ToolRunner:
             await self._guard.filter_tool_call(call)
         message: Message = {"role": "assistant", "content": completion.text or None}
         message["tool_calls"] = [call.message for call in calls]
+        message |= completion.carried_fields(calls)
         results = await self._toolbox.call_all(calls, self._on_call)
         return [
             message,
