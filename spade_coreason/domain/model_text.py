@@ -79,8 +79,8 @@ class ThoughtSplitter:
         if closing:
             self._state, self._held = "gap", []
             return self._feed_gap(rest), thought
-        open_characters = next((n for n in range(len(_CLOSING) - 1, 0, -1) if text.endswith(_CLOSING[:n])), 0)
-        shown_end = len(text) - open_characters
+        begin = text.rfind("<", max(0, len(text) - len(_CLOSING)))
+        shown_end = begin if begin >= 0 and _CLOSING.startswith(text[begin:]) else len(text)
         self._held = [text[shown_end:]]
         return "", text[:shown_end]
 

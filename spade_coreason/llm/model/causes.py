@@ -95,12 +95,7 @@ _TOO_LONG = Cause(
     N_("is shown more than it takes; the limit context_tokens is too high for it"), "lower limits.context_tokens", True
 )
 _NO_CREDIT = Cause(N_("has no credit left"), "add credit to its account")
-_BY_STATUS = {
-    401: Cause("", "correct its key"),
-    402: _NO_CREDIT,
-    404: Cause("", "correct the name of the model, or the address"),
-    413: _TOO_LONG,
-}
+_BY_STATUS = {402: _NO_CREDIT, 413: _TOO_LONG}
 
 _CAUSES = [
     (re.compile(pattern, re.IGNORECASE | re.DOTALL), cause)
