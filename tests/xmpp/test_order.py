@@ -110,12 +110,13 @@ async def test_the_same_message_twice_is_answered_once_also_after_a_restart(pros
         run_agent(lambda peers: Echo(), prosody, tmp_path) as echo,
         StockClient(*await prosody.account(), prosody) as alice,
     ):
-        alice.send("once", echo.jid, id="same")
-        alice.send("once", echo.jid, id="same")
+        unique = "<origin-id xmlns='urn:xmpp:sid:0' id='7bd6c0cd-0b8b-4b39-bc0a'/>"
+        alice.send("once", echo.jid, id="same", extra_xml=unique)
+        alice.send("once", echo.jid, id="same", extra_xml=unique)
         assert (await alice.answer())["body"] == "once"
         await _assert_no_more_answers(alice, echo.jid)
         await echo.restart()
-        alice.send("once", echo.jid, id="same")
+        alice.send("once", echo.jid, id="same", extra_xml=unique)
         alice.send("new", echo.jid, id="new")
         assert (await alice.answer())["body"] == "new"
         assert alice.messages.empty()

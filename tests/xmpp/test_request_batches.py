@@ -406,7 +406,7 @@ async def test_requests_of_a_batch_with_one_id_are_one_request(real_server: Xmpp
         same, other = entry("same", request_id=request_id), entry("other", request_id=request_id)
         unnamed = entry("unnamed")
         del unnamed["data"]["request_id"]
-        send_batch(alice, agent.jid, [same, same, other, unnamed, unnamed])
+        send_batch(alice, agent.jid, [same, same, other, unnamed])
         replies = Replies(alice)
         await eventually(lambda: len(agent.agent.requests) == 2)
         await replies.receive_until(3)
