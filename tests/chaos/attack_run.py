@@ -118,7 +118,7 @@ class AttackResult:
         cells = [self.server, self.attack, self.attacker, f"{self.rate:,.0f}"]
         cells += [f"{tally['answered']}/{tally['asked']}" for tally in (self.others, self.attacked, self.echo)]
         cells += [str(self.lost_streams)]
-        cells += [_format_s(p99(tally)) for tally in (self.others, self.attacked, self.echo)]
+        cells += [format_s(p99(tally)) for tally in (self.others, self.attacked, self.echo)]
         cells += [f"{self.ratio:.2f}"]
         cells += ["/".join(f"{size / 2**20:.0f}" for size in (self.memory_before, self.memory_peak, self.memory_after))]
         cells += [f"{self.database_growth / 2**20:.1f}", f"{self.kept / 2**20:.1f}", str(self.turns)]
@@ -147,8 +147,13 @@ COLUMNS = (
 
 def p99(tally: askers.Tally) -> float:
     """Return the time in seconds in which 99 % of the answers came; without answers it is infinite."""
+    return percentile(tally, 0.99)
+
+
+def percentile(tally: askers.Tally, share: float) -> float:
+    """Return the time in seconds in which a share of the answers came; without answers it is infinite."""
     times = sorted(tally["times_s"])
-    return times[min(len(times) - 1, int(len(times) * 0.99))] if times else float("inf")
+    return times[min(len(times) - 1, int(len(times) * share))] if times else float("inf")
 
 
 def run_attack(
@@ -169,9 +174,9 @@ def run_attack(
     attacked, others, echo_jid = jids[0], jids[1:], echo_account[0]
     intervals_s = {attacked: _ATTACKED_INTERVAL_S, echo_jid: _ATTACKED_INTERVAL_S, **dict.fromkeys(others, _OTHER_INTERVAL_S)}
     logins = [login_at(server, account) for account in people]
-    configuration = _write_configuration(server, directory, agents)
+    configuration = write_configuration(server, directory, agents)
     with ExitStack() as stack:
-        platform = stack.enter_context(_run_platform(configuration))
+        platform = stack.enter_context(run_platform(configuration))
         link = stack.enter_context(_serve_endless_file())
         echo_task = echo.Task(login=login_at(server, echo_account), askers=[jid for jid, _ in (*people, pacer)])
         echo_process = stack.enter_context(run_child("tests.chaos.echo", echo_task))
@@ -185,18 +190,19 @@ def run_attack(
             link=link,
             seconds=seconds,
             seed=seed,
+            max_sent=None,
         )
         attacker_process = stack.enter_context(run_child("tests.chaos.attacks", attack_task))
         asker_process = stack.enter_context(run_child("tests.chaos.askers", asker_task))
-        _wait_until_idle(platform.pid, share=0.5)
-        sessions_before = _count_sessions(configuration)
+        wait_until_idle(platform.pid, share=0.5)
+        sessions_before = count_sessions(configuration)
         before, database_before = _memory(platform.pid), _measure_database(directory)
         with _watch_memory(platform.pid) as peak:
             counts = end_child(attacker_process, timeout_s=seconds + 2 * TIMEOUT_S)
             tallies = end_child(asker_process, timeout_s=_LAST_ANSWERS_S + TIMEOUT_S)
-            _wait_until_idle(platform.pid)
+            wait_until_idle(platform.pid)
         memory_after, database_after = _wait_for_memory(platform.pid, before), _measure_database(directory)
-        lost_streams = _count_sessions(configuration) - sessions_before
+        lost_streams = count_sessions(configuration) - sessions_before
         echo_state = end_child(echo_process, timeout_s=TIMEOUT_S)
     log = configuration.with_suffix(".log").read_text(errors="replace")
     return AttackResult(
@@ -219,7 +225,7 @@ def run_attack(
     )
 
 
-def _write_configuration(server: XmppServer, directory: Path, agents: list[tuple[str, str]]) -> Path:
+def write_configuration(server: XmppServer, directory: Path, agents: list[tuple[str, str]]) -> Path:
     settings = {
         "server": {
             "mode": "external",
@@ -239,7 +245,7 @@ def _write_configuration(server: XmppServer, directory: Path, agents: list[tuple
 
 
 @contextmanager
-def _run_platform(configuration: Path) -> Iterator[subprocess.Popen[bytes]]:
+def run_platform(configuration: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run `spade-coreason up`; its log is a file beside the configuration."""
     with configuration.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(
@@ -330,7 +336,7 @@ def _wait_for_memory(pid: int, before: int, timeout_s: float = 30.0) -> int:
     return after
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _CLOCK_HZ
 
@@ -352,13 +358,13 @@ def _watch_memory(pid: int) -> Iterator[list[int]]:
         thread.join()
 
 
-def _wait_until_idle(pid: int, share: float = _IDLE_CPU, timeout_s: float = 120.0) -> None:
+def wait_until_idle(pid: int, share: float = _IDLE_CPU, timeout_s: float = 120.0) -> None:
     """Wait until a process uses less than this share of a processor during a second."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        used_s = _cpu_s(pid)
+        used_s = cpu_s(pid)
         time.sleep(1.0)  # the interval of the measurement
-        if _cpu_s(pid) - used_s < share:
+        if cpu_s(pid) - used_s < share:
             return
 
 
@@ -385,7 +391,7 @@ def _measure_database(directory: Path) -> _DatabaseSize:
         return _DatabaseSize(size, kept, number("SELECT count(*) FROM interactions"))
 
 
-def _count_sessions(configuration: Path) -> int:
+def count_sessions(configuration: Path) -> int:
     """Return the number of sessions of all agents, new and resumed ones."""
     result = run_command("status", "--json", "-c", str(configuration), cwd=PROJECT)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -404,5 +410,5 @@ def add_tallies(tallies: list[askers.Tally]) -> askers.Tally:
     return total
 
 
-def _format_s(seconds: float) -> str:
+def format_s(seconds: float) -> str:
     return f"{seconds * 1000:,.0f} ms" if seconds < 10 else f"{seconds:,.1f} s"

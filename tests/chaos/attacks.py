@@ -161,7 +161,10 @@ ATTACKS = {
 
 
 class Task(TypedDict):
-    """The task of the attacker. `targets` are the bare JIDs of the agent and the echo. The agent answers who is admitted."""
+    """The task of the attacker. `targets` are the bare JIDs of the agent and the echo. The agent answers who is admitted.
+
+    With `max_sent` it sends that number of stanzas to each target, as fast as the server reads them, and waits for nobody.
+    """
 
     attack: str
     login: Login
@@ -172,6 +175,7 @@ class Task(TypedDict):
     link: str
     seconds: float
     seed: int
+    max_sent: int | None
 
 
 class Counts(TypedDict):
@@ -196,9 +200,9 @@ async def _attack(task: Task) -> Counts:
         began_at, sent = time.monotonic(), 0
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(task["seconds"]):
-                while True:
+                while sent != task["max_sent"]:
                     batch, size = [], 0
-                    while size < _BATCH_BYTES:
+                    while size < _BATCH_BYTES and sent != task["max_sent"]:
                         for target in task["targets"]:
                             stanza = attack.stanza(target, sent, rng, facts)
                             batch.append(stanza)
@@ -206,7 +210,8 @@ async def _attack(task: Task) -> Counts:
                         sent += 1
                     client.send("".join(batch))
                     await client.drain()
-                    await pacer.wait()
+                    if task["max_sent"] is None:
+                        await pacer.wait()
         pacer.close()
         if reader is not None:
             with suppress(ConnectionError, TimeoutError):

@@ -38,7 +38,15 @@ async def _echo(task: Task) -> None:
         if message["type"] == "chat" and message["from"].bare in askers:
             message.reply(message["body"]).send()
 
-    client.add_event_handler("session_start", lambda _: online.set())
+    sessions = 0
+
+    def count_session(_: object) -> None:
+        nonlocal sessions
+        sessions += 1
+        online.set()
+
+    client.add_event_handler("session_start", count_session)
+    client.add_event_handler("session_resumed", count_session)
     client.add_event_handler("message", answer)
     client.connect(login["host"], login["port"])
     await online.wait()
@@ -46,7 +54,7 @@ async def _echo(task: Task) -> None:
     sys.setrecursionlimit(_MAX_RECURSION)
     print("ready", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-    print(json.dumps({"is_connected": client.is_connected()}), flush=True)
+    print(json.dumps({"is_connected": client.is_connected(), "sessions": sessions}), flush=True)
 
 
 if __name__ == "__main__":
