@@ -43,14 +43,15 @@ async def _echo(task: Task) -> None:
     def count_session(_: object) -> None:
         nonlocal sessions
         sessions += 1
+        client.send_presence()
         online.set()
 
     client.add_event_handler("session_start", count_session)
     client.add_event_handler("session_resumed", count_session)
     client.add_event_handler("message", answer)
+    client.add_event_handler("disconnected", lambda _: client.connect(login["host"], login["port"]))
     client.connect(login["host"], login["port"])
     await online.wait()
-    client.send_presence()
     sys.setrecursionlimit(_MAX_RECURSION)
     print("ready", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)

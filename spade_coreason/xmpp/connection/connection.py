@@ -121,6 +121,8 @@ class Connection:
         client.add_event_handler("disconnected", self._on_disconnected)
         client.stream_management.on_store_failed = self._schedule_renewal
         self._renewal: asyncio.TimerHandle | None = None
+        self._is_session_over = False
+        """True if the session must not be resumed."""
         self._end_reason = ""
         self._back_off = BackOff(timings.stable_session_s)
         self._keepalive = Keepalive(client, self._abort_session, timings)
@@ -391,6 +393,10 @@ class Connection:
         level = logging.WARNING if self.state == "online" else logging.INFO  # of an attempt the error says it
         log.log(level, "%s: the server ended the stream: %s", self.jid, problem.text)
         self._fail(problem)
+        if self.state == "online":
+            # A flooded ejabberd closes the connection many seconds later, and as long it would not answer a resumption.
+            self._is_session_over = True
+            self.client.abort()
 
     def _on_session_started(self, _event: Any) -> None:
         if not self.client.bound:
@@ -431,6 +437,9 @@ class Connection:
         if self._renewal is not None:
             self._renewal.cancel()
             self._renewal = None
+            self._is_session_over = True
+        if self._is_session_over:
+            self._is_session_over = False
             self.client.stream_management.session_end(None)
         explained = CLOSED_HERE if self._is_closing else explain(reason)
         problem = self._end_reason or explained.text
