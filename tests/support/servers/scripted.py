@@ -62,13 +62,17 @@ class Peer:
 
     async def serve(self) -> None:
         """Let any account log in by PLAIN or ANONYMOUS and bind, then record what it sends."""
+        await self.log_in(BIND)
+        await self.drain()
+
+    async def log_in(self, features: str) -> None:
+        """Let any account log in by PLAIN or ANONYMOUS, offer these features, and bind."""
         await self.expect(r"<auth[^>]*>")
         self.send(f"<success xmlns='{SASL}'/>")
-        await self.offer(BIND)
+        await self.offer(features)
         request = await self.expect(r"<iq[^>]*id=[\"']([^\"']*)[^>]*>")
         bound = BIND.replace("/>", "><jid>a@localhost/agent</jid></bind>")
         self.send(f"<iq type='result' id='{request[1]}'>{bound}</iq>")
-        await self.drain()
 
     async def drain(self) -> None:
         """Record what the client sends until it leaves."""

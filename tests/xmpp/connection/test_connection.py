@@ -36,6 +36,7 @@ from tests.support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, T
 from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
+from tests.support.servers.scripted import BIND, STARTTLS, Peer, mechanisms, run_script, server_context
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -179,6 +180,42 @@ async def test_a_server_that_sends_invalid_xml_gets_a_stream_error_and_is_left_a
         await eventually(lambda: bool(received))
     assert f"cannot connect to 127.0.0.1:{port}: its stream is not XML: mismatched tag" in text
     assert "<not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/>" in received[0]
+
+
+@pytest.mark.parametrize("condition", ["policy-violation", "system-shutdown", "invented"])
+async def test_after_a_stream_error_a_new_session_begins_though_the_server_keeps_the_old_one_open(
+    condition: str, tmp_path: Path
+) -> None:
+    """An ejabberd that is flooded closes the connection many seconds later. As long it does not answer a resumption."""
+    certificate = ensure_certificate(tmp_path, ["localhost"])
+    error = f"<stream:error><{condition} xmlns='urn:ietf:params:xml:ns:xmpp-streams'/></stream:error>"
+    management = "<sm xmlns='urn:xmpp:sm:3'/>"
+
+    async def script(peer: Peer) -> None:
+        await peer.offer(STARTTLS)
+        await peer.start_tls(server_context(certificate))
+        await peer.offer(mechanisms("PLAIN"))
+        await peer.log_in(BIND + management)
+        await peer.expect("<enable[^>]*>")
+        peer.send("<enabled xmlns='urn:xmpp:sm:3' id='session' resume='true'/>")
+        await peer.expect("<message[^>]*>")
+        if peer is server.peers[0]:
+            peer.send(error)
+        else:
+            is_sent_again.set()
+        await peer.drain()
+
+    is_sent_again = asyncio.Event()
+    async with run_script(script) as server:
+        endpoint = ServerEndpoint("127.0.0.1", server.port, timeout_s=TIMEOUT_S, ca_file=certificate.ca_file)
+        connection = Connection("a@localhost/agent", "x", endpoint, on_message=lambda stanza: None)
+        await connection.open()
+        connection.send([OutboundMessage("b@localhost", "<message to='b@localhost' id='m1'><body>hello</body></message>")])
+        async with asyncio.timeout(TIMEOUT_S):
+            await is_sent_again.wait()
+        assert [peer.received.count("id='m1'") for peer in server.peers] == [1, 1]
+        assert (connection.state, connection.session_count, connection.resumption_count) == ("online", 2, 0)
+        await connection.close()
 
 
 async def test_a_wrong_password_is_a_login_error(local_server: XmppServer, tmp_path: Path) -> None:
