@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Twice the cores, because the tests wait much for servers; at most eight.
 TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8)))
 
-.PHONY: help demo test test-semantic test-llm chaos check docs docs-serve bench bench-peers bench-pictures pictures servers browser format clean
+.PHONY: help demo test test-semantic test-llm chaos chaos-floods check docs docs-serve bench bench-peers bench-pictures pictures servers browser format clean
 
 help:
 	@echo 'make demo            agents that talk, in this terminal; what it needs is set up in $(VENV)'
@@ -59,7 +59,12 @@ chaos: $(VENV)/.ready
 	@EXCHANGE_ASKS=10000 EXCHANGE_KILLS=100 $(BIN)/pytest tests/app/test_exchange.py tests/xmpp/test_exchange_storm.py
 	@SINGLE_TEXT_SECONDS=$(ATTACK_SECONDS) $(BIN)/pytest tests/chaos/test_single_texts.py
 	@$(BIN)/python -m tests.chaos kills --write
+	@$(BIN)/python -m tests.chaos floods --write
 	@$(BIN)/python -m tests.chaos attacks --seconds $(ATTACK_SECONDS) --write
+
+# One sender floods an agent and a bare echo at the same time, faster than the server delivers.
+chaos-floods: $(VENV)/.ready
+	@$(BIN)/python -m tests.chaos floods --write
 
 # With a real embedding model. The package of the model names torch, which the tests do without.
 test-semantic: $(VENV)/.semantic

@@ -1,6 +1,6 @@
-"""Run the chaos of attacks, or that of kills, and write its table into docs/explanation/chaos.md.
+"""Run the chaos of attacks, of floods or of kills, and write its table into docs/explanation/chaos.md.
 
-`python -m tests.chaos attacks` and `python -m tests.chaos kills`; `--help` lists the options. The exit code is 1 if something
+`python -m tests.chaos attacks`, `floods` and `kills`; `--help` lists the options. The exit code is 1 if something
 is not as it has to be; each such row has a line below it.
 """
 
@@ -17,9 +17,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tests.chaos import attack_run, kill_run
+from tests.chaos import attack_run, flood_run, kill_run
 from tests.chaos.attack_run import attacked_ejabberd, attacked_prosody, run_attack
 from tests.chaos.attacks import ATTACKS
+from tests.chaos.flood_run import run_flood, take_median
 from tests.chaos.kill_run import choose_faults, run_kills
 from tests.support.hosting import PROJECT
 from tests.support.servers.ejabberd import ejabberd
@@ -29,6 +30,11 @@ from tests.support.servers.server import XmppServer
 PAGE = PROJECT / "docs" / "explanation" / "chaos.md"
 _ATTACKED: dict[str, Callable[[Path], XmppServer]] = {"prosody": attacked_prosody, "ejabberd": attacked_ejabberd}
 _KILLED: dict[str, Callable[[Path], XmppServer]] = {"prosody": prosody, "ejabberd": ejabberd}
+_FLOODED: dict[str, tuple[str, Callable[[Path], XmppServer]]] = {
+    "prosody": ("prosody", prosody),
+    "ejabberd": ("ejabberd", ejabberd),
+    "ejabberd, `max_ack_queue: 1000000`": ("ejabberd", attacked_ejabberd),
+}
 Row = Sequence[str]
 
 
@@ -48,6 +54,32 @@ def _run_attacks(arguments: argparse.Namespace) -> Iterator[tuple[Row, Sequence[
                             seed=arguments.seed,
                         )
                 yield result.row, (*result.problems, *result.errors[:3])
+
+
+def _run_floods(arguments: argparse.Namespace) -> Iterator[tuple[Row, Sequence[str]]]:
+    for name, (kind, build) in _FLOODED.items():
+        if arguments.server and kind not in arguments.server:
+            continue
+        for by in arguments.by or ("admitted", "stranger"):
+            results = []
+            for _ in range(arguments.repeat):
+                with tempfile.TemporaryDirectory(prefix="chaos-") as path, build(Path(path, "server")) as server:
+                    results.append(
+                        run_flood(
+                            server,
+                            name,
+                            Path(path),
+                            is_admitted=by == "admitted",
+                            messages=arguments.messages,
+                            seconds=min(arguments.seconds, 15.0),
+                            seed=arguments.seed,
+                        )
+                    )
+                print(_line(results[-1].row), file=sys.stderr, flush=True)
+            yield (
+                take_median(results).row,
+                [problem for result in results for problem in (*result.problems, *result.errors[:3])],
+            )
 
 
 def _run_kills(arguments: argparse.Namespace) -> Iterator[tuple[Row, Sequence[str]]]:
@@ -74,8 +106,10 @@ def _line(cells: Row) -> str:
 def main() -> None:
     """Run what the command line names, and print each row as soon as it is there."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("section", choices=("attacks", "kills"))
+    parser.add_argument("section", choices=("attacks", "floods", "kills"))
     parser.add_argument("--seconds", type=float, default=60.0, help="the duration of an attack")
+    parser.add_argument("--messages", type=int, default=20_000, help="the messages of a flood, to each of the two")
+    parser.add_argument("--repeat", type=int, default=3, help="the runs of each flood, of which the median is shown")
     parser.add_argument("--faults", type=int, default=40, help="the number of faults on each server")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--server", action="append", choices=_KILLED)
@@ -83,10 +117,21 @@ def main() -> None:
     parser.add_argument("--by", action="append", choices=("admitted", "stranger"))
     parser.add_argument("--write", action="store_true", help="replace the table in docs/explanation/chaos.md")
     arguments = parser.parse_args()
-    amount = f"{arguments.seconds:g} s an attack" if arguments.section == "attacks" else f"{arguments.faults} faults a server"
+    amount = {
+        "attacks": f"{arguments.seconds:g} s an attack",
+        "floods": f"{arguments.messages:,} messages to each, the median of {arguments.repeat} runs",
+        "kills": f"{arguments.faults} faults a server",
+    }[arguments.section]
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
-    introduction = f"`make chaos`, {amount}, seed {arguments.seed}; {machine}."
-    columns, run = (attack_run.COLUMNS, _run_attacks) if arguments.section == "attacks" else (kill_run.COLUMNS, _run_kills)
+    command = "make chaos"
+    if arguments.section == "floods":
+        command = " ".join(["python -m tests.chaos", *(word for word in sys.argv[1:] if word != "--write")])
+    introduction = f"`{command}`, {amount}, seed {arguments.seed}; {machine}."
+    columns, run = {
+        "attacks": (attack_run.COLUMNS, _run_attacks),
+        "floods": (flood_run.COLUMNS, _run_floods),
+        "kills": (kill_run.COLUMNS, _run_kills),
+    }[arguments.section]
     print(introduction, _line(columns), sep="\n", flush=True)
     rows, has_problems = [], False
     for row, problems in run(arguments):

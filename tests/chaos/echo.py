@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import ssl
 import sys
 from typing import Any, TypedDict
@@ -52,6 +53,7 @@ async def _echo(task: Task) -> None:
     client.add_event_handler("disconnected", lambda _: client.connect(login["host"], login["port"]))
     client.connect(login["host"], login["port"])
     await online.wait()
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each answer into a stream that has ended
     sys.setrecursionlimit(_MAX_RECURSION)
     print("ready", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)

@@ -34,6 +34,7 @@ from tests.support.wait import TIMEOUT_S
 ASKERS = 5
 _INTERVAL_S = 1 / 3
 _LAST_ANSWERS_S = 60.0
+_MAX_FLOOD_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,13 @@ class Share:
         """The cells of the table."""
         tally = self.tally
         times = [format_s(percentile(tally, share)) for share in (0.5, 0.99)]
-        return f"{tally['answered']}/{tally['asked']}", *times, f"{self.cpu_s:.1f} s", str(self.lost_streams)
+        counts = f"{tally['answered']}/{tally['asked']}", str(tally["errors"])
+        return *counts, *times, f"{self.cpu_s:.1f} s", str(self.lost_streams)
+
+    @property
+    def answered_share(self) -> float:
+        """The share of the questions that were answered."""
+        return self.tally["answered"] / self.tally["asked"]
 
 
 @dataclass(frozen=True)
@@ -70,10 +77,26 @@ class FloodResult:
     """The lines of the platform's log of level ERROR."""
 
     @property
+    def problems(self) -> list[str]:
+        """The limits that do not hold, in words. The server may return questions; the agent may lose none."""
+        tally = self.agent.tally
+        found = {
+            "a question has no answer and did not come back": tally["answered"] + tally["errors"] < tally["asked"],
+            "a question has a second answer, or somebody else's": bool(tally["twice"] or tally["crossed"]),
+            "the log has errors": bool(self.errors),
+        }
+        return [problem for problem, is_found in found.items() if is_found]
+
+    @property
     def row(self) -> tuple[str, ...]:
         """The row of the table."""
         cells = self.server, self.attacker, f"{self.sent:,}", f"{self.sending_s:.1f} s", f"{self.server_cpu_s:.1f} s"
         return *cells, *self.agent.cells, *self.echo.cells
+
+
+def take_median(results: list[FloodResult]) -> FloodResult:
+    """Return the run whose agent answered the median share of the questions: the lower one of two."""
+    return sorted(results, key=lambda result: result.agent.answered_share)[(len(results) - 1) // 2]
 
 
 COLUMNS = (
@@ -82,14 +105,21 @@ COLUMNS = (
     "messages to each",
     "read in",
     "server CPU",
-    *(f"{target} {column}" for target in ("agent", "echo") for column in ("answered", "p50", "p99", "CPU", "streams lost")),
+    *(
+        f"{target} {column}"
+        for target in ("agent", "echo")
+        for column in ("answered", "returned", "p50", "p99", "CPU", "streams lost")
+    ),
 )
 
 
 def run_flood(
-    server: XmppServer, directory: Path, *, is_admitted: bool, messages: int, seconds: float, seed: int, attack: str
+    server: XmppServer, name: str, directory: Path, *, is_admitted: bool, messages: int, seconds: float, seed: int
 ) -> FloodResult:
-    """Flood an agent and an echo with messages, while people ask both for some seconds. `directory` gets data and log."""
+    """Flood an agent and an echo with messages each, while people ask both. `directory` gets the data and the log.
+
+    The people ask for some seconds, and until the server has read the flood. `name` is the server's in the table.
+    """
     agent, echo_account, pacer, *people = [asyncio.run(server.account()) for _ in range(3 + ASKERS)]
     attacker = asyncio.run(server.account(domain=None if is_admitted else OTHER_DOMAIN))
     agent_jid, echo_jid = bare_jid(agent[0]), bare_jid(echo_account[0])
@@ -101,13 +131,13 @@ def run_flood(
         wait_s=_LAST_ANSWERS_S,
     )
     attack_task = attacks.Task(
-        attack=attack,
+        attack="messages in one thread",
         login=login_at(server, attacker),
         pacer=login_at(server, pacer),
         targets=[agent_jid, echo_jid],
         is_admitted=is_admitted,
         link="",
-        seconds=seconds,
+        seconds=_MAX_FLOOD_S,
         seed=seed,
         max_sent=messages,
     )
@@ -120,20 +150,20 @@ def run_flood(
         pids = platform.pid, echo_process.pid, server.pid
         sessions_before, before = count_sessions(configuration), [cpu_s(pid) for pid in pids]
         end_at = time.monotonic() + seconds
-        counts = end_child(attacker_process, timeout_s=seconds + 2 * TIMEOUT_S)
+        counts = end_child(attacker_process, timeout_s=_MAX_FLOOD_S + 2 * TIMEOUT_S)
         time.sleep(max(0.0, end_at - time.monotonic()))  # the people go on to ask
         tallies = end_child(asker_process, timeout_s=_LAST_ANSWERS_S + TIMEOUT_S)
         used_s = [cpu_s(pid) - cpu_before for pid, cpu_before in zip(pids, before, strict=True)]
         lost_streams = count_sessions(configuration) - sessions_before
         echo_state = end_child(echo_process, timeout_s=TIMEOUT_S)
-    log = configuration.with_suffix(".log").read_text(errors="replace")
+    errors = errors_in(configuration.with_suffix(".log").read_text(errors="replace"))
     return FloodResult(
-        server=server.kind,
+        server=name,
         attacker="admitted" if is_admitted else "stranger",
         sent=counts["sent"],
         sending_s=counts["seconds"],
         server_cpu_s=used_s[2],
         agent=Share(tallies[agent_jid], used_s[0], lost_streams),
         echo=Share(tallies[echo_jid], used_s[1], echo_state["sessions"] - 1 + (not echo_state["is_connected"])),
-        errors=tuple(errors_in(log)),
+        errors=tuple(errors),
     )
