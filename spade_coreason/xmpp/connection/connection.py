@@ -312,7 +312,8 @@ class Connection:
         """Begin a session on a connection. Cut the connection if that fails."""
         self._outcome = outcome = asyncio.Future[bool]()
         self.state = "connecting"
-        is_open = False
+        stream_management = self.client.stream_management
+        stream_management.is_resuming = is_open = False
         try:
             async with asyncio.timeout(None if dialed.is_last else SILENCE_S):
                 await self.client.begin(dialed, self._endpoint.update_context())
@@ -324,7 +325,11 @@ class Connection:
             is_new = await outcome
             is_open = True
             return is_new
+        except asyncio.CancelledError:  # by the timeout of all addresses
+            self._is_session_over = stream_management.is_resuming
+            raise
         except TimeoutError as error:
+            self._is_session_over = stream_management.is_resuming
             raise NegotiationError(no_answer(SILENCE_S)) from error
         except OSError as error:
             raise NegotiationError(explain(error)) from error

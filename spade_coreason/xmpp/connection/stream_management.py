@@ -44,6 +44,8 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         self.on_ack_due: Callable[[], None] | None = None
         self.on_store_failed: Callable[[], None] = lambda: None
         """Called if a stanza could not be stored. Neither it nor any stanza behind it is ever acknowledged."""
+        self.is_resuming = False
+        """True while a resumption is not answered."""
         self._pending: deque[tuple[int, Commit[Any]]] = deque()
         self._is_ack_requested = False
         self._is_ack_due = False
@@ -171,7 +173,10 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
             if self.xmpp.transport is not transport:
                 return True  # the connection was cut again: this stream has ended
             self._count_stored()
-        return await super()._handle_sm_feature(features)
+            self.is_resuming = True
+        outcome = await super()._handle_sm_feature(features)
+        self.is_resuming = False
+        return outcome
 
     def _count_stored(self) -> None:
         """Count only what is durable before a resumption, which acknowledges the count. The rest is delivered again."""

@@ -27,7 +27,7 @@ from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.connection.errors import explain
 from spade_coreason.xmpp.host import HostedAgent
-from spade_coreason.xmpp.servers.certificate import ensure_certificate
+from spade_coreason.xmpp.servers.certificate import CertificateFiles, ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.clock import LoopClock
@@ -36,7 +36,7 @@ from tests.support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, T
 from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
-from tests.support.servers.scripted import BIND, STARTTLS, Peer, mechanisms, run_script, server_context
+from tests.support.servers.scripted import BIND, SASL, STARTTLS, Peer, mechanisms, run_script, server_context
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -182,38 +182,88 @@ async def test_a_server_that_sends_invalid_xml_gets_a_stream_error_and_is_left_a
     assert "<not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/>" in received[0]
 
 
+_MANAGEMENT = "<sm xmlns='urn:xmpp:sm:3'/>"
+_GREETING = "<message to='b@localhost' id='m1'><body>hello</body></message>"
+
+
+async def _accept(peer: Peer, certificate: CertificateFiles) -> None:
+    """Begin a session with stream management."""
+    await peer.offer(STARTTLS)
+    await peer.start_tls(server_context(certificate))
+    await peer.offer(mechanisms("PLAIN"))
+    await peer.log_in(BIND + _MANAGEMENT)
+    await peer.expect("<enable[^>]*>")
+    peer.send("<enabled xmlns='urn:xmpp:sm:3' id='session' resume='true'/>")
+    await peer.expect("<message[^>]*>")
+
+
+def _connect_to(port: int, certificate: CertificateFiles) -> Connection:
+    endpoint = ServerEndpoint("127.0.0.1", port, timeout_s=TIMEOUT_S, ca_file=certificate.ca_file)
+    return Connection("a@localhost/agent", "x", endpoint, on_message=lambda stanza: None)
+
+
 @pytest.mark.parametrize("condition", ["policy-violation", "system-shutdown", "invented"])
 async def test_after_a_stream_error_a_new_session_begins_though_the_server_keeps_the_old_one_open(
     condition: str, tmp_path: Path
 ) -> None:
     """An ejabberd that is flooded closes the connection many seconds later. As long it does not answer a resumption."""
-    certificate = ensure_certificate(tmp_path, ["localhost"])
-    error = f"<stream:error><{condition} xmlns='urn:ietf:params:xml:ns:xmpp-streams'/></stream:error>"
-    management = "<sm xmlns='urn:xmpp:sm:3'/>"
+    certificate, is_sent_again = ensure_certificate(tmp_path, ["localhost"]), asyncio.Event()
 
     async def script(peer: Peer) -> None:
-        await peer.offer(STARTTLS)
-        await peer.start_tls(server_context(certificate))
-        await peer.offer(mechanisms("PLAIN"))
-        await peer.log_in(BIND + management)
-        await peer.expect("<enable[^>]*>")
-        peer.send("<enabled xmlns='urn:xmpp:sm:3' id='session' resume='true'/>")
-        await peer.expect("<message[^>]*>")
+        await _accept(peer, certificate)
         if peer is server.peers[0]:
-            peer.send(error)
+            peer.send(f"<stream:error><{condition} xmlns='urn:ietf:params:xml:ns:xmpp-streams'/></stream:error>")
         else:
             is_sent_again.set()
         await peer.drain()
 
-    is_sent_again = asyncio.Event()
     async with run_script(script) as server:
-        endpoint = ServerEndpoint("127.0.0.1", server.port, timeout_s=TIMEOUT_S, ca_file=certificate.ca_file)
-        connection = Connection("a@localhost/agent", "x", endpoint, on_message=lambda stanza: None)
+        connection = _connect_to(server.port, certificate)
         await connection.open()
-        connection.send([OutboundMessage("b@localhost", "<message to='b@localhost' id='m1'><body>hello</body></message>")])
+        connection.send([OutboundMessage("b@localhost", _GREETING)])
         async with asyncio.timeout(TIMEOUT_S):
             await is_sent_again.wait()
         assert [peer.received.count("id='m1'") for peer in server.peers] == [1, 1]
+        assert "<resume" not in server.received
+        assert (connection.state, connection.session_count, connection.resumption_count) == ("online", 2, 0)
+        await connection.close()
+
+
+async def test_a_resumption_that_is_not_answered_is_followed_by_a_new_session(tmp_path: Path) -> None:
+    """An ejabberd with a long queue for the old session answers no resumption, not even the tenth."""
+    certificate = ensure_certificate(tmp_path, ["localhost"])
+    is_resuming, is_sent_again = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        number = len(server.peers)
+        if number != 2:
+            await _accept(peer, certificate)
+        if number == 1:
+            return  # cuts the connection
+        if number == 2:
+            await peer.offer(STARTTLS)
+            await peer.start_tls(server_context(certificate))
+            await peer.offer(mechanisms("PLAIN"))
+            await peer.expect("<auth[^>]*>")
+            peer.send(f"<success xmlns='{SASL}'/>")
+            await peer.offer(BIND + _MANAGEMENT)
+            await peer.expect("<resume[^>]*>")
+            is_resuming.set()
+        else:
+            is_sent_again.set()
+        await peer.drain()
+
+    async with run_script(script) as server:
+        connection = _connect_to(server.port, certificate)
+        await connection.open()
+        with LoopClock() as clock:
+            connection.send([OutboundMessage("b@localhost", _GREETING)])
+            await clock.wait_for(is_resuming.is_set)
+            await clock.advance(TIMEOUT_S)
+            await clock.advance(1.0)  # the delay before the next attempt
+            await clock.wait_for(is_sent_again.is_set)
+        assert len(server.peers) == 3
+        assert [peer.received.count("<resume ") for peer in server.peers] == [0, 1, 0]
         assert (connection.state, connection.session_count, connection.resumption_count) == ("online", 2, 0)
         await connection.close()
 
