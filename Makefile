@@ -23,6 +23,7 @@ help:
 	@echo 'make pictures        records the terminals that the documentation shows; installs asciinema (as root) and svg-term'
 	@echo 'make bench-pictures  measures what the documentation plots, and draws it: some minutes, on a machine that does nothing else'
 	@echo 'make chaos           the tests that take hours: attacks, kills, a thousand in a room, thousands of odd stanzas'
+	@echo 'make chaos-floods    a flood on an agent and on a bare slixmpp echo at the same time: some minutes'
 	@echo 'make test-semantic   the tests with a real embedding model'
 	@echo 'make test-llm        the tests with a real language model, which OPENAI_* name'
 	@echo 'make clean           removes $(VENV) and what was built'
