@@ -48,10 +48,10 @@ class Peer:
         """Write text to the client."""
         self._writer.write(text.encode())
 
-    async def offer(self, features: str) -> None:
-        """Answer the client's header with our own and with these features."""
+    async def offer(self, features: str, then: str = "") -> None:
+        """Answer the client's header with our own and with these features. `then` leaves together with them."""
         await self.expect(r"<stream:stream[^>]*>")
-        self.send(f"{HEADER}<stream:features>{features}</stream:features>")
+        self.send(f"{HEADER}<stream:features>{features}</stream:features>{then}")
 
     async def start_tls(self, context: ssl.SSLContext, then: str = "") -> None:
         """Answer `<starttls/>` and do the handshake. `then` leaves together with `<proceed/>`, without TLS."""

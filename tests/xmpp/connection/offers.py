@@ -53,8 +53,7 @@ def over_tls(features: str, then: str = "") -> Serve:
     async def serve(peer: Peer, context: ssl.SSLContext) -> None:
         await peer.offer(STARTTLS)
         await peer.start_tls(context)
-        await peer.offer(features)
-        peer.send(then)
+        await peer.offer(features, then)
         await peer.serve()
 
     return serve
