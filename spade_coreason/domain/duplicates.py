@@ -14,7 +14,7 @@ MIN_ORIGIN_ID_CHARACTERS = 16
 
 
 class Evidence(NamedTuple):
-    """What a message says about its origin. Times are microseconds since 1970."""
+    """The origin of a message, as it says itself. Times are microseconds since 1970."""
 
     server_id: str = ""
     """The id that the server of the agent, or the room, gave to the message (XEP-0359); "" without one."""

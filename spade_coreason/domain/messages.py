@@ -236,7 +236,7 @@ class InboundRequest:
     context: RequestContext = NO_CONTEXT
     """The part that only a program sends."""
     evidence: Evidence = NO_EVIDENCE
-    """What tells a message from another one with the same id and content."""
+    """The evidence that tells a message from another one with the same id and content."""
     owner: str = field(kw_only=True)
     """The owner of the conversation: the bare JID of the sender, or a room, or the occupant of a room who writes privately."""
     address: str = ""

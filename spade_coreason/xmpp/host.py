@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_RESOURCE = "agent"
 _ARCHIVE_FIRST_S = 10.0
-"""How long messages of people wait in a new session, until older ones are read from the archive."""
+"""The longest wait of people's messages in a new session, until older ones are read from the archive."""
 _ACKNOWLEDGED_KEY = "acknowledged"
 """The key of the stored time of the last acknowledgement before a clean stop."""
 _PRESENCE_TIMEOUT_S = 2.0

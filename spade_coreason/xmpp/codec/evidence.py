@@ -14,7 +14,7 @@ EVIDENCE_TAGS = frozenset({DELAY, ORIGIN_ID, STANZA_ID})
 """The elements that are evidence. Without one of them there is none."""
 
 _CLOCK_MARGIN = 60_000_000
-"""How far the clock of a server may differ from ours, in microseconds."""
+"""The largest difference between the clock of a server and ours, in microseconds."""
 
 
 class Receiver(NamedTuple):

@@ -1,4 +1,4 @@
-"""What tells a message from others with the same id and content, and the key of these."""
+"""The evidence of a message, and the key of its id and content."""
 
 import sqlalchemy as sa
 from alembic import op
