@@ -6,6 +6,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "addressing": ["extract_question"],
         "adhoc": [
             "decode_command_call",
             "problem_stanza",
@@ -47,7 +48,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "STATUS_TECHNICAL_FAILURE",
             "encode_join",
             "encode_leave",
-            "extract_question",
             "private_request",
             "read_invitation",
             "read_presence",

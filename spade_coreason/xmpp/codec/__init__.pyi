@@ -1,3 +1,4 @@
+from .addressing import extract_question as extract_question
 from .adhoc import (
     decode_command_call as decode_command_call,
     problem_stanza as problem_stanza,
@@ -65,7 +66,6 @@ from .muc import (
     RoomReference as RoomReference,
     encode_join as encode_join,
     encode_leave as encode_leave,
-    extract_question as extract_question,
     private_request as private_request,
     read_invitation as read_invitation,
     read_presence as read_presence,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 from xml.etree.ElementTree import Element, SubElement
 
 from ...domain.duplicates import NO_EVIDENCE, Evidence
 from ...domain.messages import MAX_ID_CHARACTERS, PARENT_THREAD, InboundRequest, Reaction, Retraction
+from .addressing import Mention, read_mentions
 from .attachments import LINK_ELEMENTS, LinkedFiles, read_linked_files
 from .decode import parent_thread, read_message_reference, read_replaced_id, remove_fallback
 from .evidence import Receiver, read_evidence
@@ -149,6 +148,7 @@ class RoomMessage(NamedTuple):
     parent_thread: str | None = None
     evidence: Evidence = NO_EVIDENCE
     files: LinkedFiles | None = None
+    mentions: tuple[Mention, ...] = ()
 
 
 class RoomReference(NamedTuple):
@@ -189,13 +189,13 @@ def read_room_message(message: Element) -> RoomMessage | None:
         return None
     if files is None and not body.strip():
         return None
-    reply = message.find(REPLY)
+    reply, text = message.find(REPLY), body
     has_files = files is not None and bool(files.attachments)
     if reply is not None or has_files:
-        body = remove_fallback(body, message, is_reply=reply is not None, has_files=has_files)
+        text = remove_fallback(body, message, is_reply=reply is not None, has_files=has_files)
     return RoomMessage(
         nick,
-        body,
+        text,
         stanza_id,
         evidence.server_id,
         thread,
@@ -207,6 +207,7 @@ def read_room_message(message: Element) -> RoomMessage | None:
         parent_thread(thread_element) if thread_element is not None and thread is not None else None,
         evidence,
         files,
+        read_mentions(message, body, text),
     )
 
 
@@ -227,31 +228,6 @@ def _delay_source(message: Element) -> str | None:
 
 def _room_of(message: Element) -> str:
     return message.get("from", "").partition("/")[0]
-
-
-def extract_question(nick: str, text: str, others: Iterable[str] = ()) -> str | None:
-    """Return the part of `text` after its address to `nick`. None if it is not addressed to `nick`.
-
-    An address is "nick: …", "nick, …" or "@nick …", in any letter case. `others` are the nicknames of the other occupants.
-    If several nicknames match, the text is for the one that it contains exactly, and of these for the longest.
-    """
-    found = _match_address(nick, text, re.IGNORECASE)
-    if found is None:
-        return None
-    is_exact = _match_address(nick, text) is not None
-    beginning = text.lstrip()
-    for other in others:
-        # A room may have a thousand occupants, and a regular expression for each of them would take long.
-        if other == nick or not beginning.startswith((other.lstrip(), f"@{other}")):
-            continue
-        if _match_address(other, text) is not None and (not is_exact or len(other) > len(nick)):
-            return None
-    return text[found.end() :].strip()
-
-
-def _match_address(nick: str, text: str, flags: int = 0) -> re.Match[str] | None:
-    name = re.escape(nick)
-    return re.match(rf"\s*(?:@?{name}\s*[:,]|@{name}(?=\s|$))", text, flags)
 
 
 def room_request(

@@ -52,10 +52,11 @@ class OccupantIdentity(NamedTuple):
 
 
 class Room:
-    """The state of one room. Only `Rooms` changes it."""
+    """The state of one room, for the agent with the bare JID `agent`. Only `Rooms` changes it."""
 
-    def __init__(self, config: RoomConfig) -> None:
+    def __init__(self, config: RoomConfig, agent: str = "") -> None:
         self.config = config
+        self._agent = agent
         self.jid = config.jid
         self.nick = config.nick
         self.state = RoomState.JOINING
@@ -197,7 +198,7 @@ class Room:
             return None
         if not message.is_by_agent:
             self._consecutive_agent_turns = 0
-        question = extract_question(self.nick, message.text, self.occupants)
+        question = extract_question(self.nick, message.text, self.occupants, message.mentions, room=self.jid, agent=self._agent)
         if question is None and not message.is_by_agent:
             is_reply = message.reply_to_id in self._own_ids or message.reply_to_author == f"{self.jid}/{self.nick}"
             is_command = self.config.answers == "command" and message.text.lstrip().startswith(self.config.command_prefixes)

@@ -71,12 +71,12 @@ class Rooms:
         on_occupant_left: Callable[[str], None] = lambda owner: None,
     ) -> None:
         self._connection = connection
-        self.by_jid = {config.jid: Room(config) for config in configs}
+        self._agent_jid = bare_jid(connection.jid)
+        self.by_jid = {config.jid: Room(config, self._agent_jid) for config in configs}
         self._on_occupant_left = on_occupant_left
         self._send_queue = RoomSendQueue(self.by_jid)
         self.route = self._send_queue.route
         """Return the stanzas that may leave now: queue those to rooms not joined yet, and address private replies."""
-        self._agent_jid = bare_jid(connection.jid)
         self._is_closed = False
         self._access = access
         self.kick_pause_s = KICK_PAUSE_S
@@ -122,7 +122,7 @@ class Rooms:
             self._store_rooms(rooms)
 
     def _invited_room(self, jid: str, password: str | None) -> Room:
-        return Room(RoomConfig(jid, local_part(self._agent_jid), password, is_invited=True))
+        return Room(RoomConfig(jid, local_part(self._agent_jid), password, is_invited=True), self._agent_jid)
 
     def join_all(self) -> None:
         """Join every room in a new session, except those that are lost permanently."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
+from unicodedata import normalize
 from xml.etree.ElementTree import fromstring
 
 import pytest
@@ -11,9 +13,9 @@ import pytest
 from spade_coreason.domain.identifiers import derive_inbox_key
 from spade_coreason.domain.messages import Completed, InboundRequest, TextEmitted
 from spade_coreason.runtime.transport import PresentationOptions
+from spade_coreason.xmpp.codec.addressing import extract_question
 from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.codec.muc import (
-    extract_question,
     private_request,
     read_invitation,
     read_presence,
@@ -66,6 +68,141 @@ def test_of_two_similar_names_the_exact_one_is_addressed() -> None:
     assert extract_question("Echo", "@Echo Bot tea?", ["Echo Bot"]) is None
     assert extract_question("Echo", "@Echo: tea?", ["@Echo"]) is None
     assert extract_question("Echo", "  Echo: tea?", [" Echo"]) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["Écho: tea?", "É\u200ccho: tea?", "\u200f\u2067@Écho\u2069 tea?", "@écho\u200e, tea?", "Écho：tea?"]
+)
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize("nick", ["Écho", "E\u0301cho", "\u200eÉcho\u061c"])
+def test_a_name_is_compared_without_marks_that_nobody_sees(nick: str, form: Literal["NFC", "NFD"], text: str) -> None:
+    assert extract_question(nick, normalize(form, text)) == "tea?"
+
+
+@pytest.mark.parametrize(
+    "text", ["小明：茶は？", "小明，茶は？", "小明、茶は？", "＠小明　茶は？", "@小明： 茶は？", "小明،茶は？"]
+)
+def test_separators_of_other_scripts_end_a_name(text: str) -> None:
+    assert extract_question("小明", text) == "茶は？"
+
+
+def test_a_question_stays_as_it_was_written() -> None:
+    question = "cafe\u0301 \u2067שלום\u2069 👩\u200d💻?"
+    assert extract_question("Écho", f"Écho: {question}") == question
+
+
+@pytest.mark.parametrize("text", ["E\u0301chos: tea?", "Écho\u0301: tea?", "Echo: tea?", "@Écho\u0301 tea?"])
+def test_another_letter_makes_another_name(text: str) -> None:
+    assert extract_question("Écho", text) is None
+
+
+def test_a_name_that_only_looks_like_the_agents_is_another_occupants() -> None:
+    look_alike = "Echo\u200e"
+    assert extract_question("Echo", "Echo\u200e: tea?", [look_alike]) is None
+    assert extract_question("Echo", "Echo: tea?", [look_alike]) == "tea?"
+    assert extract_question("Écho", normalize("NFD", "@Écho Bot tea?"), ["Écho Bot"]) is None
+
+
+REFERENCE = "<reference xmlns='urn:xmpp:reference:0' type='{type}' uri='{uri}' begin='{begin}' end='{end}'/>"
+
+
+def mention(uri: str, begin: object = 0, end: object = 4, kind: str = "mention") -> str:
+    return REFERENCE.format(type=kind, uri=uri, begin=begin, end=end)
+
+
+def question_of(text: str, inner: str, nick: str = "Echo", others: Sequence[str] = ()) -> str | None:
+    room = Room(RoomConfig(ROOM, nick), "echo@example.org")
+    for other in others:
+        room.handle_presence(presence("", other))
+    return room.extract_question(room_message(text, inner))
+
+
+OWN_URIS = [
+    f"xmpp:{ROOM}/Echo",
+    f"XMPP:{ROOM.upper()}/Echo?message",
+    "xmpp:echo@example.org",
+    "xmpp:Echo@Example.org/agent",
+    "xmpp:Echo",
+    "Echo",
+]
+
+
+@pytest.mark.parametrize("uri", OWN_URIS)
+def test_a_mention_of_the_agent_addresses_it(uri: str) -> None:
+    assert question_of("Echo tea?", mention(uri)) == "tea?"  # as converse.js sends "@Echo tea?"
+    assert question_of("@Echo, tea?", mention(uri, 0, 5)) == "tea?"
+    assert question_of("my friend: tea?", mention(uri, 0, 9)) == "tea?"
+    assert question_of("What do you say, Echo?", mention(uri, 17, 21)) == "What do you say, Echo?"
+    assert question_of("🎉🎉 Echo tea?", mention(uri, 3, 7)) == "🎉🎉 Echo tea?"
+
+
+def test_a_mention_of_a_name_with_unusual_characters_addresses_the_agent() -> None:
+    assert question_of("Tea Bot: now", mention(f"xmpp:{ROOM}/Tea%20Bot", 0, 7), "Tea Bot") == "now"
+    assert question_of("Écho tea?", mention(f"xmpp:{ROOM}/E%CC%81cho"), "Écho") == "tea?"
+    assert question_of("What? tea?", mention(f"xmpp:{ROOM}/What?", 0, 5), "What?") == "tea?"
+    assert question_of("🤖🤖Bot tea?", mention(f"xmpp:{ROOM}/🤖🤖Bot", 0, 7), "🤖🤖Bot") == "tea?"  # counted as JavaScript does
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"), [("", ""), ("x", "y"), (-1, 4), (4, 0), (0, 0), (0, 9999), (2, 2), ("9" * 5000, "9" * 5001), ("²", "٤")]
+)
+def test_a_mention_with_a_bogus_range_addresses_the_agent_and_cuts_nothing_else(begin: object, end: object) -> None:
+    assert question_of("Echo tea?", mention(OWN_URIS[0], begin, end)) == "tea?"
+    assert question_of("tea for Echo?", mention(OWN_URIS[0], begin, end)) == "tea for Echo?"
+
+
+def test_a_range_within_a_word_or_around_everything_cuts_nothing() -> None:
+    assert question_of("teapot?", mention(OWN_URIS[0], 0, 3)) == "teapot?"
+    assert question_of("tea time?", mention(OWN_URIS[0], 0, 9)) == "tea time?"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        f"xmpp:{ROOM}/Bob",
+        f"xmpp:{ROOM}/echo",
+        f"xmpp:{ROOM}",
+        "xmpp:other@muc.example.org/Echo",
+        "xmpp:echo@example.net",
+        "xmpp:bob@example.org/Echo",
+        "xmpp:",
+        "https://example.org/Echo",
+        "%",
+    ],
+)
+def test_a_mention_of_another_person_does_not_address_the_agent(uri: str) -> None:
+    assert question_of("Echo tea?", mention(uri)) is None
+    assert question_of("Echo: tea?", mention(uri)) is None  # the name is that of another person
+    assert question_of("Echo: ask Bobby", mention(uri, 10, 15)) == "ask Bobby"
+
+
+def test_a_mention_of_an_occupant_who_looks_like_the_agent_does_not_address_it() -> None:
+    look_alike = "Echo\u200b"
+    assert question_of("Echo tea?", mention(f"xmpp:{ROOM}/{look_alike}"), others=[look_alike]) is None
+    assert question_of("Echo tea?", mention(f"xmpp:{ROOM}/{look_alike}")) == "tea?"
+
+
+def test_a_reference_that_is_no_mention_does_not_address_the_agent() -> None:
+    assert question_of("Echo tea?", mention(OWN_URIS[0], kind="data")) is None
+
+
+def test_a_mention_in_a_quote_does_not_address_the_agent() -> None:
+    quote = QUOTE.format("another", "<body start='0' end='11'/>")
+    assert question_of("> Echo tea\nsure?", quote + mention(OWN_URIS[0], 2, 6)) is None
+    assert question_of("> Echo tea\nEcho sure?", quote + mention(OWN_URIS[0], 11, 15)) == "sure?"
+
+
+def test_a_mention_without_an_address_names_the_agent_by_its_text() -> None:
+    nameless = "<reference xmlns='urn:xmpp:reference:0' type='mention' begin='0' end='5'/>"
+    assert question_of("@Echo tea?", nameless) == "tea?"
+    assert question_of("@Bob! Echo?", nameless) is None
+
+
+def test_many_mentions_cost_little() -> None:
+    many = mention(f"xmpp:{ROOM}/Bob", 6, 9) * 5000
+    with count_calls() as calls:
+        assert question_of("Echo: Bob", many) == "Bob"
+    assert calls.total() < 60_000
 
 
 def test_a_name_is_no_regular_expression() -> None:

@@ -31,6 +31,7 @@ from spade_coreason.exceptions import PeerFailedError, PeerRefusedError
 from spade_coreason.runtime.open_requests import OpenRequests
 from spade_coreason.runtime.peer_answers import collect_answer
 from spade_coreason.xmpp.codec import archive, muc
+from spade_coreason.xmpp.codec.addressing import extract_question
 from spade_coreason.xmpp.codec.adhoc import decode_command_call, problem_stanza
 from spade_coreason.xmpp.codec.attachments import is_link, read_linked_files
 from spade_coreason.xmpp.codec.decode import decode
@@ -132,7 +133,8 @@ def test_any_stanza_of_a_room_is_read(stanza: Element) -> None:
     message = muc.read_room_message(stanza)
     if message is not None:
         room = stanza.get("from", "").partition("/")[0]
-        question = muc.extract_question("notes", message.text, ["note", message.nick]) or message.text
+        names = ["note", message.nick]
+        question = extract_question("notes", message.text, names, message.mentions, room=room, agent=AGENT) or message.text
         check_request(muc.room_request(room, message, question, "a@b", reply_to_id="", replaces=(message.replaces,)))
 
 
