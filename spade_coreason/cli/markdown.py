@@ -1,7 +1,7 @@
 """Markdown as lines for a terminal, with colours: no I/O.
 
-The grammar is that of the XMPP codec, which leaves plain text alone: HTML, entities and backslashes are text, and a link
-shows its address. rich lays out paragraphs and tables.
+The grammar is that of the XMPP codec, which leaves plain text alone: HTML and backslashes are text, and a link shows its
+address. rich lays out paragraphs and tables.
 """
 
 from __future__ import annotations

@@ -14,10 +14,24 @@ FENCE = "```"
 """The line before and after a block of code, in Markdown and in Message Styling (XEP-0393)."""
 
 
+_SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+
+
+def join_surrogates(text: str) -> str:
+    r"""Join the two halves of a character, such as `\ud83d` and `\ude00`: JSON in pieces may have them in two pieces."""
+    return _SURROGATE_PAIR.sub(lambda pair: pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
+
+
+def hold_half(text: str) -> tuple[str, str]:
+    """Return the whole characters of a text whose next piece comes later, and the half of a character at its end, if any."""
+    is_half = "\ud800" <= text[-1:] <= "\udbff"
+    return (join_surrogates(text[:-1]), text[-1]) if is_half else (join_surrogates(text), "")
+
+
 def replace_lone_surrogates(value: Any) -> Any:
-    """Replace lone surrogates in the texts of a JSON value, because UTF-8 cannot encode them."""
+    """Replace lone surrogates in the texts of a JSON value, because UTF-8 cannot encode them. Join those that are a pair."""
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
+        return join_surrogates(value).encode("utf-8", "replace").decode()
     if isinstance(value, dict):
         return {replace_lone_surrogates(name): replace_lone_surrogates(item) for name, item in value.items()}
     return [replace_lone_surrogates(item) for item in value] if isinstance(value, list | tuple) else value

@@ -110,9 +110,30 @@ def test_a_link_shows_its_address_and_never_hides_it() -> None:
     assert "\x1b]8" not in "".join(lines_of("[a](https://b.org) <https://b.org> ![c](https://d.org)"))
 
 
-@pytest.mark.parametrize("text", ["&#27;[31mred", "&#x9b;5m", "<b>raw</b> <script>", "__init__ 2**3**4 *.py,*.txt", r"\x1b[1m"])
-def test_entities_html_and_names_are_text(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["&#27;[31mred", "&#x9b;5m", "&#8238;txt &NewLine;", "<b>raw</b> <script>", "__init__ 2**3**4 *.py,*.txt", r"\x1b[1m"],
+)
+def test_entities_of_controls_html_and_names_are_text(text: str) -> None:
     assert lines_of(text, 60) == [text]
+
+
+def test_an_entity_is_shown_as_its_character_except_in_code() -> None:
+    assert plain_lines_of("AT&amp;T &lt;b&gt; it&#39;s 5&nbsp;km `&amp;`") == ["AT&T <b> it's 5\N{NO-BREAK SPACE}km &amp;"]
+    assert plain_lines_of("```\n&amp;\n```") == ["  &amp;"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("**「重要」**です", "\x1b[1m「重要」\x1b[0mです"),
+        ("これは**「重要」**です", "これは\x1b[1m「重要」\x1b[0mです"),
+        ("**注意：**请", "\x1b[1m注意：\x1b[0m请"),
+        ("请按**A**键", "请按\x1b[1mA\x1b[0m键"),
+    ],
+)
+def test_bold_text_ends_beside_the_punctuation_of_scripts_without_spaces(text: str, line: str) -> None:
+    assert lines_of(text) == [line]
 
 
 def test_lines_of_plain_text_stay_lines() -> None:

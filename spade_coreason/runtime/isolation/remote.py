@@ -21,6 +21,7 @@ from ...contracts import AgentRequest, CloudEvent, DataBlock, GraphEventBase, Id
 from ...contracts.authoring import OnUncertain, VariableScope
 from ...contracts.base import utc_now
 from ...domain.cards import AgentCard, Capability, load_cards
+from ...domain.text import hold_half
 from ...memory import Knowledge, ProgressCallback, SearchHit, SessionChanges, Usage, Variables
 from ...storage import Document
 from ..capability_requests import CapabilityRequests
@@ -236,6 +237,7 @@ class ForwardedStream:
         self._turn = turn
         self._number = number
         self._stream_id = stream_id
+        self._half = ""
         self._is_closed = False
 
     @property
@@ -254,6 +256,10 @@ class ForwardedStream:
             raise TypeError(f"a stream takes text, not {type(chunk).__name__}")
         if not self.is_active:
             raise RuntimeError("this stream is closed")
+        if self._half or not chunk.isascii():  # the frames to the platform carry no half of a character
+            chunk, self._half = hold_half(self._half + chunk)
+            if not chunk:
+                return
         await self._turn.do("write", self._number, chunk)
 
     async def close(self) -> None:

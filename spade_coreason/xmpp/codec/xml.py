@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ...domain.text import FENCE
+from ...domain.text import FENCE, join_surrogates
 
 # All characters outside of XML 1.0, production [2]. Lone surrogates are among them; they cannot be encoded either.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -18,10 +18,13 @@ _BOUNDARIES = ("\n\n", "\n", ". ", " ")
 
 _PREVIEW_BYTES = 1000
 
+_JOINER = "\u200d"
+_FLAG_HALVES = "\U0001f1e6\U0001f1ff"
+
 
 def clean(text: str) -> str:
-    """Remove the characters that XML 1.0 forbids."""
-    return _FORBIDDEN.sub("", text) if _has_forbidden(text) else text
+    """Remove the characters that XML 1.0 forbids. Two halves of a character that meet are joined first."""
+    return _FORBIDDEN.sub("", join_surrogates(text)) if _has_forbidden(text) else text
 
 
 def _has_forbidden(text: str) -> bool:
@@ -62,8 +65,8 @@ def split_text(text: str, limit_bytes: int, *, at_boundaries: bool = True) -> It
     """Split `text` into parts of at most `limit_bytes` on the wire, in order.
 
     A part ends with a paragraph, line, sentence or word, if one ends in its last half. The white space there is dropped.
-    Otherwise the cut is between two characters. A block of preformatted text (XEP-0393) that is cut ends in its part
-    and begins again in the next. Without `at_boundaries` the joined parts are `text` again.
+    Otherwise the cut is between two characters as a person sees them. A block of preformatted text (XEP-0393) that is cut
+    ends in its part and begins again in the next. Without `at_boundaries` the joined parts are `text` again.
     """
     limit_bytes = max(limit_bytes, 16)  # one character always fits
     has_fences = at_boundaries and FENCE in text
@@ -87,6 +90,18 @@ def split_text(text: str, limit_bytes: int, *, at_boundaries: bool = True) -> It
                 yield part
         elif not at_boundaries or part.strip():
             yield part.strip() if at_boundaries else part
+
+
+def hold_open_character(text: str) -> str:
+    """Return a text that still grows, without what is no whole emoji yet at its end: half a flag, or a joiner."""
+    if text[-1:] == _JOINER:
+        return text[:-1]
+    if text[-1:] < _FLAG_HALVES[0] or text[-1] > _FLAG_HALVES[1]:
+        return text
+    from wcwidth import grapheme_boundary_before
+
+    begin = grapheme_boundary_before(text, len(text))
+    return text[:begin] if begin and len(text) - begin == 1 else text
 
 
 def preview(text: str) -> str:
@@ -123,4 +138,10 @@ def _find_boundary(text: str, begin: int, end: int) -> int:
         found = text.rfind(mark, begin + (end - begin) // 2, end)
         if found > begin:
             return found + len(mark)
-    return end
+    if text[begin : end + 1].isascii():
+        return end
+    from wcwidth import grapheme_boundary_before  # takes as long to import as the whole codec
+
+    # An emoji or a letter may be made of several characters.
+    whole = grapheme_boundary_before(text, end + 1)
+    return whole if whole > begin else end

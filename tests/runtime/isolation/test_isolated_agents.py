@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentRequest, AgentTester, Response, Session, agent
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, agent
 from spade_coreason.contracts import Interceptor
 from spade_coreason.contracts.interceptors import Next, ResponseWrapper
 from spade_coreason.exceptions import PeerError
@@ -217,3 +217,23 @@ async def test_processes_end_with_the_tester() -> None:
         pid = t.agent.process_status.pid  # type: ignore[attr-defined]
         assert is_running(pid)
     await eventually(lambda: not is_running(pid))
+
+
+class HalvesAgent:
+    """Streams an emoji in two halves, and ends with half of one."""
+
+    def __init__(self) -> None:
+        self.manifest = AgentDefinition.simple("halves")
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        stream = await response.create_stream()
+        for piece in ("a", "\ud83d", "\ude80b", "\ud83d"):
+            await stream.write(piece)
+
+
+@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+async def test_an_emoji_in_two_halves_arrives_whole(isolation: Isolation | None) -> None:
+    async with AgentTester(HalvesAgent, isolation=isolation) as t:
+        events = [event async for event in t.stream("go", user="program@localhost")]
+        assert [event.data["chunk"] for event in events if event.type == "stream.chunk"] == ["a", "\N{ROCKET}b"]
+        assert await t.say("go", user="person@localhost") == ["a\N{ROCKET}b"]

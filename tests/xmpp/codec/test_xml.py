@@ -8,7 +8,7 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from spade_coreason.domain.text import replace_lone_surrogates
-from spade_coreason.xmpp.codec.xml import clean, escape, escape_attribute, split_text, wire_size
+from spade_coreason.xmpp.codec.xml import clean, escape, escape_attribute, hold_open_character, split_text, wire_size
 
 FAMILY = "👩‍👩‍👧‍👦"
 HARMLESS = [
@@ -78,6 +78,46 @@ def test_the_wire_size_of_a_text_is_its_size_in_escaped_bytes(text: str, size: i
 
 def test_forbidden_characters_count_as_if_they_were_sent() -> None:
     assert wire_size("\x00a\ud800") == 5
+
+
+def test_two_halves_of_a_character_are_joined() -> None:
+    assert clean("a\ud83d\ude80b\ud83d") == "a\N{ROCKET}b"
+    assert replace_lone_surrogates(["\ud83d\ude80", "\ude80\ud83d"]) == ["\N{ROCKET}", "??"]
+
+
+FAMILY = "👩\u200d👩\u200d👧"
+
+
+@pytest.mark.parametrize("whole", [FAMILY, "🇩🇪", "e\u0301\u0323", "👍🏽", "❤\ufe0f", "각", "1\ufe0f⃣"])
+@pytest.mark.parametrize("limit", [40, 41, 50, 64])
+def test_a_character_of_several_code_points_is_never_cut(whole: str, limit: int) -> None:
+    text = whole * 40
+    parts = list(split_text(text, limit))
+    assert len(parts) > 1
+    assert "".join(parts) == text
+    assert all(part == whole * (len(part) // len(whole)) and len(part.encode()) <= limit for part in parts)
+
+
+def test_a_character_that_is_longer_than_a_part_is_cut() -> None:
+    text = "a" + "\u0301" * 100
+    assert "".join(split_text(text, 32)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        ("Hi 👩\u200d", "Hi 👩"),
+        ("🇩🇪🇫", "🇩🇪"),
+        ("🇩🇪", "🇩🇪"),
+        ("Hi 👩", "Hi 👩"),
+        ("\N{ROCKET}", "\N{ROCKET}"),
+        ("🇩", "🇩"),
+        ("é", "é"),
+        ("", ""),
+    ],
+)
+def test_of_a_text_that_grows_an_emoji_that_is_not_whole_is_not_shown_yet(text: str, held: str) -> None:
+    assert hold_open_character(text) == held
 
 
 def test_lone_surrogates_in_json_become_question_marks_everywhere() -> None:

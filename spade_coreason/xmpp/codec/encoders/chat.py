@@ -37,7 +37,7 @@ from ..elements import (
 )
 from ..markdown.convert import style_markdown
 from ..namespaces import CHAT_STATES_NAMESPACE, ORIGIN_ID_NAMESPACE
-from ..xml import clean, escape_attribute, escape_clean, split_text, wire_size
+from ..xml import clean, escape_attribute, escape_clean, hold_open_character, split_text, wire_size
 from .text import render_block, render_thought
 
 
@@ -225,7 +225,7 @@ class ChatEncoder:
         """Encode the current text of a stream, as far as one stanza holds it."""
         stream.shown_chunks = len(stream.chunks)
         self._is_typing = self.shows_typing
-        text = self._cut_to_fit(clean(stream.styled).strip())
+        text = self._cut_to_fit(hold_open_character(clean(stream.styled).strip()).strip())
         replaced_id = self._replaced_id(stream)
         number, stream.version_count = stream.version_count, stream.version_count + 1
         is_first = not (number or self._options.is_rerun)

@@ -19,7 +19,7 @@ def style_markdown(markdown: str) -> str:
     character. More stays as text than in CommonMark:
 
     - Indented lines are no code.
-    - HTML, entities, backslashes and link definitions are text.
+    - HTML, backslashes and link definitions are text. An entity, such as `&lt;`, becomes its character, except in code.
     - A line that is not indented belongs to no list and no quote above it.
     - A rule or an underlined heading needs blank lines around it.
 
@@ -41,4 +41,4 @@ def _has_marks(text: str) -> bool:
     # One after the other, these checks cost a fiftieth of one expression for all of them.
     if "*" in text or "_" in text or "`" in text or "[" in text or "|" in text or "<" in text or ">" in text:
         return True
-    return "~" in text or "://" in text or _LINE_MARK.search("\n" + text) is not None
+    return "~" in text or "://" in text or ("&" in text and ";" in text) or _LINE_MARK.search("\n" + text) is not None

@@ -6,12 +6,16 @@ from collections.abc import Callable
 
 from markdown_it import MarkdownIt
 from markdown_it.parser_block import ParserBlock
+from markdown_it.parser_inline import ParserInline
 from markdown_it.rules_block import StateBlock, blockquote, fence, heading, list_block
 from markdown_it.token import Token
+from markdown_it.utils import EnvType
 
 from .rules import (
+    SpanState,
     bare_url,
     code,
+    entity,
     escape,
     image,
     link,
@@ -66,6 +70,17 @@ class _Blocks(ParserBlock):
             line = state.skipEmptyLines(state.line)
 
 
+class _Spans(ParserInline):
+    """Parser of spans with a state of ours."""
+
+    def parse(self, src: str, md: MarkdownIt, env: EnvType, tokens: list[Token]) -> list[Token]:
+        state = SpanState(src, md, env, tokens)
+        self.tokenize(state)
+        for rule in self.ruler2.getRules(""):
+            rule(state)
+        return state.tokens
+
+
 def _with_source(rule: BlockRule) -> BlockRule:
     def rule_with_source(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         first = len(state.tokens)
@@ -80,7 +95,7 @@ def _with_source(rule: BlockRule) -> BlockRule:
 
 def _make_parser() -> MarkdownIt:
     parser = _Markdown("zero", {"maxNesting": 2 * _MAX_DEPTH})
-    parser.block = _Blocks()
+    parser.block, parser.inline = _Blocks(), _Spans()
     anywhere = ["paragraph", "blockquote", "list"]
     rules: list[tuple[str, BlockRule, list[str]]] = [
         ("table", table, ["paragraph"]),
@@ -100,10 +115,10 @@ def _make_parser() -> MarkdownIt:
     for name, span in {"newline": newline, "escape": escape, "backticks": code, "link": link, "image": image}.items():
         inline.at(name, span)
     inline.at("linkify", bare_url)
-    inline.enableOnly(
-        ["text", "linkify", "newline", "escape", "backticks", "strikethrough", "emphasis", "link", "image", "autolink"]
-    )
-    parser.inline.ruler2.enableOnly(["balance_pairs", "strikethrough", "emphasis"])
+    inline.at("entity", entity)
+    marks = ["strikethrough", "emphasis"]
+    inline.enableOnly(["text", "linkify", "newline", "escape", "backticks", *marks, "link", "image", "autolink", "entity"])
+    parser.inline.ruler2.enableOnly(["balance_pairs", *marks])
     return parser
 
 

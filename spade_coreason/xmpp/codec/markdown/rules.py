@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from markdown_it.rules_block import StateBlock, hr, lheading
-from markdown_it.rules_inline import StateInline, link as markdown_it_link
+from markdown_it.rules_inline import StateInline, entity as markdown_it_entity, link as markdown_it_link
+from markdown_it.rules_inline.state_inline import Scanned
 
 _RULE = re.compile(r"([-*_])(?: ?\1){2}[ \t]*")
 
@@ -116,9 +118,39 @@ _ESCAPE = re.compile(r"\\[!-/:-@\[-`{-~]")
 
 _TICKS = re.compile("`+")
 
-_URL = re.compile(r"://[^\s<>\[\]`|]+")
+# Chinese, Japanese, Korean, Thai, Lao, Burmese and Khmer, with the punctuation of these scripts.
+_SPACELESS = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\ua4cf\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
+    "\ufe10-\ufe1f\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff]"
+)
+
+_NO_ENTITY = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufffd]")
+
+_URL = re.compile(r"://(?:(?!&(?:lt|gt|quot|nbsp|#\w+);)[^\s<>\[\]`|])+", re.IGNORECASE)
 
 _URL_END = "*_~)].,;:!?'\""
+
+
+def is_spaceless(character: str) -> bool:
+    """Return True for a character of a script that writes its words without spaces; False for ""."""
+    return _SPACELESS.match(character) is not None and not character.isspace()
+
+
+class SpanState(StateInline):
+    """The state of the parser of spans. It finds bold text beside the punctuation of scripts without spaces.
+
+    CommonMark takes `**` between punctuation and a letter for text, as in `**「重要」**です`. It expects a space there.
+    """
+
+    def scanDelims(self, start: int, canSplitWord: bool) -> Scanned:
+        scanned = super().scanDelims(start, canSplitWord)
+        end = start + scanned.length
+        before, after = self.src[start - 1 : start], self.src[end : min(end + 1, self.posMax)]
+        if not canSplitWord or scanned.length < 2 or not (is_spaceless(before) or is_spaceless(after)):
+            return scanned
+        may_close = not before.isspace() and before != "" and unicodedata.category(before) not in ("Ps", "Pi")
+        may_open = not after.isspace() and after != "" and unicodedata.category(after) not in ("Pe", "Pf")
+        return Scanned(scanned.can_open or may_open, scanned.can_close or may_close, scanned.length)
 
 
 def newline(state: StateInline, silent: bool) -> bool:
@@ -162,6 +194,15 @@ def code(state: StateInline, silent: bool) -> bool:
     return True
 
 
+def entity(state: StateInline, silent: bool) -> bool:
+    """Parse an entity as its character. One for a control, or for a change of direction, stays as it was written."""
+    if not markdown_it_entity(state, silent):
+        return False
+    if not silent and _NO_ENTITY.search(state.tokens[-1].content):
+        state.tokens[-1].content = state.tokens[-1].markup
+    return True
+
+
 def bare_url(state: StateInline, silent: bool) -> bool:
     """Parse an address, in which no character is a mark."""
     match = _URL.match(state.src, state.pos, state.posMax)
@@ -169,7 +210,7 @@ def bare_url(state: StateInline, silent: bool) -> bool:
         return False
     address = match[0].rstrip(_URL_END) or "://"
     if not silent:
-        state.push("text", "", 0).content = address
+        state.push("text", "", 0).content = address.replace("&amp;", "&")
     state.pos += len(address)
     return True
 

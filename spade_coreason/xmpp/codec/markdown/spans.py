@@ -10,12 +10,13 @@ from typing import NamedTuple
 from markdown_it.token import Token
 
 from .grammar import parse_spans
+from .rules import is_spaceless
 
 STRONG = "*"
 EMPHASIS = "_"
 EVERY_MARK = frozenset("*_~`")
 
-_MARK_START = re.compile(r"[*_~`\[<]")
+_MARK_START = re.compile(r"[*_~`\[<]|&[#\w]+;")
 _MARKS = {"**": "*", "__": "*", "*": "_", "_": "_", "~~": "~"}
 _CODE = "`"
 # Spans that are nested deeper keep the characters they are written with.
@@ -169,7 +170,12 @@ def _keeps_marks(span: _Span, after: str) -> bool:
         return True
     if markup == "*" and (not _MAY_STAND_BEFORE.fullmatch(before) or _CONTINUES.match(after)):
         return True
-    return before.isalnum() and after[:1].isalnum() and _FORMULA.fullmatch(inner) is not None
+    return _is_letter(before) and _is_letter(after[:1]) and _FORMULA.fullmatch(inner) is not None
+
+
+def _is_letter(character: str) -> bool:
+    """Return True for a letter or digit of a script in which spaces separate words."""
+    return character.isalnum() and not is_spaceless(character)
 
 
 def _render_marked(span: _Span, after: str, used_marks: Collection[str]) -> str:
@@ -177,7 +183,8 @@ def _render_marked(span: _Span, after: str, used_marks: Collection[str]) -> str:
     if _keeps_marks(span, after):
         return f"{span.markup}{inner}{span.markup}"
     mark = _MARKS[span.markup]
-    is_in_word = span.before.isalnum() or after[:1].isalnum()
+    # XEP-0393: a mark begins after a blank, and may end before a letter. A script without spaces has no blank to offer.
+    is_in_word = span.before.isalnum() or is_spaceless(span.before) or _is_letter(after[:1])
     return inner if is_in_word or mark in used_marks else wrap_in_mark(mark, inner)
 
 
@@ -185,7 +192,7 @@ def _render_link(span: _Span) -> str:
     assert span.link is not None
     text, url = "".join(span.parts), str(span.link.attrs.get("href", ""))
     if span.link.markup == "autolink":
-        return url if url == text and _ADDRESS.match(url) else f"<{text}>"
+        return url.replace("&amp;", "&") if url == text and _ADDRESS.match(url) else f"<{text}>"
     if span.before.isalnum() or not _TARGET.search(url):
         return str(span.link.meta["source"])  # list[index](argument)
     title = span.link.attrs.get("title")

@@ -180,6 +180,17 @@ def test_a_stream_is_shown_with_message_styling_while_it_grows() -> None:
     assert [text_of(stanza) for stanza in encoder.encode_cancelled()] == ["It is *sunny* in _Berlin_ now… (taken back)"]
 
 
+def test_an_emoji_that_is_not_whole_is_shown_with_the_next_version() -> None:
+    encoder = live_encoder()
+    encoder.encode(StreamStarted("s"))
+    shown: list[str] = []
+    for number, chunk in enumerate(("Hi 👩", "\u200d", "💻 🇩", "🇪")):
+        encoder.encode(StreamChunk("s", number, chunk))
+        shown += map(text_of, encoder.encode_update("s"))
+    assert shown == ["Hi 👩", "Hi 👩", "Hi 👩\u200d💻", "Hi 👩\u200d💻 🇩🇪"]
+    assert [text_of(stanza) for stanza in encoder.encode(StreamEnded("s"))] == ["Hi 👩\u200d💻 🇩🇪"]
+
+
 def test_the_text_of_a_stream_is_replaced_also_if_it_was_shown() -> None:
     events = (StreamStarted("s"), StreamChunk("s", 0, "The password is"))
     replaced_by = StreamAborted("s", "kept back", "I **keep** it.")

@@ -36,7 +36,11 @@ PLAIN = [
     "****",
     "a *b",
     "* a * b",
-    "<tag> <b>bold</b> <!-- no --> &amp; &lt;",
+    "<tag> <b>bold</b> <!-- no --> &unknown; &; a&b;c &amp",
+    "&#27;[31m &#0; &#xD800; &#x202e; &#10; &NewLine; &#8297;",
+    "料金（*1）は税込（*2）、手数料（**1）は別（**2）です",
+    "縦*横*高さ、底辺*高さ*0.5",
+    "**「未完",
     r"¯\_(ツ)_/¯",
     r"C:\Users\.ssh\_x \\host\share \(a+b\) 5 \* 3",
     "a\\\nb  \nc",
@@ -107,6 +111,52 @@ def test_text_without_markdown_is_unchanged_beside_markdown(text: str) -> None:
     ],
 )
 def test_spans_have_the_marks_of_message_styling(markdown: str, text: str) -> None:
+    assert style_markdown(markdown) == text
+
+
+@pytest.mark.parametrize(
+    ("markdown", "text"),
+    [
+        ("**「重要」**です", "*「重要」*です"),
+        ("**注意：**请先登录", "*注意：*请先登录"),
+        ("**Note:**请", "*Note:*请"),
+        ('이것은 **"중요"**입니다', '이것은 *"중요"*입니다'),
+        ("~~「削除」~~です", "~「削除」~です"),
+        ("**สำคัญ!**มาก", "*สำคัญ!*มาก"),
+        ("- **要点：**说明", "- *要点：*说明"),
+        ("**一**、**二。**三", "*一*、二。三"),
+        # A mark within a line of text would be shown as it is, because nothing separates it (XEP-0393).
+        ("これは**「重要」**です", "これは「重要」です"),
+        ("他说**“好”**。", "他说“好”。"),
+        ("「**重要**」です", "「重要」です"),
+        ("请按**A**键，第**3**章", "请按A键，第3章"),
+        ("# **「題」**の話", "*「題」の話*"),
+    ],
+)
+def test_bold_text_ends_beside_the_punctuation_of_scripts_without_spaces(markdown: str, text: str) -> None:
+    assert style_markdown(markdown) == text
+
+
+@pytest.mark.parametrize(
+    ("markdown", "text"),
+    [
+        ("AT&amp;T &lt;b&gt; &quot;q&quot; it&#39;s &#x27;x&#X27;", "AT&T <b> \"q\" it's 'x'"),
+        ("5&nbsp;km &copy; &hellip; &#128640;", "5\N{NO-BREAK SPACE}km © … \N{ROCKET}"),
+        ("`&amp;` &amp; ``&lt;``", "`&amp;` & `&lt;`"),
+        ("```\n&amp;\n```\n&amp;", "```\n&amp;\n```\n&"),
+        ("**a &amp; b**", "*a & b*"),
+        ("# Q&amp;A", "*Q&A*"),
+        ("> 1 &lt; 2", "> 1 < 2"),
+        ("- R&amp;D", "- R&D"),
+        ("|a|b|\n|-|-|\n|&lt;|x&amp;y|", "```\na  b\n<  x&y\n```"),
+        ("https://example.org/?a=1&amp;b=2", "https://example.org/?a=1&b=2"),
+        ("&lt;https://example.org/&gt;", "<https://example.org/>"),
+        ("<https://example.org/?a=1&amp;b=2>", "https://example.org/?a=1&b=2"),
+        ("[a &amp; b](https://example.org/?a=1&amp;b=2)", "a & b (https://example.org/?a=1&b=2)"),
+        (r"\&amp;", r"\&amp;"),
+    ],
+)
+def test_an_entity_becomes_its_character_except_in_code(markdown: str, text: str) -> None:
     assert style_markdown(markdown) == text
 
 
