@@ -57,6 +57,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "topics.decorator": ["subscribe"],
         "topics.store": ["TopicStore"],
+        "metrics": ["Metrics"],
         "status": ["AgentCondition", "AgentStatus", "PlatformStatus"],
     },
 )

@@ -64,6 +64,7 @@ from .isolation.description import (
     Isolation as Isolation,
     IsolationTimings as IsolationTimings,
 )
+from .metrics import Metrics as Metrics
 from .open_requests import OpenRequests as OpenRequests
 from .peer_answers import (
     PeerAnswer as PeerAnswer,

@@ -19,7 +19,7 @@ _BUCKET_LIMITS_S = [1e-4 * 1.1**number for number in range(220)]
 class MetricsSnapshot:
     """The metrics of the last 24 hours (give or take a quarter of an hour), or since the start.
 
-    `errors` counts failures: one request may fail more than once. Durations run from the arrival of a request to its whole
+    `answers` are those that were sent, or will be. `errors` counts failures: one request may fail more than once. Durations run from the arrival of a request to its whole
     reply. They are in milliseconds and exact to a tenth of their value; None without any reply.
     """
 
@@ -36,6 +36,7 @@ class _Interval:
     durations: Counter[int] = field(default_factory=Counter)
     errors: int = 0
     last_error: str | None = None
+    unsent: int = 0
 
 
 class Metrics:
@@ -60,6 +61,10 @@ class Metrics:
         interval.errors += 1
         interval.last_error = problem
 
+    def record_unsent(self, replies: int) -> None:
+        """Record that replies were made and do not reach anybody, or with a negative number that they do after all."""
+        self._interval_at(self.now()).unsent += replies
+
     def snapshot(self) -> MetricsSnapshot:
         """Return the metrics as of now."""
         self._interval_at(self.now())
@@ -67,7 +72,7 @@ class Metrics:
         for interval in self._intervals:
             durations.update(interval.durations)
         return MetricsSnapshot(
-            durations.total(),
+            max(durations.total() - sum(interval.unsent for interval in self._intervals), 0),
             _percentile(durations, 0.5),
             _percentile(durations, 0.99),
             sum(interval.errors for interval in self._intervals),

@@ -59,6 +59,8 @@ class AgentStatus:
     """True while an operator has paused the agent: it stores requests and answers none."""
     rooms: dict[str, str] = field(default_factory=dict)
     """The states of its chat rooms, by JID."""
+    refused_by_rooms: dict[str, int] = field(default_factory=dict)
+    """The number of messages since the platform started that its chat rooms have refused for good, by the reason."""
     dropped: dict[str, int] = field(default_factory=dict)
     """The number of messages since the platform started that were no request or not taken, by the reason."""
     rejected: dict[str, int] = field(default_factory=dict)

@@ -185,7 +185,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         transport = XmppTransport(jid, self.send, stanza_bytes, self.peer_features)
         self.runtime = build(transport, self.uploads.upload)
         self._runner, self._gateway = self.runtime.runner, self.runtime.gateway
-        self.rooms = Rooms(self.connection, rooms, self._gateway.access, self._on_occupant_left)
+        self.rooms = Rooms(self.connection, rooms, self._gateway.access, self._on_occupant_left, self._runner.metrics)
         self._profile = AgentProfile(self.connection, self.runtime, avatar, self._may_run_commands, timings, directory)
 
     def send(self, stanzas: Sequence[OutboundMessage]) -> bool:
@@ -286,6 +286,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         if self.rooms.is_in_any:
             # Messages to rooms must leave before the agent is unavailable: then it is no longer in any room.
             await self.connection.wait_until_acknowledged(2.0)
+            await self.rooms.wait_until_reflected(2.0)
         await self.rooms.close()
         await asyncio.gather(*self._deletions, return_exceptions=True)
         acknowledged_at = self.connection.acknowledge_received()
@@ -373,7 +374,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             in_flight=runner.turns_in_flight,
             is_paused=runner.control.is_paused,
             rooms={jid: str(room) for jid, room in self.rooms.states.items()},
-            dropped=dict(self._gateway.dropped),
+            refused_by_rooms=dict(self.rooms.refused),
+            dropped=dict(self._gateway.dropped + self.rooms.dropped),
             rejected=dict(connection.rejected),
             quotas=tuple(runner.quota_limit.usage()),
             process=agent.process_status if isinstance(agent := self.runtime.agent, IsolatedAgent) else None,

@@ -64,6 +64,10 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
         for room, state in agent.rooms.items():
             print_line(f"{agent.jid} in the room {room}: {state}")
     for agent in found.agents:
+        if agent.refused_by_rooms:
+            counts = ", ".join(f"{reason}: {count:,}" for reason, count in agent.refused_by_rooms.items())
+            print_line(paint(f"Refused by chat rooms: messages of {agent.jid} ({counts})", "yellow"))
+    for agent in found.agents:
         if agent.rejected:
             print_line(f"{agent.jid} rejected {', '.join(_describe_count(*count) for count in agent.rejected.items())}")
     for agent in found.agents:

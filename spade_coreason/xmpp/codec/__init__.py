@@ -34,6 +34,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "language": ["read_language"],
         "markdown.convert": ["style_markdown"],
         "muc": [
+            "RoomBounce",
             "RoomMessage",
             "RoomPresence",
             "RoomReference",
@@ -48,7 +49,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "STATUS_TECHNICAL_FAILURE",
             "encode_join",
             "encode_leave",
+            "is_configuration_change",
             "private_request",
+            "read_bounce",
             "read_invitation",
             "read_presence",
             "read_room_message",

@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple
 from xml.etree.ElementTree import Element, SubElement
 
 from ...domain.duplicates import NO_EVIDENCE, Evidence
-from ...domain.messages import MAX_ID_CHARACTERS, PARENT_THREAD, InboundRequest, Reaction, Retraction
+from ...domain.messages import MAX_ID_CHARACTERS, PARENT_THREAD, Bounce, InboundRequest, Reaction, Retraction
 from .addressing import Mention, read_mentions
 from .attachments import LINK_ELEMENTS, LinkedFiles, read_linked_files
-from .decode import parent_thread, read_message_reference, read_replaced_id, remove_fallback
+from .decode import decode, parent_thread, read_message_reference, read_replaced_id, remove_fallback
 from .evidence import Receiver, read_evidence
 from .namespaces import (
     APPLY_TO,
@@ -41,6 +41,7 @@ from .xml import escape, escape_attribute
 
 _REFERENCES = frozenset({REACTIONS, APPLY_TO, *RETRACTIONS})
 
+STATUS_CONFIGURED = 104
 STATUS_SELF = 110
 STATUS_CREATED = 201
 STATUS_BANNED = 301
@@ -66,6 +67,8 @@ class RoomPresence(NamedTuple):
     is_destroyed: bool = False
     condition: str = ""
     """The condition of an error."""
+    role: str = ""
+    """`moderator`, `participant` or `visitor`; "" if the room does not say. In a moderated room a visitor has no voice."""
 
 
 def read_presence(presence: Element) -> RoomPresence | None:
@@ -81,19 +84,47 @@ def read_presence(presence: Element) -> RoomPresence | None:
         return None
     statuses: set[int] = set()
     jid = new_nick = None
-    is_destroyed = False
+    role, is_destroyed = "", False
     user = presence.find(MUC_USER)
     if user is not None:
-        codes = (entry.get("code", "") for entry in user.iterfind(MUC_STATUS))
-        statuses = {int(code) for code in codes if code.isdecimal() and len(code) == 3}
+        statuses = _read_statuses(user)
         item = user.find(MUC_ITEM)
         if item is not None:
-            jid, new_nick = item.get("jid") or None, item.get("nick")
+            jid, new_nick, role = item.get("jid") or None, item.get("nick"), item.get("role", "")
         is_destroyed = user.find(MUC_DESTROY) is not None
     id_element = presence.find(OCCUPANT_ID)
     occupant_id = id_element.get("id") or None if id_element is not None else None
     shown: Literal["available", "unavailable"] = "available" if kind == "available" else "unavailable"
-    return RoomPresence(nick, shown, frozenset(statuses), jid, occupant_id, new_nick, is_destroyed)
+    return RoomPresence(nick, shown, frozenset(statuses), jid, occupant_id, new_nick, is_destroyed, role=role)
+
+
+def _read_statuses(user: Element) -> set[int]:
+    codes = (entry.get("code", "") for entry in user.iterfind(MUC_STATUS))
+    return {int(code) for code in codes if code.isdecimal() and len(code) == 3}
+
+
+def is_configuration_change(message: Element) -> bool:
+    """Return True for the message with which a room says that its configuration has changed."""
+    user = message.find(MUC_USER)
+    return user is not None and "/" not in message.get("from", "") and STATUS_CONFIGURED in _read_statuses(user)
+
+
+class RoomBounce(NamedTuple):
+    """The error with which a room refuses a message of the agent."""
+
+    stanza_id: str
+    condition: str
+    text: str
+    is_temporary: bool
+    """True if the room asks to try again later."""
+
+
+def read_bounce(message: Element) -> RoomBounce | None:
+    """Read a message of type error. None if it has no error."""
+    bounce, error = decode(message), message.find(ERROR)
+    if not isinstance(bounce, Bounce) or error is None:
+        return None
+    return RoomBounce(bounce.stanza_id, bounce.condition, bounce.text, error.get("type") == "wait")
 
 
 def encode_join(room: str, nick: str, password: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import StrEnum, auto
 from typing import NamedTuple
 
 from ..codec import (
@@ -24,6 +24,8 @@ class RoomState(StrEnum):
 
     JOINING = "joining"
     JOINED = "joined"
+    VOICELESS = "without voice"
+    """The agent is in the room and reads it, but may not speak there."""
     AWAY = "away"
     """The agent is not in the room, and tries again later."""
     KICKED = "kicked"
@@ -36,7 +38,9 @@ class RoomState(StrEnum):
     LEFT = "left"
 
 
-FINAL_STATES = frozenset(RoomState) - {RoomState.JOINING, RoomState.JOINED, RoomState.AWAY}
+PRESENT_STATES = frozenset({RoomState.JOINED, RoomState.VOICELESS})
+
+FINAL_STATES = frozenset(RoomState) - {RoomState.JOINING, RoomState.AWAY, *PRESENT_STATES}
 
 
 class JoinDecision(NamedTuple):
@@ -107,3 +111,32 @@ def decide_after_leaving(presence: RoomPresence, *, was_kicked: bool, kick_pause
     if STATUS_KICKED in statuses and not statuses & {STATUS_SHUTDOWN, STATUS_TECHNICAL_FAILURE}:
         return JoinDecision(RoomState.KICKED, None if was_kicked else kick_pause_s)
     return retry_later(attempt)
+
+
+class BounceDecision(StrEnum):
+    """The consequence of a message to everybody that the room has refused."""
+
+    WAIT_FOR_VOICE = auto()
+    JOIN_AGAIN = auto()
+    SEND_LATER = auto()
+    GIVE_UP = auto()
+
+
+_MAX_ATTEMPTS = 3
+# Servers use all of them for an agent that is not in the room, or for a room that is not there any more.
+_CONDITIONS_OF_STRANGERS = frozenset({"not-acceptable", "item-not-found", "recipient-unavailable", "gone"})
+
+
+def decide_after_bounce(condition: str, role: str, *, is_temporary: bool, attempts: int) -> BounceDecision:
+    """Decide about a message that the room has refused `attempts` times, now with this condition.
+
+    `role` is the agent's own, as in `RoomPresence`: participants and moderators have voice, so that they lack something else.
+    `is_temporary`: the room asks to try again later, for example because of too many messages within a minute.
+    """
+    if condition == "forbidden" and role not in ("participant", "moderator"):
+        return BounceDecision.WAIT_FOR_VOICE
+    if attempts >= _MAX_ATTEMPTS:
+        return BounceDecision.GIVE_UP
+    if condition in _CONDITIONS_OF_STRANGERS:
+        return BounceDecision.JOIN_AGAIN
+    return BounceDecision.SEND_LATER if is_temporary else BounceDecision.GIVE_UP

@@ -9,7 +9,7 @@ from slixmpp.exceptions import IqError, IqTimeout
 
 from ..codec import self_ping_query
 from ..connection.connection import Connection
-from .membership import RoomState, is_membership_lost
+from .membership import is_membership_lost
 from .room import Room
 
 RESPONSE_TIMEOUT_S = 30.0
@@ -47,7 +47,7 @@ class RoomPing:
         """Ping the rooms from which nothing came for `silent_s` seconds."""
         deadline = asyncio.get_running_loop().time() - silent_s
         for room in self._rooms.values():
-            if room.state is RoomState.JOINED and room.last_received_at <= deadline:
+            if room.is_present and room.last_received_at <= deadline:
                 ping = asyncio.create_task(self._ping(room, room.joined_at))
                 self._pings.add(ping)
                 ping.add_done_callback(self._pings.discard)
@@ -60,7 +60,7 @@ class RoomPing:
         except IqTimeout:
             return
         except IqError as error:
-            if is_membership_lost(error.condition) and room.state is RoomState.JOINED and room.joined_at == joined_at:
+            if is_membership_lost(error.condition) and room.is_present and room.joined_at == joined_at:
                 self._on_lost(room, f"the room says that it is not an occupant ({error.condition})")
             return
         room.last_received_at = asyncio.get_running_loop().time()

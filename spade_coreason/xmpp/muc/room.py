@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from ...domain.jid import bare_jid, jid_domain
 from ...runtime import OutboundMessage
 from ..codec import STATUS_RENAMED, RoomMessage, RoomPresence, extract_question
-from .membership import RoomState
+from .membership import PRESENT_STATES, RoomState
 
 _MAX_OWN_IDS = 1000
 _MAX_ROOM_IDS = 1000
@@ -67,6 +67,14 @@ class Room:
         self.last_received_at = 0.0
         """The time of the last stanza from the room, by the clock of the event loop."""
         self.was_kicked = False
+        self.role = ""
+        """The agent's own role, as in `RoomPresence`."""
+        self.is_moderated = False
+        self.is_silenced = False
+        """True if the room has refused a message because of the role that the agent still has."""
+        self.has_warned_of_voice = False
+        self.pause: asyncio.TimerHandle | None = None
+        """The timer after which messages to everybody may be sent again."""
         self.timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
         self.has_occupant_ids = False
@@ -75,11 +83,23 @@ class Room:
         """True if the room is trusted about the JIDs of its occupants."""
         self.occupants: dict[str, Occupant] = {}
         self.queued_stanzas: list[OutboundMessage] = []
+        self.returned_count = 0
+        """The number of queued stanzas that were sent before, and that the room has refused."""
         self._nick_by_address: dict[str, str] = {}
         self._is_current = False
         self._own_ids: dict[str, str] = {}
         self._room_ids: dict[tuple[str, str], str] = {}
         self._consecutive_agent_turns = 0
+
+    @property
+    def is_present(self) -> bool:
+        """True if the agent is an occupant."""
+        return self.state in PRESENT_STATES
+
+    @property
+    def has_voice(self) -> bool:
+        """True if the agent may speak to everybody, as far as it knows."""
+        return not self.is_silenced and not (self.is_moderated and self.role == "visitor")
 
     def reset_occupants(self) -> list[OccupantIdentity]:
         """Clear the occupants, because the room is about to send the current ones.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 from xml.etree.ElementTree import Element
 
 from slixmpp.exceptions import IqError, IqTimeout, XMPPError
@@ -13,6 +13,7 @@ from slixmpp.exceptions import IqError, IqTimeout, XMPPError
 from ...domain.access import AccessPolicy
 from ...domain.jid import bare_jid, local_part
 from ...domain.messages import InboundRequest, Reaction, Retraction
+from ...runtime import Metrics
 from ..codec import (
     BODY,
     MUC_INVITE,
@@ -22,12 +23,15 @@ from ..codec import (
     STATUS_SELF,
     SUBJECT,
     Receiver,
+    RoomBounce,
     RoomPresence,
     RoomReference,
     decode,
     encode_join,
     encode_leave,
+    is_configuration_change,
     private_request,
+    read_bounce,
     read_invitation,
     read_presence,
     read_room_message,
@@ -39,8 +43,10 @@ from ..connection.connection import Connection
 from .membership import (
     FINAL_STATES,
     MAX_NICKS,
+    BounceDecision,
     JoinDecision,
     RoomState,
+    decide_after_bounce,
     decide_after_leaving,
     decide_after_refusal,
     numbered_nick,
@@ -54,6 +60,8 @@ log = logging.getLogger(__name__)
 
 KICK_PAUSE_S = 60.0
 _STABLE_STAY_S = 60.0
+_REFUSAL_PAUSE_S = 5.0
+_MAX_REASON_CHARACTERS = 200
 _MAX_INVITED_ROOMS = 100
 
 INVITED_ROOMS_KEY = "rooms"
@@ -69,17 +77,23 @@ class Rooms:
         configs: Iterable[RoomConfig],
         access: AccessPolicy,
         on_occupant_left: Callable[[str], None] = lambda owner: None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._connection = connection
         self._agent_jid = bare_jid(connection.jid)
         self.by_jid = {config.jid: Room(config, self._agent_jid) for config in configs}
         self._on_occupant_left = on_occupant_left
-        self._send_queue = RoomSendQueue(self.by_jid)
+        self._send_queue = RoomSendQueue(self._agent_jid, self.by_jid, metrics or Metrics())
         self.route = self._send_queue.route
         """Return the stanzas that may leave now: queue those to rooms not joined yet, and address private replies."""
         self._is_closed = False
         self._access = access
+        self.refused = self._send_queue.refused
+        self.dropped: Counter[str] = Counter()
+        """The number of questions that the agent could not answer, by the reason."""
+        self.wait_until_reflected = self._send_queue.wait_until_reflected
         self.kick_pause_s = KICK_PAUSE_S
+        self.refusal_pause_s = _REFUSAL_PAUSE_S
         self.max_invited_rooms = _MAX_INVITED_ROOMS
         self.ping = RoomPing(connection, self.by_jid, self._on_lost)
         self._store_rooms: Callable[[list[list[str | None]]], None] = lambda rooms: None
@@ -98,7 +112,7 @@ class Rooms:
     @property
     def is_in_any(self) -> bool:
         """True if the agent is in a room now."""
-        return any(room.state is RoomState.JOINED for room in self.by_jid.values())
+        return any(room.is_present for room in self.by_jid.values())
 
     # Joining and leaving
 
@@ -114,8 +128,7 @@ class Rooms:
         self._store_invited()
 
     def _store_invited(self) -> None:
-        lasting_states = (RoomState.JOINING, RoomState.JOINED, RoomState.AWAY)
-        invited = [room for room in self.by_jid.values() if room.config.is_invited and room.state in lasting_states]
+        invited = [room for room in self.by_jid.values() if room.config.is_invited and room.state not in FINAL_STATES]
         rooms: list[list[str | None]] = [[room.jid, room.config.password] for room in invited]
         if rooms != self._stored_rooms and not self._is_closed:
             self._stored_rooms = rooms
@@ -127,6 +140,7 @@ class Rooms:
     def join_all(self) -> None:
         """Join every room in a new session, except those that are lost permanently."""
         self.ping.start()
+        self._send_queue.start_session()
         unsent = self._connection.withdraw_unsent(RoomStanza)
         for room in self.by_jid.values():
             if room.state not in FINAL_STATES:
@@ -137,7 +151,7 @@ class Rooms:
         """Leave all rooms and end their tasks."""
         self._is_closed = True
         for room in self.by_jid.values():
-            if room.state is RoomState.JOINED:
+            if room.is_present:
                 self._send(room, encode_leave(room.jid, room.nick))
             self._cancel_pending(room)
             room.state = RoomState.LEFT
@@ -156,13 +170,14 @@ class Rooms:
         self._request_join(room)
 
     async def _probe_features(self, room: Room) -> None:
-        """Find out if the room sets the ids of its occupants itself (XEP-0421)."""
+        """Find out if the room sets the ids of its occupants itself (XEP-0421), and if it is moderated."""
         try:
             plugin = self._connection.client.plugin["xep_0030"]
             info = await plugin.get_info(room.jid, timeout=min(10.0, RESPONSE_TIMEOUT_S))
-            room.has_occupant_ids = OCCUPANT_ID_NAMESPACE in info["disco_info"]["features"]
+            features = info["disco_info"]["features"]
         except (IqError, IqTimeout, XMPPError):
-            room.has_occupant_ids = False
+            features = ()
+        room.has_occupant_ids, room.is_moderated = OCCUPANT_ID_NAMESPACE in features, "muc_moderated" in features
 
     def _request_join(self, room: Room) -> None:
         self._set_timer(room, RESPONSE_TIMEOUT_S, self._on_join_timeout)
@@ -177,7 +192,7 @@ class Rooms:
     def _apply_decision(self, room: Room, decision: JoinDecision, reason: str) -> None:
         """Apply the decision about a room that the agent could not join, or has lost. Log one line."""
         outlook = "it does not retry" if decision.retry_after_s is None else f"it retries in {decision.retry_after_s:g} s"
-        if room.state is RoomState.JOINED and asyncio.get_running_loop().time() - room.joined_at > _STABLE_STAY_S:
+        if room.is_present and asyncio.get_running_loop().time() - room.joined_at > _STABLE_STAY_S:
             room.failed_attempts = 0
         level = logging.INFO if room.failed_attempts and decision.retry_after_s is not None else logging.WARNING
         log.log(level, "%s: not in the room %s: %s (%s); %s", self._agent_jid, room.jid, decision.state, reason, outlook)
@@ -188,7 +203,7 @@ class Rooms:
         if decision.retry_after_s is not None:
             self._set_timer(room, decision.retry_after_s, self._join)
         else:
-            self._send_queue.discard_queued(room)
+            self._send_queue.discard(room, str(room.state))
             if room.config.is_invited:
                 del self.by_jid[room.jid]
         self._store_invited()
@@ -217,6 +232,7 @@ class Rooms:
 
     def _cancel_pending(self, room: Room) -> None:
         self._stop_timer(room)
+        self._stop_pause(room)
         if room.task is not None and room.task is not asyncio.current_task():
             room.task.cancel()
 
@@ -243,6 +259,9 @@ class Rooms:
             self._on_left(room, presence)
         elif room.state is RoomState.JOINING:
             self._on_join_accepted(room, presence)
+        elif room.is_present and presence.role != room.role:
+            room.role, room.is_silenced = presence.role, False
+            self._update_voice(room)
         return True
 
     def _on_join_refused(self, room: Room, condition: str) -> None:
@@ -257,7 +276,7 @@ class Rooms:
 
     def _on_join_accepted(self, room: Room, presence: RoomPresence) -> None:
         self._stop_timer(room)
-        room.nick = presence.nick
+        room.nick, room.role, room.is_silenced = presence.nick, presence.role, False
         if STATUS_CREATED in presence.statuses:
             room.task = asyncio.create_task(self._configure_new_room(room))
         else:
@@ -276,12 +295,48 @@ class Rooms:
     def _mark_joined(self, room: Room) -> None:
         room.state, room.joined_at = RoomState.JOINED, asyncio.get_running_loop().time()
         log.info("%s: in the room %s as %s", self._agent_jid, room.jid, room.nick)
+        self._update_voice(room)
         self._store_invited()
-        queued, room.queued_stanzas = room.queued_stanzas, []
-        self._connection.send(self.route(queued))
+        self._connection.send(self._send_queue.release(room))
+
+    def _update_voice(self, room: Room) -> None:
+        """Send what waits if the room has given the agent voice. Warn once if it has taken it."""
+        if not room.is_present or room.has_voice is (room.state is RoomState.JOINED):
+            return
+        if room.has_voice:
+            room.state, room.has_warned_of_voice = RoomState.JOINED, False
+            log.info("%s: may speak in the room %s", self._agent_jid, room.jid)
+            self._connection.send(self._send_queue.release(room))
+            return
+        room.state = RoomState.VOICELESS
+        if not room.has_warned_of_voice:
+            room.has_warned_of_voice = True
+            text = "%s: may not speak in the room %s, and answers nobody there; a moderator can grant voice to %s"
+            log.warning(text, self._agent_jid, room.jid, room.nick)
+
+    async def _probe_voice(self, room: Room) -> None:
+        await self._probe_features(room)
+        room.is_silenced = False
+        self._update_voice(room)
+
+    def _pause(self, room: Room) -> None:
+        """Send nothing to everybody in a room for a while."""
+
+        def on_end() -> None:
+            room.pause = None
+            if room.is_present and self._connection.state == "online":
+                self._connection.send(self._send_queue.release(room))
+
+        if room.pause is None:
+            room.pause = asyncio.get_running_loop().call_later(self.refusal_pause_s, on_end)
+
+    def _stop_pause(self, room: Room) -> None:
+        if room.pause is not None:
+            room.pause.cancel()
+            room.pause = None
 
     def _on_left(self, room: Room, presence: RoomPresence) -> None:
-        if room.state is not RoomState.JOINED:
+        if not room.is_present:
             return
         if STATUS_RENAMED in presence.statuses and presence.new_nick:
             room.nick = presence.new_nick
@@ -296,12 +351,11 @@ class Rooms:
     # Messages of a room
 
     def is_room_message(self, message: Element) -> bool:
-        """Return True if a message comes from a room or invites to one."""
+        """Return True if a message comes from a room or invites to one. Errors count only for messages that went to a room."""
         room = self.by_jid.get(bare_jid(message.get("from", ""))) if self.by_jid else None
         if message.get("type") == "error":
-            if room is not None and room.state is RoomState.JOINED and _is_not_acceptable(message):
-                self._on_lost(room, "the room says that it is not an occupant")
-            return False
+            bounce = read_bounce(message) if room is not None else None
+            return room is not None and bounce is not None and self._receive_bounce(room, message, bounce)
         if room is not None:
             room.last_received_at = asyncio.get_running_loop().time()
             return True
@@ -312,6 +366,8 @@ class Rooms:
 
         The `sender` of a reference is the owner of the conversation that it belongs to.
         """
+        if message.get("type") == "error":
+            return None
         invitation = read_invitation(message)
         if invitation is not None:
             is_from_room = message.find(f".//{MUC_INVITE}") is not None
@@ -319,7 +375,7 @@ class Rooms:
                 self._accept_invitation(invitation.room, invitation.password)
             return None
         room = self.by_jid[bare_jid(message.get("from", ""))]
-        if room.state is not RoomState.JOINED:
+        if not room.is_present:
             return None
         if message.get("type") != "groupchat":
             return self._read_private(room, message)
@@ -330,7 +386,11 @@ class Rooms:
             return self._resolve_reference(room, reference)
         room_message = read_room_message(message)
         if room_message is None:
+            if room.role == "visitor" and is_configuration_change(message):
+                room.task = asyncio.create_task(self._probe_voice(room))
             return None
+        if room_message.nick == room.nick:
+            self._send_queue.confirm(room, room_message.stanza_id)
         room.record_ids(room_message)
         question, nick = room.extract_question(room_message), room_message.nick
         if question is None:
@@ -340,10 +400,43 @@ class Rooms:
             return self._resolve_reference(room, reference) if room_message.replaces else None
         if not self._is_allowed(room, nick):
             return None
+        if room.state is RoomState.VOICELESS:
+            self.dropped["no voice in the room"] += 1
+            return None
         author = room.author_of(nick)
         replaces = room.find_replaced_ids(room_message) if author else ()
         jid, reply_to_id = room.jid_of(nick), room.find_own_id(room_message.reply_to_id)
         return room_request(room.jid, room_message, question, jid, reply_to_id=reply_to_id, replaces=replaces, author=author)
+
+    def _receive_bounce(self, room: Room, message: Element, bounce: RoomBounce) -> bool:
+        """Receive the error for a message that went to the room. Return False if that was not sent by this queue."""
+        reason = f"{bounce.condition}: {bounce.text[:_MAX_REASON_CHARACTERS]}" if bounce.text else bounce.condition
+        sender = message.get("from", "")
+        if "/" in sender:  # an occupant: other people's words say nothing about messages to everybody
+            original = self._send_queue.take_refused_private(sender, bounce.stanza_id)
+            if original is not None:
+                self._send_queue.give_up(room, [original], f"private message refused: {bounce.condition}")
+            return original is not None
+        refused = self._send_queue.take_refused(room, bounce.stanza_id)
+        if refused is None:
+            log.info("%s: the room %s refuses a message: %s", self._agent_jid, room.jid, reason)
+            if bounce.condition == "not-acceptable" and room.is_present:
+                self._on_lost(room, "the room says that it is not an occupant")
+            return False
+        original, attempts = refused
+        decision = decide_after_bounce(bounce.condition, room.role, is_temporary=bounce.is_temporary, attempts=attempts)
+        if decision is BounceDecision.GIVE_UP:
+            self._send_queue.give_up(room, [original], bounce.condition)
+            return True
+        self._send_queue.put_back(room, original)
+        if decision is BounceDecision.WAIT_FOR_VOICE:
+            room.is_silenced = True
+            self._update_voice(room)
+        elif decision is BounceDecision.SEND_LATER:
+            self._pause(room)
+        elif room.is_present:
+            self._on_lost(room, f"the room says that it is not an occupant ({reason})")
+        return True
 
     def _resolve_reference(self, room: Room, room_reference: RoomReference) -> Retraction | Reaction | None:
         """Return the reference with the ids that the agent knows. None if the sender may not refer to that message.
@@ -396,7 +489,7 @@ class Rooms:
                 )
                 return
             room = self.by_jid[jid] = self._invited_room(jid, password)
-        elif room.state in (RoomState.JOINING, RoomState.JOINED):
+        elif room.state is RoomState.JOINING or room.is_present:
             return
         if self._connection.state == "online":
             self._join(room)
@@ -406,7 +499,3 @@ class Rooms:
 
     def _send(self, room: Room, stanza: str) -> None:
         self._connection.send([RoomStanza(room.jid, stanza)])
-
-
-def _is_not_acceptable(message: Any) -> bool:
-    return any(child.tag.endswith("}not-acceptable") for error in message for child in error)
