@@ -19,8 +19,9 @@ _BUCKET_LIMITS_S = [1e-4 * 1.1**number for number in range(220)]
 class MetricsSnapshot:
     """The metrics of the last 24 hours (give or take a quarter of an hour), or since the start.
 
-    `answers` are those that were sent, or will be. `errors` counts failures: one request may fail more than once. Durations run from the arrival of a request to its whole
-    reply. They are in milliseconds and exact to a tenth of their value; None without any reply.
+    `answers` leaves out those that a chat room does not take. `errors` counts failures: one request may fail more than once.
+    Durations run from the arrival of a request to its whole reply. They are in milliseconds and exact to a tenth of their
+    value; None without any reply.
     """
 
     answers: int = 0

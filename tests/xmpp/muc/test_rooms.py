@@ -133,6 +133,24 @@ async def test_the_agent_answers_only_people_who_address_it(real_server: XmppSer
         assert [row.owner for row in await agent.repository.list_conversations()] == [room]
 
 
+async def test_a_mention_as_converse_js_sends_it_addresses_the_agent(real_server: XmppServer, tmp_path: Path) -> None:
+    room, echo = new_room(), Echo()
+    mention = "<reference xmlns='urn:xmpp:reference:0' begin='{}' end='{}' type='mention' uri='xmpp:{}'/>"
+    async with (
+        StockClient(*await real_server.account(), real_server) as client,
+        run_agent(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Écho Bot")]) as agent,
+    ):
+        await wait_until_joined(agent, room)
+        alice = await Person(client, room, "Alice").enter()
+        alice.say("Alice tea?", mention.format(0, 5, f"{room}/Alice"))
+        alice.say("Écho Bot tea?", mention.format(0, 8, f"{room}/%C3%89cho%20Bot"))
+        alice.say("What says Écho Bot?", mention.format(10, 18, agent.jid))
+        alice.say("\u200fE\u0301cho Bot\u200e： now")
+        for text in ("tea?", "What says Écho Bot?", "now"):
+            assert (await alice.receive_from("Écho Bot"))["body"] == f"Alice: {text}"
+        assert len(echo.requests) == 3
+
+
 async def test_history_its_own_messages_and_subjects_are_no_requests(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
 

@@ -1,0 +1,392 @@
+"""A room that refuses what the agent says: without voice, after a kick, or for another reason."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element, fromstring
+
+import pytest
+
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason.domain.access import AccessPolicy
+from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.runtime import Metrics, OutboundMessage
+from spade_coreason.xmpp.muc.membership import BounceDecision, RoomState, decide_after_bounce
+from spade_coreason.xmpp.muc.room import RoomConfig
+from spade_coreason.xmpp.muc.rooms import Rooms
+from tests.support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import eventually
+from tests.xmpp.muc.test_rooms import Person, new_room, room_state, wait_until_joined
+
+MODERATED = {"muc__roomconfig_moderatedroom": "1", "members_by_default": "0"}
+
+
+async def count_pending(agent: OnlineAgent) -> int:
+    return len(await agent.repository.inbox.load_pending())
+
+
+async def set_role(owner: Person, nick: str, role: str) -> None:
+    await owner.owner_query(f"<item nick='{nick}' role='{role}'/>", "admin")
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    return [message for message in messages if part in message]
+
+
+class Waiting(FunctionAgent):
+    """Answers after `release`."""
+
+    def __init__(self) -> None:
+        super().__init__(self.answer, "waiting")
+        self.release = asyncio.Event()
+        self.is_asked = asyncio.Event()
+
+    async def answer(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        self.is_asked.set()
+        await self.release.wait()
+        await response.markdown(request.payload["query"])
+
+
+async def test_a_visitor_of_a_moderated_room_answers_nobody_until_it_has_voice(
+    real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    room, echo = new_room(), Echo()
+    async with StockClient(*await real_server.account(), real_server) as client:
+        owner = await Person(client, room, "Owner").enter(**MODERATED)
+        async with run_agent(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
+            await owner.presence("Echo", "available")
+            await set_role(owner, "Echo", "visitor")  # ejabberd makes everybody a participant
+            await eventually(lambda: room_state(agent, room) == "without voice")
+            for text in ("Echo: one", "Echo: two"):
+                owner.say(text)
+            await eventually(lambda: agent.host.rooms.dropped["no voice in the room"] == 2)
+            assert await owner.receive_until("end") == []
+            assert (echo.requests, await agent.repository.list_conversations(), await count_pending(agent)) == ([], [], 0)
+            status = await agent.host.status()
+            assert (status.rooms, status.recent.answers, status.in_flight) == ({room: "without voice"}, 0, 0)
+            assert status.dropped["no voice in the room"] == 2
+            [warning] = warnings_of(caplog, room)
+            assert warning.endswith("a moderator can grant voice to Echo")
+            owner.whisper("Echo", "in private")
+            assert (await owner.receive_from("Echo"))["body"] == "in private"
+
+            await set_role(owner, "Echo", "participant")
+            await eventually(lambda: room_state(agent, room) == "joined")
+            owner.say("Echo: three")
+            assert (await owner.receive_from("Echo"))["body"] == "Owner: three"
+            await eventually(lambda: agent.runner.metrics.snapshot().answers == 2)
+            assert [request.payload["query"] for request in echo.requests] == ["in private", "three"]
+
+
+async def test_an_answer_waits_for_voice_that_was_taken_while_it_was_made(real_server: XmppServer, tmp_path: Path) -> None:
+    room, waiting = new_room(), Waiting()
+    async with StockClient(*await real_server.account(), real_server) as client:
+        owner = await Person(client, room, "Owner").enter(**MODERATED)
+        async with run_agent(waiting, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
+            await owner.presence("Echo", "available")
+            await set_role(owner, "Echo", "participant")
+            await wait_until_joined(agent, room)
+            owner.say("Echo: tea?")
+            await waiting.is_asked.wait()
+            await set_role(owner, "Echo", "visitor")
+            await eventually(lambda: room_state(agent, room) == "without voice")
+            waiting.release.set()
+            await agent.runner.wait_until_idle()
+            assert await owner.receive_until("end") == []
+            assert await count_pending(agent) == 1
+            assert agent.runner.metrics.snapshot().answers == 0
+
+            await agent.restart()  # the answer is not lost with the process
+            await eventually(lambda: room_state(agent, room) in ("joined", "without voice"))
+            await set_role(owner, "Echo", "participant")
+            assert (await owner.receive_from("Echo"))["body"] == "Owner: tea?"
+            await agent.settled()
+            assert await count_pending(agent) == 0
+
+
+async def test_a_room_that_refuses_without_warning_is_heard(
+    prosody: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    room, echo = new_room(), Echo()
+    async with StockClient(*await prosody.account(), prosody) as client:
+        owner = await Person(client, room, "Owner").enter()
+        async with run_agent(echo, prosody, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
+            await owner.presence("Echo", "available")
+            await set_role(owner, "Echo", "visitor")  # in a room that is not moderated; Prosody refuses, ejabberd does not
+            await owner.presence("Echo", "available")
+            owner.say("Echo: one")
+            await eventually(lambda: room_state(agent, room) == "without voice")
+            await agent.runner.wait_until_idle()
+            owner.say("Echo: two")
+            await eventually(lambda: agent.host.rooms.dropped["no voice in the room"] == 1)
+            assert (len(echo.requests), await count_pending(agent)) == (1, 1)
+            assert agent.runner.metrics.snapshot().answers == 0
+            assert len(warnings_of(caplog, "may not speak")) == 1
+            await set_role(owner, "Echo", "participant")
+            assert (await owner.receive_from("Echo"))["body"] == "Owner: one"
+            await eventually(lambda: agent.runner.metrics.snapshot().answers == 1)
+            await agent.settled()
+
+
+@pytest.mark.parametrize("end", ["destroyed", "banned"])
+async def test_an_answer_to_a_room_that_the_agent_has_lost_is_given_up_aloud(
+    real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    room, waiting = new_room(), Waiting()
+    async with StockClient(*await real_server.account(), real_server) as client:
+        owner = await Person(client, room, "Owner").enter()
+        async with run_agent(waiting, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
+            await wait_until_joined(agent, room)
+            owner.say("Echo: tea?")
+            await waiting.is_asked.wait()
+            if end == "destroyed":
+                await owner.owner_query("<destroy/>")
+            else:
+                await owner.owner_query(f"<item jid='{agent.jid}' affiliation='outcast'/>", "admin")
+            await eventually(lambda: room_state(agent, room) == end)
+            waiting.release.set()
+            await agent.runner.wait_until_idle()
+            [warning] = warnings_of(caplog, "not delivered")
+            assert end in warning
+            status = await agent.host.status()
+            assert (status.refused_by_rooms, status.recent.answers, status.recent.errors) == ({end: 1}, 0, 1)
+            assert status.recent.last_error == f"an answer was not delivered in the room {room}: {end}"
+            await agent.settled()
+
+
+async def test_an_answer_made_during_a_kick_is_said_after_it(real_server: XmppServer, tmp_path: Path) -> None:
+    room, waiting = new_room(), Waiting()
+
+    def set_kick_pause(host: Any) -> None:
+        host.rooms.kick_pause_s = 0.05
+
+    async with StockClient(*await real_server.account(), real_server) as client:
+        owner = await Person(client, room, "Owner").enter()
+        async with run_agent(waiting, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=set_kick_pause) as agent:
+            await wait_until_joined(agent, room)
+            owner.say("Echo: tea?")
+            await waiting.is_asked.wait()
+            await set_role(owner, "Echo", "none")
+            waiting.release.set()
+            assert (await owner.receive_from("Echo"))["body"] == "Owner: tea?"
+            await agent.settled()
+
+
+async def test_a_refused_private_answer_is_no_secret(
+    ejabberd: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    room, waiting = new_room(), Waiting()
+    async with StockClient(*await ejabberd.account(), ejabberd) as client:
+        owner = await Person(client, room, "Owner").enter()
+        async with run_agent(waiting, ejabberd, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
+            await wait_until_joined(agent, room)
+            owner.whisper("Echo", "tea?")
+            await waiting.is_asked.wait()
+            await owner.configure(allow_private_messages="0")
+            waiting.release.set()
+            await eventually(lambda: bool(agent.host.rooms.refused))
+            [reason] = agent.host.rooms.refused
+            assert reason.startswith("private message refused: ")
+            assert warnings_of(caplog, reason)
+            await agent.runner.wait_until_idle()
+            assert agent.runner.metrics.snapshot().answers == 0
+            await agent.settled()
+
+
+@pytest.mark.parametrize(
+    ("condition", "role", "is_temporary", "attempts", "decision"),
+    [
+        ("forbidden", "visitor", False, 1, BounceDecision.WAIT_FOR_VOICE),
+        ("forbidden", "", False, 9, BounceDecision.WAIT_FOR_VOICE),
+        ("forbidden", "participant", False, 1, BounceDecision.GIVE_UP),
+        ("not-acceptable", "participant", False, 1, BounceDecision.JOIN_AGAIN),
+        ("item-not-found", "participant", False, 2, BounceDecision.JOIN_AGAIN),
+        ("gone", "participant", False, 3, BounceDecision.GIVE_UP),
+        ("resource-constraint", "participant", True, 1, BounceDecision.SEND_LATER),
+        ("policy-violation", "visitor", True, 2, BounceDecision.SEND_LATER),
+        ("policy-violation", "participant", True, 3, BounceDecision.GIVE_UP),
+        ("policy-violation", "participant", False, 1, BounceDecision.GIVE_UP),
+        ("not-allowed", "participant", False, 1, BounceDecision.GIVE_UP),
+        ("service-unavailable", "participant", False, 1, BounceDecision.GIVE_UP),
+        ("no-such-condition", "participant", False, 1, BounceDecision.GIVE_UP),
+    ],
+)
+def test_the_condition_of_a_bounce_decides_about_the_message(
+    condition: str, role: str, is_temporary: bool, attempts: int, decision: BounceDecision
+) -> None:
+    assert decide_after_bounce(condition, role, is_temporary=is_temporary, attempts=attempts) is decision
+
+
+ROOM = "tea@muc.example.org"
+USER = "http://jabber.org/protocol/muc#user"
+
+
+class RecordingConnection:
+    """A connection that keeps what would be sent. Everything else comes from the test."""
+
+    jid = "echo@example.org/agent"
+    state = "online"
+
+    def __init__(self) -> None:
+        self.sent: list[OutboundMessage] = []
+
+    def send(self, stanzas: Sequence[OutboundMessage]) -> bool:
+        self.sent += stanzas
+        return False
+
+    def take_ids(self) -> list[str | None]:
+        sent, self.sent = self.sent, []
+        return [fromstring(stanza.content).get("id") for stanza in sent if stanza.content.startswith("<message")]
+
+
+class JoinedRoom:
+    """An agent in one room, and the stanzas of that room."""
+
+    def __init__(self, role: str = "participant") -> None:
+        self.connection = RecordingConnection()
+        self.metrics = Metrics()
+        configs = [RoomConfig(ROOM, "Echo")]
+        self.rooms = Rooms(self.connection, configs, AccessPolicy("echo@example.org"), metrics=self.metrics)  # type: ignore[arg-type]
+        self.rooms.refusal_pause_s = 0
+        self.closed: list[str] = []
+        self.join(role)
+
+    @property
+    def state(self) -> RoomState:
+        return self.rooms.states[ROOM]
+
+    def join(self, role: str = "participant") -> None:
+        item = f"<x xmlns='{USER}'><item role='{role}'/><status code='110'/></x>"
+        self.rooms.handle_presence(fromstring(f"<presence xmlns='jabber:client' from='{ROOM}/Echo'>{item}</presence>"))
+
+    def answer(self, message_id: str) -> None:
+        """Send an answer of one message to the room."""
+        content = f"<message to='{ROOM}' type='groupchat' id='{message_id}'><body>{message_id}</body></message>"
+        message = OutboundMessage(ROOM, content, is_last=True, on_acknowledged=lambda: self.closed.append(message_id))
+        self.metrics.record_reply(self.metrics.now())
+        self.connection.send(self.rooms.route([message]))
+
+    def receive(self, inner: str, kind: str, message_id: str, sender: str = ROOM) -> InboundRequest | None:
+        text = f"<message xmlns='jabber:client' from='{sender}' type='{kind}' id='{message_id}'>{inner}</message>"
+        return self.receive_stanza(fromstring(text))
+
+    def receive_stanza(self, stanza: Element) -> InboundRequest | None:
+        received = self.rooms.read_message(stanza) if self.rooms.is_room_message(stanza) else None
+        assert received is None or isinstance(received, InboundRequest)
+        return received
+
+    def refuse(self, message_id: str, condition: str, kind: str = "cancel", sender: str = ROOM) -> None:
+        error = f"<error type='{kind}'><{condition} xmlns='urn:ietf:params:xml:ns:xmpp-stanzas'/></error>"
+        self.receive(error, "error", message_id, sender)
+
+    def reflect(self, message_id: str) -> None:
+        self.receive(f"<body>{message_id}</body>", "groupchat", message_id, f"{ROOM}/Echo")
+
+
+async def test_a_request_is_closed_when_the_room_has_passed_on_its_answer_not_when_the_server_has_it() -> None:
+    room = JoinedRoom()
+    room.answer("a1")
+    [stanza] = room.connection.sent[-1:]
+    stanza.acknowledge()  # by the server, with XEP-0198
+    assert room.closed == []
+    room.reflect("a1")
+    assert room.closed == ["a1"]
+    assert room.metrics.snapshot().answers == 1
+
+
+async def test_refused_answers_wait_for_voice_in_their_order_before_later_ones() -> None:
+    room = JoinedRoom("visitor")
+    for message_id in ("a1", "a2", "a3"):
+        room.answer(message_id)
+    assert room.connection.take_ids() == ["a1", "a2", "a3"]
+    room.refuse("a1", "forbidden", "auth")
+    assert room.state is RoomState.VOICELESS
+    room.answer("a4")
+    room.refuse("a2", "forbidden", "auth")
+    room.refuse("a3", "forbidden", "auth")
+    assert (room.connection.take_ids(), room.closed, room.metrics.snapshot().answers) == ([], [], 0)
+    room.join("participant")
+    assert room.state is RoomState.JOINED
+    assert room.connection.take_ids() == ["a1", "a2", "a3", "a4"]
+    for message_id in ("a1", "a2", "a3", "a4"):
+        room.reflect(message_id)
+    assert (room.closed, room.metrics.snapshot().answers) == (["a1", "a2", "a3", "a4"], 4)
+
+
+async def test_a_room_with_too_many_messages_gets_an_answer_later_and_three_times_at_most(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    room = JoinedRoom()
+    room.answer("a1")
+    room.answer("a2")
+    for _ in range(3):
+        assert room.connection.take_ids()[:1] == ["a1"]
+        room.refuse("a1", "resource-constraint", "wait")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert room.connection.take_ids() == []
+    assert (room.closed, room.metrics.snapshot().errors) == (["a1"], 1)
+    assert (room.rooms.refused, room.metrics.snapshot().answers) == ({"resource-constraint": 1}, 1)
+    assert "not delivered in the room" in caplog.text
+    room.reflect("a2")
+    assert room.closed == ["a1", "a2"]
+
+
+@pytest.mark.parametrize("condition", ["not-allowed", "service-unavailable", "policy-violation", "undefined-condition"])
+async def test_an_answer_that_is_refused_for_good_is_counted_and_named_in_the_log(
+    condition: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = JoinedRoom()
+    for number in range(5):
+        room.answer(f"a{number}")
+        room.refuse(f"a{number}", condition)
+    assert room.rooms.refused == {condition: 5}
+    assert (room.metrics.snapshot().answers, room.metrics.snapshot().errors) == (0, 5)
+    assert len(warnings_of(caplog, condition)) == 1  # within a minute
+    assert room.state is RoomState.JOINED
+
+
+async def test_an_occupant_cannot_refuse_what_the_agent_says_to_everybody() -> None:
+    room = JoinedRoom()
+    room.answer("a1")
+    for condition in ("forbidden", "not-acceptable", "not-allowed"):
+        room.refuse("a1", condition, sender=f"{ROOM}/Mallory")
+        room.refuse("a1", condition, sender="mallory@example.org")
+    assert (room.state, room.rooms.refused, room.closed) == (RoomState.JOINED, {}, [])
+    room.reflect("a1")
+    assert room.closed == ["a1"]
+
+
+async def test_an_error_for_an_unknown_message_changes_nothing_but_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    room = JoinedRoom()
+    room.refuse("unknown", "not-allowed")
+    room.refuse("", "forbidden")
+    assert caplog.text.count("refuses a message") == 2
+    assert room.state is RoomState.JOINED
+
+
+async def test_an_answer_that_a_stranger_may_not_send_is_said_after_the_agent_has_joined_again() -> None:
+    room = JoinedRoom()
+    room.answer("a1")
+    assert room.connection.take_ids() == ["a1"]
+    room.refuse("a1", "not-acceptable")
+    assert room.state is RoomState.AWAY
+    assert (room.closed, room.rooms.refused) == ([], {})
+    await room.rooms.close()
+
+
+async def test_at_a_stop_what_the_server_has_counts_when_the_room_stays_silent() -> None:
+    room = JoinedRoom()
+    room.answer("a1")
+    room.answer("a2")
+    room.connection.sent[-2].acknowledge()
+    await room.rooms.wait_until_reflected(0)
+    assert room.closed == ["a1"]
