@@ -311,7 +311,7 @@ class Rooms:
         room.state = RoomState.VOICELESS
         if not room.has_warned_of_voice:
             room.has_warned_of_voice = True
-            text = "%s: may not speak in the room %s, and answers nobody there; a moderator can grant voice to %s"
+            text = "%s: may not speak in the room %s, so it does not answer there; a moderator can grant voice to %s"
             log.warning(text, self._agent_jid, room.jid, room.nick)
 
     async def _probe_voice(self, room: Room) -> None:

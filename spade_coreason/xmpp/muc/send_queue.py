@@ -73,7 +73,7 @@ class RoomSendQueue:
         return self.route(queued)
 
     def discard(self, room: Room, reason: str) -> None:
-        """Give up the stanzas that wait for a room which the agent will not join again, or that it has not passed on."""
+        """Drop the stanzas that wait for a room which the agent will not join again, or that it has not passed on."""
         queued, room.queued_stanzas, room.returned_count = room.queued_stanzas, [], 0
         unreflected = self._unreflected.pop(room.jid, {}).values()
         self.give_up(room, [*(stanza.original for stanza in unreflected if stanza.original is not None), *queued], reason)
