@@ -258,10 +258,6 @@ class JoinedRoom:
         self.closed: list[str] = []
         self.join(role)
 
-    @property
-    def state(self) -> RoomState:
-        return self.rooms.states[ROOM]
-
     def join(self, role: str = "participant") -> None:
         item = f"<x xmlns='{USER}'><item role='{role}'/><status code='110'/></x>"
         self.rooms.handle_presence(fromstring(f"<presence xmlns='jabber:client' from='{ROOM}/Echo'>{item}</presence>"))
@@ -307,13 +303,13 @@ async def test_refused_answers_wait_for_voice_in_their_order_before_later_ones()
         room.answer(message_id)
     assert room.connection.take_ids() == ["a1", "a2", "a3"]
     room.refuse("a1", "forbidden", "auth")
-    assert room.state is RoomState.VOICELESS
+    assert room.rooms.states == {ROOM: RoomState.VOICELESS}
     room.answer("a4")
     room.refuse("a2", "forbidden", "auth")
     room.refuse("a3", "forbidden", "auth")
     assert (room.connection.take_ids(), room.closed, room.metrics.snapshot().answers) == ([], [], 0)
     room.join("participant")
-    assert room.state is RoomState.JOINED
+    assert room.rooms.states == {ROOM: RoomState.JOINED}
     assert room.connection.take_ids() == ["a1", "a2", "a3", "a4"]
     for message_id in ("a1", "a2", "a3", "a4"):
         room.reflect(message_id)
@@ -350,7 +346,7 @@ async def test_an_answer_that_is_refused_for_good_is_counted_and_named_in_the_lo
     assert room.rooms.refused == {condition: 5}
     assert (room.metrics.snapshot().answers, room.metrics.snapshot().errors) == (0, 5)
     assert len(warnings_of(caplog, condition)) == 1  # within a minute
-    assert room.state is RoomState.JOINED
+    assert room.rooms.states == {ROOM: RoomState.JOINED}
 
 
 async def test_an_occupant_cannot_refuse_what_the_agent_says_to_everybody() -> None:
@@ -359,7 +355,7 @@ async def test_an_occupant_cannot_refuse_what_the_agent_says_to_everybody() -> N
     for condition in ("forbidden", "not-acceptable", "not-allowed"):
         room.refuse("a1", condition, sender=f"{ROOM}/Mallory")
         room.refuse("a1", condition, sender="mallory@example.org")
-    assert (room.state, room.rooms.refused, room.closed) == (RoomState.JOINED, {}, [])
+    assert (room.rooms.states, room.rooms.refused, room.closed) == ({ROOM: RoomState.JOINED}, {}, [])
     room.reflect("a1")
     assert room.closed == ["a1"]
 
@@ -370,7 +366,7 @@ async def test_an_error_for_an_unknown_message_changes_nothing_but_is_in_the_log
     room.refuse("unknown", "not-allowed")
     room.refuse("", "forbidden")
     assert caplog.text.count("refuses a message") == 2
-    assert room.state is RoomState.JOINED
+    assert room.rooms.states == {ROOM: RoomState.JOINED}
 
 
 async def test_an_answer_that_a_stranger_may_not_send_is_said_after_the_agent_has_joined_again() -> None:
@@ -378,7 +374,7 @@ async def test_an_answer_that_a_stranger_may_not_send_is_said_after_the_agent_ha
     room.answer("a1")
     assert room.connection.take_ids() == ["a1"]
     room.refuse("a1", "not-acceptable")
-    assert room.state is RoomState.AWAY
+    assert room.rooms.states == {ROOM: RoomState.AWAY}
     assert (room.closed, room.rooms.refused) == ([], {})
     await room.rooms.close()
 
