@@ -77,6 +77,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "MESSAGE",
             "MUC_INVITE",
             "OCCUPANT_ID_NAMESPACE",
+            "ORIGIN_ID",
             "OOB",
             "OOB_URL",
             "ORIGIN_ID_NAMESPACE",

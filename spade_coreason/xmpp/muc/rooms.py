@@ -18,6 +18,7 @@ from ..codec import (
     BODY,
     MUC_INVITE,
     OCCUPANT_ID_NAMESPACE,
+    ORIGIN_ID,
     STATUS_CREATED,
     STATUS_RENAMED,
     STATUS_SELF,
@@ -259,7 +260,7 @@ class Rooms:
             self._on_left(room, presence)
         elif room.state is RoomState.JOINING:
             self._on_join_accepted(room, presence)
-        elif room.is_present and presence.role != room.role:
+        elif room.is_present and presence.role and presence.role != room.role:
             room.role, room.is_silenced = presence.role, False
             self._update_voice(room)
         return True
@@ -390,7 +391,8 @@ class Rooms:
                 room.task = asyncio.create_task(self._probe_voice(room))
             return None
         if room_message.nick == room.nick:
-            self._send_queue.confirm(room, room_message.stanza_id)
+            origin_id = message.find(ORIGIN_ID)
+            self._send_queue.confirm(room, room_message.stanza_id, origin_id.get("id", "") if origin_id is not None else "")
         room.record_ids(room_message)
         question, nick = room.extract_question(room_message), room_message.nick
         if question is None:

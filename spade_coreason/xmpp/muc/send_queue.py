@@ -97,9 +97,12 @@ class RoomSendQueue:
 
     # What the room does with a stanza
 
-    def confirm(self, room: Room, stanza_id: str) -> None:
-        """Record that the room has passed a message on."""
-        stanza = self._unreflected[room.jid].pop(stanza_id, None)
+    def confirm(self, room: Room, stanza_id: str, origin_id: str) -> None:
+        """Record that the room has passed a message on. Some rooms give it another id, and leave its origin-id (XEP-0359)."""
+        unreflected = self._unreflected[room.jid]
+        if stanza_id not in unreflected:
+            stanza_id = origin_id
+        stanza = unreflected.pop(stanza_id, None)
         if stanza is None or stanza.original is None:
             return
         self._attempts.pop(stanza_id, None)

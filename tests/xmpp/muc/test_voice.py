@@ -295,6 +295,9 @@ async def test_a_request_is_closed_when_the_room_has_passed_on_its_answer_not_wh
     room.reflect("a1")
     assert room.closed == ["a1"]
     assert room.metrics.snapshot().answers == 1
+    room.answer("a2")
+    room.receive("<body>a2</body><origin-id xmlns='urn:xmpp:sid:0' id='a2'/>", "groupchat", "another", f"{ROOM}/Echo")
+    assert room.closed == ["a1", "a2"]
 
 
 async def test_refused_answers_wait_for_voice_in_their_order_before_later_ones() -> None:
