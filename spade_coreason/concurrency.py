@@ -401,13 +401,23 @@ class TokenBucket:
 
     def take(self, count: float) -> bool:
         """Take `count` units. Return False if there are not as many."""
-        now = time.monotonic()
-        self._tokens = min(self._capacity, self._tokens + (now - self._at) * self._per_s)
-        self._at = now
+        self._refill()
         if self._tokens < count:
             return False
         self._tokens -= count
         return True
+
+    def take_most(self, count: int) -> int:
+        """Take up to `count` units, and return how many."""
+        self._refill()
+        taken = min(count, int(self._tokens))
+        self._tokens -= taken
+        return taken
+
+    def _refill(self) -> None:
+        now = time.monotonic()
+        self._tokens = min(self._capacity, self._tokens + (now - self._at) * self._per_s)
+        self._at = now
 
 
 class Semaphore:

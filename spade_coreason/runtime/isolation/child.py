@@ -96,10 +96,11 @@ def _limit_memory(memory_mb: int | None) -> None:
 
 
 class _LogForwarder(logging.Handler):
-    """Send log records to the platform, at most 500 in 5 s. The rest is counted."""
+    """Send log records of an agent to the platform, at most 500 in 5 s. The rest is counted."""
 
-    def __init__(self, send: Callable[[Message], int], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, jid: str, send: Callable[[Message], int], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
+        self._jid = jid
         self._send = send
         self._loop = loop
         self._thread = threading.get_ident()
@@ -114,20 +115,26 @@ class _LogForwarder(logging.Handler):
             self._interval, self._sent = interval, 0
         if self._sent >= _LOG_RECORDS:
             self._dropped += 1
+            if self._dropped == 1:
+                with suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._loop.call_later, _LOG_INTERVAL_S, self._note_dropped)
             return
         self._sent += 1
         text = self.format(record)
         if len(text) > _MAX_LOG_TEXT:
             text = f"{text[: _MAX_LOG_TEXT // 2]} […] {text[-_MAX_LOG_TEXT // 2 :]}"
-        if self._dropped:
-            text += f" ({self._dropped:,} records before this one were dropped)"
-            self._dropped = 0
         message = ["log", record.name, record.levelno, text]
         if threading.get_ident() == self._thread:
             self._send(message)
         else:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._send, message)
+
+    def _note_dropped(self) -> None:
+        count, self._dropped = self._dropped, 0
+        records = f"{count:,} log record{' is' if count == 1 else 's are'}"
+        limit = f"{_LOG_RECORDS} in {_LOG_INTERVAL_S:g} s are"
+        self._send(["log", "spade_coreason.agent", logging.WARNING, f"{self._jid}: {records} not shown; at most {limit}"])
 
 
 class _Child:
@@ -173,7 +180,7 @@ class _Child:
     def _build(self, jid: str, build: dict[str, Any]) -> None:
         _limit_memory(build["memory_mb"])
         sys.path[:] = build["path"]
-        logging.getLogger().addHandler(_LogForwarder(self._frames.send, asyncio.get_running_loop()))
+        logging.getLogger().addHandler(_LogForwarder(jid, self._frames.send, asyncio.get_running_loop()))
         logging.captureWarnings(True)
         self._set_levels(build["levels"])
         try:

@@ -32,11 +32,14 @@ _MAX_CALLS = 1000
 """The most calls of a process that wait for their answer."""
 _MAX_UNACKNOWLEDGED_BYTES = 4 * MAX_FRAME_BYTES
 """The most bytes of replies that have arrived and are not sent on. A process that keeps to its windows stays far below."""
-_OUTPUT_READ_BYTES = 16_384
-_OUTPUT_BYTES_PER_S = 256 * 1024
-"""The rate at which printed text is read. A process that prints faster waits."""
+_OUTPUT_READ_BYTES = 65_536
+_OUTPUT_PAUSE_S = 0.001
+"""The pause after each read of printed text. A pipe that an agent fills without end costs the platform little CPU then."""
+_MAX_LINE_BYTES = 16_384
 _SHOWN_BYTES = 65_536
 """The printed text that is shown at once; it comes back at a sixteenth of it a second. The rest is dropped and counted."""
+_DROPPED_NOTE_S = 1.0
+"""The time from the first dropped byte to the line with their number. All that is printed meanwhile is dropped too."""
 _LOG_RECORDS = 1000
 _LOG_RECORDS_PER_S = 100
 _DROPPED_RECORDS = 20_000
@@ -85,7 +88,9 @@ class AgentProcess:
         self._log_bucket, self._dropped_records = TokenBucket(_LOG_RECORDS, _LOG_RECORDS_PER_S), 0
         self._flood_bucket = TokenBucket(_DROPPED_RECORDS, _DROPPED_RECORDS / 10)
         self._logger_names: set[str] = set()
-        self._shown_bucket, self._dropped_bytes = TokenBucket(_SHOWN_BYTES, _SHOWN_BYTES / 16), 0
+        self._shown_bucket = TokenBucket(_SHOWN_BYTES, _SHOWN_BYTES / 16)
+        self._dropped_bytes = self._dropped_lines = 0
+        self._dropped_timer: asyncio.TimerHandle | None = None
         self._partial_line = b""
         self._output_timer: asyncio.TimerHandle | None = None
         ours, theirs = socket.socketpair()
@@ -127,7 +132,7 @@ class AgentProcess:
             if self._frames.exchange(min(remaining_s, _POLL_S * 5), *outputs):
                 data = self._read_output_bytes()
                 outputs = outputs if data else ()
-                self._show_output(data)
+                self._show_output(data or b"")
         if self._built is None and self.cause is None:
             self.cause = self._await_exit()
         try:
@@ -328,14 +333,14 @@ class AgentProcess:
     # Output
 
     def _read_output(self) -> None:
-        """Show printed text, and read on after the time that its size may take."""
+        """Read what is printed at once, shown or not: the process must never wait for it."""
         data = self._read_output_bytes()
         if data is None:
             return
-        self._show_output(data)
         self._loop.remove_reader(self._output)
         if data:
-            self._output_timer = self._loop.call_later(len(data) / _OUTPUT_BYTES_PER_S, self._resume_output)
+            self._output_timer = self._loop.call_later(_OUTPUT_PAUSE_S, self._resume_output)
+            self._show_output(data)
 
     def _resume_output(self) -> None:
         self._loop.add_reader(self._output, self._read_output)
@@ -346,23 +351,41 @@ class AgentProcess:
         except BlockingIOError:
             return None
 
-    def _show_output(self, data: bytes | None, *, is_last: bool = False) -> None:
+    def _show_output(self, data: bytes) -> None:
         """Print text of the process to standard error, each line with the agent's name. The end of a line may come later."""
-        *lines, self._partial_line = (self._partial_line + (data or b"")).splitlines(keepends=True) or [b""]
-        if is_last or self._partial_line.endswith(b"\n") or len(self._partial_line) > _OUTPUT_READ_BYTES:
+        shown = 0 if self._dropped_timer is not None else self._shown_bucket.take_most(len(data))
+        *lines, self._partial_line = (self._partial_line + data[:shown]).splitlines(keepends=True) or [b""]
+        is_cut = shown < len(data)
+        if is_cut or self._partial_line.endswith(b"\n") or len(self._partial_line) > _MAX_LINE_BYTES:
             lines.append(self._partial_line)
             self._partial_line = b""
-        data = b"".join(lines)
-        if not data:
-            return
-        if not self._shown_bucket.take(len(data)):
-            self._dropped_bytes += len(data)
-            return
-        if self._dropped_bytes:
-            note = f"{self._jid}: {self._dropped_bytes:,} bytes of printed output are not shown"
-            print(escape_label(note), file=sys.stderr)
-            self._dropped_bytes = 0
-        for line in data.decode(errors="replace").splitlines():
+        for line in b"".join(lines).decode(errors="replace").splitlines():
+            self._print(line)
+        if is_cut:
+            self._dropped_bytes += len(data) - shown
+            self._dropped_lines += data.count(b"\n", shown)
+            if self._dropped_timer is None:
+                self._dropped_timer = self._loop.call_later(_DROPPED_NOTE_S, self._note_dropped_output)
+
+    def _note_dropped_output(self) -> None:
+        """Tell how much is not shown, and show text again."""
+        self._dropped_timer = None
+        lines = max(1, self._dropped_lines)
+        count = f"{self._dropped_bytes:,} bytes ({lines:,} line{'s' if lines != 1 else ''})"
+        self._print(f"{count} of printed output are not shown")
+        self._dropped_bytes = self._dropped_lines = 0
+
+    def _show_last_output(self) -> None:
+        """Print the last words, such as those of a segmentation fault."""
+        self._show_output(self._read_output_bytes() or b"")
+        if self._partial_line:
+            self._print(self._partial_line.decode(errors="replace"))
+        if self._dropped_timer is not None:
+            self._dropped_timer.cancel()
+            self._note_dropped_output()
+
+    def _print(self, line: str) -> None:
+        with suppress(OSError, ValueError):  # standard error of the platform is closed, which ends no turn
             print(escape_label(f"{self._jid}: {line}"), file=sys.stderr)
 
     # The end
@@ -408,7 +431,7 @@ class AgentProcess:
         self._loop.remove_reader(self._output)
         if self._output_timer is not None:
             self._output_timer.cancel()
-        self._show_output(self._read_output_bytes(), is_last=True)  # the last words, such as those of a segmentation fault
+        self._show_last_output()
         os.close(self._output)
         for task in list(self._tasks.values()):
             task.cancel()
