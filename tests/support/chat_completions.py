@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
+from tests.support.openai_refusals import find_refusal
+
 RequestBody: TypeAlias = dict[str, Any]
 
 
@@ -134,6 +136,8 @@ def broken_answer(*pieces: str, way: str = "cut") -> Answer:
 class ChatCompletionsServer:
     """A server that gives its answers in turn, then repeats the last: `async with ChatCompletionsServer(text_answer("Hello"))`.
 
+    It refuses the tools that OpenAI refuses.
+
     `requests` are the bodies, `keys` their API keys; `closed_count` counts the requests that the client closed.
     """
 
@@ -181,6 +185,8 @@ class ChatCompletionsServer:
         stream = CompletionStream(request, await request.json())
         self.requests.append(stream.body)
         self.keys.append(request.headers.get("Authorization", ""))
+        if (refusal := find_refusal(stream.body.get("tools", []))) is not None:
+            return web.json_response(refusal, status=400)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         self.open_count += 1
         try:

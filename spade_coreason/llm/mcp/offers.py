@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from ...contracts import AgentDefinition, RiskLevel, ToolRequirement
 from ...exceptions import ConfigError
+from ..tools.parameters import build_parameters
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class Offer:
     tool: str
     description: str | None
     schema: Mapping[str, Any]
-    """The JSON Schema of its arguments."""
+    """The JSON Schema of its arguments, as the server has it."""
     is_destructive: bool = False
     """True if the server says so (`destructiveHint`)."""
 
@@ -54,6 +55,11 @@ class Offer:
             return name
         digest = hashlib.sha256(self.tool.encode()).hexdigest()[:_HASH_DIGITS]
         return f"{name[: _MAX_NAME_CHARACTERS - _HASH_DIGITS - 1]}_{digest}"
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Any]:
+        """The schema of its arguments for a model. ValueError if no model can have the tool."""
+        return build_parameters(self.schema)
 
     @cached_property
     def hash(self) -> str:

@@ -36,6 +36,8 @@ class MCPServer:
         """The last tools that it offered, also while it is unavailable."""
         self.offers: tuple[Offer, ...] = ()
         """The tools of these that a model may use."""
+        self.schema_problems: dict[str, str] = {}
+        """The tools whose input schema no model can have, by their URI, and the reason."""
         self.faults: tuple[ConfigError, ...] = ()
         """The errors of the required tools."""
         self.problem = ""
@@ -138,12 +140,26 @@ class MCPServer:
             offers.setdefault(tool.name, Offer(self.name, tool.name, tool.description, tool.input_schema, is_destructive))
         self._output_schemas = {tool.name: tool.output_schema for tool in tools}
         self.all_offers = tuple(offers.values())
-        self.offers = tuple(select_permitted(self.all_offers, self._requirements))
+        self.offers = self._leave_out_unusable(select_permitted(self.all_offers, self._requirements))
         known_faults = set(map(str, self.faults))
         self.faults = tuple(find_faults(self.all_offers, self._requirements))
         for fault in map(str, self.faults):
             if fault not in known_faults:
                 self._log.error("%s", fault)
+
+    def _leave_out_unusable(self, offers: Sequence[Offer]) -> tuple[Offer, ...]:
+        """Leave out the tools with an input schema for which a model's server would refuse every request. Log each once."""
+        usable, known_problems, self.schema_problems = [], self.schema_problems, {}
+        for offer in offers:
+            try:
+                _ = offer.parameters
+            except ValueError as error:
+                self.schema_problems[offer.uri] = f"its input schema cannot be used: {error}"
+                if offer.uri not in known_problems:
+                    self._log.warning("%s is left out: %s", offer.uri, self.schema_problems[offer.uri])
+            else:
+                usable.append(offer)
+        return tuple(usable)
 
     def _on_closed(self, problem: str) -> None:
         if not problem:

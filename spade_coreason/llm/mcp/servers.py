@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 
 _MAX_TOOLS = 100
 """The most tools of all servers. OpenAI's models take 128, and the agent has tools of its own."""
-_MAX_DESCRIPTION_CHARACTERS = 2000
 _LISTING_WAIT_S = 2.0
 """Seconds that a turn waits for a server that has never listed its tools."""
 
@@ -67,7 +66,7 @@ class MCPServers:
             log.warning("MCP servers offer %d tools, of which only the first %d are used; %s", count, _MAX_TOOLS, remedy)
 
     async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:
-        """List the tools, and the errors: a ConfigError for each wrong tool, a ToolError for each unavailable server.
+        """List the tools, and the errors: a ConfigError for each wrong tool, a ToolError for each unavailable server or tool.
 
         A tool is wrong if it differs from the manifest's requirement. The servers are started and stopped, and nothing is
         logged.
@@ -79,6 +78,11 @@ class MCPServers:
             disconnected = [server for server in self._servers if not server.is_connected]
             return offers, [
                 *faults,
+                *(
+                    ToolError(server.name, f"offers {uri}, which no model gets: {problem}")
+                    for server in self._servers
+                    for uri, problem in server.schema_problems.items()
+                ),
                 *(
                     ToolError(server.name, f"is unavailable: {server.problem or 'it did not start in time'}")
                     for server in disconnected
@@ -113,12 +117,7 @@ class MCPServers:
         """List the tools for a model. An unavailable server has its last tools; a call starts it again."""
         offers = [(server, offer) for server in self._servers for offer in server.offers]
         return [
-            Tool(
-                offer.name,
-                (offer.description or "")[:_MAX_DESCRIPTION_CHARACTERS],
-                offer.schema,
-                partial(server.call, offer.tool),
-            )
+            Tool(offer.name, offer.description or "", offer.parameters, partial(server.call, offer.tool))
             for server, offer in offers[:_MAX_TOOLS]
         ]
 

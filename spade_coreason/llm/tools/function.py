@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,12 @@ from ...concurrency import DaemonThreads
 from ...config import describe_error, find_closest_name
 from ...contracts import AgentRequest, Session, SessionHandle
 from ...exceptions import ConfigError
+from .parameters import build_parameters
 
+log = logging.getLogger(__name__)
+
+MAX_DESCRIPTION_CHARACTERS = 1024
+"""The most that OpenAI takes. It refuses a request with a longer description; the rest is cut."""
 KEY_PARAMETER = "idempotency_key"
 """The parameter of a tool that gets the idempotency key of a call."""
 _TURN_PARAMETERS: Mapping[str, tuple[Any, ...]] = {"request": (AgentRequest,), "session": (Session, SessionHandle)}
@@ -37,7 +43,7 @@ class Tool:
     name: str
     description: str
     parameters: Mapping[str, Any]
-    """The JSON Schema of its arguments."""
+    """The JSON Schema of its arguments, as a request has it (`build_parameters`)."""
     call: Callable[[dict[str, Any]], Awaitable[Any]]
     takes_idempotency_key: bool = False
     """True if `call` gets the argument `idempotency_key`, which the model does not see: a text that is the same if the call is
@@ -59,7 +65,8 @@ class Tool:
     @property
     def schema(self) -> dict[str, Any]:
         """The tool as an element of `tools` in a request."""
-        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        description = self.description[:MAX_DESCRIPTION_CHARACTERS]
+        function = {"name": self.name, "description": description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
 
@@ -71,11 +78,9 @@ def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) ->
     first paragraphs of the docstring describe the tool. Its section "Args:" and `Annotated[…, Field(description=…)]` describe
     the parameters. ConfigError for anything else.
     """
-    if isinstance(spec, Tool):
-        return spec
     function = import_function(spec, "options.tools") if isinstance(spec, str) else spec
     if isinstance(function, Tool):
-        return function
+        return _with_accepted_parameters(function)
     name = getattr(function, "__name__", "")
     if not callable(function) or inspect.isclass(function) or not name:
         raise ConfigError("options.tools", f"{function!r} is not a function; write one with annotations and a docstring")
@@ -96,7 +101,19 @@ def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) ->
         result = await threads.run(function, **values)
         return await result if inspect.isawaitable(result) else result
 
-    return Tool(name, description, _strip_titles(arguments.model_json_schema()), call, takes_key, turn_parameters)
+    parameters = _strip_titles(arguments.model_json_schema())
+    return _with_accepted_parameters(Tool(name, description, parameters, call, takes_key, turn_parameters))
+
+
+def _with_accepted_parameters(tool: Tool) -> Tool:
+    """Return a tool whose schema every server accepts. ConfigError if that is impossible."""
+    if len(tool.description) > MAX_DESCRIPTION_CHARACTERS:
+        log.warning("the description of the tool %s is cut at %s characters", tool.name, f"{MAX_DESCRIPTION_CHARACTERS:,}")
+    try:
+        return replace(tool, parameters=build_parameters(tool.parameters))
+    except ValueError as error:
+        problem = f"{tool.name}: its parameters need a JSON Schema of an object: {error}"
+        raise ConfigError("options.tools", problem) from error
 
 
 def describe_validation_error(error: ValidationError) -> str:
