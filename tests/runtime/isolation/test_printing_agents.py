@@ -85,6 +85,6 @@ async def test_log_records_that_are_not_shown_are_counted_without_a_further_one(
     with caplog.at_level(logging.WARNING):
         async with AgentTester(PrintingAgent, isolation=Isolation()) as t:
             assert (await t.ask("log", timeout=TIMEOUT_S)).text == "done: log"
-            await eventually(counted)
+            await eventually(lambda: bool(counted()))
     shown = sum(record.getMessage().startswith("word ") for record in caplog.records)
     assert shown + sum(int(number.replace(",", "")) for number in counted()) == 2000
