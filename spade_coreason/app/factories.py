@@ -163,7 +163,7 @@ def build_token_counter(memory: MemorySettings, project: Path, place: str) -> To
     count = load_attribute(name, project, place)
     try:
         tokens = count("How many tokens has this?")
-    except Exception as error:  # the function is the user's code
+    except BaseException as error:  # the function is the user's code, and no cancellation arrives here
         raise ConfigError(
             place, f"{name} cannot count a text: {describe_error(error, project)}; correct the function"
         ) from error

@@ -8,9 +8,11 @@ import logging
 import os
 import secrets
 import signal
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -37,9 +39,11 @@ from ..memory import AgentInteractionMemory, Embedder, Knowledge
 from ..runtime import (
     AgentParts,
     AgentRuntime,
+    AgentStatus,
     CrashGuard,
     FanOutLimit,
     InterceptorSource,
+    IsolatedAgent,
     Isolation,
     OnConversationEnd,
     PlatformDirectory,
@@ -49,6 +53,7 @@ from ..runtime import (
     UploadFile,
     UploadWarnings,
     describe_upload_problem,
+    find_agent,
     find_agents,
     load_agent,
     load_interceptors,
@@ -79,6 +84,8 @@ log = logging.getLogger(__name__)
 
 GUEST_USER = "guest"
 _MAX_CONCURRENT_STARTS = 8
+_SLOW_BUILD_S = 10.0
+_SLOW_BUILD = "%s: its constructor has not returned for %g s, and all agents wait for it; `isolation: process` limits that"
 
 
 class Platform:
@@ -93,8 +100,9 @@ class Platform:
     `on_status` receives one line of text for each agent that comes online. The functions of `on_conversation_end` receive
     the id and the final state of each conversation that ends; they may be coroutine functions.
 
-    If `is_strict` is false, entering does not wait for the agents, and `wait` tells when all are online. An agent whose server
-    does not answer, or whose `startup()` raises, is tried again with back-off. The others serve.
+    If `is_strict` is false, entering does not wait for the agents, and `wait` tells when all are online. An agent stays offline
+    if it cannot be made, or its account is refused. If its server does not answer, its `startup()` raises or its stored data
+    cannot be read, its start is retried with back-off. The others serve. Entering raises if no agent can be made.
 
     With `supervision`, the parent process holds the locks and runs the local server.
 
@@ -125,8 +133,6 @@ class Platform:
         """A notice about the choice of the server for people, if there is one."""
         self.agents: dict[str, HostedAgent] = {}
         self.runners: dict[str, Runner] = {}
-        self.agent_descriptions: list[tuple[str, str]] = []
-        """The bare JID and the description of each agent."""
         self.guest: tuple[str, str] | None = None
         """The bare JID and the password of the guest account; only on a server that the platform started."""
         self.endpoint = ServerEndpoint()
@@ -135,8 +141,12 @@ class Platform:
         self._on_conversation_end = on_conversation_end
         self._interceptors = interceptors
         self._is_strict = is_strict
-        self._starts: list[asyncio.Task[None]] = []
+        self._starts: list[asyncio.Task[bool]] = []
         self._reported_problems: set[str] = set()
+        self._descriptions: dict[str, str] = {}
+        self._absent: dict[str, CoReasonError] = {}
+        """The agents, by bare JID, that stay offline while the others serve, and why."""
+        self._isolated_agents: list[IsolatedAgent] = []
         self._stack = AsyncExitStack()
         self._passwords: dict[str, str] = {}
         self._memories: dict[str, AgentInteractionMemory] = {}
@@ -163,12 +173,18 @@ class Platform:
     ) -> None:
         await self._stack.aclose()
 
-    async def wait(self, on_online: Callable[[], None] = lambda: None) -> None:
-        """Wait for SIGINT or SIGTERM. Call `on_online` once, when all agents are online.
+    @property
+    def agent_descriptions(self) -> list[tuple[str, str]]:
+        """The bare JID and the description of each agent, without those that stay offline."""
+        jids = (bare_jid(agent.jid) for agent in self.settings.agents)
+        return [(jid, self._descriptions[jid]) for jid in jids if jid in self._descriptions and jid not in self._absent]
 
-        Raise ServerError if the local server ends before. Unless the platform is strict, raise ConnectError for an agent whose
-        login cannot succeed: its server refuses the account, has no address, does not serve the domain, or has a certificate
-        that is not trusted.
+    async def wait(self, on_online: Callable[[], None] = lambda: None) -> None:
+        """Wait for SIGINT or SIGTERM. Call `on_online` once, when all agents are online that do not stay offline.
+
+        Raise ServerError if the local server ends before. Unless the platform is strict, raise the first error if no agent can
+        come online. ConnectError is one if a login cannot succeed: the server refuses the account, has no address, does not
+        serve the domain, or has a certificate that is not trusted.
         """
         stop = asyncio.Event()
         with handle_signals((signal.SIGINT, signal.SIGTERM), stop.set):
@@ -189,17 +205,29 @@ class Platform:
                     task.cancel()
 
     async def _wait_until_online(self) -> None:
-        """Wait until all agents are online. Raise the error of one that is not tried again."""
+        """Wait until all agents are online or stay offline. Raise the error of the first one if all stay offline."""
         if self._starts:
             done, _ = await asyncio.wait(self._starts, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
+            are_online = [task.result() for task in done]
+            if not any(are_online):
+                raise self._first_error()
+
+    def _first_error(self) -> CoReasonError:
+        """Return the error of the first agent that stays offline. If it is a mistake in the configuration, add the others."""
+        errors = list(self._absent.values())
+        mistakes = [error for error in errors if isinstance(error, ConfigError)]
+        return ConfigError.combine(mistakes) if errors[0] in mistakes else errors[0]
 
     async def status(self) -> PlatformStatus:
         """Return the status of the platform and its agents at this moment."""
-        return PlatformStatus(
-            os.getpid(), self.server_description, tuple([await host.status() for host in self.agents.values()])
-        )
+        agents = [await self._agent_status(bare_jid(agent.jid)) for agent in self.settings.agents]
+        return PlatformStatus(os.getpid(), self.server_description, tuple(agents))
+
+    async def _agent_status(self, jid: str) -> AgentStatus:
+        if jid not in self.agents:
+            return AgentStatus(jid, "offline", start_problem=f"{jid}: {self._absent[jid]}" if jid in self._absent else None)
+        status = await self.agents[jid].status()
+        return replace(status, state="offline") if jid in self._absent else status
 
     async def _raise_when_server_ended(self, server: LocalServer) -> None:
         raise ServerError(f"the {server.kind} server ended: {await server.wait_until_ended()}")
@@ -210,7 +238,7 @@ class Platform:
         settings = self.settings
         agents = [(settings.place(f"agents[{number}]"), agent) for number, agent in enumerate(settings.agents)]
         # Find the agents first: a mistake in their names is reported before a server starts.
-        find_agents([(place, agent.agent) for place, agent in agents if agent.isolation == "none"], settings.project)
+        self._find_agents([(place, agent) for place, agent in agents if agent.isolation == "none"])
         if self._supervision is None:
             lock_data(settings, self._stack)
         try:
@@ -245,8 +273,13 @@ class Platform:
         if self._embedder is not None:
             self._stack.push_async_callback(self._embedder.close)
         await self._open_server()
+        self._stack.push_async_callback(self._close_isolated_agents)
         for place, agent in agents:
-            self._build_agent(place, agent)
+            if bare_jid(agent.jid) not in self._absent:
+                self._try_to_build(place, agent)
+        self._require_an_agent()
+        for jid in self._absent:
+            self._report_absence(jid)
         await self._create_accounts()
         await self._stack.enter_async_context(serve_status_socket(settings.data_dir, self.status))
         await self._stack.enter_async_context(serve_knowledge_socket(settings.data_dir, self._knowledge))
@@ -310,6 +343,54 @@ class Platform:
             raise ConfigError(str(path), "contains no accounts; delete it to generate new passwords")
         return passwords
 
+    def _find_agents(self, agents: Sequence[tuple[str, AgentSettings]]) -> None:
+        """Import the agents. Raise ConfigError if one is not found and the platform is strict, or if there is no other."""
+        if self._is_strict:
+            find_agents([(place, agent.agent) for place, agent in agents], self.settings.project)
+            return
+        for place, agent in agents:
+            try:
+                find_agent(agent.agent, place=place, project=self.settings.project)
+            except ConfigError as error:
+                self._absent[bare_jid(agent.jid)] = error
+        self._require_an_agent()
+
+    def _require_an_agent(self) -> None:
+        """Raise the error of the first agent if all stay offline."""
+        if self._are_all_absent:
+            raise self._first_error()
+
+    @property
+    def _are_all_absent(self) -> bool:
+        return bool(self._absent) and len(self._absent) == len(self.settings.agents)
+
+    def _try_to_build(self, place: str, settings: AgentSettings) -> None:
+        """Build an agent. Unless the platform is strict, let it stay offline if that fails."""
+        jid = bare_jid(settings.jid)
+        slow = threading.Timer(_SLOW_BUILD_S, log.warning, (_SLOW_BUILD, jid, _SLOW_BUILD_S))
+        slow.daemon = True
+        slow.start()
+        try:
+            self._build_agent(place, settings)
+        except Exception as error:
+            if self._is_strict:
+                raise
+            self._absent[jid] = error if isinstance(error, CoReasonError) else CoReasonError(describe_start_error(error))
+            log.debug("%s: cannot be made", jid, exc_info=error)
+        else:
+            self._absent.pop(jid, None)
+        finally:
+            slow.cancel()
+
+    def _report_absence(self, jid: str) -> None:
+        error = self._absent[jid]
+        remedy = "and its start is retried" if isinstance(error, StoreError) else "until the platform is started again"
+        key = f"{jid}: {error}"
+        log.log(
+            logging.INFO if key in self._reported_problems else logging.ERROR, "%s; the agent stays offline %s", key, remedy
+        )
+        self._reported_problems.add(key)
+
     def _build_agent(self, place: str, settings: AgentSettings) -> None:
         jid = bare_jid(settings.jid)
         if self.database is None:
@@ -337,7 +418,7 @@ class Platform:
         self.agents[jid] = host
         self.runners[jid] = host.runtime.runner
         self._knowledge[jid] = host.runtime.parts.knowledge
-        self.agent_descriptions.append((jid, agent.manifest.capabilities[0].description or agent.manifest.metadata.name))
+        self._descriptions[jid] = agent.manifest.capabilities[0].description or agent.manifest.metadata.name
 
     def _build_runtime(
         self, place: str, settings: AgentSettings, database: Database, transport: Transport, upload: UploadFile
@@ -383,8 +464,11 @@ class Platform:
             options=options,
             manifest=settings.manifest,
         )
-        self._stack.push_async_callback(isolated.aclose)
+        self._isolated_agents.append(isolated)
         return isolated
+
+    async def _close_isolated_agents(self) -> None:
+        await asyncio.gather(*(agent.aclose() for agent in self._isolated_agents))
 
     def _build_interceptors(self, place: str, settings: AgentSettings) -> list[Interceptor]:
         """Build the interceptors of an agent: those of the configuration for all agents, the given ones, and its own."""
@@ -419,9 +503,14 @@ class Platform:
         if self._is_strict:
             await asyncio.gather(*self._starts)
 
-    async def _start_agent(self, place: str, settings: AgentSettings, slots: asyncio.Semaphore) -> None:
-        """Bring an agent online. Unless the platform is strict, try again with back-off after a failure that may pass."""
+    async def _start_agent(self, place: str, settings: AgentSettings, slots: asyncio.Semaphore) -> bool:
+        """Bring an agent online. Unless the platform is strict, try again with back-off after a failure that may pass.
+
+        Return False if it stays offline.
+        """
         jid = bare_jid(settings.jid)
+        if jid in self._absent and not await self._build_again(place, settings):
+            return False
         for delay_s in BackOff().delays_s(asyncio.get_running_loop().time()):
             await asyncio.sleep(delay_s)
             async with slots:
@@ -437,6 +526,11 @@ class Platform:
                             error.place_at_password(f"{place}.password", is_registering=settings.register_account)
                         elif isinstance(error, ConnectError):
                             error.place = place
+                        if isinstance(error, ConnectError) and not self._is_strict:
+                            self._absent[jid] = error
+                            if not self._are_all_absent:
+                                self._report_absence(jid)
+                            return False
                         if isinstance(error, CoReasonError):
                             raise
                         raise CoReasonError(f"{jid}: {describe_start_error(error)}") from error
@@ -444,6 +538,22 @@ class Platform:
         self._start_in_background(self._check_uploads(self.agents[jid], jid_domain(jid)))
         log.info("%s: is online", jid)
         self._report_status(f"{jid} is online")
+        return True
+
+    async def _build_again(self, place: str, settings: AgentSettings) -> bool:
+        """Build an agent as soon as its stored data can be read. Return False if it stays offline for another reason."""
+        jid, delays_s = bare_jid(settings.jid), BackOff().delays_s(asyncio.get_running_loop().time())
+        while isinstance(self._absent.get(jid), StoreError):
+            await asyncio.sleep(next(delays_s))
+            try:
+                await asyncio.to_thread(self._get_memory, jid)  # it reads the whole file
+            except StoreError as error:
+                self._absent[jid] = error
+            else:
+                self._try_to_build(place, settings)
+            if jid in self._absent:
+                self._report_absence(jid)
+        return jid not in self._absent
 
     def _report_failed_start(self, jid: str, error: BaseException) -> None:
         """Log why an agent is not online yet: a missing server once for all its agents, another problem once for each agent."""
@@ -518,8 +628,12 @@ class Platform:
             ca_file=str(self.endpoint.ca_file) if self.endpoint.ca_file else None,
             guest=guest,
             agents=[
-                {"jid": jid, "description": description, "agent": "" if agent.options or agent.manifest else agent.agent}
-                for (jid, description), agent in zip(self.agent_descriptions, self.settings.agents, strict=True)
+                {
+                    "jid": bare_jid(agent.jid),
+                    "description": self._descriptions.get(bare_jid(agent.jid), ""),
+                    "agent": "" if agent.options or agent.manifest else agent.agent,
+                }
+                for agent in self.settings.agents
             ],
             configuration=self.settings.file,
             project=str(self.settings.project),

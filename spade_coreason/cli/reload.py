@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..domain.installation import install_hint
-from ..exceptions import CoReasonError, ServerError
+from ..exceptions import CoReasonError, ServerError, StoreError
 from .console import print_line, warn
 from .context import run_async
 from .serve import STOPPING, run_agents, serve
@@ -69,7 +69,7 @@ def run_or_reload(
     elif handover is None:
         run_agents(serve(settings, on_online, is_strict=is_strict))
     else:
-        build_all_agents(settings)
+        build_all_agents(settings, is_strict=is_strict)
         changed = handover.take_over()
         report = on_online if handover.is_first else lambda platform: print_line(f"Reloaded: {changed}.")
         run_agents(_serve_as_child(handover, serve(settings, report, is_strict=is_strict, supervision=handover.supervision)))
@@ -126,13 +126,21 @@ class Handover:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def build_all_agents(settings: Settings) -> None:
-    """Import and build all agents of the platform's own process, as `check` does. Raise ConfigError if one cannot be built."""
+def build_all_agents(settings: Settings, *, is_strict: bool) -> None:
+    """Import and build all agents of the platform's own process, as `check` does. Raise ConfigError if one cannot be built.
+
+    Stored data that cannot be read is no fault of the code. Raise StoreError for it if `is_strict`; the platform reports it
+    otherwise.
+    """
     from .dry_run import build_unstarted_agent
 
     for number, agent in enumerate(settings.agents):
         if agent.isolation == "none":
-            build_unstarted_agent(settings, number)
+            try:
+                build_unstarted_agent(settings, number)
+            except StoreError:
+                if is_strict:
+                    raise
 
 
 # The parent

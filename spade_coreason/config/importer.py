@@ -38,7 +38,7 @@ def import_module(name: str, project: Path, place: str) -> ModuleType:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise ConfigError(place, _describe_missing_module(name, error.name, project)) from error
         raise ConfigError(place, f"{name} cannot be imported: {describe_error(error, project)}; install it") from error
-    except (Exception, SystemExit) as error:  # the code of a module may raise anything
+    except BaseException as error:  # the code of a module may raise anything, and no cancellation arrives here
         raise ConfigError(place, f"{name} cannot be imported: {describe_error(error, project)}; correct the module") from error
 
 

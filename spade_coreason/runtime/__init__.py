@@ -11,7 +11,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "isolation.description": ["Isolation", "IsolationTimings"],
         "interceptors": ["InterceptorSource", "load_interceptors", "make_interceptor"],
         "access_requests": ["AccessRequests"],
-        "agent_factory": ["build_agent", "find_agents", "load_agent"],
+        "agent_factory": ["build_agent", "find_agent", "find_agents", "load_agent"],
         "commands.decorator": ["command"],
         "commands.dialogs": ["AdHocSessions"],
         "commands.model": ["CommandResult"],

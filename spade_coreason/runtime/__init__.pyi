@@ -3,6 +3,7 @@ from .access_requests import (
 )
 from .agent_factory import (
     build_agent as build_agent,
+    find_agent as find_agent,
     find_agents as find_agents,
     load_agent as load_agent,
 )

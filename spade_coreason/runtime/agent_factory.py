@@ -137,7 +137,7 @@ class _AgentSpec:
                 mistakes = (error, *error.others)
                 raise ConfigError.combine(self.make_error(each.problem, each.place or "agent") for each in mistakes) from error
             raise
-        except Exception as error:  # a constructor is code of the user
+        except BaseException as error:  # a constructor is code of the user, and no cancellation arrives here
             raise self.make_error(
                 f"{self.spec} cannot be created: {describe_error(error, self.project)}; correct its code"
             ) from error
@@ -215,7 +215,7 @@ class _AgentSpec:
     def check(self, agent: Any) -> Agent:
         try:
             missing = [name for name in ("manifest", "assist") if getattr(agent, name, None) is None]
-        except Exception as error:  # a property is code of the user
+        except BaseException as error:  # a property is code of the user
             raise self.make_error(
                 f"{self.spec} has no manifest: {describe_error(error, self.project)}; correct its code"
             ) from error

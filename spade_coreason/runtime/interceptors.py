@@ -61,7 +61,7 @@ def _call(source: object, place: str, agent_jid: str, project: Path) -> object:
         required = [p.name for p in parameters.values() if p.default is p.empty and p.kind in kinds and p.name not in arguments]
         if not required:
             return source(**arguments)
-    except (Exception, SystemExit) as error:  # code of the user
+    except BaseException as error:  # code of the user, and no cancellation arrives here
         raise ConfigError(place, f"{name} cannot be created: {describe_error(error, project)}; correct its code") from error
     raise ConfigError(place, f"{name} needs {', '.join(required)}; add defaults, or name an instance")
 

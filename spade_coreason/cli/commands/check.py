@@ -27,8 +27,8 @@ def command(file: Path | None, as_json: bool) -> int:
     On an external server it also logs in with every account, and lists the features of the server. No account is created, and
     no message is sent.
 
-    Exit code: 0 no problem, 2 a mistake in the configuration, 4 a server that cannot be reached, 5 a server that
-    refuses an account.
+    Exit code: 0 no problem, 1 stored data of an agent that cannot be read, 2 a mistake in the configuration, 4 a server that
+    cannot be reached, 5 a server that refuses an account.
 
     \b
       spade-coreason check

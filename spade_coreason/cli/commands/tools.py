@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...domain.jid import bare_jid
-from ...exceptions import ConfigError
+from ...exceptions import ConfigError, CoReasonError
 from .. import errors
 from ..account import describe_agents
 from ..completion import complete_agents
@@ -31,7 +31,7 @@ def command(agent: str | None, file: Path | None, as_json: bool) -> int:
     a tool, copy its uri and hash to dependencies.tools of the manifest. The JSON records have the keys agent, server, tool,
     name, uri, hash and description.
 
-    Exit code: 0 no problem, 1 a server does not answer, 2 a tool differs from the manifest.
+    Exit code: 0 no problem, 1 a server does not answer or a tool cannot be used, 2 a tool differs from the manifest.
 
     \b
       spade-coreason tools
@@ -53,7 +53,7 @@ async def _show(settings: Settings, agent_name: str | None, as_json: bool) -> in
             continue
         try:
             agent = build_unstarted_agent(settings, number)
-        except ConfigError as error:
+        except CoReasonError as error:
             errors.print_error(error)
             code = max(code, errors.exit_code(error))
             continue

@@ -21,19 +21,23 @@ if TYPE_CHECKING:
 @define("up")
 @config_option("config/platform.yaml")
 @reload_option
-@click.option("--strict", "is_strict", is_flag=True, help="Exit if an agent does not start at the first attempt.")
+@click.option(
+    "--strict", "is_strict", is_flag=True, help="Exit if an agent cannot be made, or does not start at the first attempt."
+)
 def command(file: Path | None, is_reloading: bool, is_strict: bool) -> None:
     """Run the agents of a configuration until you stop them.
 
     Starts the local server if one is configured, and brings all agents online. Ctrl-C or SIGTERM stops the platform after
     the answers in progress are finished. A second Ctrl-C stops it at once.
 
-    If the server does not answer, or startup() of an agent raises, the agent is retried with growing delays. The other agents
-    keep running, and `spade-coreason status` shows the problem.
+    An agent that fails does not stop the others, and `spade-coreason status` shows the problem. If the server does not answer,
+    startup() raises, or stored data of the agent cannot be read, its start is retried with growing delays. If the agent
+    cannot be made, or its account is refused, it stays offline.
 
-    Exit code: 0 stopped, 2 a mistake in the configuration, 4 a server that has no address, does not serve the domain, or
-    has an untrusted certificate, 5 a server that refuses an account. With --strict, also 4 if the server does not answer, and
-    1 if an agent does not start.
+    Exit code: 0 stopped, 2 a mistake in the configuration. If no agent can come online, also 1 stored data that cannot be read,
+    2 an agent that cannot be made, 4 a server that has no address, does not serve the domain, or has an untrusted certificate,
+    and 5 a server that refuses the account. With --strict, one agent is enough for these, 4 is also a server that does not
+    answer, and 1 an agent that does not start.
 
     \b
       spade-coreason up

@@ -187,7 +187,7 @@ def import_function(path: str, place: str) -> Any:
         raise ConfigError(place, f'"{path}" names no function; {remedy}')
     try:
         module = import_module(module_name)
-    except (Exception, SystemExit) as error:  # the code of a module may raise anything
+    except BaseException as error:  # the code of a module may raise anything, and no cancellation arrives here
         if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
             raise ConfigError(place, f'"{path}" names no function ({error}); {remedy}') from error
         problem = f"{module_name} cannot be imported: {describe_error(error, Path.cwd())}; correct the module"

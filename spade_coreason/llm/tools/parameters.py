@@ -1,7 +1,7 @@
 """The JSON Schema of a tool's arguments, in the form that servers with OpenAI's API accept.
 
-OpenAI answers a request with status 400 if the schema of one tool is not accepted: its root has to be an object with
-`properties` and without a union, and each array needs `items`. The schema that results may allow more than the original does.
+OpenAI answers a request with status 400 if the schema of one tool is not accepted: its root is an object with
+`properties` and without a union, and each array has `items`. The schema that results may allow more than the original does.
 It only tells the model what to write; the tool itself checks its arguments.
 """
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
 from ...domain.private_files import open_private
 from ...exceptions import StoreError
+
+_LOCK_TIMEOUT_S = 10.0
+_LOCK_POLL_S = 0.001
 
 FileStamp: TypeAlias = tuple[int, int, int]
 """Inode, time of the last change in nanoseconds, and size. Every change of a file gives another stamp."""
@@ -103,6 +107,7 @@ class FileLock(_OpenDescriptor):
     """The lock of a file, from construction until it is closed.
 
     An exclusive lock, for a writer, creates the file. The file is never removed, since other processes may wait for it.
+    OSError if another process holds the lock for 10 s: one that is stopped would hold it without end.
     """
 
     __slots__ = ()
@@ -110,10 +115,21 @@ class FileLock(_OpenDescriptor):
     def __init__(self, path: Path, *, is_exclusive: bool) -> None:
         super().__init__(path, os.O_RDWR | os.O_CREAT if is_exclusive else os.O_RDONLY)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH)
+            _lock(self._descriptor, fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH)
         except BaseException:
             os.close(self._descriptor)
             raise
+
+
+def _lock(descriptor: int, operation: int) -> None:
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise OSError(error.errno, f"another process has locked it for {_LOCK_TIMEOUT_S:g} s") from error
+        time.sleep(_LOCK_POLL_S)
 
 
 def make_directory(directory: Path) -> None:

@@ -39,7 +39,7 @@ _MAX_LINE_BYTES = 16_384
 _SHOWN_BYTES = 65_536
 """The printed text that is shown at once; it comes back at a sixteenth of it a second. The rest is dropped and counted."""
 _DROPPED_NOTE_S = 1.0
-"""The time from the first dropped byte to the line with their number. All that is printed meanwhile is dropped too."""
+"""The time from the first dropped byte to the line with their number. All that is printed in this time is dropped too."""
 _LOG_RECORDS = 1000
 _LOG_RECORDS_PER_S = 100
 _DROPPED_RECORDS = 20_000

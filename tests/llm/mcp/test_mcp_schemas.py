@@ -151,7 +151,7 @@ async def test_a_tool_with_a_schema_that_openai_refuses_ends_no_turn(tmp_path: P
 
 
 async def test_check_notes_a_tool_that_is_left_out_and_its_hash_is_that_of_the_server(tmp_path: Path) -> None:
-    schemas = {
+    schemas: dict[str, Any] = {
         "either": {"anyOf": [WITH_TEXT], "type": "object"},
         "bad": {"type": "object", "properties": {"a": {"$ref": "#/b"}}},
     }
