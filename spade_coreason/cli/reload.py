@@ -129,8 +129,7 @@ class Handover:
 def build_all_agents(settings: Settings, *, is_strict: bool) -> None:
     """Import and build all agents of the platform's own process, as `check` does. Raise ConfigError if one cannot be built.
 
-    Stored data that cannot be read is no fault of the code. Raise StoreError for it if `is_strict`; the platform reports it
-    otherwise.
+    Raise StoreError for stored data that cannot be read if `is_strict`. Otherwise only its agent stays offline.
     """
     from .dry_run import build_unstarted_agent
 
