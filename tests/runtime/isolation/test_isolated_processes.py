@@ -61,7 +61,8 @@ async def test_an_agent_that_ends_its_process_while_it_is_made_is_one_line() -> 
 
 
 async def test_an_agent_that_leaves_python_while_it_is_made_is_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"LeavingAgent cannot be created: SystemExit: enough; correct its code"):
+    problem = r"LeavingAgent cannot be created: SystemExit: enough \(.*faulty_agents.py:\d+\); correct its code"
+    with pytest.raises(ConfigError, match=problem):
         async with AgentTester(faulty_agents.LeavingAgent, isolation=Isolation()):
             pass
 
