@@ -24,6 +24,7 @@ FAILING_AGENTS_SOURCE = '''\
 
 import os
 import sys
+import time
 
 from spade_coreason import AgentDefinition
 
@@ -62,6 +63,12 @@ class Cancels(Failing):
 class EndsItsProcess(Failing):
     def __init__(self):
         os._exit(3)
+
+
+class Waits(Failing):
+    def __init__(self, file):
+        while not os.path.exists(file):
+            time.sleep(0.01)
 
 
 class HasAStrangeManifest(Failing):
@@ -290,6 +297,18 @@ async def test_a_lock_that_another_process_holds_keeps_one_agent_away(tmp_path: 
             await asyncio.to_thread(up.wait_for, "^Ready")
             assert (await wait_for_status(project / "data", lambda status: status.is_healthy)).is_healthy
             assert (await asyncio.to_thread(up.stop, signal.SIGTERM))[0] == 0
+
+
+def test_a_constructor_that_does_not_return_is_named(tmp_path: Path) -> None:
+    agent = {"jid": "waits@localhost", "agent": "failing:Waits", "options": {"file": str(tmp_path / "go")}}
+    with run_in_background("up", cwd=write_project(tmp_path, agent), until="") as up:
+        assert up.process.stderr is not None
+        while "its constructor has not returned" not in (line := up.process.stderr.readline().decode()):
+            assert line, "it ended"
+        assert "warning: waits@localhost: its constructor has not returned for 10 s, and all agents wait for it" in line
+        (tmp_path / "go").touch()
+        up.wait_for("^Ready")
+        assert up.stop(signal.SIGTERM)[0] == 0
 
 
 async def test_an_account_that_is_refused_stays_away_and_the_others_serve(real_server: XmppServer, tmp_path: Path) -> None:

@@ -275,12 +275,12 @@ def test_an_agent_may_have_methods_of_any_name(invoke: Invoke, command: str) -> 
     assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
 
 
-@pytest.mark.parametrize("command", ["up", "check", "tools"])
-def test_a_mistake_in_the_options_names_the_agent(invoke: Invoke, command: str) -> None:
+@pytest.mark.parametrize("command", [("up", "--strict"), ("check",), ("tools",)])
+def test_a_mistake_in_the_options_names_the_agent(invoke: Invoke, command: tuple[str, ...]) -> None:
     options = "{model: small, endpoint: {url: 'http://127.0.0.1:9/v1'}, output_guardrails: [{regex: '('}]}"
     llm_agent = f"{{jid: b@localhost, agent: 'spade_coreason.llm:LLMAgent', options: {options}}}"
     write_file(Path("config/platform.yaml"), f"server: {{mode: embedded}}\n{ECHO[:-1]}, {llm_agent}]\n")
-    shown = invoke(command)
+    shown = invoke(*command)
     assert shown.exit_code == 2, shown.output
     assert "config/platform.yaml: agents[1].options.output_guardrails[0].regex" in shown.output
 
