@@ -32,7 +32,7 @@ def print_one_line_without_an_end() -> None:
 
 
 def print_bytes_that_are_no_text() -> None:
-    sys.stdout.buffer.write(b"\xff\x00\x1b\r" * (SIZE // 4))
+    sys.stdout.buffer.write(b"\xff\x00\x1b\x80" * (SIZE // 4))
     sys.stdout.buffer.flush()
 
 
