@@ -41,7 +41,7 @@ def archive_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 
 
 class Table(FunctionAgent):
-    """Answers with the earlier questions of the same thread; "wait" waits for `release`. Records the reactions."""
+    """Answers with the earlier questions of the same thread; "wait…" waits for `release`. Records the reactions."""
 
     def __init__(self) -> None:
         super().__init__(self.answer, "table")
@@ -52,7 +52,7 @@ class Table(FunctionAgent):
     async def answer(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         query = request.payload["query"]
         self.queries.append(query)
-        if query == "wait":
+        if query.startswith("wait"):
             await self.release.wait()
         before = ", ".join(query_of(turn) for turn in await session.history(100))
         await response.markdown(f"{query} after {before}" if before else query)
@@ -216,7 +216,7 @@ async def test_in_a_room_only_the_latest_version_of_a_question_counts(archive_se
                 alice.say(f"Table: {text}", correction(first))
             assert (await alice.receive_from("Table"))["body"] == "Alice: which"
             # It is answered. Of its further corrections, the latest counts.
-            for text in ("wait", "now", "wait"):
+            for text in ("wait", "wait, now", "wait"):
                 alice.say(f"Table: {text}", correction(first))
             await eventually(lambda: table.queries[-1] == "wait")
             # A correction that is not for the agent any more takes the question back.
