@@ -12,6 +12,9 @@ from pydantic_core import from_json, to_json
 MIN_ORIGIN_ID_CHARACTERS = 16
 """The length from which an origin id counts as unique. Shorter ones may be numbers, like the ids of stanzas."""
 
+CLOCK_MARGIN = 60_000_000
+"""The largest difference between the clock of a server and ours, in microseconds."""
+
 
 class Evidence(NamedTuple):
     """The origin of a message, as it says itself. Times are microseconds since 1970."""
@@ -22,8 +25,8 @@ class Evidence(NamedTuple):
     """The unique id that its sender gave it (XEP-0359); "" without one."""
     delayed_since: int | None = None
     """The earliest time at which it was stored on its way (XEP-0203), by the clock that says so; None for a live message."""
-    earliest_reception: int = 0
-    """The earliest time at which a copy of a delayed message can have been received, by our own clock."""
+    acknowledged: tuple[int, int] = (0, 0)
+    """A time (from, to) in which everything that was received has been acknowledged for good. None of it comes again."""
     is_replay: bool = False
     """True if the server repeats it because it was received and not acknowledged (XEP-0198)."""
 
@@ -53,4 +56,6 @@ def is_copy(later: Evidence, earlier: Evidence, earlier_received_at: int) -> boo
         return False
     if earlier.delayed_since is not None:
         return later.delayed_since == earlier.delayed_since
-    return earlier_received_at >= later.earliest_reception
+    if later.acknowledged[0] <= earlier_received_at < later.acknowledged[1]:
+        return False
+    return earlier_received_at >= later.delayed_since - CLOCK_MARGIN

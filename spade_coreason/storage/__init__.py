@@ -46,6 +46,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "StoredStep",
             "TurnRecord",
             "Variable",
+            "to_micros",
         ],
         "repository": ["AgentRepository", "list_stored_agents"],
         "topics": [

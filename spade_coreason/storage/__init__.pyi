@@ -74,6 +74,7 @@ from .records import (
     StoredStep as StoredStep,
     TurnRecord as TurnRecord,
     Variable as Variable,
+    to_micros as to_micros,
 )
 from .repository import (
     AgentRepository as AgentRepository,

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -26,7 +25,7 @@ from ..domain.jid import bare_jid
 from ..domain.messages import Reaction, Retraction
 from ..exceptions import ConnectError, CoReasonError, StoreError
 from ..runtime import AgentCondition, AgentStatus, BuildRuntime, IsolatedAgent, OutboundMessage, PlatformDirectory
-from ..storage import AgentRepository, Commit
+from ..storage import AgentRepository, Commit, to_micros
 from .archive import Archive
 from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, Receiver, assigned_id
 from .connection.connection import Connection
@@ -48,7 +47,7 @@ DEFAULT_RESOURCE = "agent"
 _ARCHIVE_FIRST_S = 10.0
 """The longest wait of people's messages in a new session, until older ones are read from the archive."""
 _ACKNOWLEDGED_KEY = "acknowledged"
-"""The key of the stored time of the last acknowledgement before a clean stop."""
+"""The key of the stored times of the last session before a clean stop: its beginning, and its last acknowledgement."""
 _PRESENCE_TIMEOUT_S = 2.0
 _MAX_OTHER_STANZAS_PER_MINUTE = 300  # presences and IQs of one sender
 _MAX_CLAIMS = 1000  # messages that were offered to behaviours, claimed or not, and are not offered again from the archive
@@ -289,15 +288,12 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self.rooms.wait_until_reflected(2.0)
         await self.rooms.close()
         await asyncio.gather(*self._deletions, return_exceptions=True)
-        acknowledged_at = self.connection.acknowledge_received()
+        acknowledged = self.connection.acknowledge_received()
         self._profile.announce_stopped()
         await self._profile.close()
-        if (
-            await self.connection.wait_until_acknowledged(2.0)
-            and acknowledged_at is not None
-            and self.connection.state == "online"
-        ):
-            self._runner.repository.save_agent_value(_ACKNOWLEDGED_KEY, acknowledged_at.isoformat())
+        is_confirmed = await self.connection.wait_until_acknowledged(2.0) and self.connection.state == "online"
+        if is_confirmed and acknowledged is not None:
+            self._runner.repository.save_agent_value(_ACKNOWLEDGED_KEY, [to_micros(time) for time in acknowledged])
         await self.archive.close()
         await self.offline_messages.close()
         await self._runner.close()
@@ -322,10 +318,10 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         return self._runner.turns_in_flight
 
     async def _load_acknowledged(self, repository: AgentRepository) -> None:
-        """Load the time before which the server knows, since a clean stop, that it need not deliver again what it has sent."""
-        if (value := await repository.load_agent_value(_ACKNOWLEDGED_KEY)) is not None:
-            acknowledged_at = datetime.fromisoformat(value)
-            self._receiver = self._receiver._replace(acknowledged_at=round(acknowledged_at.timestamp() * 1_000_000))
+        """Load the time of the last session before a clean stop. The server delivers nothing again that came in it."""
+        if (times := await repository.load_agent_value(_ACKNOWLEDGED_KEY)) is not None:
+            began_at, acknowledged_at = times
+            self._receiver = self._receiver._replace(acknowledged=(began_at, acknowledged_at))
 
     async def _restore_invited_rooms(self, repository: AgentRepository) -> None:
         def log_failed_write(error: BaseException) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from spade_coreason.domain.duplicates import NO_EVIDENCE, Evidence, is_copy
+from spade_coreason.domain.duplicates import CLOCK_MARGIN, NO_EVIDENCE, Evidence, is_copy
 
 RECEIVED_AT = 1_000_000_000
 """The time at which the earlier message was received."""
 ORIGIN = "7bd6c0cd-0b8b-4b39"
 
 
-def delayed(since: int, server_id: str = "", earliest_reception: int = RECEIVED_AT) -> Evidence:
-    return Evidence(server_id, "", since, earliest_reception)
+def delayed(since: int, server_id: str = "", acknowledged: tuple[int, int] = (0, 0)) -> Evidence:
+    return Evidence(server_id, "", since, acknowledged)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,11 @@ def delayed(since: int, server_id: str = "", earliest_reception: int = RECEIVED_
         (delayed(5), delayed(5), True),
         (delayed(5), delayed(6), False),
         (NO_EVIDENCE, delayed(5), True),
-        (NO_EVIDENCE, delayed(5, earliest_reception=RECEIVED_AT + 1), False),
+        (NO_EVIDENCE, delayed(RECEIVED_AT + CLOCK_MARGIN), True),
+        (NO_EVIDENCE, delayed(RECEIVED_AT + CLOCK_MARGIN + 1), False),
+        (NO_EVIDENCE, delayed(5, acknowledged=(RECEIVED_AT, RECEIVED_AT + 1)), False),
+        (NO_EVIDENCE, delayed(5, acknowledged=(RECEIVED_AT + 1, RECEIVED_AT + 2)), True),  # an earlier session
+        (NO_EVIDENCE, delayed(5, acknowledged=(0, RECEIVED_AT)), True),  # received after the last acknowledgement
         (Evidence("a"), delayed(5), True),
         (NO_EVIDENCE, delayed(5, "a"), True),
         (Evidence("a"), delayed(5, "b"), False),
@@ -50,7 +54,7 @@ def test_only_evidence_makes_a_message_a_copy(earlier: Evidence, later: Evidence
 
 @pytest.mark.parametrize("evidence", [NO_EVIDENCE, Evidence("a"), Evidence("", ORIGIN), delayed(5, 'a " ☂')])
 def test_evidence_is_stored_as_text(evidence: Evidence) -> None:
-    assert Evidence.load(evidence.dump()) == evidence._replace(earliest_reception=0)
+    assert Evidence.load(evidence.dump()) == evidence
 
 
 def test_most_messages_store_no_evidence() -> None:

@@ -13,17 +13,16 @@ from .namespaces import DELAY, ORIGIN_ID, STANZA_ID
 EVIDENCE_TAGS = frozenset({DELAY, ORIGIN_ID, STANZA_ID})
 """The elements that are evidence. Without one of them there is none."""
 
-_CLOCK_MARGIN = 60_000_000
-"""The largest difference between the clock of a server and ours, in microseconds."""
-
 
 class Receiver(NamedTuple):
     """The account to which messages come."""
 
     jid: str = ""
     """Its bare JID."""
-    acknowledged_at: int = 0
-    """The server delivers nothing again that was received before this time, in microseconds since 1970."""
+    acknowledged: tuple[int, int] = (0, 0)
+    """A time (from, to) in which everything that was received has been acknowledged for good: the last session before a clean
+    stop. Microseconds since 1970.
+    """
 
 
 ANY_RECEIVER = Receiver()
@@ -47,14 +46,11 @@ def read_evidence(message: Element, receiver: Receiver) -> Evidence:
     unique_id = origin_id.get("id", "") if origin_id is not None else ""
     delayed_since = min((time for delay in message.iterfind(DELAY) if (time := read_delay(delay)) is not None), default=None)
     server_id = assigned_id(message, receiver.jid)
-    earliest_reception = 0 if delayed_since is None else delayed_since - _CLOCK_MARGIN
-    if not server_id:  # an archive has them all
-        earliest_reception = max(earliest_reception, receiver.acknowledged_at)
     return Evidence(
         server_id,
         unique_id if MIN_ORIGIN_ID_CHARACTERS <= len(unique_id) <= MAX_ID_CHARACTERS else "",
         delayed_since,
-        earliest_reception,
+        receiver.acknowledged if delayed_since is not None and not server_id else (0, 0),  # an archive has them all
     )
 
 

@@ -173,11 +173,13 @@ class Connection:
         self._is_closing = True
         self.client.abort()
 
-    def acknowledge_received(self) -> datetime | None:
-        """Acknowledge what is durable. Return the time of that, or None if something else was received."""
+    def acknowledge_received(self) -> tuple[datetime, datetime] | None:
+        """Acknowledge what is durable. Return the time of the session until now, or None if something else was received."""
         self.client.stream_management.send_unrequested_ack()
         self._send_queue.flush()
-        return None if self.client.stream_management.has_pending else utc_now()
+        if self.online_at is None or self.client.stream_management.has_pending:
+            return None
+        return self.online_at, utc_now()
 
     async def wait_until_acknowledged(self, timeout_s: float) -> bool:
         """Wait until the server has acknowledged all stanzas, at most `timeout_s` seconds. Return True if it has.
