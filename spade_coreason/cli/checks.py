@@ -69,7 +69,7 @@ async def check_settings(settings: Settings) -> list[Finding]:
     """Check everything, in the order in which it would fail at a start."""
     configured = Finding("configuration", "good" if settings.agents else "note", _describe_settings(settings))
     findings = [configured, *_check_installation(), *[found async for found in _check_storage(settings)]]
-    findings += [found async for found in _check_agents(settings)]
+    findings += [*_check_embedder(settings), *[found async for found in _check_agents(settings)]]
     findings += (
         _check_local_server(settings) if settings.server.is_local else [found async for found in _check_accounts(settings)]
     )
@@ -169,8 +169,18 @@ def _file_exists(file: Path) -> bool:
     return file.exists()
 
 
+def _check_embedder(settings: Settings) -> Iterator[Finding]:
+    """Check whether the embedder can be built. Its server is not asked."""
+    from ..app import build_embedder
+
+    try:
+        build_embedder(settings)
+    except ConfigError as error:
+        yield error_finding("knowledge", error)
+
+
 async def _check_agents(settings: Settings) -> AsyncIterator[Finding]:
-    from ..app import build_token_counter
+    from ..app import build_summariser, build_token_counter
 
     for number, agent in enumerate(settings.agents):
         jid = bare_jid(agent.jid)
@@ -178,6 +188,7 @@ async def _check_agents(settings: Settings) -> AsyncIterator[Finding]:
             built = build_unstarted_agent(settings, number)
             place = settings.place(f"agents[{number}]")
             build_token_counter(settings.memory_of(agent), settings.project, f"{place}.memory.tokenizer")
+            build_summariser(settings.memory_of(agent))
         except CoReasonError as error:
             yield error_finding(jid, error)
             continue

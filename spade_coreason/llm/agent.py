@@ -209,7 +209,7 @@ class LLMAgent:
         try:
             await self._answer(request, session, response, guard, meter)
         except ModelError as error:
-            log.warning("%s: %s (%s)", name, error, self._client.url)
+            log.warning("%s: %s (%s)", name, error, self._client.route)
             text = translate("My language model {problem}.", problem=translate(error.problem))
             if error.retry_after_s:
                 text += " " + translate("Ask again in {duration}.", duration=format_duration(error.retry_after_s))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..domain.proxies import SOCKS_OF_AIOHTTP, EnvironmentProxy, find_proxy
 from ..exceptions import ModelError
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ class OpenAIApi:
     """The client of one server.
 
     `url` is the base URL from the server's documentation, with the version: http://127.0.0.1:11434/v1. The first request
-    opens a connection pool, and `close` closes it. The client belongs to one event loop.
+    opens a connection pool, and `close` closes it. The client belongs to one event loop. ConfigError if the environment names a
+    proxy that cannot be used.
     """
 
     url: str
@@ -34,6 +36,10 @@ class OpenAIApi:
     timeout_s: float = 30.0
     first_back_off_s: float = _FIRST_BACK_OFF_S
     _session: aiohttp.ClientSession | None = field(default=None, init=False, repr=False)
+    _proxy: EnvironmentProxy | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._proxy = find_proxy(self.url, SOCKS_OF_AIOHTTP)
 
     async def post(self, path: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request, and return the JSON object of the response.
@@ -64,9 +70,12 @@ class OpenAIApi:
         address = f"{self.url.rstrip('/')}/{path}"
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self.timeout_s))
+            self._session = self._open_session()
+        proxy_url = self._proxy.url if self._proxy is not None and not self._proxy.is_socks else None
         try:
-            async with self._session.post(address, json=payload, headers=headers, allow_redirects=False) as response:
+            async with self._session.post(
+                address, json=payload, headers=headers, allow_redirects=False, proxy=proxy_url
+            ) as response:
                 body = await _read_body(response)
                 status, retry_after_header = response.status, response.headers.get("Retry-After", "")
         except TimeoutError as error:
@@ -90,6 +99,16 @@ class OpenAIApi:
         if not isinstance(parsed, dict):
             raise ModelError(address, f"returned JSON that is not an object; {_URL_HINT}")
         return parsed
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        import aiohttp
+
+        connector = None
+        if self._proxy is not None and self._proxy.is_socks:
+            from aiohttp_socks import ProxyConnector
+
+            connector = ProxyConnector.from_url(self._proxy.url.replace("socks5h", "socks5", 1), rdns=True)
+        return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=self.timeout_s))
 
 
 _REMEDIES = {

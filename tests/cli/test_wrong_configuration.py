@@ -66,6 +66,30 @@ def test_a_mistake_in_the_file(invoke: Invoke, command: str, configuration: str,
     assert_one_line(invoke(command), 2, "config/platform.yaml", *texts)
 
 
+@pytest.mark.parametrize("command", ["up", "check"])
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        agents_config("{jid: a@localhost, agent: 'spade_coreason.agents.assistant:AssistantAgent', options: {model: m}}"),
+        agents_config("{jid: a@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}")
+        + "knowledge: {embedder: openai, url: 'http://model.example/v1', model: m}",
+        agents_config("{jid: a@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}")
+        + "memory: {summariser: {url: 'http://model.example/v1', model: m}}",
+    ],
+    ids=["language model", "embeddings", "summaries"],
+)
+def test_a_proxy_of_an_unknown_kind_is_named_with_its_variable(
+    invoke: Invoke, command: str, configuration: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_file(Path("config/platform.yaml"), configuration)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://model.example/v1")
+    monkeypatch.setenv("HTTP_PROXY", "socks://127.0.0.1:1080")
+    result = invoke(command)
+    assert result.exit_code == 2
+    assert "HTTP_PROXY: socks is no kind of proxy that is supported; write http, https, socks5" in result.output
+    assert "Traceback" not in result.output
+
+
 def test_stored_data_can_be_read_without_any_password(invoke: Invoke) -> None:
     account = "{jid: a@example.org, agent: 'a:B', password: '${NOT_SET}'}"
     write_file(Path("config/platform.yaml"), f"server: {{mode: external}}\nagents:\n  - {account}\n")

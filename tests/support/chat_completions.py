@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -141,8 +142,9 @@ class ChatCompletionsServer:
     `requests` are the bodies, `keys` their API keys; `closed_count` counts the requests that the client closed.
     """
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: Answer, tls: ssl.SSLContext | None = None) -> None:
         self.answers = list(answers)
+        self._tls = tls
         self.requests: list[RequestBody] = []
         self.keys: list[str] = []
         self.closed_count = 0
@@ -158,8 +160,8 @@ class ChatCompletionsServer:
         application.router.add_get("/v1/models", self._models)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
+        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls).start()
+        self.url = f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._runner.addresses[0][1]}/v1"
         return self
 
     async def __aexit__(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...contracts import AgentDefinition
 from ...domain.installation import install_hint
+from ...domain.proxies import SOCKS_OF_HTTPX, find_proxy
 from ...exceptions import ConfigError, CoReasonError, ToolError
 from ..tools.function import Tool
 from .offers import SEPARATOR, Offer, parse_requirements
@@ -30,7 +31,8 @@ _LISTING_WAIT_S = 2.0
 class MCPServers:
     """The MCP servers of an agent. `options` are theirs by name (`options.mcp`), and the manifest requires tools of them.
 
-    ConfigError if an option is wrong, the manifest requires a tool of an unknown server, or the package is missing.
+    ConfigError if an option is wrong, the manifest requires a tool of an unknown server, the package is missing, or the
+    environment names a proxy that cannot be used.
     """
 
     def __init__(self, options: Any, manifest: AgentDefinition) -> None:
@@ -39,6 +41,9 @@ class MCPServers:
         self._servers: list[MCPServer] = []
         if self._options and find_spec("mcp") is None:
             raise ConfigError("options.mcp", f"MCP servers need the package mcp: {install_hint('mcp')}")
+        for server in self._options.values():
+            if server.url is not None:
+                find_proxy(server.url, SOCKS_OF_HTTPX)
 
     def may_own_tool(self, name: str) -> bool:
         """Return True if a tool of a server may have this name."""

@@ -24,6 +24,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
 from ...domain.text import replace_lone_surrogates
+from ..model.transport import build_transport
 from .options import ServerOptions
 
 if TYPE_CHECKING:
@@ -229,7 +230,10 @@ async def open_http(options: ServerOptions, on_output: Callable[[str], None]) ->
     timeout = httpx2.Timeout(options.timeout_s, read=_READ_TIMEOUT_S)
     async with (
         httpx2.AsyncClient(
-            headers=headers, timeout=timeout, event_hooks={"response": [_limit_response_size, report_status]}
+            headers=headers,
+            timeout=timeout,
+            transport=build_transport(options.url),
+            event_hooks={"response": [_limit_response_size, report_status]},
         ) as client,
         streamable_http_client(options.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
     ):

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from ...domain.durations import read_retry_after_s
 from ...domain.installation import install_hint
+from ...domain.proxies import SOCKS_OF_HTTPX, find_proxy
 from ...domain.text import replace_lone_surrogates
 from ...domain.translation import N_
 from ...exceptions import ConfigError, ModelError
@@ -60,8 +61,8 @@ class CompletionRequest:
 class ModelClient:
     """The client of one endpoint, for one event loop. Call `open` first and `close` last.
 
-    A `stand_in` answers in place of the endpoint's server; it needs no key. ConfigError if the package openai is missing or no
-    endpoint is named.
+    A `stand_in` answers in place of the endpoint's server; it needs no key. ConfigError if the package openai is missing, no
+    endpoint is named, or the environment names a proxy that cannot be used.
     """
 
     def __init__(self, endpoint: Endpoint, stand_in: StandIn | None = None) -> None:
@@ -70,6 +71,9 @@ class ModelClient:
         self.endpoint = endpoint
         self.stand_in = stand_in
         self.url, self._key = endpoint.resolve() if stand_in is None else (endpoint.url or stand_in.url, "none")
+        proxy = find_proxy(self.url, SOCKS_OF_HTTPX) if stand_in is None else None
+        self.route = f"{self.url}, through the proxy of {proxy.variable}" if proxy is not None else self.url
+        """The URL for the operator, with the variable that names a proxy."""
         self._client: Any = None
         self._bare_models: set[str] = set()
         """Models that refuse to get back the fields that they have added to a message."""
@@ -85,21 +89,22 @@ class ModelClient:
         import openai
 
         from .response_size import limit_response_size
+        from .transport import StandInTransport, build_transport
 
         if self._client is None:
             timeout = openai.Timeout(self.endpoint.timeout_s, connect=self.endpoint.connect_timeout_s)
-            transport = {}
-            if self.stand_in is not None:
-                from .transport import StandInTransport
-
-                transport = {"transport": StandInTransport(self.stand_in)}
+            transport = (
+                build_transport(self.url, limits=openai.DEFAULT_CONNECTION_LIMITS)
+                if self.stand_in is None
+                else StandInTransport(self.stand_in)
+            )
             # A redirect would send the words of a person to another server.
             http = openai.DefaultAsyncHttpx2Client(
                 follow_redirects=False,
                 timeout=timeout,
                 headers={"Accept-Encoding": "identity"},
                 event_hooks={"response": [partial(limit_response_size, is_streaming=self.endpoint.stream)]},
-                **transport,
+                transport=transport,
             )
             self._client = openai.AsyncOpenAI(
                 base_url=self.url,
@@ -189,7 +194,7 @@ class ModelClient:
         if self._client is None:
             self.open()
         try:
-            with self._translate_errors(f"the language model at {self.url}", Completion(""), _LIST_TIMEOUT_S):
+            with self._translate_errors(f"the language model at {self.route}", Completion(""), _LIST_TIMEOUT_S):
                 page = await self._client.models.list(timeout=_LIST_TIMEOUT_S)
                 return {str(model.id) for model in page.data}
         except ModelError as error:
