@@ -59,8 +59,9 @@ def find_proxy(url: str, socks_package: str, environment: Mapping[str, str] = os
 def _check_proxy(url: str, variable: str, socks_package: str) -> EnvironmentProxy:
     scheme = url.partition("://")[0].lower()
     if scheme not in _SCHEMES:
-        shown = scheme if re.fullmatch(r"[a-z0-9+.-]{1,20}", scheme) else "its scheme"
-        raise ConfigError(variable, f"{shown} is no kind of proxy that is supported; write {', '.join(_SCHEMES)} before ://")
+        shown = f"{scheme}://" if re.fullmatch(r"[a-z0-9+.-]{1,20}", scheme) else "such"
+        supported = ", ".join(f"{name}://" for name in _SCHEMES)
+        raise ConfigError(variable, f"{shown} proxies are not supported; write one of {supported}")
     try:
         parts = urlsplit(url)
         is_valid = bool(parts.hostname) and parts.port != 0

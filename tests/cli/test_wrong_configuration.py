@@ -86,7 +86,7 @@ def test_a_proxy_of_an_unknown_kind_is_named_with_its_variable(
     monkeypatch.setenv("HTTP_PROXY", "socks://127.0.0.1:1080")
     result = invoke(command)
     assert result.exit_code == 2
-    assert "HTTP_PROXY: socks is no kind of proxy that is supported; write http, https, socks5" in result.output
+    assert "HTTP_PROXY: socks:// proxies are not supported; write one of http://" in result.output
     assert "Traceback" not in result.output
 
 

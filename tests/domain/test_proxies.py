@@ -81,9 +81,12 @@ def test_a_host_that_no_proxy_names_is_exempted(no_proxy: str, url: str, is_exem
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("socks://127.0.0.1:1080", "socks is no kind of proxy that is supported; write http, https, socks5, socks5h before ://"),
-        ("socks4://127.0.0.1", "socks4 is no kind of proxy that is supported; write http, https, socks5, socks5h before ://"),
-        ("pass word://x", "its scheme is no kind of proxy that is supported; write http, https, socks5, socks5h before ://"),
+        (
+            "socks://127.0.0.1:1080",
+            "socks:// proxies are not supported; write one of http://, https://, socks5://, socks5h://",
+        ),
+        ("socks4://127.0.0.1", "socks4:// proxies are not supported; write one of http://, https://, socks5://, socks5h://"),
+        ("pass word://x", "such proxies are not supported; write one of http://, https://, socks5://, socks5h://"),
         ("http://", "is not the address of a proxy; write it like http://127.0.0.1:8080"),
         ("socks5://me:secret@", "is not the address of a proxy; write it like socks5://127.0.0.1:8080"),
         ("http://proxy:secret", "is not the address of a proxy; write it like http://127.0.0.1:8080"),
@@ -100,7 +103,9 @@ def test_what_is_no_proxy_is_named_with_its_variable_and_without_its_value(value
 
 
 def test_a_socks_proxy_without_its_package_is_named_with_the_command_that_installs_it() -> None:
-    with pytest.raises(ConfigError, match=r"ALL_PROXY: a SOCKS proxy needs the package no_such_package: pip install .*\[socks\]"):
+    with pytest.raises(
+        ConfigError, match=r"ALL_PROXY: a SOCKS proxy needs the package no_such_package: pip install .*\[socks\]"
+    ):
         find_proxy(URL, "no_such_package", {"ALL_PROXY": "socks5://127.0.0.1:1080"})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ from spade_coreason import AgentDefinition, AgentTester, ConfigError
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.memory import OpenAIApi
 from spade_coreason.testing import FakeModel
-from tests.llm.mcp.test_mcp_tools import last_tool_results, run_legacy_http_server
+from tests.llm.mcp.test_mcp_tools import run_legacy_http_server
 from tests.support.certificates import sign_by_itself
 from tests.support.chat_completions import ChatCompletionsServer, text_answer, tool_call_answer
+from tests.support.mcp_servers.servers import last_tool_results
 from tests.support.model_server import ModelServer
 from tests.support.proxy_server import ProxyServer
 
@@ -24,11 +24,10 @@ VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
 @pytest.fixture(autouse=True)
-def no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-    return
 
 
 def make_agent(url: str, **options: Any) -> LLMAgent:
@@ -75,7 +74,9 @@ async def test_a_model_with_tls_is_asked_through_a_tunnel(
 
 
 @pytest.mark.parametrize("no_proxy", ["127.0.0.1", "127.0.0.0/8", "*", "127.0.0.1:PORT"])
-async def test_an_exempted_model_is_asked_directly_whatever_the_proxy_is(no_proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_exempted_model_is_asked_directly_whatever_the_proxy_is(
+    no_proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with ChatCompletionsServer(text_answer("Hello")) as server, ProxyServer(server.url) as proxy:
         monkeypatch.setenv("NO_PROXY", no_proxy.replace("PORT", server.url.split(":")[2].removesuffix("/v1")))
         for address in (f"http://{proxy.address}", f"socks5://{proxy.address}", f"socks://{proxy.address}"):
@@ -94,9 +95,7 @@ async def test_a_proxy_that_is_away_or_refuses_is_named_in_the_log_without_its_p
     assert "small: cannot be reached (https://model.example/v1, through the proxy of ALL_PROXY)" in caplog.text
     assert "wrong" not in caplog.text
     [problem] = await make_agent("https://model.example/v1").examine_models()
-    assert str(problem) == (
-        "the language model at https://model.example/v1, through the proxy of ALL_PROXY: cannot be reached"
-    )
+    assert str(problem) == ("the language model at https://model.example/v1, through the proxy of ALL_PROXY: cannot be reached")
 
 
 async def test_an_mcp_server_is_called_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +123,7 @@ def test_an_unknown_kind_of_proxy_is_one_line_when_the_agent_is_built(
         make_agent(MODEL_URL, **options)
     variable = "HTTPS_PROXY" if options else "ALL_PROXY"
     assert str(caught.value) == (
-        f"{variable}: socks is no kind of proxy that is supported; write http, https, socks5, socks5h before ://"
+        f"{variable}: socks:// proxies are not supported; write one of http://, https://, socks5://, socks5h://"
     )
 
 
@@ -151,5 +150,5 @@ async def test_embeddings_and_summaries_go_through_the_proxy_too(
         await direct.close()
         assert len(proxy.destinations) == 1
     monkeypatch.setenv("ALL_PROXY", "socks4://127.0.0.1:1080")
-    with pytest.raises(ConfigError, match="ALL_PROXY: socks4 is no kind of proxy"):
+    with pytest.raises(ConfigError, match="ALL_PROXY: socks4:// proxies are not supported"):
         OpenAIApi(MODEL_URL)
