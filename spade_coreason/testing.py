@@ -41,6 +41,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from mimetypes import guess_type
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
@@ -286,6 +287,13 @@ class LocalFiles:
 
     def __init__(self) -> None:
         self.files: dict[str, FetchedFile] = {}
+        self._of_people: dict[str, FetchedFile] = {}
+
+    def add(self, name: str, data: bytes) -> str:
+        """Store a file of a person and return its link."""
+        url = f"https://files.localhost/people/{len(self._of_people) + 1}/{quote(name, safe='')}"
+        self._of_people[url] = FetchedFile(url, name, guess_type(name)[0] or "application/octet-stream", data)
+        return url
 
     async def upload(self, name: str, data: bytes, type: str, progress: Progress | None) -> str:
         """Store a file and return its link."""
@@ -296,8 +304,9 @@ class LocalFiles:
         return url
 
     async def fetch(self, url: str, **limits: Any) -> FetchedFile:
-        """Return the uploaded file with this link, or fetch it with `fetch`."""
-        return self.files[url] if url in self.files else await fetch(url, **limits)
+        """Return the stored file with this link, or fetch it with `fetch`."""
+        stored = self.files.get(url) or self._of_people.get(url)
+        return stored if stored is not None else await fetch(url, **limits)
 
 
 __all__ = [
@@ -627,6 +636,10 @@ class AgentTester:
     def uploaded(self) -> dict[str, FetchedFile]:
         """The files that agents uploaded, by link; empty with an `upload` of your own."""
         return self._files.files
+
+    def add_file(self, name: str, data: bytes) -> str:
+        """Store a file as a person does who uploads it, and return its link, which agents can fetch."""
+        return self._files.add(name, data)
 
     async def conversations(self) -> list[ConversationRecord]:
         """Return the records of the agent's newest conversations, at most 100, newest first."""

@@ -31,7 +31,7 @@ def hold_half(text: str) -> tuple[str, str]:
 def replace_lone_surrogates(value: Any) -> Any:
     """Replace lone surrogates in the texts of a JSON value, because UTF-8 cannot encode them. Join those that are a pair."""
     if isinstance(value, str):
-        return join_surrogates(value).encode("utf-8", "replace").decode()
+        return value if value.isascii() else join_surrogates(value).encode("utf-8", "replace").decode()
     if isinstance(value, dict):
         return {replace_lone_surrogates(name): replace_lone_surrogates(item) for name, item in value.items()}
     return [replace_lone_surrogates(item) for item in value] if isinstance(value, list | tuple) else value

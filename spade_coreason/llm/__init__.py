@@ -21,7 +21,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "guardrails.declaration": ["Guardrail", "Length"],
         "mcp.offers": ["Offer"],
-        "options": ["Endpoint", "Limits"],
+        "options": ["Endpoint", "Limits", "Pictures"],
         "script": ["MODEL_NAME", "REMEDY"],
         "scripted": ["ScriptedModel"],
         "tools.function": ["Tool"],

@@ -25,6 +25,7 @@ from .mcp.offers import (
 from .options import (
     Endpoint as Endpoint,
     Limits as Limits,
+    Pictures as Pictures,
 )
 from .script import (
     MODEL_NAME as MODEL_NAME,

@@ -10,28 +10,29 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..concurrency import DaemonThreads
-from ..contracts import AgentDefinition, AgentRequest, InlineToolDefinition, ResponseHandler, SessionHandle
+from ..contracts import AgentDefinition, AgentRequest, InlineToolDefinition, Interaction, ResponseHandler, SessionHandle
 from ..domain.durations import format_duration
 from ..domain.history import turn_text
 from ..domain.messages import ROOT_SENDER
 from ..domain.translation import translate
 from ..exceptions import ConfigError, CoReasonError, ModelError
 from ..memory import AgentInteractionMemory, TokenCounter, Usage, counter_for
-from ..runtime import Peers
+from ..runtime import Files, Peers, fetch
 from .budget import BudgetExceededError, BudgetMeter, Budgets, TurnUsage
 from .context import Context, ContextTooLongError
 from .guardrails.checks import GuardrailChecks
 from .guardrails.declaration import GuardrailSpec
 from .guardrails.guard import AgentGuardrails, TurnGuard, check_input
-from .handlers import end_episode, load_window
+from .handlers import end_episode, load_window, show_step
 from .loop import AgentLoop, ModelCaller
 from .mcp.offers import Offer
 from .mcp.servers import MCPServers
 from .model.client import ModelClient
 from .model.fallback import ModelWithFallback
 from .model.stand_in import StandIn, find_stand_in
-from .options import Endpoint, Limits, parse_options, require_list, require_texts
+from .options import Endpoint, Limits, Pictures, parse_options, require_list, require_texts
 from .output import ReplyStreamer
+from .pictures import LoadedPictures, PictureLoader
 from .prompts import build_system_messages, render_request
 from .script import MODEL_NAME, REMEDY, ScriptStandIn
 from .structured import build_response_format, build_schema_instruction, find_data_capability
@@ -80,6 +81,8 @@ class LLMAgent:
     - `tools`: functions, Tools or "module:function".
     - `mcp`: MCP servers by name, each with the fields of ServerOptions.
     - `agents`: the JIDs that the tool `ask_agent` may ask.
+    - `pictures`: true for a model that takes images, or Pictures, or a mapping with its fields. Off by default.
+    - `files`: fetches the pictures. Without it they are fetched in the same way.
     - `show_tools`: send a thought for each use of a tool.
     - `termination_markers`: one of them in an answer ends the conversation. Markers are not shown.
     - `input_guardrails` and `output_guardrails`: Guardrails, mappings with their fields, or functions. They are applied in this
@@ -115,6 +118,8 @@ class LLMAgent:
         mcp: Mapping[str, Any] | None = None,
         agents: Sequence[str] = (),
         interaction_memory: bool = True,
+        pictures: bool | Pictures | Mapping[str, Any] | None = None,
+        files: Files | None = None,
         show_tools: bool = True,
         termination_markers: Sequence[str] = (),
         input_guardrails: Sequence[GuardrailSpec] = (),
@@ -151,6 +156,15 @@ class LLMAgent:
         self._tool_selection = ToolSelection(manifest.metadata.name, self._limits.context_tokens // 2, self._count_tokens)
         self._guardrails = AgentGuardrails(
             input_guardrails, output_guardrails, GuardrailChecks(self._model, threads, self._count_tokens)
+        )
+        self._pictures = None
+        if pictures is not None and pictures is not False:
+            self._pictures = parse_options(Pictures, {} if pictures is True else pictures, "options.pictures")
+        self._picture_loader = PictureLoader(
+            manifest.metadata.name,
+            self._pictures,
+            files.fetch if files is not None else fetch,
+            has_notice=pictures is not False,
         )
         self._budgets = parse_options(Budgets, budgets, "options.budgets")
         if self._budgets.has_lasting and usage is None:
@@ -234,9 +248,12 @@ class LLMAgent:
         extra_fields = {**self._extra_fields, "tools": toolbox.schemas}
         if capability is not None:
             extra_fields["response_format"] = build_response_format(capability)
-        context = await self._build_context(
-            request, session, guard, build_schema_instruction(capability) if capability is not None else ""
-        )
+        window = await load_window(session)
+        pictures = await self._picture_loader.load(request.payload, window)
+        for notice in pictures.notices:
+            await show_step(response, notice)
+        instruction = build_schema_instruction(capability) if capability is not None else ""
+        context = await self._build_context(request, session, guard, window, pictures, instruction)
         streamer = ReplyStreamer(response, self._termination_markers, guard, is_silent=capability is not None)
         model_caller = ModelCaller(self._model, context, streamer, meter, extra_fields)
         name = self._manifest.metadata.name
@@ -249,7 +266,13 @@ class LLMAgent:
                 end_episode(session)
 
     async def _build_context(
-        self, request: AgentRequest, session: SessionHandle, guard: TurnGuard, schema_instruction: str
+        self,
+        request: AgentRequest,
+        session: SessionHandle,
+        guard: TurnGuard,
+        window: Sequence[Interaction],
+        pictures: LoadedPictures,
+        schema_instruction: str,
     ) -> Context:
         instructions = [schema_instruction]
         if (language := request.metadata.get("preferred_language")) is not None:
@@ -262,14 +285,21 @@ class LLMAgent:
         remembered: Sequence[Mapping[str, Any]] = ()
         if self._memory is not None:
             remembered = await self._memory.aget_context_messages(_conversation_id(request, session))
-        window = await load_window(session)
-        context = Context(system_messages, remembered, window, self._count_tokens, self._limits.context_tokens)
+        context = Context(
+            system_messages,
+            remembered,
+            window,
+            self._count_tokens,
+            self._limits.context_tokens,
+            pictures,
+            self._pictures.tokens if self._pictures is not None else 0,
+        )
         query = request.payload.get("query")
         if self._limits.passages and isinstance(query, str):
             window_texts = {turn_text(turn) for turn in window}  # shown already
             recalled = await session.recall(query, self._limits.passages, _MIN_SCORE)
             context.passages = await guard.filter_passages([passage for passage in recalled if passage not in window_texts])
-        context.tail += render_request(request)
+        context.tail += render_request(request, pictures)
         return context
 
     def _bind_method(self, spec: Tool | Callable[..., Any] | str) -> Any:

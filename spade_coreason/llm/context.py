@@ -10,7 +10,16 @@ from ..contracts import Interaction
 from ..domain.translation import N_
 from ..exceptions import CoReasonError
 from .model.completion import CARRIED
-from .prompts import Message, render_passages, render_summary, render_turns
+from .pictures import NO_PICTURES, LoadedPictures
+from .prompts import (
+    Message,
+    content_pictures,
+    content_texts,
+    render_passages,
+    render_summary,
+    render_turns,
+    without_pictures,
+)
 
 _TOKENS_PER_MESSAGE = 4
 """Tokens of a message beside its text, as OpenAI's models count."""
@@ -37,7 +46,8 @@ class ContextTooLongError(CoReasonError):
 class Context:
     """The messages of a turn: `head`, stored facts, the session's window, `passages`, and `tail`, to which each round adds.
 
-    `remembered` is empty or ends with the seed's system message. Its newest facts get a fourth of `limit` at most.
+    `remembered` is empty or ends with the seed's system message. Its newest facts get a fourth of `limit` at most. Each of the
+    `pictures` that turns and tail show counts `picture_tokens`.
     """
 
     def __init__(
@@ -47,6 +57,8 @@ class Context:
         window: Sequence[Interaction],
         count_tokens: Callable[[str], int],
         limit: int,
+        pictures: LoadedPictures = NO_PICTURES,
+        picture_tokens: int = 0,
     ) -> None:
         self.tail: list[Message] = []
         self.passages: list[str] = []
@@ -56,9 +68,10 @@ class Context:
         self._heading = heading
         self._facts = _select_newest(facts, count_tokens, limit // 4)
         self._summary = render_summary(window)
-        self._turns = render_turns(window)
+        self._turns = render_turns(window, pictures)
         self._count_tokens = count_tokens
         self._limit = limit
+        self._picture_tokens = picture_tokens
 
     def messages(self, request_fields: str = "") -> list[Message]:
         """Build the messages that fit, beside the `request_fields` of the request.
@@ -67,7 +80,8 @@ class Context:
         first results of tools, the oldest facts. ContextTooLongError if the remaining parts exceed the limit.
         """
         shown = self._all_messages()
-        if max_tokens_of([request_fields, *(text for message in shown for text in _message_texts(message))]) <= self._limit:
+        texts = [request_fields, *(text for message in shown for text in _message_texts(message))]
+        if max_tokens_of(texts) + self._count_picture_tokens(shown) <= self._limit:
             return shown  # most contexts need no counting
         savings = self._drop_least_important()
         while (excess := self.count_message_tokens(shown) + self._count_tokens(request_fields) - self._limit) > 0:
@@ -87,6 +101,11 @@ class Context:
             if saved >= tokens:
                 break
         return saved > 0
+
+    def drop_pictures(self) -> None:
+        """Replace all pictures by a note, for a server that refuses them."""
+        self.tail[:] = map(without_pictures, self.tail)
+        self._turns = [[without_pictures(message) for message in turn] for turn in self._turns]
 
     def _all_messages(self) -> list[Message]:
         remembered: list[Message] = []
@@ -129,11 +148,14 @@ class Context:
 
     def count_message_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
         """Count the tokens of messages."""
-        return count_message_tokens(messages, self._count_tokens)
+        return count_message_tokens(messages, self._count_tokens) + self._count_picture_tokens(messages)
+
+    def _count_picture_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        return self._picture_tokens * sum(len(content_pictures(message.get("content"))) for message in messages)
 
 
 def count_message_tokens(messages: Sequence[Mapping[str, Any]], count_tokens: Callable[[str], int]) -> int:
-    """Count the tokens of messages."""
+    """Count the tokens of the texts of messages."""
     return sum(_TOKENS_PER_MESSAGE + sum(count_tokens(text) for text in _message_texts(message)) for message in messages)
 
 
@@ -158,7 +180,7 @@ def _select_newest(facts: Sequence[str], count_tokens: Callable[[str], int], max
 
 
 def _message_texts(message: Mapping[str, Any]) -> list[str]:
-    texts = [message["content"]] if message.get("content") else []
+    texts = content_texts(message.get("content"))
     for call in message.get("tool_calls", ()):
         texts += [call["function"]["name"], call["function"]["arguments"]]
     if (carried := message.get(CARRIED)) is not None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+from base64 import b64decode
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from .model.stand_in import StandInAnswer, encode_event, install_stand_in
 from .options import Endpoint
+from .prompts import content_pictures, content_texts
 
 if TYPE_CHECKING:
     import openai
@@ -133,7 +135,7 @@ class ModelRequest:
     """The JID of the agent that asked."""
     model: str
     messages: list[dict[str, Any]]
-    """The messages, as on the wire: each with `role` and `content`."""
+    """The messages, as on the wire: each with `role` and `content`, which is a list of parts in a message with pictures."""
     tools: dict[str, dict[str, Any]]
     """The tools by name: `description`, and `parameters` as a JSON Schema."""
     options: dict[str, Any]
@@ -150,6 +152,12 @@ class ModelRequest:
         return next(reversed(self._texts("user")), "")
 
     @property
+    def pictures(self) -> list[bytes]:
+        """The pictures in the messages, oldest first."""
+        links = [link for message in self.messages for link in content_pictures(message.get("content"))]
+        return [b64decode(link.partition(",")[2]) for link in links]
+
+    @property
     def tool_results(self) -> list[str]:
         """The results of the tools that were called since the question."""
         roles = [message["role"] for message in self.messages]
@@ -157,7 +165,7 @@ class ModelRequest:
         return [message["content"] for message in self.messages[start:] if message["role"] == "tool"]
 
     def _texts(self, role: str) -> list[str]:
-        return [message.get("content") or "" for message in self.messages if message["role"] == role]
+        return ["\n\n".join(content_texts(message.get("content"))) for message in self.messages if message["role"] == role]
 
     @classmethod
     def read(cls, agent: str, body: Mapping[str, Any]) -> ModelRequest:
@@ -290,7 +298,13 @@ def _describe(request: ModelRequest, number: int) -> str:
     """Describe a request in one line: who asked, and what came last."""
     asker = f" of {request.agent}" if request.agent else ""
     last = request.messages[-1] if request.messages else {}
-    return f"request {number}{asker}: {last.get('role', 'no messages')} {_shorten(repr(last.get('content', '')))}"
+    return f"request {number}{asker}: {last.get('role', 'no messages')} {_shorten(repr(_describe_content(last)))}"
+
+
+def _describe_content(message: Mapping[str, Any]) -> str:
+    count = len(content_pictures(message.get("content")))
+    pictures = [f"[{count} picture{'' if count == 1 else 's'}]"] if count else []
+    return " ".join([*content_texts(message.get("content")), *pictures])
 
 
 def _shorten(text: str) -> str:

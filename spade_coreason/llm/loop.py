@@ -13,7 +13,8 @@ from ..exceptions import ModelError
 from .budget import BudgetExceededError, BudgetMeter
 from .context import Context
 from .guardrails.decisions import NO_ANSWER, WithheldError
-from .model.client import CompletionRequest
+from .handlers import show_step
+from .model.client import CompletionRequest, PicturesRefusedError
 from .model.completion import Completion
 from .model.fallback import ModelWithFallback
 from .options import Limits
@@ -28,6 +29,7 @@ _MAX_SHORTENINGS = 3
 """Attempts with a shorter context, for one completion that the model refuses because its context is too long."""
 _CONVERSATION_ENDED = N_("(Our conversation ends here.)")
 """The reply where the model wrote a termination marker alone."""
+_PICTURES_REFUSED = N_("My language model was not shown your pictures: its server refuses them.")
 
 
 class ModelCaller:
@@ -154,7 +156,7 @@ class AgentLoop:
         """Run rounds of tool calls until a completion calls none, and return that. None if a guardrail withholds it."""
         for rounds_left in range(self._limits.rounds, -1, -1):
             try:
-                completion = await self._model_caller.call(may_call_tools=rounds_left > 0)
+                completion = await self._call_model(may_call_tools=rounds_left > 0)
             except WithheldError as error:
                 await self._streamer.withhold(error)
                 return None
@@ -165,3 +167,12 @@ class AgentLoop:
         raise ModelError(
             completion.model, N_("found no answer within {rounds} rounds of tool calls", rounds=self._limits.rounds)
         )
+
+    async def _call_model(self, *, may_call_tools: bool) -> Completion:
+        """Request one completion, and a second time without pictures if the server refuses them."""
+        try:
+            return await self._model_caller.call(may_call_tools=may_call_tools)
+        except PicturesRefusedError:
+            self._context.drop_pictures()
+            await show_step(self._response, translate(_PICTURES_REFUSED))
+            return await self._model_caller.call(may_call_tools=may_call_tools)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from ..config import describe_field_mistakes
 from ..exceptions import ConfigError
@@ -114,6 +115,32 @@ class Limits(StrictOptions):
     result_characters: int = Field(default=16_000, ge=100)
     repairs: int = Field(default=2, ge=0)
     passages: int = Field(default=3, ge=0)
+
+
+class Pictures(StrictOptions):
+    """The pictures of people that a model is shown, if it takes images: PNG, JPEG, WebP and GIF.
+
+    - `number`: the most pictures in a request. Those of the message come first, then the newest before it.
+    - `max_bytes`: bytes of the largest picture.
+    - `timeout_s`: seconds to fetch all of them.
+    - `turns`: turns after that of a picture in which it is shown again.
+    - `tokens`: tokens that a picture counts in `limits.context_tokens`.
+    - `allow_private`: private networks from which pictures are fetched, such as ["10.1.0.0/16"], or true for all.
+    """
+
+    number: int = Field(default=4, ge=1, le=20)
+    max_bytes: int = Field(default=5_000_000, ge=1, le=20_000_000)
+    timeout_s: float = Field(default=20.0, gt=0)
+    turns: int = Field(default=3, ge=0)
+    tokens: int = Field(default=1_100, ge=0)
+    allow_private: bool | tuple[str, ...] = False
+
+    @field_validator("allow_private")
+    @classmethod
+    def _check_networks(cls, value: bool | tuple[str, ...]) -> bool | tuple[str, ...]:
+        for text in () if isinstance(value, bool) else value:
+            ip_network(text)
+        return value
 
 
 def parse_options(kind: type[OptionsT], options: OptionsT | Mapping[str, Any] | None, place: str) -> OptionsT:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..domain.text import extract_keywords, keyword_coverage, split_words
 from .model.stand_in import StandInAnswer, encode_event
+from .prompts import content_texts
 from .tools.builtin import RESERVED_TOOL_NAMES
 
 MODEL_NAME = "script"
@@ -52,7 +53,7 @@ def choose_reply(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[
 def _choose_plain_reply(messages: Sequence[Mapping[str, Any]], tools: Mapping[str, Mapping[str, Any]]) -> ScriptedReply:
     if messages[-1]["role"] == "tool":
         return ScriptedReply(_render_tool_result(messages))
-    question = _strip_speaker(str(messages[-1].get("content") or "").strip())
+    question = _strip_speaker("\n".join(content_texts(messages[-1].get("content"))).strip())
     if not question.endswith("?"):
         information = _REMEMBER_PREFIX.sub("", question)
         if information and REMEMBER_TOOL in tools:

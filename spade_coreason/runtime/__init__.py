@@ -19,6 +19,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "directory": ["AgentFinder", "PlatformDirectory"],
         "expiry": ["OnConversationEnd"],
         "files": [
+            "FetchFile",
             "FetchedFile",
             "Files",
             "Progress",

@@ -33,6 +33,7 @@ from .expiry import (
 )
 from .files import (
     FetchedFile as FetchedFile,
+    FetchFile as FetchFile,
     Files as Files,
     Progress as Progress,
     UploadFile as UploadFile,

@@ -24,7 +24,7 @@ from ...domain.text import replace_lone_surrogates
 from ...domain.translation import N_
 from ...exceptions import ConfigError, ModelError
 from ..options import Endpoint
-from ..prompts import merge_messages
+from ..prompts import content_pictures, merge_messages
 from .causes import ErrorObject, describe_unknown, find_cause
 from .completion import Completion, carried_names, restore_carried_fields
 from .stand_in import StandIn
@@ -36,6 +36,9 @@ NO_COMPLETION = N_("answers with something that is no chat completion")
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _LIST_TIMEOUT_S = 10.0
 _OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
+_PICTURE_REFUSALS = {400, 413, 415, 422}
+_EXPLAINED_REFUSALS = {404, 500, 501}
+_ABOUT_PICTURES = re.compile(r"\bimages?\b|image_url|\bvision\b|multi-?modal|mmproj", re.IGNORECASE)
 _TRANSIENT = {408, 409, 425, 429}
 _PERMANENT = {501, 505}
 _PROBLEM_BY_STATUS = {
@@ -58,6 +61,10 @@ class CompletionRequest:
     """The models to ask; by default those of the endpoint."""
 
 
+class PicturesRefusedError(ModelError):
+    """A server refused a request with pictures, maybe because of them."""
+
+
 class ModelClient:
     """The client of one endpoint, for one event loop. Call `open` first and `close` last.
 
@@ -74,6 +81,7 @@ class ModelClient:
         proxy = find_proxy(self.url, SOCKS_OF_HTTPX) if stand_in is None else None
         self.route = f"{self.url}, through the proxy of {proxy.variable}" if proxy is not None else self.url
         """The URL for the operator, with the variable that names a proxy."""
+        self._has_refused_pictures = False
         self._client: Any = None
         self._bare_models: set[str] = set()
         """Models that refuse to get back the fields that they have added to a message."""
@@ -138,14 +146,18 @@ class ModelClient:
     async def stream_deltas(
         self, name: str, request: CompletionRequest, completion: Completion
     ) -> AsyncGenerator[tuple[str, str], None]:
-        """Yield text and reasoning, piece by piece. Each failure is a ModelError without a word of the conversation."""
+        """Yield text and reasoning, piece by piece. Each failure is a ModelError without a word of the conversation.
+
+        PicturesRefusedError if the server may refuse the pictures of the request.
+        """
         if self._client is None:
             self.open()
         extra_fields = dict(request.extra_fields)
         if self.endpoint.stream and self.endpoint.usage:
             extra_fields["stream_options"] = {"include_usage": True}
         messages = merge_messages(request.messages) if self.endpoint.merge_messages else request.messages
-        with self._translate_errors(name, completion, self.endpoint.timeout_s):
+        has_pictures = any(content_pictures(message.get("content")) for message in messages)
+        with self._translate_errors(name, completion, self.endpoint.timeout_s, has_pictures=has_pictures):
             answer = await self._create(name, messages, extra_fields)
             if not self.endpoint.stream:
                 completion.is_done = True
@@ -203,7 +215,9 @@ class ModelClient:
             raise
 
     @contextmanager
-    def _translate_errors(self, name: str, completion: Completion, timeout_s: float) -> Iterator[None]:
+    def _translate_errors(
+        self, name: str, completion: Completion, timeout_s: float, *, has_pictures: bool = False
+    ) -> Iterator[None]:
         """Translate errors of the package into ModelErrors. After the end of a completion a lost connection is no error."""
         import openai
         from httpx2 import DecodingError
@@ -221,8 +235,12 @@ class ModelClient:
             raise ModelError(name, problem, is_transient=True) from error
         except openai.APIStatusError as error:
             log.debug("%s answered %d: %s", name, error.status_code, error.message)
+            refusal = ErrorObject.read(error.body, error.status_code)
+            is_explained = find_cause(refusal) is not None and error.status_code != 413
+            if has_pictures and not is_explained and _may_refuse_pictures(error.status_code, error.message):
+                raise self._refused_pictures_error(name, error.status_code) from error
             after_s = parse_retry_after_s(error.response.headers.get("retry-after", ""), datetime.now(UTC))
-            raise describe_error(name, ErrorObject.read(error.body, error.status_code), after_s) from error
+            raise describe_error(name, refusal, after_s) from error
         except openai.APIError as error:  # an error within the stream
             log.debug("%s sent an error: %s", name, error.message)
             raise describe_error(name, ErrorObject.read(error.body)) from error
@@ -230,6 +248,21 @@ class ModelClient:
             raise ModelError(name, _ERROR_IN_ANSWER, is_transient=True) from error
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise ModelError(name, NO_COMPLETION) from error
+
+    def _refused_pictures_error(self, name: str, status: int) -> PicturesRefusedError:
+        if not self._has_refused_pictures:
+            self._has_refused_pictures = True
+            remedy = "if it takes no images, set options.pictures to false"
+            log.warning("%s refuses a request with pictures (%d), and is asked again without them; %s", name, status, remedy)
+        return PicturesRefusedError(name, _PROBLEM_BY_STATUS.get(status, _failure_text(status)))
+
+
+def _may_refuse_pictures(status: int, message: str) -> bool:
+    """Return True if a server may have refused a request because of its pictures.
+
+    Most answer 400 or 422. llama.cpp answers 500 and OpenRouter 404, and say why.
+    """
+    return status in _PICTURE_REFUSALS or (status in _EXPLAINED_REFUSALS and _ABOUT_PICTURES.search(message) is not None)
 
 
 def describe_error(name: str, error: ErrorObject, retry_after_s: float | None = None) -> ModelError:

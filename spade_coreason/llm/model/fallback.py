@@ -13,7 +13,7 @@ from ...domain.model_text import ThoughtSplitter
 from ...domain.translation import N_
 from ...exceptions import ModelError
 from .causes import ErrorObject
-from .client import NO_COMPLETION, CompletionRequest, ModelClient, describe_error
+from .client import NO_COMPLETION, CompletionRequest, ModelClient, PicturesRefusedError, describe_error
 from .completion import Completion
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class ModelWithFallback:
 
         `on_attempt_failed` is called after a failed attempt if another follows, and before the listener hears of that one.
         ModelError if all models fail, or if one fails after the listener has sent text. If one was shown too much, it is that
-        one's.
+        one's. PicturesRefusedError from any of them: the caller asks again without pictures.
         """
         problem: ModelError | None = None
         for name in request.models or self.models:
@@ -71,6 +71,8 @@ class ModelWithFallback:
                 on_attempt_failed()
             try:
                 return await self._complete_with_retries(name, request, listener, on_attempt_failed)
+            except PicturesRefusedError:
+                raise
             except ModelError as error:
                 if listener.has_emitted:
                     raise

@@ -1,0 +1,152 @@
+"""The pictures of people as a language model is shown them: which are fetched, and why others are not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from mimetypes import guess_type
+from types import MappingProxyType
+from typing import Any
+
+from ..contracts import Interaction
+from ..domain.translation import N_, translate
+from ..exceptions import FileError
+from ..runtime import FetchFile
+from .options import Pictures
+
+log = logging.getLogger(__name__)
+
+_MAX_NAME_CHARACTERS = 80
+_TOO_MANY = N_("there are too many pictures")
+_SWITCHED_OFF = N_("it is shown none")
+_NO_PICTURE = N_("it is not a PNG, JPEG, WebP or GIF")
+_SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF87a", "gif"), (b"GIF89a", "gif"))
+
+
+class DataUrl(str):
+    """A picture as a data URL (RFC 2397). Its repr is short, because debug logs have it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{self.partition(',')[0]}, {len(self):,} characters>"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPictures:
+    """The pictures of a turn and of those before it."""
+
+    shown: Mapping[str, DataUrl] = field(default_factory=lambda: MappingProxyType({}))
+    """The shown ones, by link."""
+    problems: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Why others of the request are not shown, by link."""
+    notices: Sequence[str] = ()
+    """Lines for the person about those, translated."""
+
+
+NO_PICTURES = LoadedPictures()
+
+
+def find_attachments(payload: Any) -> list[Mapping[str, Any]]:
+    """Return the attachments of a payload that have a link. A program may send anything in their place."""
+    found = payload.get("attachments") if isinstance(payload, Mapping) else None
+    if not isinstance(found, list):
+        return []
+    return [one for one in found if isinstance(one, Mapping) and isinstance(one.get("url"), str)]
+
+
+def recognise_picture(data: bytes) -> str | None:
+    """Return the media type of a picture by its first bytes. None for what is none that models take."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((f"image/{kind}" for signature, kind in _SIGNATURES if data.startswith(signature)), None)
+
+
+class PictureLoader:
+    """Fetch the pictures of an agent's turns. `options` are None if they are off; then the log says so, if `has_notice`."""
+
+    def __init__(self, agent: str, options: Pictures | None, fetch: FetchFile, *, has_notice: bool) -> None:
+        self._agent = agent
+        self._options = options
+        self._fetch = fetch
+        self._has_notice = has_notice
+
+    async def load(self, payload: Mapping[str, Any], window: Sequence[Interaction]) -> LoadedPictures:
+        """Load the pictures of a request, and those of the newest turns before it. `window` has the oldest turn first."""
+        own = list(_find_candidates(payload)) if "attachments" in payload else []
+        options = self._options
+        if options is None:
+            return self._refuse(own) if own else NO_PICTURES
+        turns = [turn for turn in window if not turn.meta.get("summary")]
+        newest = reversed(turns[max(0, len(turns) - options.turns) :])
+        earlier = [one for turn in newest for one in _find_candidates(turn.input)]
+        if not own and not earlier:
+            return NO_PICTURES
+        candidates = {one["url"]: one for one in (*earlier[::-1], *own)}
+        chosen = list({one["url"]: None for one in (*own, *earlier)})[: options.number]
+        results = await asyncio.gather(*(self._load(url, candidates[url], options) for url in chosen))
+        found = dict(zip(chosen, results, strict=True))
+        shown = {url: result for url, result in found.items() if isinstance(result, DataUrl)}
+        return self._report(own, shown, {url: found.get(url, _TOO_MANY) for url in candidates})
+
+    async def _load(self, url: str, attachment: Mapping[str, Any], options: Pictures) -> DataUrl | str:
+        """Return the picture, or why there is none: an empty text for a file that claims nothing."""
+        try:
+            file = await self._fetch(
+                url, max_bytes=options.max_bytes, timeout_s=options.timeout_s, allow_private=options.allow_private
+            )
+        except FileError as error:
+            log.debug("%s: %s", self._agent, error)
+            if self._has_notice:
+                self._has_notice = False
+                remedy = "if your server for uploads has a private address, name its network in options.pictures.allow_private"
+                log.warning("%s: a picture cannot be fetched, so the model is not shown it; %s", self._agent, remedy)
+            return getattr(error, "problem", str(error))
+        kind = recognise_picture(file.data)
+        if kind is None:
+            return _NO_PICTURE if _claims_picture(attachment) else ""
+        return DataUrl(f"data:{kind};base64,{b64encode(file.data).decode()}")
+
+    def _refuse(self, own: Sequence[Mapping[str, Any]]) -> LoadedPictures:
+        claimed = [one for one in own if _claims_picture(one)]
+        if claimed and self._has_notice:
+            self._has_notice = False
+            remedy = "set options.pictures to true if it takes images, else to false"
+            log.warning("%s: a person sent a picture, which the model is not shown; %s", self._agent, remedy)
+        return self._report(claimed, {}, {one["url"]: _SWITCHED_OFF for one in claimed})
+
+    def _report(
+        self, own: Sequence[Mapping[str, Any]], shown: Mapping[str, DataUrl], results: Mapping[str, str]
+    ) -> LoadedPictures:
+        problems = {one["url"]: problem for one in own if (problem := results[one["url"]]) and one["url"] not in shown}
+        names = {one["url"]: _name_of(one) for one in own}
+        notices = [
+            translate("My language model does not see {name}: {problem}.", name=names[url], problem=translate(problem))
+            for url, problem in problems.items()
+        ]
+        return LoadedPictures(shown, problems, notices)
+
+
+def _find_candidates(payload: Any) -> Iterator[Mapping[str, Any]]:
+    """Find the attachments that may be pictures: those that claim to be one, and those that claim nothing."""
+    return (one for one in find_attachments(payload) if _claims_picture(one) or not _claimed_type(one))
+
+
+def _claims_picture(attachment: Mapping[str, Any]) -> bool:
+    return _claimed_type(attachment).startswith("image/")
+
+
+def _claimed_type(attachment: Mapping[str, Any]) -> str:
+    """Return the media type that the sender names, else that of the name. Both are claims."""
+    if isinstance(kind := attachment.get("type"), str) and kind:
+        return kind.lower()
+    name = attachment.get("name")
+    return guess_type(name if isinstance(name, str) else attachment["url"].partition("?")[0])[0] or ""
+
+
+def _name_of(attachment: Mapping[str, Any]) -> str:
+    name = attachment.get("name")
+    return " ".join(name.split())[:_MAX_NAME_CHARACTERS] if isinstance(name, str) and name.strip() else translate("the picture")
