@@ -26,21 +26,12 @@ _NO_PICTURE = N_("it is not a PNG, JPEG, WebP or GIF")
 _SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF87a", "gif"), (b"GIF89a", "gif"))
 
 
-class DataUrl(str):
-    """A picture as a data URL (RFC 2397). Its repr is short, because debug logs have it."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"<{self.partition(',')[0]}, {len(self):,} characters>"
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedPictures:
     """The pictures of a turn and of those before it."""
 
-    shown: Mapping[str, DataUrl] = field(default_factory=lambda: MappingProxyType({}))
-    """The shown ones, by link."""
+    shown: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    """The shown ones as data URLs (RFC 2397), by link."""
     problems: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Why others of the request are not shown, by link."""
     notices: Sequence[str] = ()
@@ -88,12 +79,12 @@ class PictureLoader:
         candidates = {one["url"]: one for one in (*earlier[::-1], *own)}
         chosen = list({one["url"]: None for one in (*own, *earlier)})[: options.number]
         results = await asyncio.gather(*(self._load(url, candidates[url], options) for url in chosen))
-        found = dict(zip(chosen, results, strict=True))
-        shown = {url: result for url, result in found.items() if isinstance(result, DataUrl)}
-        return self._report(own, shown, {url: found.get(url, _TOO_MANY) for url in candidates})
+        shown = {url: data_url for url, (data_url, _) in zip(chosen, results, strict=True) if data_url}
+        problems = {url: problem for url, (_, problem) in zip(chosen, results, strict=True) if problem}
+        return self._report(own, shown, {one["url"]: _TOO_MANY for one in own if one["url"] not in chosen} | problems)
 
-    async def _load(self, url: str, attachment: Mapping[str, Any], options: Pictures) -> DataUrl | str:
-        """Return the picture, or why there is none: an empty text for a file that claims nothing."""
+    async def _load(self, url: str, attachment: Mapping[str, Any], options: Pictures) -> tuple[str, str]:
+        """Return the data URL of the picture, and why there is none. Both are empty for a file that claims nothing."""
         try:
             file = await self._fetch(
                 url, max_bytes=options.max_bytes, timeout_s=options.timeout_s, allow_private=options.allow_private
@@ -104,11 +95,11 @@ class PictureLoader:
                 self._has_notice = False
                 remedy = "if your server for uploads has a private address, name its network in options.pictures.allow_private"
                 log.warning("%s: a picture cannot be fetched, so the model is not shown it; %s", self._agent, remedy)
-            return getattr(error, "problem", str(error))
+            return "", getattr(error, "problem", str(error))
         kind = recognise_picture(file.data)
         if kind is None:
-            return _NO_PICTURE if _claims_picture(attachment) else ""
-        return DataUrl(f"data:{kind};base64,{b64encode(file.data).decode()}")
+            return "", _NO_PICTURE if _claims_picture(attachment) else ""
+        return f"data:{kind};base64,{b64encode(file.data).decode()}", ""
 
     def _refuse(self, own: Sequence[Mapping[str, Any]]) -> LoadedPictures:
         claimed = [one for one in own if _claims_picture(one)]
@@ -119,9 +110,9 @@ class PictureLoader:
         return self._report(claimed, {}, {one["url"]: _SWITCHED_OFF for one in claimed})
 
     def _report(
-        self, own: Sequence[Mapping[str, Any]], shown: Mapping[str, DataUrl], results: Mapping[str, str]
+        self, own: Sequence[Mapping[str, Any]], shown: Mapping[str, str], all_problems: Mapping[str, str]
     ) -> LoadedPictures:
-        problems = {one["url"]: problem for one in own if (problem := results[one["url"]]) and one["url"] not in shown}
+        problems = {one["url"]: all_problems[one["url"]] for one in own if one["url"] in all_problems}
         names = {one["url"]: _name_of(one) for one in own}
         notices = [
             translate("My language model does not see {name}: {problem}.", name=names[url], problem=translate(problem))

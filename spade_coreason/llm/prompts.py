@@ -41,7 +41,7 @@ def build_system_messages(
 
 
 def render_turns(window: Sequence[Interaction], pictures: LoadedPictures = NO_PICTURES) -> list[list[Message]]:
-    """Render the turns of a session's window, those of a room with the speaker's name, and the pictures that are shown again."""
+    """Render the turns of a session's window, those of a room with the speaker's name, and `pictures` where they belong."""
     turns = []
     for turn in window:
         if turn.meta.get("summary"):

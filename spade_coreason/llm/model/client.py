@@ -234,7 +234,7 @@ class ModelClient:
                 raise ModelError(name, N_("sends its answer compressed, which it was not asked for")) from error
             raise ModelError(name, problem, is_transient=True) from error
         except openai.APIStatusError as error:
-            log.debug("%s answered %d: %s", name, error.status_code, error.message)
+            log.debug("%s answered %d: %.2000s", name, error.status_code, error.message)
             refusal = ErrorObject.read(error.body, error.status_code)
             is_explained = find_cause(refusal) is not None and error.status_code != 413
             if has_pictures and not is_explained and _may_refuse_pictures(error.status_code, error.message):
@@ -242,7 +242,7 @@ class ModelClient:
             after_s = parse_retry_after_s(error.response.headers.get("retry-after", ""), datetime.now(UTC))
             raise describe_error(name, refusal, after_s) from error
         except openai.APIError as error:  # an error within the stream
-            log.debug("%s sent an error: %s", name, error.message)
+            log.debug("%s sent an error: %.2000s", name, error.message)
             raise describe_error(name, ErrorObject.read(error.body)) from error
         except openai.OpenAIError as error:
             raise ModelError(name, _ERROR_IN_ANSWER, is_transient=True) from error
