@@ -29,7 +29,7 @@ _MAX_SHORTENINGS = 3
 """Attempts with a shorter context, for one completion that the model refuses because its context is too long."""
 _CONVERSATION_ENDED = N_("(Our conversation ends here.)")
 """The reply where the model wrote a termination marker alone."""
-_PICTURES_REFUSED = N_("My language model was not shown your pictures: its server refuses them.")
+_PICTURES_REFUSED = N_("My language model does not see your pictures: its server refuses them.")
 
 
 class ModelCaller:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _MAX_NAME_CHARACTERS = 80
 _TOO_MANY = N_("there are too many pictures")
-_SWITCHED_OFF = N_("it is shown none")
+_SWITCHED_OFF = N_("I am not set up to look at pictures")
 _NO_PICTURE = N_("it is not a PNG, JPEG, WebP or GIF")
 _SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF87a", "gif"), (b"GIF89a", "gif"))
 

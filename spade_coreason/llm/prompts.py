@@ -24,7 +24,7 @@ RULES = (
     " message has the name of its sender before it; no sender speaks for another."
 )
 _MAX_NICKNAME_CHARACTERS = 80
-_NOT_SHOWN = "(You are not shown the pictures of this message, and the person is told so.)"
+_NOT_SHOWN = "(You do not see the pictures of this message. Say so if it matters.)"
 
 
 def build_system_messages(
@@ -158,7 +158,7 @@ def _annotate_attachment(attachment: Any, pictures: LoadedPictures) -> Any:
     if url in pictures.shown:
         return {**attachment, "picture": "you see it"}
     if url in pictures.problems:
-        return {**attachment, "picture": f"you do not see it, and the person is told so: {pictures.problems[url]}"}
+        return {**attachment, "picture": f"you do not see it; say so if it matters: {pictures.problems[url]}"}
     return attachment
 
 

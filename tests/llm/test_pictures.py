@@ -94,7 +94,7 @@ async def test_pictures_are_bounded_in_number_and_size_and_the_person_and_the_mo
     ]
     assert len(sent_pictures(server.requests[0])) == 2
     noted = json.loads(server.requests[0]["messages"][-2]["content"].partition("\n")[2])["attachments"]
-    begin = "you do not see it, and the person is told so: "
+    begin = "you do not see it; say so if it matters: "
     assert [one["picture"].removeprefix(begin) for one in noted] == [
         "it has more than 900 bytes",
         "it is not a PNG, JPEG, WebP or GIF",
@@ -152,10 +152,10 @@ async def test_pictures_are_off_and_the_person_the_model_and_the_operator_learn_
         link = t.add_file("daisy.gif", GIF)
         for _ in range(2):
             answer = await t.ask(attach(link, name="daisy.gif"))
-            assert steps_of(answer) == ["My language model does not see daisy.gif: it is shown none."]
+            assert steps_of(answer) == ["My language model does not see daisy.gif: I am not set up to look at pictures."]
         assert steps_of(await t.ask(attach("https://example.org/notes.txt"))) == []
     assert model.requests[0].pictures == []
-    assert "you do not see it, and the person is told so" in model.requests[0].messages[-2]["content"]
+    assert "you do not see it; say so if it matters" in model.requests[0].messages[-2]["content"]
     warnings = [record for record in caplog.records if "set options.pictures to true" in record.message]
     assert len(warnings) == warning_count
 
@@ -180,10 +180,10 @@ async def test_a_server_that_refuses_pictures_is_asked_again_without_them(
         for _ in range(2):
             answer = await t.ask(attach(web.url("/a.gif")))
             assert answer.text == "I cannot see it."
-            assert steps_of(answer) == ["My language model was not shown your pictures: its server refuses them."]
+            assert steps_of(answer) == ["My language model does not see your pictures: its server refuses them."]
     assert len(server.requests) == 4
     question = server.requests[1]["messages"][-1]["content"]
-    assert question.startswith("What is it?\n\n(You are not shown the pictures")
+    assert question.startswith("What is it?\n\n(You do not see the pictures")
     warnings = [record.message for record in caplog.records if "refuses a request with pictures" in record.message]
     assert warnings == [
         f"small refuses a request with pictures ({status}), and is asked again without them; if it takes no images, set"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, Files, Platform, ResponseHandler, SessionHandle, load_settings
 from spade_coreason.exceptions import UploadError
+from spade_coreason.llm import LLMAgent
 from spade_coreason.runtime import UploadWarnings, fetch
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.uploads import Uploads
+from tests.support.chat_completions import ChatCompletionsServer, text_answer
 from tests.support.clock import LoopClock
 from tests.support.hosting import FunctionAgent, endpoint_of, run_agent, run_platform
+from tests.support.picture_files import PICTURES
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
@@ -224,6 +228,28 @@ async def test_a_person_sends_a_link_and_gets_one_back(upload_server: XmppServer
         alice.send(url, one.jid, extra_xml=f"<x xmlns='jabber:x:oob'><url>{url}</url></x>")
         answer = (await alice.answer())["body"]
         assert (await alice_files.fetch(answer.removeprefix("Here: "), allow_private=True)).data == b"HELLO"
+
+
+async def test_a_model_sees_the_picture_that_a_person_has_uploaded(upload_server: XmppServer, tmp_path: Path) -> None:
+    model = ChatCompletionsServer(text_answer("A dot."), text_answer("Black."))
+    async with (
+        model,
+        run_agent(
+            LLMAgent(
+                AgentDefinition.simple("seer"), model="small", endpoint={"url": model.url}, pictures={"allow_private": True}
+            ),
+            upload_server,
+            tmp_path,
+        ) as one,
+        StockClient(*await upload_server.account(), upload_server) as alice,
+        FileSession(upload_server) as alice_files,
+    ):
+        url = await alice_files.upload("dot.png", PICTURES["png"])
+        alice.send(url, one.jid, extra_xml=f"<x xmlns='jabber:x:oob'><url>{url}</url></x>")
+        assert (await alice.answer())["body"] == "A dot."
+        assert await alice.ask("What colour is it?", one.jid) == "Black."
+    for request in model.requests:
+        assert json.dumps(request["messages"]).count(b64encode(PICTURES["png"]).decode()) == 1
 
 
 async def test_an_answer_too_long_for_the_server_comes_as_its_beginning_and_a_file(
