@@ -95,7 +95,7 @@ class PictureLoader:
                 self._has_notice = False
                 remedy = "if your server for uploads has a private address, name its network in options.pictures.allow_private"
                 log.warning("%s: a picture cannot be fetched, so the model is not shown it; %s", self._agent, remedy)
-            return "", getattr(error, "problem", str(error))
+            return "", str(getattr(error, "problem", error)).partition(";")[0]  # the rest is the operator's remedy
         kind = recognise_picture(file.data)
         if kind is None:
             return "", _NO_PICTURE if _claims_picture(attachment) else ""

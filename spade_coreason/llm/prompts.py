@@ -156,7 +156,7 @@ def _annotate_attachment(attachment: Any, pictures: LoadedPictures) -> Any:
     if not isinstance(url, str):
         return attachment
     if url in pictures.shown:
-        return {**attachment, "picture": "you see it"}
+        return {**attachment, "picture": "it follows"}
     if url in pictures.problems:
         return {**attachment, "picture": f"you do not see it; say so if it matters: {pictures.problems[url]}"}
     return attachment

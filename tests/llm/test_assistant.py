@@ -74,6 +74,7 @@ def test_the_configuration_of_the_assistant_is_read(tmp_path: Path) -> None:
         "fallback_model",
         "endpoint",
         "limits",
+        "pictures",
         "tools",
         "agents",
         "mcp",

@@ -53,7 +53,7 @@ async def test_a_picture_goes_with_its_question_as_what_its_first_bytes_say(kind
         answer = await t.ask(attach(web.url("/holiday"), type="image/x-claimed"))
         assert (answer.text, steps_of(answer)) == ("A dot.", [])
     *_, data_message, question = server.requests[0]["messages"]
-    assert json.loads(data_message["content"].partition("\n")[2])["attachments"][0]["picture"] == "you see it"
+    assert json.loads(data_message["content"].partition("\n")[2])["attachments"][0]["picture"] == "it follows"
     text, picture = question["content"]
     assert text == {"type": "text", "text": "What is it?"}
     link = f"data:image/{kind};base64,{b64encode(data).decode()}"
@@ -99,8 +99,8 @@ async def test_pictures_are_bounded_in_number_and_size_and_the_person_and_the_mo
         "it has more than 900 bytes",
         "it is not a PNG, JPEG, WebP or GIF",
         "the server answers 404 Not Found",
-        "you see it",
-        "you see it",
+        "it follows",
+        "it follows",
         "there are too many pictures",
     ]
 
