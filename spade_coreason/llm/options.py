@@ -121,7 +121,7 @@ class Pictures(StrictOptions):
     """The pictures of people that a model is shown, if it takes images: PNG, JPEG, WebP and GIF.
 
     - `number`: the most pictures in a request. Those of the message come first, then the newest before it.
-    - `max_bytes`: bytes of the largest picture.
+    - `max_bytes`: the most bytes of all of them together.
     - `timeout_s`: seconds to fetch all of them.
     - `turns`: turns after that of a picture in which it is shown again.
     - `tokens`: tokens that a picture counts in `limits.context_tokens`.

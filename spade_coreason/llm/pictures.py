@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from mimetypes import guess_type
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 from ..contracts import Interaction
 from ..domain.translation import N_, translate
@@ -30,8 +31,8 @@ _SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8
 class LoadedPictures:
     """The pictures of a turn and of those before it."""
 
-    shown: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    """The shown ones as data URLs (RFC 2397), by link."""
+    shown: Mapping[UUID | None, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    """The shown ones as data URLs (RFC 2397) by link, for each turn by its id; for the request by None."""
     problems: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Why others of the request are not shown, by link."""
     notices: Sequence[str] = ()
@@ -72,16 +73,27 @@ class PictureLoader:
         if options is None:
             return self._refuse(own) if own else NO_PICTURES
         turns = [turn for turn in window if not turn.meta.get("summary")]
-        newest = reversed(turns[max(0, len(turns) - options.turns) :])
-        earlier = [one for turn in newest for one in _find_candidates(turn.input)]
-        if not own and not earlier:
+        places: dict[str, tuple[UUID | None, Mapping[str, Any]]] = {one["url"]: (None, one) for one in own}
+        for turn in reversed(turns[max(0, len(turns) - options.turns) :]):
+            for one in _find_candidates(turn.input):
+                places.setdefault(one["url"], (turn.interaction_id, one))  # a link is shown once, where it is newest
+        if not places:
             return NO_PICTURES
-        candidates = {one["url"]: one for one in (*earlier[::-1], *own)}
-        chosen = list({one["url"]: None for one in (*own, *earlier)})[: options.number]
-        results = await asyncio.gather(*(self._load(url, candidates[url], options) for url in chosen))
-        shown = {url: data_url for url, (data_url, _) in zip(chosen, results, strict=True) if data_url}
-        problems = {url: problem for url, (_, problem) in zip(chosen, results, strict=True) if problem}
-        return self._report(own, shown, {one["url"]: _TOO_MANY for one in own if one["url"] not in chosen} | problems)
+        chosen = list(places)[: options.number]
+        results = await asyncio.gather(*(self._load(url, places[url][1], options) for url in chosen))
+        shown: dict[UUID | None, dict[str, str]] = {}
+        problems = {one["url"]: _TOO_MANY for one in own if one["url"] not in chosen}
+        bytes_left = options.max_bytes
+        for url, (data_url, problem) in zip(chosen, results, strict=True):
+            size = len(data_url.partition(",")[2].rstrip("=")) * 3 // 4
+            if problem:
+                problems[url] = problem
+            elif size > bytes_left:
+                problems[url] = N_("with the others it has more than {number} bytes", number=f"{options.max_bytes:,}")
+            elif data_url:
+                shown.setdefault(places[url][0], {})[url] = data_url
+                bytes_left -= size
+        return self._report(own, shown, problems)
 
     async def _load(self, url: str, attachment: Mapping[str, Any], options: Pictures) -> tuple[str, str]:
         """Return the data URL of the picture, and why there is none. Both are empty for a file that claims nothing."""
@@ -110,7 +122,10 @@ class PictureLoader:
         return self._report(claimed, {}, {one["url"]: _SWITCHED_OFF for one in claimed})
 
     def _report(
-        self, own: Sequence[Mapping[str, Any]], shown: Mapping[str, str], all_problems: Mapping[str, str]
+        self,
+        own: Sequence[Mapping[str, Any]],
+        shown: Mapping[UUID | None, Mapping[str, str]],
+        all_problems: Mapping[str, str],
     ) -> LoadedPictures:
         problems = {one["url"]: all_problems[one["url"]] for one in own if one["url"] in all_problems}
         names = {one["url"]: _name_of(one) for one in own}

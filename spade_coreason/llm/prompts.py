@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
+from uuid import UUID
 
 from ..contracts import AgentDefinition, AgentRequest, Interaction
 from ..domain.history import reply_text, request_text
@@ -47,7 +48,9 @@ def render_turns(window: Sequence[Interaction], pictures: LoadedPictures = NO_PI
         if turn.meta.get("summary"):
             continue
         payload = turn.input if isinstance(turn.input, dict) else {"query": request_text(turn)}
-        messages = _render_input(payload, turn.meta.get("nickname"), pictures)[-1:]  # links were for that turn only
+        messages = _render_input(payload, turn.meta.get("nickname"), pictures, turn.interaction_id)[
+            -1:
+        ]  # links were for that turn only
         if (reply := reply_text(turn)).strip():
             messages.append({"role": "assistant", "content": reply})
         turns.append(messages)
@@ -135,38 +138,32 @@ def _text_part(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _render_input(payload: Mapping[str, Any], nickname: Any, pictures: LoadedPictures) -> list[Message]:
+def _render_input(
+    payload: Mapping[str, Any], nickname: Any, pictures: LoadedPictures, turn_id: UUID | None = None
+) -> list[Message]:
     """Render the query as the request and the rest as data. Without a query, the fields of a program are the request."""
-    messages = _render_texts(_annotate(payload, pictures), nickname)
-    if parts := _picture_parts(payload, pictures):
+    if pictures is NO_PICTURES:
+        return _render_texts(payload, nickname)
+    shown = pictures.shown.get(turn_id, {})
+    messages = _render_texts(_annotate(payload, shown, pictures.problems), nickname)
+    if shown:
+        parts = [{"type": "image_url", "image_url": {"url": data_url}} for data_url in shown.values()]
         messages[-1]["content"] = [_text_part(messages[-1]["content"]), *parts]
     return messages
 
 
-def _annotate(payload: Mapping[str, Any], pictures: LoadedPictures) -> Mapping[str, Any]:
+def _annotate(payload: Mapping[str, Any], shown: Mapping[str, str], problems: Mapping[str, str]) -> Mapping[str, Any]:
     """Add to each picture of a payload whether the model sees it."""
-    if pictures is NO_PICTURES or not find_attachments(payload):
+    notes = {url: f"you do not see it; say so if it matters: {problem}" for url, problem in problems.items()}
+    notes |= dict.fromkeys(shown, "it follows")
+    linked = find_attachments(payload)
+    if not any(one["url"] in notes for one in linked):
         return payload
-    attachments = [_annotate_attachment(one, pictures) for one in payload["attachments"]]
+    attachments = [
+        {**one, "picture": notes[one["url"]]} if one in linked and one["url"] in notes else one
+        for one in payload["attachments"]
+    ]
     return {**payload, "attachments": attachments}
-
-
-def _annotate_attachment(attachment: Any, pictures: LoadedPictures) -> Any:
-    url = attachment.get("url") if isinstance(attachment, Mapping) else None
-    if not isinstance(url, str):
-        return attachment
-    if url in pictures.shown:
-        return {**attachment, "picture": "it follows"}
-    if url in pictures.problems:
-        return {**attachment, "picture": f"you do not see it; say so if it matters: {pictures.problems[url]}"}
-    return attachment
-
-
-def _picture_parts(payload: Mapping[str, Any], pictures: LoadedPictures) -> list[dict[str, Any]]:
-    if not pictures.shown:
-        return []
-    links = dict.fromkeys(one["url"] for one in find_attachments(payload))
-    return [{"type": "image_url", "image_url": {"url": pictures.shown[url]}} for url in links if url in pictures.shown]
 
 
 def _render_texts(payload: Mapping[str, Any], nickname: Any) -> list[Message]:

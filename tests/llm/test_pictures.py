@@ -105,6 +105,23 @@ async def test_pictures_are_bounded_in_number_and_size_and_the_person_and_the_mo
     ]
 
 
+async def test_pictures_are_bounded_in_their_bytes_together_and_the_newest_are_shown() -> None:
+    data = GIF + bytes(1000)
+    model = FakeModel(["Yes."] * 3)
+    options = {"pictures": {"max_bytes": 2 * len(data) + 1}}
+    async with AgentTester(LLMAgent, model=model, options=options) as t:
+        links = [t.add_file(f"{number}.gif", data + bytes([number])) for number in range(3)]
+        answer = await t.ask(attach(*links))
+        await t.ask(attach(links[2]))
+        await t.ask("And now?")
+    number = f"{2 * len(data) + 1:,}"
+    assert (
+        steps_of(answer)
+        == [f"My language model does not see the picture: with the others it has more than {number} bytes."] * 2
+    )
+    assert [[picture[-1] for picture in request.pictures] for request in model.requests] == [[0], [2], [2]]
+
+
 @pytest.mark.parametrize("allow_private", [False, ("127.0.0.3/32",)])
 async def test_neither_a_link_nor_a_redirect_leads_to_a_private_address(
     allow_private: Any, caplog: pytest.LogCaptureFixture
