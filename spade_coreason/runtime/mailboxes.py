@@ -444,6 +444,9 @@ class Mailboxes:
             mailbox.enqueue(queued)
             if self._hold_timer is not None and queued.may_be_in_archive:
                 self._held_rows.add(queued.inbox_row)
+                is_large = len(queued.incoming.content) > LARGE_CHARACTERS
+                if 2 * self.count_queued(sender) >= self.max_queued or (is_large and self.is_full_for_large(sender)):
+                    self.release()  # before further ones are refused, though the agent is free
         self._start_worker(mailbox)
 
     # Capacity
@@ -501,7 +504,12 @@ class Mailboxes:
                 self._start_worker(mailbox)
 
     def hold(self, at_most_s: float) -> None:
-        """Start none of the requests that come by themselves until `release`, so that older ones of the archive go first."""
+        """Start none of the requests that come by themselves until `release`, so that older ones of the archive go first.
+
+        Those that wait already do not wait longer, however many sessions follow each other.
+        """
+        if self._held_rows:
+            return
         self._stop_hold_timer()
         self._hold_timer = asyncio.get_running_loop().call_later(at_most_s, self.release)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.runtime.mailboxes import LARGE_CHARACTERS, MAX_LARGE_REQUESTS
 from spade_coreason.testing import Policy
 from tests.support.hosting import Echo
 from tests.support.records import ALICE
@@ -61,3 +62,31 @@ async def test_live_requests_that_fill_the_queue_leave_it_when_the_archive_needs
         harness.runner.receive(request("1", "1"), is_archived=True)
         await harness.runner.wait_until_idle()
         assert queries(harness) == ["3", "4", "1"]
+
+
+async def test_requests_that_wait_for_the_archive_leave_room_for_further_ones(database_url: str) -> None:
+    async with RunnerHarness(database_url, Echo(), Policy(queue=4)) as harness:
+        harness.runner.hold(LONG_S)
+        texts = ["1", "2", "3", "4", "5"]
+        for text in texts:
+            harness.runner.receive(request(text, text))
+            await harness.runner.wait_until_idle()
+        assert queries(harness) == texts
+
+
+async def test_long_requests_that_wait_for_the_archive_leave_room_for_further_ones(database_url: str) -> None:
+    async with RunnerHarness(database_url, Echo()) as harness:
+        harness.runner.hold(LONG_S)
+        texts = [str(number) * (LARGE_CHARACTERS + 1) for number in range(MAX_LARGE_REQUESTS)]
+        for text in texts:
+            harness.runner.receive(request(text, text[0]))
+        await harness.runner.wait_until_idle()
+        assert queries(harness) == texts
+
+
+async def test_sessions_that_follow_each_other_do_not_prolong_the_wait(database_url: str) -> None:
+    async with RunnerHarness(database_url, Echo()) as harness:
+        harness.runner.hold(0.0)
+        harness.runner.receive(request("live"))
+        harness.runner.hold(LONG_S)
+        await eventually(lambda: queries(harness) == ["live"])
