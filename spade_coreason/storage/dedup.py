@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, delete, insert, or_, select
 
-from ..domain.duplicates import Evidence, is_copy
+from ..domain.duplicates import NO_EVIDENCE, Evidence, is_copy
 from .schema import CLOSED, NO_TURN, RECEIVED, inbox
 from .statements import RECEIVED_COLUMNS
 
@@ -53,14 +53,18 @@ class KeyIndex:
 
     def add_further(self, key: bytes, row: int) -> None:
         """Add `row` to the rows of a key that has one. The last 500 are found. Safe from any thread."""
-        rows = self._further_rows.setdefault(key, [])
-        rows.append(row)
+        rows = self._further_rows.setdefault(key, [row])
+        if rows[-1] != row:  # else a transaction is repeated
+            rows.append(row)
         if len(rows) > 2 * MAX_FURTHER_ROWS:
             self._further_rows[key] = rows[-MAX_FURTHER_ROWS:]
 
-    def find_rows(self, key: bytes) -> list[int]:
-        """Return the rows that may have this key; none if the key is certainly new. Safe from any thread."""
-        found = self._further_rows.get(key, [])[-MAX_FURTHER_ROWS:]
+    def find_rows(self, key: bytes, *, with_further: bool = True) -> list[int]:
+        """Return the rows that may have this key; none if the key is certainly new. Safe from any thread.
+
+        Without `with_further`, those of `add_further` are left out.
+        """
+        found = self._further_rows.get(key, [])[-MAX_FURTHER_ROWS:] if with_further else []
         key_hash = hash(key)
         tag = key_hash & _HASH_MASK
         for table in self._tables:
@@ -109,7 +113,9 @@ def insert_unless_copy(
     Run this inside a transaction of the writer: there all earlier ones are stored.
     """
     row, agent, _, _, received_at, *_ = values
-    earlier_ones = _find_earlier(connection, agent, message_key, key_index)
+    # Without evidence it can be a copy only of what an earlier version stored, and that is not among the further rows.
+    rows = key_index.find_rows(message_key, with_further=evidence is not NO_EVIDENCE)
+    earlier_ones = _find_earlier(connection, agent, message_key, rows)
     for earlier in earlier_ones:
         if earlier.state == CLOSED and earlier.received_at < received_at - _DUPLICATE_MICROS:
             continue
@@ -130,7 +136,7 @@ def insert_unless_repeated(connection: Connection, values: tuple[Any, ...], key:
     anew. Run this inside a transaction of the writer: there all earlier requests are stored.
     """
     row, agent, _, _, received_at, *_ = values
-    for earlier in _find_earlier(connection, agent, key, key_index):
+    for earlier in _find_earlier(connection, agent, key, key_index.find_rows(key)):
         begins_anew = earlier.state != RECEIVED and earlier.interaction == NO_TURN
         is_recent = earlier.received_at >= received_at - _DUPLICATE_MICROS
         if not begins_anew and (earlier.state != CLOSED or is_recent):
@@ -142,9 +148,9 @@ def insert_unless_repeated(connection: Connection, values: tuple[Any, ...], key:
     return True
 
 
-def _find_earlier(connection: Connection, agent: str, key: bytes, key_index: KeyIndex) -> Sequence[Any]:
+def _find_earlier(connection: Connection, agent: str, key: bytes, rows: list[int]) -> Sequence[Any]:
     query = select(inbox.c.id, inbox.c.state, inbox.c.received_at, inbox.c.interaction, inbox.c.evidence).where(
-        inbox.c.id.in_(key_index.find_rows(key)), inbox.c.agent == agent, or_(inbox.c.key == key, inbox.c.message_key == key)
+        inbox.c.id.in_(rows), inbox.c.agent == agent, or_(inbox.c.key == key, inbox.c.message_key == key)
     )
     return connection.execute(query).all()
 

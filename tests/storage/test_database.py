@@ -25,7 +25,7 @@ from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.exceptions import DataDirectoryInUseError
 from spade_coreason.storage import open_database, schema
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.dedup import KeyIndex
+from spade_coreason.storage.dedup import MAX_FURTHER_ROWS, KeyIndex
 from spade_coreason.storage.lock import lock_directory
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
@@ -595,6 +595,14 @@ def test_keys_of_deleted_rows_are_dropped_in_time() -> None:
     index.drop_before(first_row=29_000)
     assert all(row in index.find_rows(key) for row, key in enumerate(keys[29_000:], start=29_001))
     assert not any(index.find_rows(key) for key in keys[:8_000])
+
+
+def test_a_row_that_is_added_again_with_its_transaction_counts_once() -> None:
+    index, key = KeyIndex(), b"key"
+    for _ in range(MAX_FURTHER_ROWS):
+        index.add_further(key, 1)
+    assert index.find_rows(key) == [1]
+    assert not index.find_rows(key, with_further=False)
 
 
 async def test_reads_that_no_turn_waits_for_leave_a_connection_free(database: Database) -> None:
