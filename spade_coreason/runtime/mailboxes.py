@@ -275,6 +275,8 @@ class Mailboxes:
         self._held_rows: set[int] = set()
         """The inbox rows of requests that came by themselves while the archive is read."""
         self._hold_timer: asyncio.TimerHandle | None = None
+        self._is_archive_read = False
+        """True if the hold ends when the threads of all requests are found."""
         self._is_draining = False
         self.is_cancelling_turns = False
         """True while a stop cancels the running turns. Their requests run again after the next start."""
@@ -432,6 +434,8 @@ class Mailboxes:
                     self._enqueue(replace(queued, incoming=incoming), sender)
         finally:
             del self._unresolved[sender], self._resolver_tasks[sender]
+            if self._is_archive_read and not self._resolver_tasks:
+                self.release()
 
     def _enqueue(self, queued: QueuedRequest, sender: str) -> None:
         self._recent_threads[queued.key.int] = sender, queued.incoming.thread
@@ -508,6 +512,7 @@ class Mailboxes:
 
         Those that wait already do not wait longer, however many sessions follow each other.
         """
+        self._is_archive_read = False
         if self._held_rows:
             return
         self._stop_hold_timer()
@@ -515,10 +520,29 @@ class Mailboxes:
 
     def release(self) -> None:
         """Start what `hold` has held, in the order of its arrival."""
+        self._is_archive_read = False
         self._stop_hold_timer()
         if self._held_rows:
             self._held_rows.clear()
             self._start_workers()
+
+    def release_when_resolved(self) -> None:
+        """Call `release` once the threads of all requests are found: those of the archive may wait for that too."""
+        self._is_archive_read = True
+        if not self._resolver_tasks:
+            self.release()
+
+    def find_held(self, mailbox: Mailbox) -> QueuedRequest | MailboxTask | None:
+        """Return the first request for the agent whose turn would run without `hold`, or None."""
+        return next((item for item in mailbox.queue if item.inbox_row in self._held_rows and item.is_for_agent), None)
+
+    def cancel(self, mailbox: Mailbox) -> bool:
+        """Stop the current turn of a mailbox, or drop the request whose turn waits for the archive. False if there is none."""
+        if mailbox.cancel_current():
+            return True
+        if (held := self.find_held(mailbox)) is not None:
+            self.drop(mailbox, held)
+        return held is not None
 
     def _stop_hold_timer(self) -> None:
         if self._hold_timer is not None:

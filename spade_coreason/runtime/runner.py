@@ -314,7 +314,7 @@ class Runner:
 
     def release(self) -> None:
         """Start the turns that `hold` has held."""
-        self._mailboxes.release()
+        self._mailboxes.release_when_resolved()
 
     def send_unsent(self) -> None:
         """Send the final replies that the last run stored and the server did not acknowledge, with the same ids."""

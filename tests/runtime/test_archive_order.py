@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
 from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime.mailboxes import LARGE_CHARACTERS, MAX_LARGE_REQUESTS
@@ -90,3 +95,32 @@ async def test_sessions_that_follow_each_other_do_not_prolong_the_wait(database_
         harness.runner.receive(request("live"))
         harness.runner.hold(LONG_S)
         await eventually(lambda: queries(harness) == ["live"])
+
+
+async def test_a_reply_whose_thread_is_searched_waits_for_the_archive_too(database_url: str) -> None:
+    async with RunnerHarness(database_url, Echo()) as harness:
+        runner = harness.runner
+        runner.hold(LONG_S)
+        runner.receive(replace(request("2", "2"), metadata={"reply_to": str(uuid4())}))
+        runner.receive(request("1", "1"), is_archived=True)
+        runner.release()
+        await runner.wait_until_idle()
+        assert queries(harness) == ["1", "2"]
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["new", "known"])
+async def test_a_question_that_waits_for_the_archive_can_be_cancelled(database_url: str, is_known: bool) -> None:
+    async with RunnerHarness(database_url, Echo()) as harness:
+        runner = harness.runner
+        cancel = replace(request("/cancel"), stanza_id="1")
+        if is_known:  # by its id, which is that of an earlier one
+            runner.receive(cancel)
+            await runner.wait_until_idle()
+        runner.hold(LONG_S)
+        for held in (request("1", "1"), request("2", "2"), cancel):
+            stored = runner.receive(held)
+            assert stored is not None
+            await stored
+        runner.release()
+        await runner.wait_until_idle()
+        assert queries(harness) == ["2"]

@@ -18,7 +18,7 @@ from ...memory import ActiveConversation, ErasureReport, erase_conversation, era
 from ...storage import Commit
 from ..admission import Admission
 from ..loader import ConversationLoader
-from ..mailboxes import Mailbox, MailboxTask, QueuedRequest
+from ..mailboxes import Mailbox, Mailboxes, MailboxTask, QueuedRequest
 from ..output import TurnOutput, dump_reply
 from ..transport import OutboundMessage, SendMessages
 from ..turn import Turn
@@ -55,15 +55,17 @@ class CommandExecutor:
         """
         if not isinstance(queued.command, ParsedCommand) or queued.command.command.name != "cancel":
             return
-        mailbox = self._services.mailboxes.get(sender, queued.incoming.thread)
+        mailboxes = self._services.mailboxes
+        mailbox = mailboxes.get(sender, queued.incoming.thread)
         if mailbox is None:
             return
-        if mailbox.worker is None:  # a callback would stop this request itself, which runs by then
+        # A callback would stop this request itself, which runs by then.
+        if mailbox.worker is None and mailboxes.find_held(mailbox) is None:
             mailbox.has_cancelled_turn = False
         elif queued.may_start_early:
-            mailbox.has_cancelled_turn = mailbox.cancel_current()
+            _cancel_if_new(mailboxes, mailbox, True)
         else:
-            queued.stored.on_stored(partial(_cancel_if_new, mailbox))
+            queued.stored.on_stored(partial(_cancel_if_new, mailboxes, mailbox))
 
     # Outside of a conversation
 
@@ -280,6 +282,6 @@ class CommandExecutor:
         return report
 
 
-def _cancel_if_new(mailbox: Mailbox, is_new: bool) -> None:
+def _cancel_if_new(mailboxes: Mailboxes, mailbox: Mailbox, is_new: bool) -> None:
     if is_new:
-        mailbox.has_cancelled_turn = mailbox.cancel_current()
+        mailbox.has_cancelled_turn = mailboxes.cancel(mailbox)
