@@ -209,7 +209,7 @@ def _measure_single_commits(path: Path, turns: int) -> float:
         connection.execute("PRAGMA synchronous=FULL")
         begin = time.perf_counter()
         for number in itertools.islice(itertools.count(1), turns):
-            request = (number, AGENT, uuid4().bytes, PERSON, to_micros(NOW), 0, json.dumps(BODY["input"]), b"")
+            request = (number, AGENT, uuid4().bytes, PERSON, to_micros(NOW), 0, json.dumps(BODY["input"]), b"", "")
             conversation = (1, AGENT, "t", PERSON, "s", "active", 0, 0, to_micros(NOW), to_micros(NOW), 0, None, 1, number)
             connection.execute("BEGIN IMMEDIATE")
             connection.execute(sqlite_sql(RECEIVE, 1), request)

@@ -17,7 +17,7 @@ from spade_coreason.memory.erasure import ErasureReport, erase_conversation, era
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy
-from tests.support.databases import CLOSED, SQLITE, open_without_sync, read_all_tables
+from tests.support.databases import CLOSED, SAME_STANZA, SQLITE, open_without_sync, read_all_tables
 from tests.support.records import (
     AGENT,
     ALICE,
@@ -125,7 +125,7 @@ async def test_a_message_that_comes_again_after_forgetting_is_still_known(databa
     await receive_request(repository, key=b"k" * 16)
     await repository.erase_person(ALICE)
     assert await repository.inbox.load_pending() == []
-    assert not await repository.inbox.receive(b"k" * 16, ALICE, "{}", NOW)[1]
+    assert not await repository.inbox.receive(b"k" * 16, ALICE, "{}", NOW, evidence=SAME_STANZA)[1]
     await database.close()
 
 

@@ -48,7 +48,8 @@ async def test_text_of_any_kind_is_answered(local_server: XmppServer, tmp_path: 
         StockClient(*await local_server.account(), local_server) as alice,
     ):
         for body in TEXTS:
-            assert await alice.ask(body, echo.jid) == body.strip()
+            # An answer is Markdown, where an entity stands for its character.
+            assert await alice.ask(body, echo.jid) == body.strip().replace("&amp;", "&")
             assert echo.agent.requests[-1].payload["query"] == body
         await _assert_healthy(alice, echo)
 

@@ -41,7 +41,7 @@ def archive_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 
 
 class Table(FunctionAgent):
-    """Answers with the earlier questions of the same thread; "wait…" waits for `release`. Records the reactions."""
+    """Answers with the earlier questions of the same thread; "wait" waits for `release`. Records the reactions."""
 
     def __init__(self) -> None:
         super().__init__(self.answer, "table")
@@ -52,7 +52,7 @@ class Table(FunctionAgent):
     async def answer(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         query = request.payload["query"]
         self.queries.append(query)
-        if query.startswith("wait"):
+        if query in ("wait", "wait, now"):
             await self.release.wait()
         before = ", ".join(query_of(turn) for turn in await session.history(100))
         await response.markdown(f"{query} after {before}" if before else query)
