@@ -106,7 +106,7 @@ def split_content(content: Any) -> tuple[str, str]:
         if not isinstance(part, dict):
             raise TypeError(f"where a part of a text is to be, there is {type(part).__name__}")
         if part.get("type") == "text":
-            texts.append(_require_text(part.get("text")))
+            texts.append(require_text(part.get("text")))
         elif part.get("type") == "thinking":
             thoughts.append("".join(split_content(part.get("thinking"))))
     return "".join(texts), "".join(thoughts)
@@ -119,7 +119,8 @@ def remove_thoughts(content: Any, *, is_unopened: bool = False) -> str:
     return text + splitter.end()[0]
 
 
-def _require_text(value: Any) -> str:
+def require_text(value: Any) -> str:
+    """Return a text that a server may leave out or send as null. TypeError if it is something else."""
     if value and not isinstance(value, str):
         raise TypeError(f"where a text is to be, there is {type(value).__name__}")
     return value or ""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...domain.model_text import ThoughtSplitter, split_content
+from ...domain.model_text import ThoughtSplitter, require_text, split_content
 from ...domain.text import hold_half, replace_lone_surrogates
 from ..structured import parse_json
 
@@ -197,10 +197,10 @@ class Completion:
     def _add_call_fragment(self, fragment: Any) -> None:
         number = getattr(fragment, "index", None)
         index = number if isinstance(number, int) else 0
-        key = (index, _require_text(fragment.id))
+        key = (index, require_text(fragment.id))
         function = fragment.function
         name, arguments = (
-            (_require_text(function.name), _require_text(function.arguments)) if function is not None else ("", "")
+            (require_text(function.name), require_text(function.arguments)) if function is not None else ("", "")
         )
         call = self._by_id.get(key) or self._latest_by_index.get(index)
         if call is None or self._is_new_call(call, key, name, arguments):
@@ -237,12 +237,6 @@ class Completion:
             self._by_id[key] = call
         self.character_count += len(call_id)
         return call
-
-
-def _require_text(value: Any) -> str:
-    if value and not isinstance(value, str):
-        raise TypeError(f"where a text is to be, there is {type(value).__name__}")
-    return value or ""
 
 
 def restore_carried_fields(
