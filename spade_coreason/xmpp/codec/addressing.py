@@ -14,7 +14,7 @@ from .namespaces import REFERENCE
 # Marks of direction and marks without a width. People who copy or complete a name add them without seeing them.
 _INVISIBLE = "\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
 _MARKS = re.compile(f"[{_INVISIBLE}]+")
-_BLANKS = re.compile(rf"[\s{_INVISIBLE}]*")
+_BLANKS = re.compile(rf"\A[\s{_INVISIBLE}]+")
 _AT = "[@＠]"
 _SEPARATOR = "[:,：，、،]"
 _AFTER_MENTION = re.compile(rf"[\s{_INVISIBLE}]*{_SEPARATOR}|(?=[\s{_INVISIBLE}])")
@@ -76,8 +76,7 @@ def extract_question(
     """
     if not mentions:
         return _strip_address(nick, text, others)
-    blanks = _BLANKS.match(text)
-    start = blanks.end() if blanks is not None else 0
+    start = len(text) - len(_strip_blanks(text))
     is_mentioned = is_of_another = False
     for mention in mentions:
         is_first = mention.begin is not None and mention.begin <= start < mention.end
@@ -126,9 +125,14 @@ def _canonical(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFC", _MARKS.sub("", text))
 
 
+def _beginning(text: str) -> str:
+    """Return the part of a text in which its address is."""
+    return text[: len(text) - len(text.lstrip()) + _MAX_NAME_CHARACTERS]
+
+
 def _strip_address(nick: str, text: str, others: Collection[str]) -> str | None:
-    beginning = text[: len(text) - len(text.lstrip()) + _MAX_NAME_CHARACTERS]
-    compared, name = _canonical(beginning), _canonical(nick)
+    beginning, name = _beginning(text), _canonical(nick)
+    compared = _canonical(beginning)
     found = _match_address(name, compared, re.IGNORECASE)
     if found is None:
         return None
@@ -156,7 +160,7 @@ def _match_address(nick: str, text: str, flags: int = 0) -> re.Match[str] | None
 
 def _strip_name(nick: str, text: str) -> str | None:
     """Return the part of `text` after `nick` at its beginning, where a mention says that it is the agent's name."""
-    beginning = text[: len(text) - len(text.lstrip()) + _MAX_NAME_CHARACTERS]
+    beginning = _beginning(text)
     compared = _canonical(beginning)
     pattern = rf"\s*{_AT}?{re.escape(_canonical(nick))}(?:\s*{_SEPARATOR}|(?=\s|$))"
     found = re.match(pattern, compared, re.IGNORECASE)
@@ -166,7 +170,7 @@ def _strip_name(nick: str, text: str) -> str | None:
 def _strip_range(text: str, end: int) -> str | None:
     """Return the part of `text` after a mention that ends at `end`. None if it ends within a word, or nothing is left."""
     found = _AFTER_MENTION.match(text, end)
-    return (_trim(text[found.end() :]) or None) if found is not None else None
+    return (_strip_blanks(text[found.end() :]).rstrip() or None) if found is not None else None
 
 
 def _cut(text: str, beginning: str, compared: str, found: re.Match[str]) -> str:
@@ -174,9 +178,9 @@ def _cut(text: str, beginning: str, compared: str, found: re.Match[str]) -> str:
     end = found.end()
     if compared is not beginning:
         end = next(end for end in range(len(beginning) + 1) if _canonical(beginning[:end]) == found[0])
-    return _trim(text[end:])
+    return _strip_blanks(text[end:]).rstrip()
 
 
-def _trim(text: str) -> str:
-    blanks = _BLANKS.match(text)
-    return (text[blanks.end() :] if blanks is not None else text).rstrip()
+def _strip_blanks(text: str) -> str:
+    """Return a text without the blanks and invisible marks at its beginning."""
+    return _BLANKS.sub("", text, count=1)
