@@ -13,7 +13,6 @@ from .languages import LANGUAGES, STOP_WORDS, detect_languages, stem_term, stemm
 FENCE = "```"
 """The line before and after a block of code, in Markdown and in Message Styling (XEP-0393)."""
 
-
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 

@@ -103,8 +103,8 @@ _CAUSES = [
         (r"insufficient_quota|insufficient (?:balance|credit|funds)|requires more credits", _NO_CREDIT),
         (
             # OpenAI, vLLM, DeepSeek and OpenRouter name the maximum context length, llama.cpp the context size.
-            r"context_length_exceeded|exceed_context_size|maximum (?:context|prompt|model) length|maximum input length"
-            r"|context[ _](?:window|length|size)|max_model_len|(?:prompt|input|request) (?:is )?too (?:long|large)"
+            r"context[ _](?:window|length|size)|maximum (?:prompt|model|input) length"
+            r"|max_model_len|(?:prompt|input|request) (?:is )?too (?:long|large)"
             r"|input token count|exceeded max context|model token limit|too many (?:input |prompt )?tokens"
             r"|reduce the length of the (?:messages|prompt|input)|max_tokens must be at least 1|prompt token count"
             r"|`inputs` tokens|tokens to keep from the initial prompt|too large for model with|string_above_max_length",
@@ -118,7 +118,7 @@ _CAUSES = [
             # Ollama; OpenRouter; vLLM; llama.cpp; Groq and OpenAI; DeepSeek.
             r"does(?: not|n't) support (?:the )?(?:tool|function)|support tool use|tool[ _]choice|tools param requires"
             r"|(?:tool|function)[ _-]?call(?:s|ing)?['\"`]* (?:is|are) not|['\"`]tools['\"`] is not supported"
-            r"|support parameters?: \[?['\"`]?tools|does(?: not|n't) support function",
+            r"|support parameters?: \[?['\"`]?tools",
             Cause(
                 N_("cannot call tools"),
                 "choose a model with tools; vLLM needs --enable-auto-tool-choice and --tool-call-parser, llama.cpp --jinja",
@@ -137,7 +137,7 @@ _CAUSES = [
             r"verified to stream|['\"`]stream['\"`]|stream(?:ing)? (?:is )?(?:not|un)[ -]?support|not support stream",
             Cause("", "it does not stream: set endpoint.stream to false"),
         ),
-        (r"['\"`]?\btemperature\b", Cause("", "it refuses the temperature: remove it from the manifest")),
+        (r"\btemperature\b", Cause("", "it refuses the temperature: remove it from the manifest")),
         (r"max_(?:completion_)?tokens", Cause("", "it refuses the limit of an answer: correct limits.answer_tokens")),
         (
             r"response_format|json_schema|structured output",

@@ -199,9 +199,7 @@ class Completion:
         index = number if isinstance(number, int) else 0
         key = (index, require_text(fragment.id))
         function = fragment.function
-        name, arguments = (
-            (require_text(function.name), require_text(function.arguments)) if function is not None else ("", "")
-        )
+        name, arguments = (require_text(function.name), require_text(function.arguments)) if function is not None else ("", "")
         call = self._by_id.get(key) or self._latest_by_index.get(index)
         if call is None or self._is_new_call(call, key, name, arguments):
             call = self._start_call(key)
