@@ -37,7 +37,7 @@ class _Interval:
     durations: Counter[int] = field(default_factory=Counter)
     errors: int = 0
     last_error: str | None = None
-    unsent: int = 0
+    undelivered: int = 0
 
 
 class Metrics:
@@ -62,9 +62,9 @@ class Metrics:
         interval.errors += 1
         interval.last_error = problem
 
-    def record_unsent(self, replies: int) -> None:
+    def record_undelivered(self, replies: int) -> None:
         """Record that replies were made and do not reach anybody, or with a negative number that they do after all."""
-        self._interval_at(self.now()).unsent += replies
+        self._interval_at(self.now()).undelivered += replies
 
     def snapshot(self) -> MetricsSnapshot:
         """Return the metrics as of now."""
@@ -73,7 +73,7 @@ class Metrics:
         for interval in self._intervals:
             durations.update(interval.durations)
         return MetricsSnapshot(
-            max(durations.total() - sum(interval.unsent for interval in self._intervals), 0),
+            max(durations.total() - sum(interval.undelivered for interval in self._intervals), 0),
             _percentile(durations, 0.5),
             _percentile(durations, 0.99),
             sum(interval.errors for interval in self._intervals),

@@ -55,7 +55,8 @@ class RoomSendQueue:
         self._unreflected: defaultdict[str, dict[str, RoomStanza]] = defaultdict(dict)
         self._private: dict[tuple[str, str], OutboundMessage] = {}
         self._attempts: Counter[str] = Counter()
-        self._held: set[str] = set()
+        self._uncounted: set[str] = set()
+        """The ids of answers that the metrics do not count, because the room has not taken them."""
         self._reflected = asyncio.Event()
         self._warning_limiter = RateLimiter()
         self.refused: Counter[str] = Counter()
@@ -86,9 +87,9 @@ class RoomSendQueue:
         self.refused[reason] += len(originals)
         for original in originals:
             if _ends_answer(original):
-                self._hold(original)
+                self._uncount(original)
                 self._metrics.record_failure(f"an answer was not delivered in the room {room.jid}: {reason}")
-            self._held.discard(_id_of(original))
+            self._uncounted.discard(_id_of(original))
             self._attempts.pop(_id_of(original), None)
             original.acknowledge()  # it cannot be delivered, and must not be sent again
         if self._warning_limiter.allow(room.jid):
@@ -106,9 +107,9 @@ class RoomSendQueue:
         if stanza is None or stanza.original is None:
             return
         self._attempts.pop(stanza_id, None)
-        if stanza_id in self._held:
-            self._held.discard(stanza_id)
-            self._metrics.record_unsent(-1)
+        if stanza_id in self._uncounted:
+            self._uncounted.discard(stanza_id)
+            self._metrics.record_undelivered(-1)
         stanza.original.acknowledge()
         self._reflected.set()
 
@@ -126,7 +127,7 @@ class RoomSendQueue:
 
     def put_back(self, room: Room, original: OutboundMessage) -> None:
         """Queue a refused message again, before all that were not sent yet."""
-        self._hold(original)
+        self._uncount(original)
         room.queued_stanzas.insert(room.returned_count, original)
         room.returned_count += 1
         self._limit_queue(room)
@@ -157,7 +158,7 @@ class RoomSendQueue:
         is_public = "/" not in to
         if not room.is_present or (is_public and (room.state is RoomState.VOICELESS or room.pause is not None)):
             if room.state is RoomState.VOICELESS:
-                self._hold(stanza)
+                self._uncount(stanza)
             room.queued_stanzas.append(stanza)
             self._limit_queue(room)
             return None
@@ -186,12 +187,12 @@ class RoomSendQueue:
                 oldest.acknowledge()
         return stanza
 
-    def _hold(self, original: OutboundMessage) -> None:
+    def _uncount(self, original: OutboundMessage) -> None:
         """Take an answer out of the count of those that were sent, until the room has it."""
         stanza_id = _id_of(original)
-        if _ends_answer(original) and stanza_id not in self._held:
-            self._held.add(stanza_id)
-            self._metrics.record_unsent(1)
+        if _ends_answer(original) and stanza_id not in self._uncounted:
+            self._uncounted.add(stanza_id)
+            self._metrics.record_undelivered(1)
 
     def _limit_queue(self, room: Room) -> None:
         if room.state in FINAL_STATES and room.timer is None:
