@@ -210,7 +210,10 @@ class Asker:
         text = f"{self.name} {agent} {number}"
         self._tally.asked += 1
         self._open[text] = agent
-        stanza = f"<message to='{agent}' type='chat' id='{text.replace(' ', '-')}'><body>{text}</body></message>"
+        # The connection repeats what a killed server has not acknowledged. A client that does so has unique origin ids.
+        ident = text.replace(" ", "-")
+        origin_id = f"<origin-id xmlns='urn:xmpp:sid:0' id='of-the-asker-{ident}'/>"
+        stanza = f"<message to='{agent}' type='chat' id='{ident}'><body>{text}</body>{origin_id}</message>"
         self.connection.send([OutboundMessage(agent, stanza)])
 
     def _receive(self, message: Element) -> None:

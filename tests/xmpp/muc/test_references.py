@@ -212,7 +212,7 @@ async def test_in_a_room_only_the_latest_version_of_a_question_counts(archive_se
             await wait_until_joined(agent, room)
             # In a burst, each correction names the first version.
             first = alice.say("Table: wait")
-            for text in ("whta", "what", "which"):
+            for text in ("wait", "wait, now", "which"):
                 alice.say(f"Table: {text}", correction(first))
             assert (await alice.receive_from("Table"))["body"] == "Alice: which"
             # It is answered. Of its further corrections, the latest counts.
