@@ -89,12 +89,15 @@ class InboundGateway:
         """Return True if the configuration or an operator allows `jid` to talk to the agent."""
         return self.access.is_allowed(jid)
 
-    def receive(self, message: InboundMessage) -> Commit[bool] | None:
-        """Receive a message. Once the returned commit, if any, is done, the message may be acknowledged to the network."""
+    def receive(self, message: InboundMessage, *, is_archived: bool = False) -> Commit[bool] | None:
+        """Receive a message. Once the returned commit, if any, is done, the message may be acknowledged to the network.
+
+        `is_archived` is True if the network kept it while the agent was away, and newer ones may have come before it.
+        """
         if isinstance(message, InboundRequest):
-            return self.receive_request(message)
+            return self.receive_request(message, is_archived=is_archived)
         if isinstance(message, RequestBatch):
-            return _join([self.receive(request) for request in message.requests])
+            return _join([self.receive(request, is_archived=is_archived) for request in message.requests])
         if self._open_requests.route(message):
             return None
         if isinstance(message, EncryptedMessage):
@@ -140,8 +143,7 @@ class InboundGateway:
     def receive_request(self, incoming: InboundRequest, *, is_archived: bool = False) -> Commit[bool] | None:
         """Receive a request, and return what `receive` returns.
 
-        `is_archived` is True for a request from the archive. For a request from a room (it has an address), the room
-        has checked the access.
+        For a request from a room (it has an address), the room has checked the access.
         """
         if bare_jid(incoming.sender) == self._runner.jid:
             self.dropped["from itself"] += 1

@@ -69,7 +69,7 @@ class QueuedRequest:
     digest: bytes = NO_DIGEST
     """The hash of what a program's request asks, by which a repeated one is recognised; empty for other requests."""
     is_archived: bool = False
-    """True if the request was read from the archive of the network."""
+    """True if the request was fetched from the archive of the network, or from what it keeps for those who are away."""
 
     @property
     def may_be_in_archive(self) -> bool:
@@ -187,7 +187,7 @@ class Mailbox:
         place = next((number for number, item in enumerate(self.queue) if item.inbox_row in held_rows), len(self.queue))
         server_id = archived.incoming.evidence.server_id
         held = [item for item in self.queue if isinstance(item, QueuedRequest) and item.inbox_row in held_rows]
-        same = next((item for item in held if item.incoming.evidence.server_id == server_id), None)
+        same = next((item for item in held if server_id and item.incoming.evidence.server_id == server_id), None)
         if same is not None:
             held_rows.discard(same.inbox_row)
             self.queue.remove(same)

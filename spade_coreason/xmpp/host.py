@@ -211,7 +211,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         return (
             self._is_announced
             and self.connection.state == "online"
-            and not (self._is_stopping or self.archive.is_reading or self.offline_messages.arriving)
+            and not (self._is_stopping or self.archive.is_reading or self.offline_messages.is_fetching)
         )
 
     def receive_local(self, stanza: Element) -> Commit[bool] | None:
@@ -235,7 +235,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self._gateway.access_requests.load()
             await self._load_acknowledged(self._runner.repository)
             await self.connection.open()
-            await self._profile.prepare_session()
+            await self._prepare_session()
             await self._hook_plugin_after_connection()
             if self.rooms.may_join_any:
                 await self._runner.ephemeral_owners.erase_where(is_ephemeral_owner)
@@ -437,10 +437,11 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.peer_features.clear()
         self.runtime.parts.finder.forget_presences()
         self.archive.pause()
+        self.offline_messages.stop()
         if self.connection.client.is_full_server:
             self._runner.hold(_ARCHIVE_FIRST_S)
         if self._alive.is_set():
-            self._profile.announce_new_session(self._catch_up)
+            self._profile.announce_new_session(self._prepare_session, self._catch_up)
             self.rooms.join_all()
             self.runtime.announcement.repeat()
 
@@ -455,21 +456,26 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             if message is not None:
                 return self._gateway.receive_request(mark_as_replay(message) if is_replay else message)
             return None
-        stored = receive_stanza(self._gateway, self._receiver, stanza, is_replay=is_replay)
+        node = self.offline_messages.read_node(stanza)
+        stored = receive_stanza(self._gateway, self._receiver, stanza, is_replay=is_replay, is_archived=bool(node))
+        if node:
+            self.offline_messages.record_received(node, stored)
         self.archive.record_received(stanza, stored)
-        if self.offline_messages.arriving is not None:
-            self.offline_messages.record_received(stored)
         return stored
 
     def _may_concern_room(self, stanza: Element) -> bool:
         """Return False for a message that certainly comes from no room and invites to none."""
         return bool(self.rooms.by_jid) or stanza.find(MUC_USER) is not None or stanza.find(CONFERENCE) is not None
 
+    async def _prepare_session(self) -> None:
+        await self._profile.prepare_session()
+        if self.client.is_full_server:
+            await self.offline_messages.withhold()
+
     def _catch_up(self) -> None:
         self._is_announced = True
         if self.client.is_full_server:
-            self.archive.start(self._runner.repository)
-            self.offline_messages.start()
+            self.offline_messages.start(lambda: self.archive.start(self._runner.repository))
 
     async def _receive_archived(self, stanza: Element) -> Commit[bool] | None:
         """Receive a message from the archive.
@@ -491,6 +497,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         is_claimed = self._offer_to_behaviours(stanza)
         if is_claimed:
             self.archive.record_received(stanza, None)
+            if node := self.offline_messages.read_node(stanza):
+                self.offline_messages.record_received(node, None)
         if message_id := assigned_id(stanza, self._own_jid):
             self._claims[message_id] = is_claimed
             if len(self._claims) > _MAX_CLAIMS:

@@ -149,15 +149,15 @@ def _dump_request(request: AgentRequest) -> dict[str, Any]:
 
 
 def receive_stanza(
-    gateway: InboundGateway, receiver: Receiver, stanza: Element, *, is_replay: bool = False
+    gateway: InboundGateway, receiver: Receiver, stanza: Element, *, is_replay: bool = False, is_archived: bool = False
 ) -> Commit[bool] | None:
     """Decode a `<message/>` to our account `receiver` and pass it to the gateway of the agent.
 
-    `is_replay` is True if the server repeats it after a resumption (XEP-0198). Once the returned commit, if any, is done, the
-    message may be acknowledged.
+    `is_replay` is True if the server repeats it after a resumption (XEP-0198), `is_archived` if it was fetched from what the
+    server keeps for the agent. Once the returned commit, if any, is done, the message may be acknowledged.
     """
     message = decode(stanza, receiver)
-    return gateway.receive(_mark_as_replay(message) if is_replay else message)
+    return gateway.receive(_mark_as_replay(message) if is_replay else message, is_archived=is_archived)
 
 
 async def receive_archived_stanza(gateway: InboundGateway, receiver: Receiver, stanza: Element) -> Commit[bool] | None:

@@ -1,7 +1,8 @@
 """Kills, cuts and frozen processes while people ask: each question has one answer, to whoever asked, in order.
 
 Askers have stream management and send what the server has not acknowledged again, with the same id, as clients of people do.
-They never ask twice. The network between them, the platform and the server is a tunnel each.
+They fetch offline messages, as agents do. They never ask twice. The network between them, the platform and the server is a
+tunnel each.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from spade_coreason.domain.jid import bare_jid
 from spade_coreason.runtime import OutboundMessage
 from spade_coreason.xmpp.codec.namespaces import DELAY
 from spade_coreason.xmpp.connection.connection import Connection
+from spade_coreason.xmpp.offline import OfflineMessages
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.chaos.attacks import BODY
 from tests.support.hosting import PlatformProcess, Tunnel, endpoint_of, run_platform
@@ -200,10 +202,22 @@ class Asker:
             timings=_TIMINGS,
         )
         self.answered = asyncio.Event()
+        self._offline_messages = OfflineMessages(self.connection)
+        self._start: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """End the connection."""
+        await self._offline_messages.close()
+        await self.connection.close()
 
     def _announce(self, is_new: bool) -> None:
         if is_new:
-            self.connection.client.send_presence()
+            self._start = asyncio.create_task(self._start_session())
+
+    async def _start_session(self) -> None:
+        await self._offline_messages.withhold()
+        self.connection.client.send_presence()
+        self._offline_messages.start(lambda: None)
 
     def ask(self, agent: str, number: int) -> None:
         """Ask an agent, once."""
@@ -217,6 +231,8 @@ class Asker:
         self.connection.send([OutboundMessage(agent, stanza)])
 
     def _receive(self, message: Element) -> None:
+        if node := self._offline_messages.read_node(message):
+            self._offline_messages.record_received(node, None)
         text, sender = message.findtext(BODY) or "", bare_jid(message.get("from", ""))
         if not _QUESTION.fullmatch(text):
             return
@@ -261,7 +277,7 @@ async def run_kills(server: XmppServer, directory: Path, faults: Sequence[str], 
         for number in range(_ASKERS):
             asker = Asker(f"q{number}", await server.account(), server, for_askers.port, tally)
             await asker.connection.open()
-            stack.push_async_callback(asker.connection.close)
+            stack.push_async_callback(asker.close)
             askers.append(asker)
         if server.kind == "ejabberd":
             await asyncio.sleep(2.5)  # killed, ejabberd loses the accounts of its last two seconds

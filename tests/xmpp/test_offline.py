@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import StoreError
 from spade_coreason.runtime import OutboundMessage
 from spade_coreason.storage import Commit
+from spade_coreason.testing import Policy, Rules
+from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.offline import OFFLINE
 from tests.support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
 from tests.support.servers.clients import StockClient
@@ -26,6 +29,13 @@ async def withhold_messages(agent: OnlineAgent) -> None:
     await agent.host.connection.wait_until_acknowledged(2)
     agent.host.connection.send([OutboundMessage("", "<presence><priority>-1</priority></presence>")])
     await agent.host.connection.wait_until_acknowledged(2)
+
+
+async def wait_until_routed(client: StockClient) -> None:
+    """Wait until the server has handed over or stored what a client has sent: it handles the stanzas of one in order."""
+    client.send("routed", client.full_jid)
+    while str((await client.message())["body"]) != "routed":
+        pass
 
 
 async def list_offline_nodes(agent: OnlineAgent) -> list[str]:
@@ -48,7 +58,6 @@ async def test_messages_that_ejabberd_withheld_are_answered_once_and_in_order(ej
     ):
         offline_messages = agent.host.offline_messages
         await offline_messages.close()  # it asks by itself, too
-        offline_messages.batch_size = 3
         assert await alice.ask("before", agent.jid) == "before"
         assert await offline_messages.fetch() == 0
         await withhold_messages(agent)
@@ -60,11 +69,96 @@ async def test_messages_that_ejabberd_withheld_are_answered_once_and_in_order(ej
             while fetched < len(withheld):
                 fetched += await offline_messages.fetch()
         assert [str((await alice.answer())["body"]) for _ in withheld] == withheld
-        assert (fetched, await offline_messages.fetch()) == (len(withheld), 0)
+        assert (fetched, await list_offline_nodes(agent)) == (len(withheld), [])
         agent.host.connection.send([OutboundMessage("", "<presence/>")])
         assert await agent.host.connection.wait_until_acknowledged(TIMEOUT_S)  # else the next message may be withheld too
         assert await alice.ask("after", agent.jid) == "after"
         assert runs == ["before", *withheld, "after"]
+
+
+async def test_ejabberd_deletes_offline_messages_when_they_are_durable_and_newer_ones_wait(
+    ejabberd: XmppServer, tmp_path: Path
+) -> None:
+    """It may delete a message that it is storing, if it hands all over by itself at the first presence."""
+    stored_by_server: list[str] = []
+    newer_is_sent = asyncio.Event()
+
+    def ask_while_it_comes_online(host: HostedAgent) -> None:
+        fetch = host.offline_messages.fetch
+
+        async def fetch_late() -> int:
+            if not stored_by_server:
+                stored_by_server.extend(await list_offline_nodes(agent))
+                alice.send("newer", agent.jid)
+                await wait_until_routed(alice)
+                newer_is_sent.set()
+            return await fetch()
+
+        host.offline_messages.fetch = fetch_late  # type: ignore[method-assign]  # a message comes just before
+
+    async with (
+        run_agent(Echo(), ejabberd, tmp_path) as agent,
+        StockClient(*await ejabberd.account(), ejabberd) as alice,
+    ):
+        assert await alice.ask("before", agent.jid) == "before"
+        await agent.stop()
+        older = ["older", "older, too"]
+        for text in older:
+            alice.send(text, agent.jid)
+        await wait_until_routed(alice)
+        agent.prepare = ask_while_it_comes_online
+        await agent.start()
+        await newer_is_sent.wait()
+        assert [str((await alice.answer())["body"]) for _ in range(3)] == [*older, "newer"]
+        assert len(stored_by_server) == len(older)
+        async with asyncio.timeout(TIMEOUT_S):
+            while await list_offline_nodes(agent):
+                pass
+
+
+@pytest.mark.parametrize("max_single", [20, 3], ids=["singly", "all at once"])
+async def test_messages_to_an_agent_that_is_away_are_answered_once_and_in_order(
+    any_server: XmppServer, tmp_path: Path, max_single: int
+) -> None:
+    def limit(host: HostedAgent) -> None:
+        host.offline_messages.max_single = max_single
+
+    async with (
+        run_agent(Echo(), any_server, tmp_path, prepare=limit) as agent,
+        StockClient(*await any_server.account(), any_server) as alice,
+    ):
+        await agent.stop()
+        texts = [f"kept {number}" for number in range(12)]
+        for text in texts:
+            alice.send(text, agent.jid)
+        await wait_until_routed(alice)
+        await agent.start()
+        assert [str((await alice.answer())["body"]) for _ in texts] == texts
+        await agent.restart()
+        assert await alice.ask("after", agent.jid) == "after"
+        assert len(agent.agent.requests) == len(texts) + 1
+
+
+async def test_messages_that_ejabberd_stored_in_the_same_microsecond_are_all_answered(
+    ejabberd: XmppServer, tmp_path: Path
+) -> None:
+    """They have one name, by which ejabberd returns one of them and deletes all."""
+    policy = Policy(queue=10_000, rules=Rules(max_interactions=0))
+    async with run_agent(Echo(), ejabberd, tmp_path, policy=policy) as agent, AsyncExitStack() as stack:
+        people = [await stack.enter_async_context(StockClient(*await ejabberd.account(), ejabberd)) for _ in range(4)]
+        await withhold_messages(agent)
+        count = 0
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(nodes := await list_offline_nodes(agent)) == len(set(nodes)):
+                for text in map(str, range(count, count + 10)):
+                    for person in people:
+                        person.send(text, agent.jid)
+                count += 10
+                for person in people:
+                    await wait_until_routed(person)
+        await agent.restart()
+        for person in people:
+            assert [str((await person.answer())["body"]) for _ in range(count)] == [str(number) for number in range(count)]
 
 
 async def test_messages_that_cannot_be_stored_stay_on_the_server(ejabberd: XmppServer, tmp_path: Path) -> None:
@@ -79,7 +173,7 @@ async def test_messages_that_cannot_be_stored_stay_on_the_server(ejabberd: XmppS
         refused: Commit[bool] = Commit()
         refused.resolve(StoreError("the disk is full"))
         record_received = offline_messages.record_received
-        offline_messages.record_received = lambda stored: record_received(refused)  # type: ignore[method-assign]  # what is durable is told to it
+        offline_messages.record_received = lambda node, stored: record_received(node, refused)  # type: ignore[method-assign]  # what is durable is told to it
         assert await offline_messages.fetch() == 0
         offline_messages.record_received = record_received  # type: ignore[method-assign]  # what is durable is told to it
         assert await list_offline_nodes(agent) == nodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ...domain.avatar import Avatar
@@ -106,9 +106,9 @@ class AgentProfile:
         if not self._is_published:
             self._spawn(self._publish())
 
-    def announce_new_session(self, on_announced: Callable[[], None]) -> None:
-        """Announce the agent in a new session, about which the server knows nothing. Then call `on_announced`."""
-        self._spawn(self._prepare_new_session(on_announced))
+    def announce_new_session(self, prepare: Callable[[], Awaitable[None]], on_announced: Callable[[], None]) -> None:
+        """Prepare a new session, about which the server knows nothing, and announce the agent. Then call `on_announced`."""
+        self._spawn(self._announce_new_session(prepare, on_announced))
 
     def _watch(self, directory: str) -> None:
         """Subscribe to the presence of a directory, which shows changes of its list."""
@@ -145,9 +145,9 @@ class AgentProfile:
             self._starting_timer.cancel()
             self._starting_timer = None
 
-    async def _prepare_new_session(self, on_announced: Callable[[], None]) -> None:
+    async def _announce_new_session(self, prepare: Callable[[], Awaitable[None]], on_announced: Callable[[], None]) -> None:
         try:
-            await self.prepare_session()
+            await prepare()
             if self._connection.state == "online":
                 self.announce()
                 on_announced()

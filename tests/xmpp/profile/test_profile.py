@@ -309,7 +309,7 @@ async def test_an_agent_that_leaves_while_it_is_published_does_not_come_back(rea
 async def test_a_session_that_cannot_be_prepared_is_logged_with_what_it_means(
     prosody: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
 ) -> None:
-    def fail() -> None:
+    async def fail() -> None:
         raise ValueError("no archive")
 
     async with run_agent(Weather(), prosody, tmp_path) as agent:
@@ -319,7 +319,7 @@ async def test_a_session_that_cannot_be_prepared_is_logged_with_what_it_means(
             f"{agent.jid}: cannot prepare its new session: until the next one its contacts may see it as offline,"
             " and the messages that it missed are not read; restart the platform: ValueError: no archive"
         )
-        profile.announce_new_session(fail)
+        profile.announce_new_session(fail, lambda: None)
         await eventually(lambda: not profile._tasks)
 
 
