@@ -60,11 +60,12 @@ class _Client:
 
     async def talk(self, gateway: InboundGateway, messages: int) -> None:
         """Send messages, and return when all are answered."""
+        receiver = Receiver(AGENT)
         for _ in range(messages // AT_ONCE):
             for _ in range(AT_ONCE):
                 await self._slots.acquire()
             for stanza in self._messages():
-                receive_stanza(gateway, Receiver(AGENT), stanza)
+                receive_stanza(gateway, receiver, stanza)
             await asyncio.sleep(0)
         for _ in range(IN_FLIGHT):
             await self._slots.acquire()
