@@ -64,7 +64,8 @@ class KeyIndex:
 
         Without `with_further`, those of `add_further` are left out.
         """
-        found = self._further_rows.get(key, [])[-MAX_FURTHER_ROWS:] if with_further else []
+        further = self._further_rows.get(key) if with_further else None
+        found = further[-MAX_FURTHER_ROWS:] if further else []
         key_hash = hash(key)
         tag = key_hash & _HASH_MASK
         for table in self._tables:

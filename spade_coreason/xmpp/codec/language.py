@@ -10,6 +10,7 @@ from .namespaces import LANGUAGE
 
 def read_language(*elements: Element | None) -> str | None:
     """Return the language tag of the first element that has one. None if there is none, or if it is not valid (BCP 47)."""
-    tags = (element.get(LANGUAGE) for element in elements if element is not None)
-    tag = next(filter(None, tags), None)
-    return tag if tag is not None and LANGUAGE_TAG.fullmatch(tag) else None
+    for element in elements:
+        if element is not None and (tag := element.get(LANGUAGE)):
+            return tag if LANGUAGE_TAG.fullmatch(tag) else None
+    return None
