@@ -14,7 +14,7 @@ from ..contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
 from ..domain import conversation
 from ..domain.conversation import RUN, Decision, Rules
 from ..domain.durations import format_duration
-from ..domain.messages import Failed, InboundRequest, Refused
+from ..domain.messages import NO_CONTEXT, Failed, InboundRequest, Refused
 from ..domain.translation import translate, translate_plural
 from ..memory import ActiveConversation
 from ..storage import Commit
@@ -181,17 +181,16 @@ class Admission:
     ) -> None:
         self._jid = jid
         self._incidents = incidents
-        self._early_checks = HopLimit(jid).receive, CapacityLimit(mailboxes).receive
+        self._check_way, self._check_capacity = HopLimit(jid).receive, CapacityLimit(mailboxes).receive
         self._check_for_agent, self._check_for_commands = quota_limit.receive, CommandLimit().receive
         self._receivers = tuple(i.receive for i in interceptors if overrides(i.receive, Interceptor.receive))
 
     def refuse_early(self, incoming: InboundRequest) -> Refusal | None:
         """Ask the limits that hold for every request, also for a duplicate. Return the refusal of the first that refuses."""
-        for check in self._early_checks:
-            verdict = check(incoming)
-            if isinstance(verdict, Refuse):
-                return _as_refused(verdict)
-        return None
+        verdict = _ACCEPT if incoming.context is NO_CONTEXT else self._check_way(incoming)
+        if not isinstance(verdict, Refuse):
+            verdict = self._check_capacity(incoming)
+        return _as_refused(verdict) if isinstance(verdict, Refuse) else None
 
     def refuse_new(self, incoming: InboundRequest, *, is_for_agent: bool) -> Refusal | None:
         """Ask the quotas about a request that is no duplicate, then the interceptors. Return the first refusal, or None.

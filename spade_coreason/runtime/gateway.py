@@ -156,12 +156,13 @@ class InboundGateway:
             return None
         if self._people is not None:
             self._people.record(incoming)
-        if incoming.hops or incoming.root_sender:
+        context = incoming.context
+        if context.hops or context.root_sender:
             is_trusted = incoming.sender in self._trusted_agents
-            root_sender = _parse_person(incoming.root_sender) if is_trusted and incoming.root_sender else ""
-            context = incoming.context._replace(root_sender=root_sender, hides_person=not is_trusted)
-            if context != incoming.context:
-                incoming = replace(incoming, context=context)
+            root_sender = _parse_person(context.root_sender) if is_trusted and context.root_sender else ""
+            known_context = context._replace(root_sender=root_sender, hides_person=not is_trusted)
+            if known_context != context:
+                incoming = replace(incoming, context=known_context)
         flood_limit = self._runner.flood_limit
         if flood_limit.has_refusals and flood_limit.is_flood(incoming):
             self.dropped["too many refused"] += 1

@@ -625,7 +625,7 @@ class Mailboxes:
         slots = mailbox.sender_state.slots
         if isinstance(item, QueuedRequest):
             incoming = item.incoming
-            if incoming.root_sender or incoming.channel == "room":
+            if incoming.context.root_sender or incoming.channel == "room":
                 slots = self._slots_of(incoming.root_owner, is_room=incoming.channel == "room")
         is_waiting = True
         try:

@@ -377,7 +377,8 @@ class Runner:
             key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.evidence.server_id)
         else:
             key, digest = identify(self.jid, incoming)
-        is_known = inbox.may_have(key.bytes)
+        message_key = key.bytes
+        is_known = inbox.may_have(message_key)
         # A message that says nothing about its origin is no copy: many clients number their messages from 1 at each start.
         may_be_duplicate = is_known and (bool(digest) or incoming.evidence is not NO_EVIDENCE)
         for_agent, command, is_for_agent = self._parse_command(incoming)
@@ -400,7 +401,6 @@ class Runner:
             if withdrawn is not None:
                 incoming, for_agent = inherit(incoming, withdrawn), inherit(for_agent, withdrawn)
         request = incoming.to_json if incoming.is_text_only else incoming.to_json()
-        message_key = key.bytes
         if is_known and not digest:
             key = uuid4()  # an earlier message has the key of this id and content
         inbox_row, stored, may_start_early = inbox.receive(
@@ -411,7 +411,7 @@ class Runner:
             digest=digest,
             evidence=incoming.evidence,
             may_be_duplicate=is_known,
-            own_key=key.bytes,
+            own_key=key.bytes if is_known else None,
         )
         received_at_s = self.metrics.now()
         queued = QueuedRequest(
@@ -533,7 +533,7 @@ class Runner:
             self._outbox.send([self._services.transport.encode_displayed(incoming)])
         # Execute
         output = self._open_output(active, queued)
-        person = active.person if not incoming.hops else await self.loader.load_person(active, incoming)
+        person = active.person if not incoming.context.hops else await self.loader.load_person(active, incoming)
         turn = Turn(self._services, mailbox, active, queued, output, now, person)
         final_event = await turn.run(turn.assist)
         # Update, prune and save

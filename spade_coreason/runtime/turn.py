@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from ..concurrency import CURRENT_HOLDER, Deadline
 from ..contracts import AgentRequest, ErrorCode, UserErrorBlock
 from ..domain import conversation
-from ..domain.messages import CHAIN, DEADLINE, ROOT_SENDER, Completed, Failed, TurnEvent
+from ..domain.messages import CHAIN, DEADLINE, NO_CONTEXT, ROOT_SENDER, Completed, Failed, TurnEvent
 from ..domain.text import replace_lone_surrogates
 from ..domain.translation import N_, translate
 from ..exceptions import StoreError, describe_for_log
@@ -375,14 +375,15 @@ def _make_request(active: ActiveConversation, queued: QueuedRequest, now: dateti
     }
     if incoming.thread:
         metadata["thread"] = incoming.thread
-    if incoming.hops:
-        metadata["hops"] = incoming.hops
-    if incoming.root_sender:
-        metadata[ROOT_SENDER] = incoming.root_sender
-    if incoming.context.chain:
-        metadata[CHAIN] = list(incoming.context.chain)
-    if incoming.context.deadline:
-        metadata[DEADLINE] = incoming.context.deadline
+    if (context := incoming.context) is not NO_CONTEXT:
+        if context.hops:
+            metadata["hops"] = context.hops
+        if context.root_sender:
+            metadata[ROOT_SENDER] = context.root_sender
+        if context.chain:
+            metadata[CHAIN] = list(context.chain)
+        if context.deadline:
+            metadata[DEADLINE] = context.deadline
     if incoming.owner in operators:  # the owner of what is said in a room is the room, which vouches for nobody
         metadata["operator"] = True
     if queued.is_redelivered:
