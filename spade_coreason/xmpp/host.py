@@ -235,13 +235,14 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self._gateway.access_requests.load()
             await self._load_acknowledged(self._runner.repository)
             await self.connection.open()
-            await self._prepare_session()
+            await self._profile.prepare_session()
             await self._hook_plugin_after_connection()
             if self.rooms.may_join_any:
                 await self._runner.ephemeral_owners.erase_where(is_ephemeral_owner)
             await self._restore_invited_rooms(self._runner.repository)
             await self._runner.open()
             await self.setup()
+            await self._begin_to_fetch()
         except BaseException as error:
             await self._profile.close()
             await self._runner.drain(0)
@@ -469,8 +470,11 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
 
     async def _prepare_session(self) -> None:
         await self._profile.prepare_session()
+        await self._begin_to_fetch()
+
+    async def _begin_to_fetch(self) -> None:
         if self.client.is_full_server:
-            await self.offline_messages.withhold()
+            await self.offline_messages.begin()
 
     def _catch_up(self) -> None:
         self._is_announced = True

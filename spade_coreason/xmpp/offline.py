@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element, SubElement
 
@@ -46,17 +47,23 @@ class OfflineMessages:
         """True from `start` until the messages are fetched that the server had stored until then."""
         self.max_single = _MAX_SINGLE
 
-    async def withhold(self) -> None:
-        """Ask the server, before the first presence of a session, to deliver no offline messages by itself."""
+    async def begin(self) -> None:
+        """Fetch before the first presence of a session, while no newer messages come. The server delivers none by itself then.
+
+        Without a presence it has no way for the messages of a request for all, so many messages are left for `start`.
+        """
         self.stop()
         try:
             await self._list_nodes()
-        except IqTimeout:
-            log.debug("%s: the server did not answer the query for offline messages", self._own_jid)
         except IqError as error:  # most servers do not support XEP-0013, and deliver all by themselves
             log.debug("%s: the server does not list offline messages: %s", self._own_jid, error.condition)
             return
+        except IqTimeout:
+            pass  # it may withhold them all the same
         self.is_fetching = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RESPONSE_TIMEOUT_S):
+                await self._try_to_fetch(only_single=True)
 
     def start(self, on_fetched: Callable[[], None]) -> None:
         """Fetch after the first presence of a session. Call `on_fetched` when that is done, or when there is nothing to do."""
@@ -87,8 +94,10 @@ class OfflineMessages:
         if self._arriving is not None:
             self._arriving.append((node, stored))
 
-    async def fetch(self) -> int:
+    async def fetch(self, *, only_single: bool = False) -> int:
         """Fetch the messages, and delete them on the server when they are durable. Return their number.
+
+        `only_single` is True if messages that cannot be fetched one by one are left.
 
         Raise IqError if the server does not support this, IqTimeout if it does not answer.
         """
@@ -101,6 +110,8 @@ class OfflineMessages:
                 # Messages that ejabberd stored in the same microsecond have one name. By it ejabberd returns one of them only.
                 are_single = new.total() == len(new) <= self.max_single and await self._view(new)
                 if not are_single:
+                    if only_single:
+                        break
                     await self._send_request("get", "fetch")
             finally:
                 self._arriving = None
@@ -146,13 +157,16 @@ class OfflineMessages:
         for after_s in _FETCH_DELAYS_S:
             await asyncio.sleep(after_s - waited_s)
             waited_s = after_s
-            try:
-                if count := await self.fetch():
-                    log.info("%s: received %d messages that its server had stored while it was offline", self._own_jid, count)
-            except IqTimeout:
-                log.debug("%s: the server did not answer a request for offline messages", self._own_jid)
-            except IqError as error:
-                log.warning("%s: the server does not deliver offline messages: %s", self._own_jid, error.condition)
+            await self._try_to_fetch()
             if self.is_fetching:
                 self.is_fetching = False
                 on_fetched()
+
+    async def _try_to_fetch(self, *, only_single: bool = False) -> None:
+        try:
+            if count := await self.fetch(only_single=only_single):
+                log.info("%s: received %d messages that its server had stored while it was offline", self._own_jid, count)
+        except IqTimeout:
+            log.debug("%s: the server did not answer a request for offline messages", self._own_jid)
+        except IqError as error:
+            log.warning("%s: the server does not deliver offline messages: %s", self._own_jid, error.condition)

@@ -215,7 +215,7 @@ class Asker:
             self._start = asyncio.create_task(self._start_session())
 
     async def _start_session(self) -> None:
-        await self._offline_messages.withhold()
+        await self._offline_messages.begin()
         self.connection.client.send_presence()
         self._offline_messages.start(lambda: None)
 

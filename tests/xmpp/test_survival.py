@@ -244,20 +244,27 @@ async def test_unacknowledged_answers_are_sent_again_with_the_same_ids_and_not_r
     real_server: XmppServer, tmp_path: Path
 ) -> None:
     runs: list[str] = []
+    all_run = asyncio.Event()
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         runs.append(request.payload["query"])
+        if len(runs) == 3:
+            tunnel.dropped_direction = "to the agent"  # no acknowledgement of an answer arrives
+            all_run.set()
+        await all_run.wait()
         await response.markdown(f"first part of {request.payload['query']}")
         await response.data({"a": 1}, view_hint="KEY_VALUE")
 
     async with (
-        run_agent(lambda peers: FunctionAgent(assist), real_server, tmp_path) as agent,
+        Tunnel(real_server) as tunnel,
+        run_agent(lambda peers: FunctionAgent(assist), real_server, tmp_path, port=tunnel.port) as agent,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         for number in range(3):
             alice.send(f"q{number}", agent.jid, thread=f"t{number}")
         first = [await alice.answer() for _ in range(6)]
-        await agent.crash()  # before the server was asked for an acknowledgement
+        await agent.crash()
+        tunnel.dropped_direction = ""
         await agent.start()
         second = [await alice.answer() for _ in range(6)]
 
