@@ -46,12 +46,12 @@ NO_EVIDENCE = Evidence()
 
 def is_copy(later: Evidence, earlier: Evidence, earlier_received_at: int) -> bool:
     """Return True if of two messages with the same id and content the later one is a copy of the earlier one."""
-    if later.is_replay:
-        return True
     if later.origin_id and later.origin_id == earlier.origin_id:
         return True
     if later.server_id and earlier.server_id:
         return later.server_id == earlier.server_id
+    if later.is_replay:
+        return True
     if later.delayed_since is None:
         return False
     if earlier.delayed_since is not None:

@@ -46,6 +46,8 @@ def delayed(since: int, server_id: str = "", acknowledged: tuple[int, int] = (0,
         (Evidence("a"), delayed(5, "b"), False),
         # What the server repeats after a resumption.
         (NO_EVIDENCE, Evidence(is_replay=True), True),
+        (Evidence("a"), Evidence("a", is_replay=True), True),
+        (Evidence("a"), Evidence("b", is_replay=True), False),  # the earlier one of that name was yesterday's
     ],
 )
 def test_only_evidence_makes_a_message_a_copy(earlier: Evidence, later: Evidence, is_same: bool) -> None:

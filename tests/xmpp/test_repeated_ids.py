@@ -140,7 +140,13 @@ async def test_two_devices_may_use_the_same_ids(any_server: XmppServer, tmp_path
         desk.send("ok", agent.jid, id="1")
         phone.send("ok", agent.jid, id="1")
         assert heard([await desk.answer() for _ in range(2)]) == ["ok", "ok"]
-        assert_all_new(agent, 2)
+        await agent.stop()
+        for device in (desk, phone):
+            await wait_for_next_second()
+            device.send("ok", agent.jid, id="1")
+        await agent.start()
+        assert heard([await desk.answer() for _ in range(2)]) == ["ok", "ok"]
+        assert_all_new(agent, 4)
 
 
 async def test_a_client_that_counts_from_1_is_answered_in_a_room_and_in_private(any_server: XmppServer, tmp_path: Path) -> None:
@@ -151,7 +157,7 @@ async def test_a_client_that_counts_from_1_is_answered_in_a_room_and_in_private(
     ):
         await wait_until_joined(agent, room)
         host = await Person(owner, room, "Host").enter()
-        for number in range(3):
+        for number in range(STARTS):
             async with client.start() as alice:
                 person = await Person(alice, room, "Alice").enter()
                 alice.send("Echo: yes", room, type="groupchat", id="1")
@@ -159,9 +165,11 @@ async def test_a_client_that_counts_from_1_is_answered_in_a_room_and_in_private(
                 alice.send("yes", f"{room}/Echo", id="2")
                 assert (await alice.answer())["body"] == "heard: yes"
                 alice.send_xml(f"<presence xmlns='jabber:client' to='{room}/Alice' type='unavailable'/>")
-            if number:
-                await host.presence("Alice", "unavailable")
-        assert_all_new(agent, 6)
+            await host.presence("Alice", "unavailable")
+            if number == STARTS // 2:
+                await agent.restart()
+                await wait_until_joined(agent, room)
+        assert_all_new(agent, 2 * STARTS)
 
 
 async def test_a_message_with_a_long_origin_id_that_is_sent_again_is_answered_once(
