@@ -30,7 +30,8 @@ class TurnUsage:
     """The usage of one turn, counted while the turn runs. `report` records it with the Interaction."""
 
     def __init__(self, agent: str, model: str, session: SessionHandle) -> None:
-        self._agent = agent
+        self.agent = agent
+        """The name of the agent."""
         self.model = model
         """The model of the last completion."""
         self._session = session
@@ -121,7 +122,7 @@ class TurnUsage:
         data = {"model": self.model, "requests": self.requests, "tool_calls": self.tool_calls, **self._token_counts}
         if self._is_estimated:
             data["estimated"] = True
-        await response.emit(CloudEvent(type=USAGE_EVENT, source=f"urn:agent:{self._agent}", data=data))
+        await response.emit(CloudEvent(type=USAGE_EVENT, source=f"urn:agent:{self.agent}", data=data))
 
 
 class Budgets(StrictOptions):

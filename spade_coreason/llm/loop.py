@@ -82,7 +82,8 @@ class ModelCaller:
                 "llm: completion", self._model, prepare, self._streamer, self._context.count_message_tokens, shorten
             )
             if refusals:
-                log.warning("%s; its context was shortened, %d of %d times", refusals[0], len(refusals), _MAX_SHORTENINGS)
+                times = f"{len(refusals)} of {_MAX_SHORTENINGS} times"
+                log.warning("%s: %s; its context was shortened, %s", turn_usage.agent, refusals[0], times)
             turn_usage.model = completion.model
             completion.text = await self._streamer.finish(is_truncated=completion.finish_reason == "length")
         except ModelError as error:

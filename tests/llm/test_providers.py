@@ -498,6 +498,7 @@ async def test_a_context_that_is_too_long_is_shortened_and_asked_with_again(
         assert message_contents(body, "system") == message_contents(server.requests[0], "system")
     assert message_contents(server.requests[-1], "user")[-2].startswith("5 word")  # the newest turns stay
     [record] = [one for one in caplog.records if one.name.startswith("spade_coreason.llm")]
+    assert record.getMessage().startswith("helper: small: ")
     assert "lower limits.context_tokens; its context was shortened" in record.getMessage()
 
 
