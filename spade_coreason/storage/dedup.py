@@ -110,21 +110,20 @@ def insert_unless_copy(
     """Store a message that may be a copy of an earlier one, and return True; return False if it is one.
 
     `message_key` is the key of its id and content, which the earlier messages have too. It is stored with `own_key`, by default
-    a new one if an earlier message has that key. An earlier message that is closed and older than seven days does not count.
-    Run this inside a transaction of the writer: there all earlier ones are stored.
+    `message_key`. An earlier message that is closed and older than seven days does not count. Run this inside a transaction of
+    the writer: there all earlier ones are stored.
     """
     row, agent, _, _, received_at, *_ = values
     # Without evidence it can be a copy only of what an earlier version stored, and that is not among the further rows.
     rows = key_index.find_rows(message_key, with_further=evidence is not NO_EVIDENCE)
-    earlier_ones = _find_earlier(connection, agent, message_key, rows)
-    for earlier in earlier_ones:
+    for earlier in _find_earlier(connection, agent, message_key, rows):
         if earlier.state == CLOSED and earlier.received_at < received_at - _DUPLICATE_MICROS:
             continue
         # Earlier versions stored no evidence.
         if earlier.evidence is None or is_copy(evidence, Evidence.load(earlier.evidence), earlier.received_at):
             return False
-    key = own_key or (uuid4().bytes if earlier_ones else message_key)
-    connection.execute(insert(inbox).values({**_by_column(values), "key": key, "message_key": message_key}))
+    key_values = {"key": own_key or message_key, "message_key": message_key}
+    connection.execute(insert(inbox).values({**_by_column(values), **key_values}))
     key_index.add_further(message_key, row)
     return True
 

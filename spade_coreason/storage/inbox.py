@@ -90,7 +90,7 @@ class Inbox:
 
         `digest` is the hash of what a program's request asks; empty for other requests. `may_be_duplicate` is the result of
         `may_have`, if the caller has asked for it. Then `evidence` decides if a message is a copy of an earlier one. If not, it
-        is stored with `own_key`, by default a new one if the key is taken. The result of the commit is False for a duplicate.
+        is stored with `own_key`, by default `key`. The result of the commit is False for a duplicate.
         The flag is True if the request is certainly no duplicate and no failure of the database is known: its turn may begin at
         once.
 

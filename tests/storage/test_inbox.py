@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from spade_coreason import StoreError
+from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
@@ -77,6 +78,35 @@ async def test_a_duplicate_is_known_in_every_state_and_changes_nothing(
         1
     ]
     assert read_all_tables(database_url) == before
+    await database.close()
+
+
+@pytest.mark.parametrize("is_reopened", [False, True], ids=["", "after a restart"])
+@pytest.mark.parametrize("is_purged", [False, True], ids=["", "without the first"])
+async def test_each_of_several_messages_with_the_same_id_and_content_is_known(
+    database_url: str, is_reopened: bool, is_purged: bool
+) -> None:
+    database = await open_without_sync(database_url)
+    repository = AgentRepository(database, AGENT)
+    conversation = new_conversation(repository)
+
+    async def receive(number: int, days: int) -> tuple[int, bool]:
+        evidence, own_key = Evidence(server_id=f"id {number}"), bytes([number]) * 16
+        now = NOW + timedelta(days=days)
+        row, stored, _ = repository.inbox.receive(b"k" * 16, ALICE, "{}", now, evidence=evidence, own_key=own_key)
+        return row, await stored
+
+    for number in range(3):
+        row, is_new = await receive(number, 2 * number)
+        assert is_new
+        await repository.inbox.finish(row, conversation, None, None)
+    if is_purged:
+        await repository.inbox.purge(NOW + timedelta(days=7, hours=1))
+    if is_reopened:
+        await database.close()
+        database = await open_without_sync(database_url)
+        repository = AgentRepository(database, AGENT)
+    assert [(await receive(number, 6))[1] for number in range(1, 4)] == [False, False, True]
     await database.close()
 
 
