@@ -30,6 +30,7 @@ from tests.support.chat_completions import (
 )
 from tests.support.databases import SQLITE
 from tests.support.errors import ExpectedErrors
+from tests.support.llm_agent import definition_with_output
 from tests.support.wait import TIMEOUT_S, eventually
 
 
@@ -456,6 +457,18 @@ async def test_the_halves_of_an_emoji_are_one_and_lone_surrogates_cause_no_failu
         assert (await t.ask("again")).text == "yes"
     assert message_contents(server.requests[1], "tool") == ['["caf?"]']
     assert message_contents(server.requests[0], "user") == ["caf?"]
+
+
+async def test_the_halves_of_an_emoji_in_data_are_one() -> None:
+    async def halves(wire: CompletionStream) -> None:
+        for half in ('{"mood": "\ud83d', '\ude00"}'):
+            await wire.delta(content=half)
+        await wire.done()
+
+    schema = {"type": "object", "properties": {"mood": {"type": "string"}}, "required": ["mood"]}
+    async with run_helper_agent(halves, definition=definition_with_output(schema)) as (_, t):
+        answer = await t.ask("How are you?")
+    assert [event.data["data"] for event in answer.events if event.type == "block.data"] == [{"mood": "\N{GRINNING FACE}"}]
 
 
 async def test_the_result_of_a_tool_that_cannot_be_stored_is_a_failure_of_the_memory(
