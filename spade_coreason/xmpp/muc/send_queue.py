@@ -89,9 +89,7 @@ class RoomSendQueue:
             if _ends_answer(original):
                 self._uncount(original)
                 self._metrics.record_failure(f"an answer was not delivered in the room {room.jid}: {reason}")
-            self._uncounted.discard(_id_of(original))
-            self._attempts.pop(_id_of(original), None)
-            original.acknowledge()  # it cannot be delivered, and must not be sent again
+            self._close(original)  # it must not be sent again
         if self._warning_limiter.allow(room.jid):
             text = "%s: not delivered in the room %s: %d message(s): %s; `spade-coreason status` counts further ones"
             log.warning(text, self._agent, room.jid, len(originals), reason)
@@ -104,14 +102,9 @@ class RoomSendQueue:
         if stanza_id not in unreflected:
             stanza_id = origin_id
         stanza = unreflected.pop(stanza_id, None)
-        if stanza is None or stanza.original is None:
-            return
-        self._attempts.pop(stanza_id, None)
-        if stanza_id in self._uncounted:
-            self._uncounted.discard(stanza_id)
-            self._metrics.record_undelivered(-1)
-        stanza.original.acknowledge()
-        self._reflected.set()
+        if stanza is not None and stanza.original is not None:
+            self._count(stanza.original)
+            self._reflected.set()
 
     def take_refused(self, room: Room, stanza_id: str) -> tuple[OutboundMessage, int] | None:
         """Return a message to everybody that the room has refused, and the number of its attempts. None if it is unknown."""
@@ -147,7 +140,7 @@ class RoomSendQueue:
         for stanzas in self._unreflected.values():
             for stanza in stanzas.values():
                 if stanza.is_acknowledged and stanza.original is not None:
-                    stanza.original.acknowledge()
+                    self._count(stanza.original)
         self._unreflected.clear()
 
     def _route_stanza(self, stanza: OutboundMessage) -> OutboundMessage | None:
@@ -184,7 +177,7 @@ class RoomSendQueue:
             unreflected = self._unreflected[room.jid]
             unreflected[stanza_id] = stanza
             if len(unreflected) > _MAX_TRACKED and (oldest := unreflected.pop(next(iter(unreflected))).original) is not None:
-                oldest.acknowledge()
+                self._count(oldest)
         return stanza
 
     def _uncount(self, original: OutboundMessage) -> None:
@@ -193,6 +186,17 @@ class RoomSendQueue:
         if _ends_answer(original) and stanza_id not in self._uncounted:
             self._uncounted.add(stanza_id)
             self._metrics.record_undelivered(1)
+
+    def _count(self, original: OutboundMessage) -> None:
+        """Close the request of a message that the room has, or whose copy cannot be recognised any more."""
+        if _id_of(original) in self._uncounted:
+            self._metrics.record_undelivered(-1)
+        self._close(original)
+
+    def _close(self, original: OutboundMessage) -> None:
+        self._uncounted.discard(_id_of(original))
+        self._attempts.pop(_id_of(original), None)
+        original.acknowledge()
 
     def _limit_queue(self, room: Room) -> None:
         if room.state in FINAL_STATES and room.timer is None:

@@ -15,6 +15,7 @@ from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime import Metrics, OutboundMessage
+from spade_coreason.runtime.metrics import DAY_S
 from spade_coreason.xmpp.muc.membership import BounceDecision, RoomState, decide_after_bounce
 from spade_coreason.xmpp.muc.room import RoomConfig
 from spade_coreason.xmpp.muc.rooms import Rooms
@@ -251,7 +252,8 @@ class JoinedRoom:
 
     def __init__(self, role: str = "participant") -> None:
         self.connection = RecordingConnection()
-        self.metrics = Metrics()
+        self.now_s = 0.0
+        self.metrics = Metrics(lambda: self.now_s)
         configs = [RoomConfig(ROOM, "Echo")]
         self.rooms = Rooms(self.connection, configs, AccessPolicy("echo@example.org"), metrics=self.metrics)  # type: ignore[arg-type]
         self.rooms.refusal_pause_s = 0
@@ -268,6 +270,10 @@ class JoinedRoom:
         message = OutboundMessage(ROOM, content, is_last=True, on_acknowledged=lambda: self.closed.append(message_id))
         self.metrics.record_reply(self.metrics.now())
         self.connection.send(self.rooms.route([message]))
+
+    async def pause_is_over(self) -> None:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     def receive(self, inner: str, kind: str, message_id: str, sender: str = ROOM) -> InboundRequest | None:
         text = f"<message xmlns='jabber:client' from='{sender}' type='{kind}' id='{message_id}'>{inner}</message>"
@@ -289,8 +295,7 @@ class JoinedRoom:
 async def test_a_request_is_closed_when_the_room_has_passed_on_its_answer_not_when_the_server_has_it() -> None:
     room = JoinedRoom()
     room.answer("a1")
-    [stanza] = room.connection.sent[-1:]
-    stanza.acknowledge()  # by the server, with XEP-0198
+    room.connection.sent[-1].acknowledge()  # by the server, with XEP-0198
     assert room.closed == []
     room.reflect("a1")
     assert room.closed == ["a1"]
@@ -319,6 +324,35 @@ async def test_refused_answers_wait_for_voice_in_their_order_before_later_ones()
     assert (room.closed, room.metrics.snapshot().answers) == (["a1", "a2", "a3", "a4"], 4)
 
 
+@pytest.mark.parametrize("later_answers", [0, 1000])
+async def test_an_answer_that_was_refused_counts_again_when_its_copy_can_come_no_more(later_answers: int) -> None:
+    room = JoinedRoom()
+    for made in range(0, 3 * (later_answers + 1), later_answers + 1):  # a room may refuse the same answer twice
+        room.answer("a1")
+        room.refuse("a1", "resource-constraint", "wait")
+        assert room.metrics.snapshot().answers == made
+        await room.pause_is_over()
+        room.connection.sent[-1].acknowledge()
+        for number in range(later_answers):
+            room.answer(f"{made}.{number}")
+        if not later_answers:
+            await room.rooms.wait_until_reflected(0)  # as at a cut
+        assert room.metrics.snapshot().answers == made + 1 + later_answers
+    assert room.rooms.refused == {}
+
+
+async def test_an_answer_that_a_room_takes_a_day_later_counts_from_then_on() -> None:
+    room = JoinedRoom("visitor")
+    room.answer("a1")
+    room.refuse("a1", "forbidden", "auth")
+    room.now_s += DAY_S - 1
+    room.join("participant")
+    room.reflect("a1")
+    for later_s, answers in ((0, 1), (DAY_S / 2, 1), (DAY_S, 0)):
+        room.now_s += later_s
+        assert room.metrics.snapshot().answers == answers
+
+
 async def test_a_room_with_too_many_messages_gets_an_answer_later_and_three_times_at_most(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -328,8 +362,7 @@ async def test_a_room_with_too_many_messages_gets_an_answer_later_and_three_time
     for _ in range(3):
         assert room.connection.take_ids()[:1] == ["a1"]
         room.refuse("a1", "resource-constraint", "wait")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await room.pause_is_over()
     assert room.connection.take_ids() == []
     assert (room.closed, room.metrics.snapshot().errors) == (["a1"], 1)
     assert (room.rooms.refused, room.metrics.snapshot().answers) == ({"resource-constraint": 1}, 1)
