@@ -21,10 +21,21 @@ def join_surrogates(text: str) -> str:
     return _SURROGATE_PAIR.sub(lambda pair: pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
 
 
-def hold_half(text: str) -> tuple[str, str]:
-    """Return the whole characters of a text whose next piece comes later, and the half of a character at its end, if any."""
-    is_half = "\ud800" <= text[-1:] <= "\udbff"
-    return (join_surrogates(text[:-1]), text[-1]) if is_half else (join_surrogates(text), "")
+class SurrogateJoiner:
+    """Join the characters of a text in pieces whose halves are in two of them."""
+
+    __slots__ = ("_half",)
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def feed(self, piece: str) -> str:
+        """Add a piece, and return it with the half before it, and without the half of a character at its end."""
+        if not self._half and piece.isascii():
+            return piece
+        text = self._half + piece
+        self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        return join_surrogates(text.removesuffix(self._half))
 
 
 def replace_lone_surrogates(value: Any) -> Any:

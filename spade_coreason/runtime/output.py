@@ -21,7 +21,7 @@ from ..domain.messages import (
     TurnEvent,
     derive_part_id,
 )
-from ..domain.text import hold_half
+from ..domain.text import SurrogateJoiner
 from .long_answers import UNCHANGED, LongAnswers, RenderedAnswer
 from .policy import RunnerTimings
 from .transport import OutboundMessage, ReplyEncoder, SendMessages
@@ -325,14 +325,14 @@ class TurnOutput:
 class TurnStream:
     """A stream of one reply, as `Stream`: a text that is sent in pieces, active, then closed or aborted."""
 
-    __slots__ = ("_chunks", "_half", "_is_closing", "_is_updating", "_number", "_output", "_stream_id")
+    __slots__ = ("_chunks", "_is_closing", "_is_updating", "_joiner", "_number", "_output", "_stream_id")
 
     def __init__(self, output: TurnOutput, number: int) -> None:
         self._output = output
         self._number = number
         self._stream_id: str | None = None
         self._chunks: list[str] = []
-        self._half = ""  # of a character whose other half is in the next piece
+        self._joiner = SurrogateJoiner()
         self._is_closing = False
         self._is_updating = False
 
@@ -355,10 +355,8 @@ class TurnStream:
         output = self._output
         if self._is_closing or self._number not in output.streams:
             raise RuntimeError("this stream is closed")
-        if self._half or not chunk.isascii():
-            chunk, self._half = hold_half(self._half + chunk)
-            if not chunk:
-                return
+        if not (chunk := self._joiner.feed(chunk)):
+            return
         encoder = output.encoder
         if encoder.follows_streams:
             output._emit_now(StreamChunk(self.stream_id, len(self._chunks), chunk))

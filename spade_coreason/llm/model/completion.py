@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...domain.model_text import ThoughtSplitter, require_text, split_content
-from ...domain.text import hold_half, replace_lone_surrogates
+from ...domain.text import SurrogateJoiner, replace_lone_surrogates
 from ..structured import parse_json
 
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]+")
@@ -93,8 +93,8 @@ class Completion:
     _extra_pieces: dict[str, list[Any]] = field(default_factory=dict)
     _choice_index: int | None = None
     _texts: list[str] = field(default_factory=list)
-    _half_text: str = ""
-    _half_reasoning: str = ""
+    _text_joiner: SurrogateJoiner = field(default_factory=SurrogateJoiner)
+    _reasoning_joiner: SurrogateJoiner = field(default_factory=SurrogateJoiner)
     _ids: set[str] = field(default_factory=set)
     _latest_by_index: dict[int, ToolCall] = field(default_factory=dict)
     _by_id: dict[tuple[int, str], ToolCall] = field(default_factory=dict)
@@ -153,8 +153,7 @@ class Completion:
         for fragment in delta.tool_calls or ():
             self._add_call_fragment(fragment)
         text, reasoning = split_content(delta.content or getattr(delta, "refusal", None))
-        if self._half_text or not text.isascii():
-            text, self._half_text = hold_half(self._half_text + text)
+        text = self._text_joiner.feed(text)
         extra_characters = 0
         if extra := getattr(delta, "model_extra", None):
             extra_characters = _add_pieces(self._extra_pieces, extra)
@@ -166,9 +165,7 @@ class Completion:
             text, thought = self.thoughts.feed(text)
             reasoning += thought
             self._texts.append(text)
-        if self._half_reasoning or not reasoning.isascii():
-            reasoning, self._half_reasoning = hold_half(self._half_reasoning + reasoning)
-        return text, reasoning
+        return text, self._reasoning_joiner.feed(reasoning)
 
     def truncate(self) -> None:
         """End a completion that is too long, and drop its tool calls."""

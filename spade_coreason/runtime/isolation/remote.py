@@ -21,7 +21,7 @@ from ...contracts import AgentRequest, CloudEvent, DataBlock, GraphEventBase, Id
 from ...contracts.authoring import OnUncertain, VariableScope
 from ...contracts.base import utc_now
 from ...domain.cards import AgentCard, Capability, load_cards
-from ...domain.text import hold_half
+from ...domain.text import SurrogateJoiner
 from ...memory import Knowledge, ProgressCallback, SearchHit, SessionChanges, Usage, Variables
 from ...storage import Document
 from ..capability_requests import CapabilityRequests
@@ -237,7 +237,7 @@ class ForwardedStream:
         self._turn = turn
         self._number = number
         self._stream_id = stream_id
-        self._half = ""
+        self._joiner = SurrogateJoiner()  # the frames to the platform carry no half of a character
         self._is_closed = False
 
     @property
@@ -256,11 +256,8 @@ class ForwardedStream:
             raise TypeError(f"a stream takes text, not {type(chunk).__name__}")
         if not self.is_active:
             raise RuntimeError("this stream is closed")
-        if self._half or not chunk.isascii():  # the frames to the platform carry no half of a character
-            chunk, self._half = hold_half(self._half + chunk)
-            if not chunk:
-                return
-        await self._turn.do("write", self._number, chunk)
+        if text := self._joiner.feed(chunk):
+            await self._turn.do("write", self._number, text)
 
     async def close(self) -> None:
         """End the stream; a second end does nothing."""
