@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
@@ -442,3 +442,10 @@ InboundMessage: TypeAlias = (
     | EncryptedMessage
     | None
 )
+
+
+def map_requests(message: InboundMessage, change: Callable[[InboundRequest], InboundRequest]) -> InboundMessage:
+    """Return a message with each request in it changed."""
+    if isinstance(message, RequestBatch):
+        return RequestBatch(tuple(change(r) if isinstance(r, InboundRequest) else r for r in message.requests))
+    return change(message) if isinstance(message, InboundRequest) else message

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, fromstring
 
 from ..contracts import AgentRequest, DataBlock
 from ..domain.jid import bare_jid
-from ..domain.messages import NO_CONTEXT, InboundMessage, InboundRequest, MalformedRequest, RequestBatch, RequestContext
+from ..domain.messages import NO_CONTEXT, InboundRequest, MalformedRequest, RequestContext, map_requests
 from ..exceptions import RequestTooLongError
 from ..runtime import (
     PLAIN_PRESENTATION,
@@ -157,19 +157,12 @@ def receive_stanza(
     server keeps for the agent. Once the returned commit, if any, is done, the message may be acknowledged.
     """
     message = decode(stanza, receiver)
-    return gateway.receive(_mark_as_replay(message) if is_replay else message, is_archived=is_archived)
+    return gateway.receive(map_requests(message, mark_as_replay) if is_replay else message, is_archived=is_archived)
 
 
 async def receive_archived_stanza(gateway: InboundGateway, receiver: Receiver, stanza: Element) -> Commit[bool] | None:
     """Decode a `<message/>` from the archive of our account `receiver` (XEP-0313) and pass it to the gateway of the agent."""
     return await gateway.receive_archived(decode(stanza, receiver))
-
-
-def _mark_as_replay(message: InboundMessage) -> InboundMessage:
-    if isinstance(message, RequestBatch):
-        requests = message.requests
-        return RequestBatch(tuple(mark_as_replay(r) if isinstance(r, InboundRequest) else r for r in requests))
-    return mark_as_replay(message) if isinstance(message, InboundRequest) else message
 
 
 def mark_as_replay(request: InboundRequest) -> InboundRequest:

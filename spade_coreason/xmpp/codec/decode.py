@@ -25,6 +25,7 @@ from ...domain.messages import (
     Reaction,
     RequestBatch,
     Retraction,
+    map_requests,
 )
 from .attachments import LINK_ELEMENTS, read_linked_files
 from .cloud_events import FOREIGN_CONTAINER, read_container
@@ -226,10 +227,7 @@ def _lacks_id(message: InboundMessage) -> bool:
 
 def _add_evidence(decoded: InboundMessage, message: Element, receiver: Receiver) -> InboundMessage:
     evidence = read_evidence(message, receiver)
-    if isinstance(decoded, RequestBatch):
-        requests = decoded.requests
-        return RequestBatch(tuple(replace(r, evidence=evidence) if isinstance(r, InboundRequest) else r for r in requests))
-    return replace(decoded, evidence=evidence) if isinstance(decoded, InboundRequest) else decoded
+    return map_requests(decoded, lambda request: replace(request, evidence=evidence))
 
 
 def _refuse_long_id(sender: str, *, is_text: bool) -> MalformedRequest:
