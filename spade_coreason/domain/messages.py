@@ -388,6 +388,8 @@ class Bounce(NamedTuple):
     """The id of the message. That of a batch of requests is all their ids, with spaces between them."""
     condition: str
     text: str
+    is_temporary: bool = False
+    """True if the error asks to try again later."""
 
 
 class MalformedRequest(NamedTuple):

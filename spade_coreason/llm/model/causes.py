@@ -12,6 +12,8 @@ from ...domain.translation import N_
 _READ_CHARACTERS = 4000
 _STATUS = re.compile(r"[45][0-9]{2}")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.\[\]-]{0,63}")
+TOO_LARGE = 413
+"""The HTTP status of a request that has too many bytes, or too many tokens."""
 _NO_LENGTH_STATUSES = {401, 402, 403, 404, 408, 409, 425, 429}
 _REQUEST_STATUSES = {400, 404, 422}
 
@@ -95,7 +97,7 @@ _TOO_LONG = Cause(
     N_("is shown more than it takes; the limit context_tokens is too high for it"), "lower limits.context_tokens", True
 )
 _NO_CREDIT = Cause(N_("has no credit left"), "add credit to its account")
-_BY_STATUS = {402: _NO_CREDIT, 413: _TOO_LONG}
+_BY_STATUS = {402: _NO_CREDIT, TOO_LARGE: _TOO_LONG}
 
 _CAUSES = [
     (re.compile(pattern, re.IGNORECASE | re.DOTALL), cause)

@@ -25,7 +25,7 @@ from ...domain.translation import N_
 from ...exceptions import ConfigError, ModelError
 from ..options import Endpoint
 from ..prompts import content_pictures, merge_messages
-from .causes import ErrorObject, describe_unknown, find_cause
+from .causes import TOO_LARGE, ErrorObject, describe_unknown, find_cause
 from .completion import Completion, carried_names, restore_carried_fields
 from .stand_in import StandIn
 
@@ -36,7 +36,7 @@ NO_COMPLETION = N_("answers with something that is no chat completion")
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _LIST_TIMEOUT_S = 10.0
 _OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
-_PICTURE_REFUSALS = {400, 413, 415, 422}
+_PICTURE_REFUSALS = {400, 415, 422}
 _EXPLAINED_REFUSALS = {404, 500, 501}
 _ABOUT_PICTURES = re.compile(r"\bimages?\b|image_url|\bvision\b|multi-?modal|mmproj", re.IGNORECASE)
 _TRANSIENT = {408, 409, 425, 429}
@@ -236,8 +236,7 @@ class ModelClient:
         except openai.APIStatusError as error:
             log.debug("%s answered %d: %.2000s", name, error.status_code, error.message)
             refusal = ErrorObject.read(error.body, error.status_code)
-            is_explained = find_cause(refusal) is not None and error.status_code != 413
-            if has_pictures and not is_explained and _may_refuse_pictures(error.status_code, error.message):
+            if has_pictures and _may_refuse_pictures(refusal, error.message):
                 raise self._refused_pictures_error(name, error.status_code) from error
             after_s = parse_retry_after_s(error.response.headers.get("retry-after", ""), datetime.now(UTC))
             raise describe_error(name, refusal, after_s) from error
@@ -257,12 +256,14 @@ class ModelClient:
         return PicturesRefusedError(name, _PROBLEM_BY_STATUS.get(status, _failure_text(status)))
 
 
-def _may_refuse_pictures(status: int, message: str) -> bool:
+def _may_refuse_pictures(refusal: ErrorObject, message: str) -> bool:
     """Return True if a server may have refused a request because of its pictures.
 
-    Most answer 400 or 422. llama.cpp answers 500 and OpenRouter 404, and say why.
+    Most answer 400 or 422. llama.cpp answers 500 and OpenRouter 404, and say why. Pictures are the largest part of a request.
     """
-    return status in _PICTURE_REFUSALS or (status in _EXPLAINED_REFUSALS and _ABOUT_PICTURES.search(message) is not None)
+    says_so = refusal.status in _EXPLAINED_REFUSALS and _ABOUT_PICTURES.search(message) is not None
+    may_refuse = (says_so or refusal.status in _PICTURE_REFUSALS) and find_cause(refusal) is None
+    return may_refuse or refusal.status == TOO_LARGE
 
 
 def describe_error(name: str, error: ErrorObject, retry_after_s: float | None = None) -> ModelError:

@@ -28,6 +28,7 @@ from .cloud_events import (
 )
 from .decode import (
     decode as decode,
+    read_bounce as read_bounce,
 )
 from .encoders.chat import (
     ChatEncoder as ChatEncoder,
@@ -46,6 +47,7 @@ from .encoders.text import (
 from .evidence import (
     Receiver as Receiver,
     assigned_id as assigned_id,
+    read_id as read_id,
 )
 from .language import read_language as read_language
 from .markdown.convert import (
@@ -61,7 +63,6 @@ from .muc import (
     STATUS_SELF as STATUS_SELF,
     STATUS_SHUTDOWN as STATUS_SHUTDOWN,
     STATUS_TECHNICAL_FAILURE as STATUS_TECHNICAL_FAILURE,
-    RoomBounce as RoomBounce,
     RoomMessage as RoomMessage,
     RoomPresence as RoomPresence,
     RoomReference as RoomReference,
@@ -69,7 +70,6 @@ from .muc import (
     encode_leave as encode_leave,
     is_configuration_change as is_configuration_change,
     private_request as private_request,
-    read_bounce as read_bounce,
     read_invitation as read_invitation,
     read_presence as read_presence,
     read_room_message as read_room_message,

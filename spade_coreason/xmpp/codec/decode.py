@@ -6,7 +6,7 @@ slixmpp's own message event covers only stanzas with a body.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -27,9 +27,9 @@ from ...domain.messages import (
     Retraction,
     map_requests,
 )
-from .attachments import LINK_ELEMENTS, read_linked_files
+from .attachments import LINK_ELEMENTS, LinkedFiles, read_linked_files
 from .cloud_events import FOREIGN_CONTAINER, read_container
-from .evidence import ANY_RECEIVER, EVIDENCE_TAGS, Receiver, read_delay, read_evidence
+from .evidence import ANY_RECEIVER, EVIDENCE_TAGS, Receiver, read_delay, read_evidence, read_id
 from .language import read_language
 from .namespaces import (
     APPLY_TO,
@@ -86,25 +86,32 @@ def parent_thread(thread: Element) -> str | None:
     return parent if parent and len(parent) <= MAX_ID_CHARACTERS else None
 
 
-def remove_fallback(body: str, message: Element, *, is_reply: bool, has_files: bool) -> str:
+def remove_fallback(body: str, message: Element, files: LinkedFiles | None) -> str:
     """Remove from the body what is meant for clients without support of replies or files (XEP-0428).
 
-    That is the quote of the message that it replies to, and the links to its files.
+    That is the quote of the message that it replies to, and the links to its attached `files`.
     """
+    removed = {REPLY_NAMESPACE} if message.find(REPLY) is not None else set()
+    if files is not None and files.attachments:
+        removed |= FILE_NAMESPACES
     ranges: list[tuple[int, int]] = []
     for fallback in message.iterfind(FALLBACK):
-        is_for_file = fallback.get("for") in FILE_NAMESPACES
-        if not (has_files if is_for_file else is_reply and fallback.get("for") == REPLY_NAMESPACE):
+        if (namespace := fallback.get("for")) not in removed:
             continue
         parts = fallback.findall(FALLBACK_BODY)
-        if is_for_file and (len(fallback) == 0 or any(part.get("start", part.get("end")) is None for part in parts)):
-            return ""  # the whole body
+        is_whole = len(fallback) == 0 or any(part.get("start", part.get("end")) is None for part in parts)
+        if is_whole and namespace != REPLY_NAMESPACE:
+            return ""
         for part in parts:
             first, last = part.get("start", ""), part.get("end", "")
             if first.isdecimal() and last.isdecimal() and len(first + last) < 20 and int(first) <= int(last):
                 ranges.append((int(first), int(last)))
+    return _remove_ranges(body, sorted(ranges[:_MAX_RANGES]))
+
+
+def _remove_ranges(body: str, ranges: Iterable[tuple[int, int]]) -> str:
     kept, position = [], 0
-    for begin, end in sorted(ranges[:_MAX_RANGES]):
+    for begin, end in ranges:
         kept.append(body[position:begin])
         position = max(position, end)
     kept.append(body[position:])
@@ -133,14 +140,8 @@ def read_message_reference(parts: Mapping[str, Element], sender: str) -> Retract
         return Reaction(sender, reactions.get("id", ""), emojis[:_MAX_EMOJIS])
     body = parts.get(BODY)
     if body is not None and REPLACE in parts and not "".join(body.itertext()).strip():
-        return Retraction(sender, read_replaced_id(parts[REPLACE]))
+        return Retraction(sender, read_id(parts[REPLACE]))
     return None
-
-
-def read_replaced_id(replace_element: Element | None) -> str:
-    """Return the id of the message that a correction names (XEP-0308); empty without one, or if it is too long."""
-    replaced_id = replace_element.get("id", "") if replace_element is not None else ""
-    return replaced_id if len(replaced_id) <= MAX_ID_CHARACTERS else ""
 
 
 def read_encryption(parts: Mapping[str, Element]) -> str:
@@ -163,7 +164,7 @@ def decode(message: Element, receiver: Receiver = ANY_RECEIVER, *, in_room: bool
     message_type = message.get("type", "normal")
     sender = message.get("from", "")
     if message_type == "error":
-        return _decode_bounce(message, sender)
+        return read_bounce(message)
     if message_type in ("headline", "groupchat") or not sender:
         return None
     if message_type != "chat":
@@ -265,19 +266,15 @@ def _decode_person(
     evidence: Evidence,
 ) -> InboundRequest | None:
     """Decode a message that is neither a program's nor a SPADE agent's. None without a text and without a link."""
-    uses_replies = REPLY in parts
     files = read_linked_files(message) if not LINK_ELEMENTS.isdisjoint(parts) else None
-    has_files = files is not None and bool(files.attachments)
-    question = remove_fallback(text, message, is_reply=uses_replies, has_files=has_files) if uses_replies or has_files else text
+    question = remove_fallback(text, message, files) if FALLBACK in parts else text
     if files is not None:
         payload, text = files.payload(question), f"{text}\n{files.text}"
     elif question.strip():
         payload = {"query": question}
     else:
         return None
-    replace_element, origin_element = parts.get(REPLACE), parts.get(ORIGIN_ID)
-    replaced_id = read_replaced_id(replace_element) if replace_element is not None else ""
-    origin_id = origin_element.get("id", "") if origin_element is not None else ""
+    replaced_id, origin_id = read_id(parts.get(REPLACE)), read_id(parts.get(ORIGIN_ID))
     return InboundRequest(
         "person",
         sender,
@@ -291,8 +288,8 @@ def _decode_person(
         uses_chat_states=not CHAT_STATES.isdisjoint(parts),
         wants_displayed_marker=MARKABLE in parts,
         replaces=(replaced_id,) if replaced_id else (),
-        origin_id=origin_id if origin_id != stanza_id and 0 < len(origin_id) <= MAX_ID_CHARACTERS else None,
-        uses_replies=uses_replies,
+        origin_id=origin_id if origin_id and origin_id != stanza_id else None,
+        uses_replies=REPLY in parts,
         is_text_only=len(payload) == 1,
         evidence=evidence,
         owner=bare_jid(sender),
@@ -313,8 +310,9 @@ def _metadata(message: Element, parts: Mapping[str, Element], thread: str | None
     return metadata
 
 
-def _decode_bounce(message: Element, sender: str) -> Bounce | None:
-    error = message.find(ERROR)
+def read_bounce(stanza: Element) -> Bounce | None:
+    """Read the error of a stanza of type error. None without one."""
+    error = stanza.find(ERROR)
     if error is None:
         return None
     condition, text = "undefined-condition", ""
@@ -325,7 +323,7 @@ def _decode_bounce(message: Element, sender: str) -> Bounce | None:
                 text = child.text or ""
             else:
                 condition = name
-    return Bounce(sender, message.get("id", ""), condition, text)
+    return Bounce(stanza.get("from", ""), stanza.get("id", ""), condition, text, error.get("type") == "wait")
 
 
 def _spade_fields(form: Element) -> dict[str, str] | None:

@@ -28,27 +28,32 @@ class Receiver(NamedTuple):
 ANY_RECEIVER = Receiver()
 
 
+def read_id(element: Element | None) -> str:
+    """Return the `id` of an element of a message; "" without one, or if it is too long."""
+    found = element.get("id", "") if element is not None else ""
+    return found if len(found) <= MAX_ID_CHARACTERS else ""
+
+
 def assigned_id(message: Element, by: str) -> str:
     """Return the id that `by` (a bare JID: our account, or a room) has assigned to a message; "" without one.
 
     The last one counts. A sender can write others before it, and a server without an archive leaves them there.
     """
-    last = ""
+    last = None
     for entry in message.iterfind(STANZA_ID):
         if entry.get("by") == by:
-            last = entry.get("id", "")
-    return last if len(last) <= MAX_ID_CHARACTERS else ""
+            last = entry
+    return read_id(last)
 
 
 def read_evidence(message: Element, receiver: Receiver) -> Evidence:
     """Read the evidence of a message to `receiver`: our account, or a room."""
-    origin_id = message.find(ORIGIN_ID)
-    unique_id = origin_id.get("id", "") if origin_id is not None else ""
+    origin_id = read_id(message.find(ORIGIN_ID))
     delayed_since = min((time for delay in message.iterfind(DELAY) if (time := read_delay(delay)) is not None), default=None)
     server_id = assigned_id(message, receiver.jid)
     return Evidence(
         server_id,
-        unique_id if MIN_ORIGIN_ID_CHARACTERS <= len(unique_id) <= MAX_ID_CHARACTERS else "",
+        origin_id if len(origin_id) >= MIN_ORIGIN_ID_CHARACTERS else "",
         delayed_since,
         receiver.acknowledged if delayed_since is not None and not server_id else (0, 0),  # an archive has them all
     )

@@ -7,17 +7,17 @@ from typing import Any, Literal, NamedTuple
 from xml.etree.ElementTree import Element, SubElement
 
 from ...domain.duplicates import NO_EVIDENCE, Evidence
-from ...domain.messages import MAX_ID_CHARACTERS, PARENT_THREAD, Bounce, InboundRequest, Reaction, Retraction
+from ...domain.messages import MAX_ID_CHARACTERS, PARENT_THREAD, InboundRequest, Reaction, Retraction
 from .addressing import Mention, read_mentions
 from .attachments import LINK_ELEMENTS, LinkedFiles, read_linked_files
-from .decode import decode, parent_thread, read_message_reference, read_replaced_id, remove_fallback
-from .evidence import Receiver, read_evidence
+from .decode import parent_thread, read_bounce, read_message_reference, remove_fallback
+from .evidence import Receiver, read_evidence, read_id
 from .namespaces import (
     APPLY_TO,
     BODY,
     CONFERENCE,
     DELAY,
-    ERROR,
+    FALLBACK,
     FORM_NAMESPACE,
     MUC_DESTROY,
     MUC_INVITE,
@@ -34,7 +34,6 @@ from .namespaces import (
     REPLY,
     REPLY_MARKER,
     RETRACTIONS,
-    STANZA_ERRORS_NAMESPACE,
     THREAD,
 )
 from .xml import escape, escape_attribute
@@ -76,10 +75,8 @@ def read_presence(presence: Element) -> RoomPresence | None:
     nick = presence.get("from", "").partition("/")[2]
     kind = presence.get("type", "available")
     if kind == "error":
-        error = presence.find(ERROR)
-        tags = [child.tag for child in error] if error is not None else []
-        names = [tag.rpartition("}")[2] for tag in tags if tag.startswith(f"{{{STANZA_ERRORS_NAMESPACE}}}")]
-        return RoomPresence(nick, "error", condition=next((name for name in names if name != "text"), "undefined-condition"))
+        bounce = read_bounce(presence)
+        return RoomPresence(nick, "error", condition=bounce.condition if bounce is not None else "undefined-condition")
     if (kind != "available" and kind != "unavailable") or not nick:
         return None
     statuses: set[int] = set()
@@ -107,24 +104,6 @@ def is_configuration_change(message: Element) -> bool:
     """Return True for the message with which a room says that its configuration has changed."""
     user = message.find(MUC_USER)
     return user is not None and "/" not in message.get("from", "") and STATUS_CONFIGURED in _read_statuses(user)
-
-
-class RoomBounce(NamedTuple):
-    """The error with which a room refuses a message of the agent."""
-
-    stanza_id: str
-    condition: str
-    text: str
-    is_temporary: bool
-    """True if the room asks to try again later."""
-
-
-def read_bounce(message: Element) -> RoomBounce | None:
-    """Read a message of type error. None if it has no error."""
-    bounce, error = decode(message), message.find(ERROR)
-    if not isinstance(bounce, Bounce) or error is None:
-        return None
-    return RoomBounce(bounce.stanza_id, bounce.condition, bounce.text, error.get("type") == "wait")
 
 
 def encode_join(room: str, nick: str, password: str | None) -> str:
@@ -220,10 +199,8 @@ def read_room_message(message: Element) -> RoomMessage | None:
         return None
     if files is None and not body.strip():
         return None
-    reply, text = message.find(REPLY), body
-    has_files = files is not None and bool(files.attachments)
-    if reply is not None or has_files:
-        text = remove_fallback(body, message, is_reply=reply is not None, has_files=has_files)
+    reply = message.find(REPLY)
+    text = remove_fallback(body, message, files) if FALLBACK in tags else body
     return RoomMessage(
         nick,
         text,
@@ -234,7 +211,7 @@ def read_room_message(message: Element) -> RoomMessage | None:
         _delay_source(message),
         reply.get("id", "") if reply is not None else "",
         reply.get("to", "") if reply is not None else "",
-        read_replaced_id(message.find(REPLACE)),
+        read_id(message.find(REPLACE)),
         parent_thread(thread_element) if thread_element is not None and thread is not None else None,
         evidence,
         files,

@@ -12,7 +12,7 @@ from slixmpp.exceptions import IqError, IqTimeout, XMPPError
 
 from ...domain.access import AccessPolicy
 from ...domain.jid import bare_jid, local_part
-from ...domain.messages import InboundRequest, Reaction, Retraction
+from ...domain.messages import Bounce, InboundRequest, Reaction, Retraction
 from ...runtime import Metrics
 from ..codec import (
     BODY,
@@ -24,7 +24,6 @@ from ..codec import (
     STATUS_SELF,
     SUBJECT,
     Receiver,
-    RoomBounce,
     RoomPresence,
     RoomReference,
     decode,
@@ -33,6 +32,7 @@ from ..codec import (
     is_configuration_change,
     private_request,
     read_bounce,
+    read_id,
     read_invitation,
     read_presence,
     read_room_message,
@@ -356,7 +356,7 @@ class Rooms:
         room = self.by_jid.get(bare_jid(message.get("from", ""))) if self.by_jid else None
         if message.get("type") == "error":
             bounce = read_bounce(message) if room is not None else None
-            return room is not None and bounce is not None and self._receive_bounce(room, message, bounce)
+            return room is not None and bounce is not None and self._receive_bounce(room, bounce)
         if room is not None:
             room.last_received_at = asyncio.get_running_loop().time()
             return True
@@ -391,8 +391,7 @@ class Rooms:
                 room.task = asyncio.create_task(self._probe_voice(room))
             return None
         if room_message.nick == room.nick:
-            origin_id = message.find(ORIGIN_ID)
-            self._send_queue.confirm(room, room_message.stanza_id, origin_id.get("id", "") if origin_id is not None else "")
+            self._send_queue.confirm(room, room_message.stanza_id, read_id(message.find(ORIGIN_ID)))
         room.record_ids(room_message)
         question, nick = room.extract_question(room_message), room_message.nick
         if question is None:
@@ -410,12 +409,11 @@ class Rooms:
         jid, reply_to_id = room.jid_of(nick), room.find_own_id(room_message.reply_to_id)
         return room_request(room.jid, room_message, question, jid, reply_to_id=reply_to_id, replaces=replaces, author=author)
 
-    def _receive_bounce(self, room: Room, message: Element, bounce: RoomBounce) -> bool:
+    def _receive_bounce(self, room: Room, bounce: Bounce) -> bool:
         """Receive the error for a message that went to the room. Return False if that was not sent by this queue."""
         reason = f"{bounce.condition}: {bounce.text[:_MAX_REASON_CHARACTERS]}" if bounce.text else bounce.condition
-        sender = message.get("from", "")
-        if "/" in sender:  # an occupant: other people's words say nothing about messages to everybody
-            original = self._send_queue.take_refused_private(sender, bounce.stanza_id)
+        if "/" in bounce.sender:  # an occupant: other people's words say nothing about messages to everybody
+            original = self._send_queue.take_refused_private(bounce.sender, bounce.stanza_id)
             if original is not None:
                 self._send_queue.give_up(room, [original], f"private message refused: {bounce.condition}")
             return original is not None
