@@ -267,15 +267,16 @@ class FileError(CoReasonError):
 class FetchError(FileError):
     """The target of a link cannot be fetched, or must not be.
 
-    The text names the `url` without its parts that may be secret: user, password, query and fragment.
+    The text names the `url` without its parts that may be secret: user, password, query and fragment. `remedy` is for the
+    developer, and never in `problem`.
     """
 
-    def __init__(self, url: str, problem: str) -> None:
+    def __init__(self, url: str, problem: str, remedy: str = "") -> None:
         scheme, _, rest = url.partition("://")
         authority, slash, path = rest.partition("/")
         public_url = f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}" if rest else scheme
         public_url = re.split(r"[?#]", public_url, maxsplit=1)[0]
-        super().__init__(f"{public_url[:200]!r} was not fetched: {problem}")
+        super().__init__(f"{public_url[:200]!r} was not fetched: {problem}{f'; {remedy}' if remedy else ''}")
         self.url = url
         self.problem = problem
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from ..contracts import Interaction
 from ..domain.translation import N_, translate
-from ..exceptions import FileError
+from ..exceptions import FetchError
 from ..runtime import FetchFile
 from .options import Pictures
 
@@ -101,13 +101,13 @@ class PictureLoader:
             file = await self._fetch(
                 url, max_bytes=options.max_bytes, timeout_s=options.timeout_s, allow_private=options.allow_private
             )
-        except FileError as error:
+        except FetchError as error:
             log.debug("%s: %s", self._agent, error)
             if self._has_notice:
                 self._has_notice = False
                 remedy = "if your server for uploads has a private address, name its network in options.pictures.allow_private"
                 log.warning("%s: a picture cannot be fetched, so the model is not shown it; %s", self._agent, remedy)
-            return "", str(getattr(error, "problem", error)).partition(";")[0]  # the rest is the operator's remedy
+            return "", error.problem
         kind = recognise_picture(file.data)
         if kind is None:
             return "", _NO_PICTURE if _claims_picture(attachment) else ""

@@ -144,7 +144,8 @@ class UrlPolicy:
             raise FetchError(str(url), f"there is no host {host}")
         for address in addresses:
             if not self._is_allowed(address):
-                raise FetchError(str(url), f"{host} is not in the public internet; allow_private can name networks of your own")
+                remedy = "allow_private can name networks of your own"
+                raise FetchError(str(url), f"{host} is not in the public internet", remedy)
         return [str(address) for address in dict.fromkeys(addresses)]
 
     def _is_allowed(self, address: Address) -> bool:

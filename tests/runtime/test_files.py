@@ -346,7 +346,10 @@ async def test_no_notation_of_an_address_reaches_a_private_network(
 async def test_without_permission_no_address_of_this_machine_is_reached(
     public_server: WebServer, private_server: WebServer, host: str
 ) -> None:
-    assert "not in the public internet" in await fetch_problem(public_server.url("/a", host), allow_private=False)
+    with pytest.raises(FetchError) as caught:
+        await fetch_public(public_server.url("/a", host), allow_private=False)
+    assert caught.value.problem.endswith("is not in the public internet")  # people read it, and the developer the whole text
+    assert str(caught.value).endswith(f"{caught.value.problem}; allow_private can name networks of your own")
     assert public_server.requests == private_server.requests == []
 
 
