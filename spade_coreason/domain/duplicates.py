@@ -23,7 +23,7 @@ class Evidence(NamedTuple):
     """The id that the server of the agent, or the room, gave to the message (XEP-0359); "" without one."""
     origin_id: str = ""
     """The unique id that its sender gave it (XEP-0359); "" without one."""
-    delayed_since: int | None = None
+    stored_at: int | None = None
     """The earliest time at which it was stored on its way (XEP-0203), by the clock that says so; None for a live message."""
     acknowledged: tuple[int, int] = (0, 0)
     """A time (from, to) in which everything that was received has been acknowledged for good. None of it comes again."""
@@ -52,10 +52,10 @@ def is_copy(later: Evidence, earlier: Evidence, earlier_received_at: int) -> boo
         return later.server_id == earlier.server_id
     if later.is_replay:
         return True
-    if later.delayed_since is None:
+    if later.stored_at is None:
         return False
-    if earlier.delayed_since is not None:
-        return later.delayed_since == earlier.delayed_since
+    if earlier.stored_at is not None:
+        return later.stored_at == earlier.stored_at
     if later.acknowledged[0] <= earlier_received_at < later.acknowledged[1]:
         return False
-    return earlier_received_at >= later.delayed_since - CLOCK_MARGIN
+    return earlier_received_at >= later.stored_at - CLOCK_MARGIN

@@ -49,13 +49,13 @@ def assigned_id(message: Element, by: str) -> str:
 def read_evidence(message: Element, receiver: Receiver) -> Evidence:
     """Read the evidence of a message to `receiver`: our account, or a room."""
     origin_id = read_id(message.find(ORIGIN_ID))
-    delayed_since = min((time for delay in message.iterfind(DELAY) if (time := read_delay(delay)) is not None), default=None)
+    stored_at = min((time for delay in message.iterfind(DELAY) if (time := read_delay(delay)) is not None), default=None)
     server_id = assigned_id(message, receiver.jid)
     return Evidence(
         server_id,
         origin_id if len(origin_id) >= MIN_ORIGIN_ID_CHARACTERS else "",
-        delayed_since,
-        receiver.acknowledged if delayed_since is not None and not server_id else (0, 0),  # an archive has them all
+        stored_at,
+        receiver.acknowledged if stored_at is not None and not server_id else (0, 0),  # an archive has them all
     )
 
 

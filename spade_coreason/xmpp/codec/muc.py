@@ -153,7 +153,7 @@ class RoomMessage(NamedTuple):
     reply_to_id: str
     """The id of the message that it replies to (XEP-0461)."""
     reply_to_author: str
-    replaces: str = ""
+    replaced_id: str = ""
     """The id of the message that it corrects (XEP-0308)."""
     parent_thread: str | None = None
     evidence: Evidence = NO_EVIDENCE
@@ -250,7 +250,7 @@ def room_request(
 ) -> InboundRequest:
     """Build the request of a message to the agent. Its conversation belongs to the room.
 
-    `jid` is the author's real JID, if it is known. `reply_to_id` is our own id of the message that it replies to.
+    `jid` is the real JID of the occupant, if it is known. `reply_to_id` is our own id of the message that it replies to.
     `replaces` and `author` are those of the request.
     """
     metadata: dict[str, Any] = {}

@@ -119,7 +119,7 @@ class BounceDecision(StrEnum):
     WAIT_FOR_VOICE = auto()
     JOIN_AGAIN = auto()
     SEND_LATER = auto()
-    GIVE_UP = auto()
+    DISCARD = auto()
 
 
 _MAX_ATTEMPTS = 3
@@ -136,7 +136,7 @@ def decide_after_bounce(condition: str, role: str, *, is_temporary: bool, attemp
     if condition == "forbidden" and role not in ("participant", "moderator"):
         return BounceDecision.WAIT_FOR_VOICE
     if attempts >= _MAX_ATTEMPTS:
-        return BounceDecision.GIVE_UP
+        return BounceDecision.DISCARD
     if condition in _CONDITIONS_OF_STRANGERS:
         return BounceDecision.JOIN_AGAIN
-    return BounceDecision.SEND_LATER if is_temporary else BounceDecision.GIVE_UP
+    return BounceDecision.SEND_LATER if is_temporary else BounceDecision.DISCARD

@@ -204,7 +204,7 @@ class Room:
 
     def find_replaced_ids(self, message: RoomMessage) -> tuple[str, ...]:
         """Return the ids of the message that a correction replaces: its sender's, and the room's if that is known."""
-        return tuple(filter(None, (message.replaces, self._room_ids.get((message.nick, message.replaces)))))
+        return tuple(filter(None, (message.replaced_id, self._room_ids.get((message.nick, message.replaced_id)))))
 
     def extract_question(self, message: RoomMessage) -> str | None:
         """Return the question that a message asks the agent, or None. Count consecutive questions from other agents."""

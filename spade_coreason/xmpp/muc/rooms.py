@@ -204,7 +204,7 @@ class Rooms:
         if decision.retry_after_s is not None:
             self._set_timer(room, decision.retry_after_s, self._join)
         else:
-            self._send_queue.discard(room, str(room.state))
+            self._send_queue.discard_all(room, str(room.state))
             if room.config.is_invited:
                 del self.by_jid[room.jid]
         self._store_invited()
@@ -396,9 +396,9 @@ class Rooms:
         question, nick = room.extract_question(room_message), room_message.nick
         if question is None:
             # The latest version of the message is not for the agent. An earlier one may have been.
-            retraction = Retraction(f"{room.jid}/{nick}", room_message.replaces)
+            retraction = Retraction(f"{room.jid}/{nick}", room_message.replaced_id)
             reference = RoomReference(retraction, nick, room_message.delay_source)
-            return self._resolve_reference(room, reference) if room_message.replaces else None
+            return self._resolve_reference(room, reference) if room_message.replaced_id else None
         if not self._is_allowed(room, nick):
             return None
         if room.state is RoomState.VOICELESS:
@@ -415,7 +415,7 @@ class Rooms:
         if "/" in bounce.sender:  # an occupant: other people's words say nothing about messages to everybody
             original = self._send_queue.take_refused_private(bounce.sender, bounce.stanza_id)
             if original is not None:
-                self._send_queue.give_up(room, [original], f"private message refused: {bounce.condition}")
+                self._send_queue.discard(room, [original], f"private message refused: {bounce.condition}")
             return original is not None
         refused = self._send_queue.take_refused(room, bounce.stanza_id)
         if refused is None:
@@ -425,8 +425,8 @@ class Rooms:
             return False
         original, attempts = refused
         decision = decide_after_bounce(bounce.condition, room.role, is_temporary=bounce.is_temporary, attempts=attempts)
-        if decision is BounceDecision.GIVE_UP:
-            self._send_queue.give_up(room, [original], bounce.condition)
+        if decision is BounceDecision.DISCARD:
+            self._send_queue.discard(room, [original], bounce.condition)
             return True
         self._send_queue.put_back(room, original)
         if decision is BounceDecision.WAIT_FOR_VOICE:

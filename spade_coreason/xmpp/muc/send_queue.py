@@ -73,13 +73,13 @@ class RoomSendQueue:
         queued, room.queued_stanzas, room.returned_count = room.queued_stanzas, [], 0
         return self.route(queued)
 
-    def discard(self, room: Room, reason: str) -> None:
+    def discard_all(self, room: Room, reason: str) -> None:
         """Drop the stanzas that wait for a room which the agent will not join again, or that it has not passed on."""
         queued, room.queued_stanzas, room.returned_count = room.queued_stanzas, [], 0
         unreflected = self._unreflected.pop(room.jid, {}).values()
-        self.give_up(room, [*(stanza.original for stanza in unreflected if stanza.original is not None), *queued], reason)
+        self.discard(room, [*(stanza.original for stanza in unreflected if stanza.original is not None), *queued], reason)
 
-    def give_up(self, room: Room, originals: Iterable[OutboundMessage], reason: str) -> None:
+    def discard(self, room: Room, originals: Iterable[OutboundMessage], reason: str) -> None:
         """Close the requests of messages that cannot be delivered. They do not count as answers, and the log says why."""
         originals = list(originals)
         if not originals:
@@ -200,11 +200,11 @@ class RoomSendQueue:
 
     def _limit_queue(self, room: Room) -> None:
         if room.state in FINAL_STATES and room.timer is None:
-            self.discard(room, str(room.state))
+            self.discard_all(room, str(room.state))
         elif surplus := room.queued_stanzas[:-_MAX_QUEUED]:
             del room.queued_stanzas[:-_MAX_QUEUED]
             room.returned_count = max(room.returned_count - len(surplus), 0)
-            self.give_up(room, surplus, f"more than {_MAX_QUEUED:,} messages waited")
+            self.discard(room, surplus, f"more than {_MAX_QUEUED:,} messages waited")
 
 
 def _ends_answer(original: OutboundMessage) -> bool:

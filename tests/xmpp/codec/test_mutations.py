@@ -135,7 +135,7 @@ def test_any_stanza_of_a_room_is_read(stanza: Element) -> None:
         room = stanza.get("from", "").partition("/")[0]
         names = ["note", message.nick]
         question = extract_question("notes", message.text, names, message.mentions, room=room, agent=AGENT) or message.text
-        check_request(muc.room_request(room, message, question, "a@b", reply_to_id="", replaces=(message.replaces,)))
+        check_request(muc.room_request(room, message, question, "a@b", reply_to_id="", replaces=(message.replaced_id,)))
 
 
 DATA = {

@@ -137,7 +137,7 @@ async def test_a_room_that_refuses_without_warning_is_heard(
 
 
 @pytest.mark.parametrize("end", ["destroyed", "banned"])
-async def test_an_answer_to_a_room_that_the_agent_has_lost_is_given_up_aloud(
+async def test_an_answer_to_a_room_that_the_agent_has_lost_is_discarded_aloud(
     real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
     room, waiting = new_room(), Waiting()
@@ -206,17 +206,17 @@ async def test_a_refused_private_answer_is_no_secret(
     [
         ("forbidden", "visitor", False, 1, BounceDecision.WAIT_FOR_VOICE),
         ("forbidden", "", False, 9, BounceDecision.WAIT_FOR_VOICE),
-        ("forbidden", "participant", False, 1, BounceDecision.GIVE_UP),
+        ("forbidden", "participant", False, 1, BounceDecision.DISCARD),
         ("not-acceptable", "participant", False, 1, BounceDecision.JOIN_AGAIN),
         ("item-not-found", "participant", False, 2, BounceDecision.JOIN_AGAIN),
-        ("gone", "participant", False, 3, BounceDecision.GIVE_UP),
+        ("gone", "participant", False, 3, BounceDecision.DISCARD),
         ("resource-constraint", "participant", True, 1, BounceDecision.SEND_LATER),
         ("policy-violation", "visitor", True, 2, BounceDecision.SEND_LATER),
-        ("policy-violation", "participant", True, 3, BounceDecision.GIVE_UP),
-        ("policy-violation", "participant", False, 1, BounceDecision.GIVE_UP),
-        ("not-allowed", "participant", False, 1, BounceDecision.GIVE_UP),
-        ("service-unavailable", "participant", False, 1, BounceDecision.GIVE_UP),
-        ("no-such-condition", "participant", False, 1, BounceDecision.GIVE_UP),
+        ("policy-violation", "participant", True, 3, BounceDecision.DISCARD),
+        ("policy-violation", "participant", False, 1, BounceDecision.DISCARD),
+        ("not-allowed", "participant", False, 1, BounceDecision.DISCARD),
+        ("service-unavailable", "participant", False, 1, BounceDecision.DISCARD),
+        ("no-such-condition", "participant", False, 1, BounceDecision.DISCARD),
     ],
 )
 def test_the_condition_of_a_bounce_decides_about_the_message(
