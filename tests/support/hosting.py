@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -45,6 +45,7 @@ from spade_coreason.xmpp.local_exchange import LocalExchange
 from spade_coreason.xmpp.muc.room import RoomConfig
 from spade_coreason.xmpp.timings import DEFAULT_TIMINGS, ConnectionTimings
 from tests.support.errors import check_errors, errors_in
+from tests.support.loopback_server import LoopbackServer
 from tests.support.records import query_of
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
@@ -267,15 +268,13 @@ class Address(Protocol):
     def port(self) -> int: ...
 
 
-class Tunnel:
+class Tunnel(LoopbackServer):
     """A network to a server that can fail: `async with Tunnel(server) as tunnel`."""
 
     def __init__(self, server: Address) -> None:
-        self._server = server
-        self._listener: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__()
+        self._target = server
         self._writers: set[asyncio.StreamWriter] = set()
-        self.port = 0
         self.is_open = True
         """True while new connections are accepted."""
         self.refused_count = 0
@@ -286,50 +285,36 @@ class Tunnel:
         self.pause_s = 0.0
         """The pause before each kilobyte."""
 
-    async def __aenter__(self) -> Tunnel:
-        self._listener = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        self.port = self._listener.sockets[0].getsockname()[1]
-        return self
-
     async def __aexit__(self, *exc_info: object) -> None:
-        assert self._listener is not None
-        self._listener.close()
         self.cut()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await super().__aexit__(*exc_info)
 
     def cut(self) -> None:
         """Cut every connection without closing its stream."""
         for writer in self._writers:
             writer.transport.abort()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass on what comes from both sides."""
         if not self.is_open:
             self.refused_count += 1
             writer.transport.abort()
             return
-        try:
-            upstream = await asyncio.open_connection(self._server.host, self._server.port)
-        except ConnectionError:  # the server does not run
-            writer.transport.abort()
-            return
-        self._writers |= {writer, upstream[1]}
-        for source, sink, name in ((reader, upstream[1], "to the server"), (upstream[0], writer, "to the agent")):
-            task = asyncio.create_task(self._pump(source, sink, name))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        server_reader, server_writer = await asyncio.open_connection(self._target.host, self._target.port)
+        self._writers |= {writer, server_writer}
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._pump(reader, server_writer, "to the server"))
+            group.create_task(self._pump(server_reader, writer, "to the agent"))
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, name: str) -> None:
         try:
-            while data := await source.read(1024 if self.pause_s else 65_536):
-                if self.pause_s:
-                    await asyncio.sleep(self.pause_s)
-                if self.dropped_direction != name:
-                    sink.write(self.edit(data) if name == "to the agent" else data)
-                    await sink.drain()
-        except ConnectionError:
-            pass
+            with suppress(ConnectionError):  # either side may leave at any point
+                while data := await source.read(1024 if self.pause_s else 65_536):
+                    if self.pause_s:
+                        await asyncio.sleep(self.pause_s)
+                    if self.dropped_direction != name:
+                        sink.write(self.edit(data) if name == "to the agent" else data)
+                        await sink.drain()
         finally:
             self._writers.discard(sink)
             sink.close()

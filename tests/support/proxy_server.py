@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import struct
 from base64 import b64encode
-from types import TracebackType
+from contextlib import suppress
 from urllib.parse import urlsplit
+
+from tests.support.loopback_server import LoopbackServer
 
 _NO_METHOD = b"\x05\xff"
 
 
-class ProxyServer:
+class ProxyServer(LoopbackServer):
     """A proxy: `async with ProxyServer() as proxy`. All connections go to `target`, whatever host they name.
 
     `destinations` are the `host:port` that clients named, each with the way: "socks5", "connect" or "forward". With `login`
@@ -19,47 +21,27 @@ class ProxyServer:
     """
 
     def __init__(self, target: str, *, login: str = "") -> None:
+        super().__init__()
         self.destinations: list[tuple[str, str]] = []
-        self.address = ""
         self._target = urlsplit(target)
         self._login = login
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> ProxyServer:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
+    @property
+    def address(self) -> str:
+        """Its `host:port`."""
+        return f"{self.host}:{self.port}"
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            first = await reader.readexactly(1)
-            begin = await (self._greet_socks(reader, writer) if first == b"\x05" else self._greet_http(first, reader, writer))
-            if begin is None:
-                return
-            server_reader, server_writer = await asyncio.open_connection(self._target.hostname, self._target.port)
-            server_writer.write(begin)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_copy(reader, server_writer))
-                group.create_task(_copy(server_reader, writer))
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client has disconnected
-        finally:
-            writer.close()
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Greet the client, and pass on what comes from both sides."""
+        first = await reader.readexactly(1)
+        begin = await (self._greet_socks(reader, writer) if first == b"\x05" else self._greet_http(first, reader, writer))
+        if begin is None:
+            return
+        server_reader, server_writer = await asyncio.open_connection(self._target.hostname, self._target.port)
+        server_writer.write(begin)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_copy(reader, server_writer))
+            group.create_task(_copy(server_reader, writer))
 
     async def _greet_socks(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
         methods = await reader.readexactly((await reader.readexactly(1))[0])
@@ -102,10 +84,9 @@ class ProxyServer:
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
-        while data := await reader.read(65_536):
-            writer.write(data)
-            await writer.drain()
-    except ConnectionError:
-        pass  # one side has disconnected
+        with suppress(ConnectionError):  # either side may leave at any point
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
     finally:
         writer.close()
