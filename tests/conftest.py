@@ -17,12 +17,8 @@ from spade_coreason.storage import AgentRepository, Database
 from tests.support.databases import SQLITE, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT
-from tests.support.servers import (
-    ejabberd as ejabberd_server,
-    embedded as embedded_server,
-    postgres as postgres_server,
-    prosody as prosody_server,
-)
+from tests.support.servers import embedded as embedded_server, postgres as postgres_server
+from tests.support.servers.kinds import SERVER_KINDS, GetServer, start_on_demand
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.requirements import missing_programs, require
 from tests.support.servers.server import XmppServer
@@ -49,36 +45,41 @@ def expected_errors() -> Iterator[ExpectedErrors]:
 
 
 @pytest.fixture(scope="session")
-def prosody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+def get_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetServer]:
+    """The servers of the whole suite."""
+    with start_on_demand(tmp_path_factory) as get_server:
+        yield get_server
+
+
+@pytest.fixture(scope="module")
+def get_module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetServer]:
+    """Servers that only this module needs: `get_module_server("prosody", archive=True)`."""
+    with start_on_demand(tmp_path_factory) as get_server:
+        yield get_server
+
+
+@pytest.fixture(scope="session")
+def prosody(get_server: GetServer) -> XmppServer:
     """Prosody with its own default limits, stream management, registration open, no archive."""
-    require("Prosody", prosody_server.installed())
-    with prosody_server.prosody(tmp_path_factory.mktemp("prosody")) as server:
-        yield server
+    return get_server("prosody")
 
 
 @pytest.fixture(scope="session")
-def prosody_large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+def prosody_large(get_server: GetServer) -> XmppServer:
     """Prosody that accepts stanzas of 4 MiB."""
-    require("Prosody", prosody_server.installed())
-    directory = tmp_path_factory.mktemp("prosody-large")
-    with prosody_server.prosody(directory, stanza_bytes=RAISED_STANZA_BYTES) as server:
-        yield server
+    return get_server("prosody", stanza_bytes=RAISED_STANZA_BYTES)
 
 
 @pytest.fixture(scope="session")
-def prosody_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+def prosody_archive(get_server: GetServer) -> XmppServer:
     """Prosody that archives every message (XEP-0313) in SQLite."""
-    require("Prosody", prosody_server.installed())
-    with prosody_server.prosody(tmp_path_factory.mktemp("prosody-archive"), archive=True) as server:
-        yield server
+    return get_server("prosody", archive=True)
 
 
 @pytest.fixture(scope="session")
-def ejabberd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+def ejabberd(get_server: GetServer) -> XmppServer:
     """ejabberd with Debian's stanza limit, stream management, registration open, no archive."""
-    require("ejabberd", ejabberd_server.installed())
-    with ejabberd_server.ejabberd(tmp_path_factory.mktemp("ejabberd")) as server:
-        yield server
+    return get_server("ejabberd")
 
 
 @pytest.fixture(scope="session")
@@ -128,12 +129,10 @@ def repository(database: Database) -> AgentRepository:
     return AgentRepository(database, AGENT)
 
 
-@pytest.fixture(params=["prosody", "ejabberd"])
-def real_server(request: pytest.FixtureRequest) -> XmppServer:
+@pytest.fixture(params=SERVER_KINDS)
+def real_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server; the test runs on Prosody and on ejabberd."""
-    server = request.getfixturevalue(request.param)
-    assert isinstance(server, XmppServer)
-    return server
+    return get_server(request.param)
 
 
 @pytest.fixture(params=["prosody", "embedded"])

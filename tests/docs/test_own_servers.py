@@ -17,6 +17,7 @@ import yaml
 from tests.docs.pages import DOCS, read_page
 from tests.support.program import run_command, run_in_background
 from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
+from tests.support.servers.kinds import make_server
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
@@ -130,12 +131,7 @@ def test_the_ejabberd_of_the_page_serves_agents(tmp_path: Path) -> None:
     ("kind", "files"), [("prosody", ("example.org.key", "example.org.crt")), ("ejabberd", ("key.pem", "cert.pem"))]
 )
 def test_a_certificate_of_the_page_is_trusted(kind: str, files: tuple[str, str], tmp_path: Path) -> None:
-    if kind == "prosody":
-        require("Prosody", prosody_server.installed())
-        server = prosody_server.prosody(tmp_path / "server", other_domain=DOMAIN)
-    else:
-        require("ejabberd", ejabberd_server.installed())
-        server = ejabberd_server.ejabberd(tmp_path / "server", other_domain=DOMAIN)
+    server = make_server(kind, tmp_path / "server", other_domain=DOMAIN)
     blocks = read_page(DOCS / "how-to" / f"{kind}.md").blocks
     [text] = [block.text for block in blocks if block.language == "sh" and block.text.startswith("openssl req")]
     command = text.partition("\n" + ("sudo" if kind == "prosody" else "cat"))[0]

@@ -6,26 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
+from tests.support.servers import prosody as prosody_server
 from tests.support.servers.federation import federate, find_s2s_addresses
+from tests.support.servers.kinds import SERVER_KINDS, GetServer
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
 
 MAX_UPLOAD_BYTES = 200_000
 
 
-@pytest.fixture(scope="session", params=["prosody", "ejabberd"])
-def upload_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+@pytest.fixture(scope="session", params=SERVER_KINDS)
+def upload_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server that keeps files of at most 200,000 bytes."""
-    directory = tmp_path_factory.mktemp(f"{request.param}-uploads")
-    if request.param == "prosody":
-        require("Prosody", prosody_server.installed())
-        server = prosody_server.prosody(directory, max_upload_bytes=MAX_UPLOAD_BYTES)
-    else:
-        require("ejabberd", ejabberd_server.installed())
-        server = ejabberd_server.ejabberd(directory, max_upload_bytes=MAX_UPLOAD_BYTES)
-    with server:
-        yield server
+    return get_server(request.param, max_upload_bytes=MAX_UPLOAD_BYTES)
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, closing
-from functools import cache
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from xml.etree.ElementTree import Element
 
 import pytest
@@ -22,54 +21,32 @@ from spade_coreason.xmpp.archive import POSITION_KEY
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.hosting import UNLIMITED, Echo, OnlineAgent, Tunnel, envelope, run_agent, run_platform
-from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.clients import StockClient
-from tests.support.servers.requirements import require
+from tests.support.servers.kinds import SERVER_KINDS, GetServer
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 from tests.xmpp.test_live_messages import CORRECTION_PLUGINS, StreamController, wait_until_known
 
 MARK = "<answer xmlns='urn:spade-coreason:answer:0'/>"
-SERVERS = {
-    "prosody": (prosody_server.prosody, "Prosody", prosody_server.installed),
-    "ejabberd": (ejabberd_server.ejabberd, "ejabberd", ejabberd_server.installed),
-}
 
 
-GetServer: TypeAlias = Callable[[str, bool], XmppServer]
-
-
-@pytest.fixture(scope="module")
-def get_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetServer]:
-    """Servers with an archive, by kind and with or without offline storage; each is started at its first use."""
-    with ExitStack() as stack:
-
-        @cache
-        def server(kind: str, offline: bool) -> XmppServer:
-            make, name, installed = SERVERS[kind]
-            require(name, installed())
-            directory = tmp_path_factory.mktemp(f"{kind}-archive")
-            return stack.enter_context(make(directory, archive=True, offline=offline))
-
-        yield server
-
-
-@pytest.fixture(params=list(SERVERS))
-def archive_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
+@pytest.fixture(params=SERVER_KINDS)
+def archive_server(request: pytest.FixtureRequest, get_module_server: GetServer) -> XmppServer:
     """A server with offline storage and an archive."""
-    return get_server(request.param, True)
+    return get_module_server(request.param, archive=True, offline=True)
 
 
-@pytest.fixture(params=list(SERVERS))
-def archive_only_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
+@pytest.fixture(params=SERVER_KINDS)
+def archive_only_server(request: pytest.FixtureRequest, get_module_server: GetServer) -> XmppServer:
     """A server without offline storage: messages for an account that is offline are in the archive only."""
-    return get_server(request.param, False)
+    return get_module_server(request.param, archive=True, offline=False)
 
 
-@pytest.fixture(params=[(kind, offline) for kind in SERVERS for offline in (True, False)], ids=str)
-def any_archive_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
+@pytest.fixture(params=[(kind, offline) for kind in SERVER_KINDS for offline in (True, False)], ids=str)
+def any_archive_server(request: pytest.FixtureRequest, get_module_server: GetServer) -> XmppServer:
     """A server with an archive; the test runs on each, with offline storage and without."""
-    return get_server(*request.param)
+    kind, offline = request.param
+    return get_module_server(kind, archive=True, offline=offline)
 
 
 def queries_of(agent: OnlineAgent) -> list[str]:
@@ -310,8 +287,8 @@ async def test_a_position_that_the_archive_has_deleted_is_found_by_its_time(
         assert queries_of(agent) == ["before", "late"]
 
 
-async def test_messages_older_than_the_inbox_remembers_are_ignored(get_server: GetServer, tmp_path: Path) -> None:
-    server = get_server("prosody", False)
+async def test_messages_older_than_the_inbox_remembers_are_ignored(get_module_server: GetServer, tmp_path: Path) -> None:
+    server = get_module_server("prosody", archive=True, offline=False)
     async with connect_client(server) as alice, run_agent(Echo(), server, tmp_path) as agent:
         await wait_until_caught_up(agent)
         await agent.stop()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, closing
-from functools import cache
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ import pytest
 from spade_coreason.xmpp.muc.room import RoomConfig
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.hosting import Echo, OnlineAgent, Tunnel, run_agent, texts
-from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.clients import StockClient
-from tests.support.servers.requirements import require
+from tests.support.servers.kinds import SERVER_KINDS, GetServer
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 from tests.xmpp.muc.test_rooms import Person, new_room, wait_until_joined
@@ -28,30 +26,13 @@ PREFIX = "heard: "
 """Without it, each message would look like an echo of the last answer."""
 ORIGIN_ID = "<origin-id xmlns='urn:xmpp:sid:0' id='%s'/>"
 DELAY = "<delay xmlns='urn:xmpp:delay' stamp='2026-11-20T10:00:00Z'/>"
-KINDS = {
-    "prosody": (prosody_server.prosody, "Prosody", prosody_server.installed),
-    "ejabberd": (ejabberd_server.ejabberd, "ejabberd", ejabberd_server.installed),
-}
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with ExitStack() as stack:
-
-        @cache
-        def get(kind: str, archive: bool) -> XmppServer:
-            make, name, installed = KINDS[kind]
-            require(name, installed())
-            return stack.enter_context(make(tmp_path_factory.mktemp(kind), archive=archive))
-
-        yield get
-
-
-@pytest.fixture(params=[(kind, archive) for kind in KINDS for archive in (False, True)], ids=str)
-def any_server(request: pytest.FixtureRequest, servers: Any) -> XmppServer:
+@pytest.fixture(params=[(kind, archive) for kind in SERVER_KINDS for archive in (False, True)], ids=str)
+def any_server(request: pytest.FixtureRequest, get_module_server: GetServer) -> XmppServer:
     """A server; the test runs on Prosody and ejabberd, without an archive and with one."""
-    server: XmppServer = servers(*request.param)
-    return server
+    kind, archive = request.param
+    return get_module_server(kind, archive=archive)
 
 
 @pytest.fixture

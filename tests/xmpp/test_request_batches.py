@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,8 @@ from spade_coreason.testing import Policy, RunnerTimings
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, Tunnel, container, record_sent, run_agent
-from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.clients import StockClient
-from tests.support.servers.requirements import require
+from tests.support.servers.kinds import SERVER_KINDS, GetServer
 from tests.support.servers.server import OTHER_DOMAIN, XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 from tests.xmpp.connection.test_stream_management import locked_database, record_counts, wait_for_unstored_message
@@ -34,18 +33,10 @@ JSON = "{urn:xmpp:json:0}json"
 STORE = "<store xmlns='urn:xmpp:hints'/>"
 
 
-@pytest.fixture(scope="module", params=["prosody", "ejabberd"])
-def archive_only(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+@pytest.fixture(params=SERVER_KINDS)
+def archive_only(request: pytest.FixtureRequest, get_module_server: GetServer) -> XmppServer:
     """A server without offline storage: messages for an account that is offline are in the archive only."""
-    directory = tmp_path_factory.mktemp(f"{request.param}-archive-only")
-    if request.param == "prosody":
-        require("Prosody", prosody_server.installed())
-        server = prosody_server.prosody(directory, archive=True, offline=False)
-    else:
-        require("ejabberd", ejabberd_server.installed())
-        server = ejabberd_server.ejabberd(directory, archive=True, offline=False)
-    with server:
-        yield server
+    return get_module_server(request.param, archive=True, offline=False)
 
 
 def entry(text: str, thread: str = "t", **data: Any) -> dict[str, Any]:

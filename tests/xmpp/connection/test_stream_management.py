@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from functools import cache
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,49 +14,31 @@ import pytest
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.hosting import Echo, OnlineAgent, Tunnel, run_agent
-from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.clients import StockClient
-from tests.support.servers.requirements import require
+from tests.support.servers.kinds import GetServer
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
-GetServer = Callable[[str], XmppServer]
-
-
-@pytest.fixture(scope="module")
-def get_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetServer]:
-    """Servers, each started at its first use: "prosody", "ejabberd", "seldom" (asks after fifty stanzas) and "managed"."""
-    with ExitStack() as stack:
-
-        @cache
-        def server(kind: str) -> XmppServer:
-            directory = tmp_path_factory.mktemp(kind)
-            if kind == "ejabberd":
-                require("ejabberd", ejabberd_server.installed())
-                return stack.enter_context(ejabberd_server.ejabberd(directory))
-            require("Prosody", prosody_server.installed())
-            max_unacked, archive = (50, False) if kind == "seldom" else (50, True) if kind == "managed" else (None, False)
-            return stack.enter_context(prosody_server.prosody(directory, max_unacked=max_unacked, archive=archive))
-
-        yield server
+OPTIONS: dict[str, dict[str, Any]] = {"seldom": {"max_unacked": 50}, "managed": {"max_unacked": 50, "archive": True}}
+"""Of a Prosody: "seldom" asks for an acknowledgement after fifty stanzas."""
 
 
 @pytest.fixture
-def few_requests_server(get_server: GetServer) -> XmppServer:
+def few_requests_server(get_module_server: GetServer) -> XmppServer:
     """A Prosody that asks for an acknowledgement after fifty stanzas."""
-    return get_server("seldom")
+    return get_module_server("prosody", **OPTIONS["seldom"])
 
 
 @pytest.fixture
-def managed_server(get_server: GetServer) -> XmppServer:
+def managed_server(get_module_server: GetServer) -> XmppServer:
     """A Prosody like "seldom" that has an archive too, as the one that `up` starts."""
-    return get_server("managed")
+    return get_module_server("prosody", **OPTIONS["managed"])
 
 
 @pytest.fixture(params=["prosody", "seldom", "ejabberd"])
-def each_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
+def each_server(request: pytest.FixtureRequest, get_module_server: GetServer) -> XmppServer:
     """A server; the test runs on each of these three."""
-    return get_server(request.param)
+    return get_module_server("prosody", **OPTIONS["seldom"]) if request.param == "seldom" else get_module_server(request.param)
 
 
 def queries_of(agent: OnlineAgent) -> list[str]:

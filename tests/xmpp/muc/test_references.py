@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from spade_coreason.runtime.mailboxes import QueuedRequest
 from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import FunctionAgent, OnlineAgent, run_agent
 from tests.support.records import query_of
-from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.clients import StockClient
-from tests.support.servers.requirements import require
+from tests.support.servers.kinds import SERVER_KINDS, GetServer
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
 from tests.xmpp.muc.test_rooms import Person, new_room, wait_until_joined
@@ -26,18 +24,10 @@ STANZA_ID = "{urn:xmpp:sid:0}stanza-id"
 REPLY = "{urn:xmpp:reply:0}reply"
 
 
-@pytest.fixture(scope="module", params=["prosody", "ejabberd"])
-def archive_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+@pytest.fixture(params=SERVER_KINDS)
+def archive_server(request: pytest.FixtureRequest, get_module_server: GetServer) -> XmppServer:
     """A server whose rooms give every message an id, as those with an archive do."""
-    directory = tmp_path_factory.mktemp(f"{request.param}-rooms")
-    if request.param == "prosody":
-        require("Prosody", prosody_server.installed())
-        server = prosody_server.prosody(directory, archive=True)
-    else:
-        require("ejabberd", ejabberd_server.installed())
-        server = ejabberd_server.ejabberd(directory, archive=True)
-    with server:
-        yield server
+    return get_module_server(request.param, archive=True)
 
 
 class Table(FunctionAgent):
