@@ -188,13 +188,17 @@ _GREETING = "<message to='b@localhost' id='m1'><body>hello</body></message>"
 
 async def _accept(peer: Peer, certificate: CertificateFiles) -> None:
     """Begin a session with stream management."""
-    await peer.offer(STARTTLS)
-    await peer.start_tls(server_context(certificate))
-    await peer.offer(mechanisms("PLAIN"))
+    await _offer_login(peer, certificate)
     await peer.log_in(BIND + _MANAGEMENT)
     await peer.expect("<enable[^>]*>")
     peer.send("<enabled xmlns='urn:xmpp:sm:3' id='session' resume='true'/>")
     await peer.expect("<message[^>]*>")
+
+
+async def _offer_login(peer: Peer, certificate: CertificateFiles) -> None:
+    await peer.offer(STARTTLS)
+    await peer.start_tls(server_context(certificate))
+    await peer.offer(mechanisms("PLAIN"))
 
 
 def _connect_to(port: int, certificate: CertificateFiles) -> Connection:
@@ -236,20 +240,17 @@ async def test_a_resumption_that_is_not_answered_is_followed_by_a_new_session(tm
 
     async def script(peer: Peer) -> None:
         number = len(server.peers)
-        if number != 2:
-            await _accept(peer, certificate)
-        if number == 1:
-            return  # cuts the connection
         if number == 2:
-            await peer.offer(STARTTLS)
-            await peer.start_tls(server_context(certificate))
-            await peer.offer(mechanisms("PLAIN"))
+            await _offer_login(peer, certificate)
             await peer.expect("<auth[^>]*>")
             peer.send(f"<success xmlns='{SASL}'/>")
             await peer.offer(BIND + _MANAGEMENT)
             await peer.expect("<resume[^>]*>")
             is_resuming.set()
         else:
+            await _accept(peer, certificate)
+            if number == 1:
+                return  # cuts the connection
             is_sent_again.set()
         await peer.drain()
 

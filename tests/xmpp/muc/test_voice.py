@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, fromstring
@@ -41,6 +42,19 @@ def warnings_of(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
     return [message for message in messages if part in message]
 
 
+@asynccontextmanager
+async def run_in_room(
+    agent: Any, server: XmppServer, tmp_path: Path, **fields: str
+) -> AsyncIterator[tuple[Person, OnlineAgent]]:
+    """Run an agent as Echo in a room with these fields of its form. Yield the owner of the room, and the agent."""
+    room = new_room()
+    async with StockClient(*await server.account(), server) as client:
+        owner = await Person(client, room, "Owner").enter(**fields)
+        async with run_agent(agent, server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as online:
+            await owner.presence("Echo", "available")
+            yield owner, online
+
+
 class Waiting(FunctionAgent):
     """Answers after `release`."""
 
@@ -58,147 +72,126 @@ class Waiting(FunctionAgent):
 async def test_a_visitor_of_a_moderated_room_answers_nobody_until_it_has_voice(
     real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room, echo = new_room(), Echo()
-    async with StockClient(*await real_server.account(), real_server) as client:
-        owner = await Person(client, room, "Owner").enter(**MODERATED)
-        async with run_agent(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
-            await owner.presence("Echo", "available")
-            await set_role(owner, "Echo", "visitor")  # ejabberd makes everybody a participant
-            await eventually(lambda: room_state(agent, room) == "without voice")
-            for text in ("Echo: one", "Echo: two"):
-                owner.say(text)
-            await eventually(lambda: agent.host.rooms.dropped["no voice in the room"] == 2)
-            assert await owner.receive_until("end") == []
-            assert (echo.requests, await agent.repository.list_conversations(), await count_pending(agent)) == ([], [], 0)
-            status = await agent.host.status()
-            assert (status.rooms, status.recent.answers, status.in_flight) == ({room: "without voice"}, 0, 0)
-            assert status.dropped["no voice in the room"] == 2
-            [warning] = warnings_of(caplog, room)
-            assert warning.endswith("a moderator can grant voice to Echo")
-            owner.whisper("Echo", "in private")
-            assert (await owner.receive_from("Echo"))["body"] == "in private"
+    echo = Echo()
+    async with run_in_room(echo, real_server, tmp_path, **MODERATED) as (owner, agent):
+        await set_role(owner, "Echo", "visitor")  # ejabberd makes everybody a participant
+        await eventually(lambda: room_state(agent, owner.room) == "without voice")
+        for text in ("Echo: one", "Echo: two"):
+            owner.say(text)
+        await eventually(lambda: agent.host.rooms.dropped["no voice in the room"] == 2)
+        assert await owner.receive_until("end") == []
+        assert (echo.requests, await agent.repository.list_conversations(), await count_pending(agent)) == ([], [], 0)
+        status = await agent.host.status()
+        assert (status.rooms, status.recent.answers, status.in_flight) == ({owner.room: "without voice"}, 0, 0)
+        assert status.dropped["no voice in the room"] == 2
+        [warning] = warnings_of(caplog, owner.room)
+        assert warning.endswith("a moderator can grant voice to Echo")
+        owner.whisper("Echo", "in private")
+        assert (await owner.receive_from("Echo"))["body"] == "in private"
 
-            await set_role(owner, "Echo", "participant")
-            await eventually(lambda: room_state(agent, room) == "joined")
-            owner.say("Echo: three")
-            assert (await owner.receive_from("Echo"))["body"] == "Owner: three"
-            await eventually(lambda: agent.runner.metrics.snapshot().answers == 2)
-            assert [request.payload["query"] for request in echo.requests] == ["in private", "three"]
+        await set_role(owner, "Echo", "participant")
+        await eventually(lambda: room_state(agent, owner.room) == "joined")
+        owner.say("Echo: three")
+        assert (await owner.receive_from("Echo"))["body"] == "Owner: three"
+        await eventually(lambda: agent.runner.metrics.snapshot().answers == 2)
+        assert [request.payload["query"] for request in echo.requests] == ["in private", "three"]
 
 
 async def test_an_answer_waits_for_voice_that_was_taken_while_it_was_made(real_server: XmppServer, tmp_path: Path) -> None:
-    room, waiting = new_room(), Waiting()
-    async with StockClient(*await real_server.account(), real_server) as client:
-        owner = await Person(client, room, "Owner").enter(**MODERATED)
-        async with run_agent(waiting, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
-            await owner.presence("Echo", "available")
-            await set_role(owner, "Echo", "participant")
-            await wait_until_joined(agent, room)
-            owner.say("Echo: tea?")
-            await waiting.is_asked.wait()
-            await set_role(owner, "Echo", "visitor")
-            await eventually(lambda: room_state(agent, room) == "without voice")
-            waiting.release.set()
-            await agent.runner.wait_until_idle()
-            assert await owner.receive_until("end") == []
-            assert await count_pending(agent) == 1
-            assert agent.runner.metrics.snapshot().answers == 0
+    waiting = Waiting()
+    async with run_in_room(waiting, real_server, tmp_path, **MODERATED) as (owner, agent):
+        await set_role(owner, "Echo", "participant")
+        await wait_until_joined(agent, owner.room)
+        owner.say("Echo: tea?")
+        await waiting.is_asked.wait()
+        await set_role(owner, "Echo", "visitor")
+        await eventually(lambda: room_state(agent, owner.room) == "without voice")
+        waiting.release.set()
+        await agent.runner.wait_until_idle()
+        assert await owner.receive_until("end") == []
+        assert await count_pending(agent) == 1
+        assert agent.runner.metrics.snapshot().answers == 0
 
-            await agent.restart()  # the answer is not lost with the process
-            await eventually(lambda: room_state(agent, room) in ("joined", "without voice"))
-            await set_role(owner, "Echo", "participant")
-            assert (await owner.receive_from("Echo"))["body"] == "Owner: tea?"
-            await agent.settled()
-            assert await count_pending(agent) == 0
+        await agent.restart()  # the answer is not lost with the process
+        await eventually(lambda: room_state(agent, owner.room) in ("joined", "without voice"))
+        await set_role(owner, "Echo", "participant")
+        assert (await owner.receive_from("Echo"))["body"] == "Owner: tea?"
+        await agent.settled()
+        assert await count_pending(agent) == 0
 
 
 async def test_a_room_that_refuses_without_warning_is_heard(
     prosody: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room, echo = new_room(), Echo()
-    async with StockClient(*await prosody.account(), prosody) as client:
-        owner = await Person(client, room, "Owner").enter()
-        async with run_agent(echo, prosody, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
-            await owner.presence("Echo", "available")
-            await set_role(owner, "Echo", "visitor")  # in a room that is not moderated; Prosody refuses, ejabberd does not
-            await owner.presence("Echo", "available")
-            owner.say("Echo: one")
-            await eventually(lambda: room_state(agent, room) == "without voice")
-            await agent.runner.wait_until_idle()
-            owner.say("Echo: two")
-            await eventually(lambda: agent.host.rooms.dropped["no voice in the room"] == 1)
-            assert (len(echo.requests), await count_pending(agent)) == (1, 1)
-            assert agent.runner.metrics.snapshot().answers == 0
-            assert len(warnings_of(caplog, "may not speak")) == 1
-            await set_role(owner, "Echo", "participant")
-            assert (await owner.receive_from("Echo"))["body"] == "Owner: one"
-            await eventually(lambda: agent.runner.metrics.snapshot().answers == 1)
-            await agent.settled()
+    echo = Echo()
+    async with run_in_room(echo, prosody, tmp_path) as (owner, agent):
+        await set_role(owner, "Echo", "visitor")  # in a room that is not moderated; Prosody refuses, ejabberd does not
+        await owner.presence("Echo", "available")
+        owner.say("Echo: one")
+        await eventually(lambda: room_state(agent, owner.room) == "without voice")
+        await agent.runner.wait_until_idle()
+        owner.say("Echo: two")
+        await eventually(lambda: agent.host.rooms.dropped["no voice in the room"] == 1)
+        assert (len(echo.requests), await count_pending(agent)) == (1, 1)
+        assert agent.runner.metrics.snapshot().answers == 0
+        assert len(warnings_of(caplog, "may not speak")) == 1
+        await set_role(owner, "Echo", "participant")
+        assert (await owner.receive_from("Echo"))["body"] == "Owner: one"
+        await eventually(lambda: agent.runner.metrics.snapshot().answers == 1)
+        await agent.settled()
 
 
 @pytest.mark.parametrize("end", ["destroyed", "banned"])
 async def test_an_answer_to_a_room_that_the_agent_has_lost_is_discarded_aloud(
     real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
-    room, waiting = new_room(), Waiting()
-    async with StockClient(*await real_server.account(), real_server) as client:
-        owner = await Person(client, room, "Owner").enter()
-        async with run_agent(waiting, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
-            await wait_until_joined(agent, room)
-            owner.say("Echo: tea?")
-            await waiting.is_asked.wait()
-            if end == "destroyed":
-                await owner.owner_query("<destroy/>")
-            else:
-                await owner.owner_query(f"<item jid='{agent.jid}' affiliation='outcast'/>", "admin")
-            await eventually(lambda: room_state(agent, room) == end)
-            waiting.release.set()
-            await agent.runner.wait_until_idle()
-            [warning] = warnings_of(caplog, "not delivered")
-            assert end in warning
-            status = await agent.host.status()
-            assert (status.refused_by_rooms, status.recent.answers, status.recent.errors) == ({end: 1}, 0, 1)
-            assert status.recent.last_error == f"an answer was not delivered in the room {room}: {end}"
-            await agent.settled()
+    waiting = Waiting()
+    async with run_in_room(waiting, real_server, tmp_path) as (owner, agent):
+        owner.say("Echo: tea?")
+        await waiting.is_asked.wait()
+        if end == "destroyed":
+            await owner.owner_query("<destroy/>")
+        else:
+            await owner.owner_query(f"<item jid='{agent.jid}' affiliation='outcast'/>", "admin")
+        await eventually(lambda: room_state(agent, owner.room) == end)
+        waiting.release.set()
+        await agent.runner.wait_until_idle()
+        [warning] = warnings_of(caplog, "not delivered")
+        assert end in warning
+        status = await agent.host.status()
+        assert (status.refused_by_rooms, status.recent.answers, status.recent.errors) == ({end: 1}, 0, 1)
+        assert status.recent.last_error == f"an answer was not delivered in the room {owner.room}: {end}"
+        await agent.settled()
 
 
 async def test_an_answer_made_during_a_kick_is_said_after_it(real_server: XmppServer, tmp_path: Path) -> None:
-    room, waiting = new_room(), Waiting()
-
-    def set_kick_pause(host: Any) -> None:
-        host.rooms.kick_pause_s = 0.05
-
-    async with StockClient(*await real_server.account(), real_server) as client:
-        owner = await Person(client, room, "Owner").enter()
-        async with run_agent(waiting, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=set_kick_pause) as agent:
-            await wait_until_joined(agent, room)
-            owner.say("Echo: tea?")
-            await waiting.is_asked.wait()
-            await set_role(owner, "Echo", "none")
-            waiting.release.set()
-            assert (await owner.receive_from("Echo"))["body"] == "Owner: tea?"
-            await agent.settled()
+    waiting = Waiting()
+    async with run_in_room(waiting, real_server, tmp_path) as (owner, agent):
+        agent.host.rooms.kick_pause_s = 0.05
+        owner.say("Echo: tea?")
+        await waiting.is_asked.wait()
+        await set_role(owner, "Echo", "none")
+        waiting.release.set()
+        assert (await owner.receive_from("Echo"))["body"] == "Owner: tea?"
+        await agent.settled()
 
 
 async def test_a_refused_private_answer_is_no_secret(
     ejabberd: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room, waiting = new_room(), Waiting()
-    async with StockClient(*await ejabberd.account(), ejabberd) as client:
-        owner = await Person(client, room, "Owner").enter()
-        async with run_agent(waiting, ejabberd, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
-            await wait_until_joined(agent, room)
-            owner.whisper("Echo", "tea?")
-            await waiting.is_asked.wait()
-            await owner.configure(allow_private_messages="0")
-            waiting.release.set()
-            await eventually(lambda: bool(agent.host.rooms.refused))
-            [reason] = agent.host.rooms.refused
-            assert reason.startswith("private message refused: ")
-            assert warnings_of(caplog, reason)
-            await agent.runner.wait_until_idle()
-            assert agent.runner.metrics.snapshot().answers == 0
-            await agent.settled()
+    waiting = Waiting()
+    async with run_in_room(waiting, ejabberd, tmp_path) as (owner, agent):
+        owner.whisper("Echo", "tea?")
+        await waiting.is_asked.wait()
+        await owner.configure(allow_private_messages="0")
+        waiting.release.set()
+        await eventually(lambda: bool(agent.host.rooms.refused))
+        [reason] = agent.host.rooms.refused
+        assert reason.startswith("private message refused: ")
+        assert warnings_of(caplog, reason)
+        await agent.runner.wait_until_idle()
+        assert agent.runner.metrics.snapshot().answers == 0
+        await agent.settled()
 
 
 @pytest.mark.parametrize(
