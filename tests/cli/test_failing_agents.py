@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,6 @@ FAILING_AGENTS_SOURCE = '''\
 
 import os
 import sys
-import time
 
 from spade_coreason import AgentDefinition
 
@@ -66,9 +66,8 @@ class EndsItsProcess(Failing):
 
 
 class Waits(Failing):
-    def __init__(self, file):
-        while not os.path.exists(file):
-            time.sleep(0.01)
+    def __init__(self, fifo):
+        open(fifo).close()  # waits for a writer
 
 
 class HasAStrangeManifest(Failing):
@@ -300,13 +299,15 @@ async def test_a_lock_that_another_process_holds_keeps_one_agent_away(tmp_path: 
 
 
 def test_a_constructor_that_does_not_return_is_named(tmp_path: Path) -> None:
-    agent = {"jid": "waits@localhost", "agent": "failing:Waits", "options": {"file": str(tmp_path / "go")}}
+    fifo = tmp_path / "go"
+    os.mkfifo(fifo)
+    agent = {"jid": "waits@localhost", "agent": "failing:Waits", "options": {"fifo": str(fifo)}}
     with run_in_background("up", cwd=write_project(tmp_path, agent), until="") as up:
         assert up.process.stderr is not None
         while "its constructor has not returned" not in (line := up.process.stderr.readline().decode()):
             assert line, "it ended"
         assert "warning: waits@localhost: its constructor has not returned for 10 s, and all agents wait for it" in line
-        (tmp_path / "go").touch()
+        fifo.write_text("")
         up.wait_for("^Ready")
         assert up.stop(signal.SIGTERM)[0] == 0
 

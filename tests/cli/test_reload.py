@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -15,12 +15,13 @@ import pytest
 
 from spade_coreason.domain.installation import install_hint
 from spade_coreason.storage.lock import lock_directory
-from tests.support.processes import find_state, is_running
+from tests.support.processes import find_state
 from tests.support.program import RunningCommand, run_command, run_in_background
 from tests.support.servers import prosody as prosody_server
+from tests.support.servers.processes import has_ended
 from tests.support.servers.requirements import require
 from tests.support.terminal import Terminal
-from tests.support.wait import TIMEOUT_S
+from tests.support.wait import TIMEOUT_S, wait_until
 
 AGENT = """
 import asyncio
@@ -87,13 +88,6 @@ def next_problem(up: RunningCommand) -> str:
     while (line := up.process.stderr.readline().decode()).startswith(EMBEDDED_WARNING):
         pass
     return line
-
-
-def wait_until(condition: Callable[[], bool], problem: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, problem
-        time.sleep(0.01)
 
 
 def wait_for_file(file: Path) -> None:
@@ -202,7 +196,7 @@ def test_a_parent_that_is_killed_leaves_nothing_behind(project: Path, up: Runnin
     pid = json.loads((project / "data" / "run.json").read_text())["pid"]
     assert pid != up.process.pid
     up.process.send_signal(signal.SIGKILL)
-    wait_until(lambda: not is_running(pid), "the platform goes on")
+    assert has_ended(pid, TIMEOUT_S), "the platform goes on"
     with run_in_background("up", cwd=project, until="^Ready"):  # the server has ended, and the data are free
         assert ask(project, "hello") == "1: hello\n"
 
@@ -210,12 +204,9 @@ def test_a_parent_that_is_killed_leaves_nothing_behind(project: Path, up: Runnin
 def signal_until_ended(up: RunningCommand, number: signal.Signals, pid: int) -> None:
     """Send a signal to the parent until its child has ended. The child may get one before it has begun to stop."""
     deadline = time.monotonic() + TIMEOUT_S
-    while is_running(pid):
+    while not has_ended(pid, 0.5):
         assert time.monotonic() < deadline, "the child goes on"
         up.process.send_signal(number)
-        sent_at = time.monotonic()
-        while is_running(pid) and time.monotonic() < sent_at + 0.5:
-            time.sleep(0.01)
 
 
 @on_one_server
@@ -245,7 +236,7 @@ def test_after_a_signal_no_new_code_starts(project: Path) -> None:
         pid = int(os.readlink(project / "process-2"))
         wait_until(lambda: find_state(pid) == "S", "the new process does not wait for the old one")
         up.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not is_running(pid), "the new process goes on")
+        assert has_ended(pid, TIMEOUT_S), "the new process goes on"
         (project / "go").touch()
         assert asked.result() == "1: wait\n"
         up.wait_for("^Stopped\\.$")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 TIMEOUT_S = 60.0
@@ -14,3 +15,11 @@ async def eventually(condition: Callable[[], bool], timeout_s: float = TIMEOUT_S
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.01)
+
+
+def wait_until(condition: Callable[[], bool], problem: str) -> None:
+    """Poll a condition outside of an event loop; fail with `problem` after `TIMEOUT_S`."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, problem
+        time.sleep(0.01)

@@ -20,7 +20,19 @@ UNCONNECTED = "07"
 
 async def wait_until_ended(pid: int, timeout_s: float) -> bool:
     """Return True if the process ends in time; it need not be a child of ours."""
-    return await asyncio.to_thread(_ended, pid, timeout_s)
+    return await asyncio.to_thread(has_ended, pid, timeout_s)
+
+
+def has_ended(pid: int, timeout_s: float) -> bool:
+    """Block until the process ends, as `wait_until_ended`."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], timeout_s)[0])
+    finally:
+        os.close(descriptor)
 
 
 def group_members(leader: int) -> list[int]:
@@ -53,17 +65,6 @@ def listening_addresses(leader: int) -> set[tuple[str, int]]:
                 address, port = local.split(":")
                 found.add((_address(address), int(port, 16)))
     return found
-
-
-def _ended(pid: int, timeout_s: float) -> bool:
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], timeout_s)[0])
-    finally:
-        os.close(descriptor)
 
 
 def _sockets(pid: int) -> Iterator[str]:
