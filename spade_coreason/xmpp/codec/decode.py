@@ -274,7 +274,8 @@ def _decode_person(
         payload = {"query": question}
     else:
         return None
-    replaced_id, origin_id = read_id(parts.get(REPLACE)), read_id(parts.get(ORIGIN_ID))
+    replaced_id = read_id(parts[REPLACE]) if REPLACE in parts else ""
+    origin_id = read_id(parts[ORIGIN_ID]) if ORIGIN_ID in parts else ""
     return InboundRequest(
         "person",
         sender,
