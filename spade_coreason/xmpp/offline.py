@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element, SubElement
@@ -30,8 +30,8 @@ OFFLINE = "http://jabber.org/protocol/offline"
 _FETCH_DELAYS_S = (0.0, 2.0, 30.0)
 """The times after the first presence when messages are fetched. A busy server may need a while to store one."""
 _RESPONSE_TIMEOUT_S = 10.0
-_MAX_SINGLE = 100
-"""More messages than these are fetched at once: ejabberd reads all of them for each single one."""
+_BATCH_SIZE = 25
+"""The messages of one request. ejabberd reads all that it has for each of them, and the agent's stream waits for that."""
 
 
 class OfflineMessages:
@@ -45,12 +45,12 @@ class OfflineMessages:
         """The messages that have arrived, each with its name on the server and its commit; None while none are fetched."""
         self.is_fetching = False
         """True from `start` until the messages are fetched that the server had stored until then."""
-        self.max_single = _MAX_SINGLE
+        self.batch_size = _BATCH_SIZE
 
     async def begin(self) -> None:
         """Fetch before the first presence of a session, while no newer messages come. The server delivers none by itself then.
 
-        Without a presence it has no way for the messages of a request for all, so many messages are left for `start`.
+        What takes longer than ten seconds, and messages that have one name, are left for `start`.
         """
         self.stop()
         try:
@@ -63,10 +63,12 @@ class OfflineMessages:
         self.is_fetching = True
         with suppress(TimeoutError):
             async with asyncio.timeout(_RESPONSE_TIMEOUT_S):
-                await self._try_to_fetch(only_single=True)
+                await self._try_to_fetch(is_present=False)
 
     def start(self, on_fetched: Callable[[], None]) -> None:
         """Fetch after the first presence of a session. Call `on_fetched` when that is done, or when there is nothing to do."""
+        if self._task is not None:
+            self._task.cancel()
         if self.is_fetching:
             self._task = asyncio.create_task(self._fetch_repeatedly(on_fetched))
         else:
@@ -94,37 +96,47 @@ class OfflineMessages:
         if self._arriving is not None:
             self._arriving.append((node, stored))
 
-    async def fetch(self, *, only_single: bool = False) -> int:
+    async def fetch(self, *, is_present: bool = True) -> int:
         """Fetch the messages, and delete them on the server when they are durable. Return their number.
 
-        `only_single` is True if messages that cannot be fetched one by one are left.
+        Without a presence, `is_present` is False, and messages that have one name are left.
 
         Raise IqError if the server does not support this, IqTimeout if it does not answer.
         """
-        requested, received = Counter[str](), Counter[str]()
-        stored_nodes = Counter(await self._list_nodes())
-        while new := stored_nodes - requested:
-            arriving: list[tuple[str, Commit[Any] | None]] = []
-            self._arriving = arriving
-            try:  # the messages come before the reply
-                # Messages that ejabberd stored in the same microsecond have one name. By it ejabberd returns one of them only.
-                are_single = new.total() == len(new) <= self.max_single and await self._view(new)
-                if not are_single:
-                    if only_single:
-                        break
-                    await self._send_request("get", "fetch")
-            finally:
-                self._arriving = None
-            if not all([stored is None or await stored.wait() for _, stored in arriving]):
-                break  # messages that could not be stored stay on the server
-            arrived = Counter([node for node, _ in arriving])
-            requested, received = requested | stored_nodes, received | arrived
-            if are_single and arrived:
-                await self._send_request("set", "remove", arrived)
-            stored_nodes = Counter(await self._list_nodes())
-        if stored_nodes and stored_nodes <= received:
-            await self._send_request("set", "purge")
-        return received.total()
+        requested: set[str] = set()
+        received = 0
+        while counts := Counter([node for node in await self._list_nodes() if node not in requested]):
+            requested.update(counts)
+            # Messages that ejabberd stored in the same microsecond have one name. By it ejabberd returns one of them and
+            # deletes all. All messages can be requested too, and come to the resource that has a presence.
+            single = [node for node, count in counts.items() if count == 1]
+            batches = [single[start : start + self.batch_size] for start in range(0, len(single), self.batch_size)]
+            for batch in batches:
+                if (count := await self._receive(batch, dict.fromkeys(batch, 1))) is None:
+                    return received
+                received += count
+            if is_present and (shared := {node: count for node, count in counts.items() if count > 1}):
+                received += await self._receive((), shared) or 0
+        return received
+
+    async def _receive(self, nodes: Collection[str], counts: Mapping[str, int]) -> int | None:
+        """Request messages by their names, or all, and delete those with the names in `counts` when they are durable.
+
+        Return their number, or None if messages could not be stored. They stay on the server.
+        """
+        arriving: list[tuple[str, Commit[Any] | None]] = []
+        self._arriving = arriving
+        try:
+            await self._send_request("get", "view", nodes)  # the messages come before the reply
+        finally:
+            self._arriving = None
+        if not all([stored is None or await stored.wait() for _, stored in arriving]):
+            return None
+        arrived = Counter([node for node, _ in arriving])
+        whole = [node for node, count in counts.items() if arrived[node] >= count]
+        if whole:
+            await self._send_request("set", "remove", whole)
+        return sum([counts[node] for node in whole])
 
     async def _list_nodes(self) -> list[str]:
         """Return the server's names of the messages, oldest first."""
@@ -132,24 +144,14 @@ class OfflineMessages:
         reply = await disco.get_items(jid=self._own_jid, node=OFFLINE, local=False, timeout=_RESPONSE_TIMEOUT_S)
         return [node for item in reply["disco_items"].xml if (node := item.get("node"))]
 
-    async def _view(self, nodes: Collection[str]) -> bool:
-        """Request single messages. Return False if they cannot be named: ejabberd may keep them in its archive only."""
-        try:
-            await self._send_request("get", "view", nodes)
-        except IqError as error:
-            if error.condition != "item-not-found":
-                raise
-            return False
-        return True
-
     async def _send_request(self, kind: str, action: str, nodes: Collection[str] = ()) -> None:
-        """Request an action: "view" or "remove" of these nodes, or "fetch" or "purge" of all."""
+        """Request messages by their names, with the action "view" or "remove". Without names, request all."""
         iq = self._connection.client.make_iq(itype=kind)
         query = SubElement(iq.xml, f"{{{OFFLINE}}}offline")
         for node in nodes:
             SubElement(query, f"{{{OFFLINE}}}item", {"action": action, "node": node})
         if not nodes:
-            SubElement(query, f"{{{OFFLINE}}}{action}")
+            SubElement(query, f"{{{OFFLINE}}}fetch")
         await iq.send(timeout=_RESPONSE_TIMEOUT_S)
 
     async def _fetch_repeatedly(self, on_fetched: Callable[[], None]) -> None:
@@ -162,11 +164,12 @@ class OfflineMessages:
                 self.is_fetching = False
                 on_fetched()
 
-    async def _try_to_fetch(self, *, only_single: bool = False) -> None:
+    async def _try_to_fetch(self, *, is_present: bool = True) -> None:
         try:
-            if count := await self.fetch(only_single=only_single):
+            if count := await self.fetch(is_present=is_present):
                 log.info("%s: received %d messages that its server had stored while it was offline", self._own_jid, count)
         except IqTimeout:
             log.debug("%s: the server did not answer a request for offline messages", self._own_jid)
-        except IqError as error:
-            log.warning("%s: the server does not deliver offline messages: %s", self._own_jid, error.condition)
+        except IqError as error:  # with `use_mam_for_storage` ejabberd has them in its archive only, and knows no names
+            level = logging.DEBUG if error.condition == "item-not-found" else logging.WARNING
+            log.log(level, "%s: the server does not deliver offline messages: %s", self._own_jid, error.condition)

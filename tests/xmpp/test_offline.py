@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from xml.etree.ElementTree import Element, SubElement
 
 import pytest
 from slixmpp.exceptions import IqError
@@ -43,6 +44,12 @@ async def list_offline_nodes(agent: OnlineAgent) -> list[str]:
     disco = agent.host.client.plugin["xep_0030"]
     reply = await disco.get_items(jid=agent.jid, node=OFFLINE, local=False, timeout=TIMEOUT_S)
     return [node for item in reply["disco_items"].xml if (node := item.get("node"))]
+
+
+async def delete_offline_messages(agent: OnlineAgent) -> None:
+    iq = agent.host.client.make_iq_set(sub=SubElement(Element("iq"), f"{{{OFFLINE}}}offline"))
+    SubElement(iq.xml[0], f"{{{OFFLINE}}}purge")
+    await iq.send(timeout=TIMEOUT_S)
 
 
 async def test_messages_that_ejabberd_withheld_are_answered_once_and_in_order(ejabberd: XmppServer, tmp_path: Path) -> None:
@@ -85,15 +92,16 @@ async def test_ejabberd_deletes_offline_messages_when_they_are_durable_and_newer
 
     def ask_while_it_comes_online(host: HostedAgent) -> None:
         fetch = host.offline_messages.fetch
-        host.offline_messages.max_single = 0  # as if they were too many to be fetched before the presence
 
-        async def fetch_late(*, only_single: bool = False) -> int:
-            if not (only_single or stored_by_server):
+        async def fetch_late(*, is_present: bool = True) -> int:
+            if not is_present:
+                return 0  # as if there was no time before the presence
+            if not stored_by_server:
                 stored_by_server.extend(await list_offline_nodes(agent))
                 alice.send("newer", agent.jid)
                 await wait_until_routed(alice)
                 newer_is_sent.set()
-            return await fetch(only_single=only_single)
+            return await fetch()
 
         host.offline_messages.fetch = fetch_late  # type: ignore[method-assign]  # a message comes just before
 
@@ -117,12 +125,9 @@ async def test_ejabberd_deletes_offline_messages_when_they_are_durable_and_newer
                 pass
 
 
-@pytest.mark.parametrize("max_single", [20, 3], ids=["singly", "all at once"])
-async def test_messages_to_an_agent_that_is_away_are_answered_once_and_in_order(
-    any_server: XmppServer, tmp_path: Path, max_single: int
-) -> None:
+async def test_messages_to_an_agent_that_is_away_are_answered_once_and_in_order(any_server: XmppServer, tmp_path: Path) -> None:
     def limit(host: HostedAgent) -> None:
-        host.offline_messages.max_single = max_single
+        host.offline_messages.batch_size = 5
 
     async with (
         run_agent(Echo(), any_server, tmp_path, prepare=limit) as agent,
@@ -149,18 +154,19 @@ async def test_messages_that_ejabberd_stored_in_the_same_microsecond_are_all_ans
         people = [await stack.enter_async_context(StockClient(*await ejabberd.account(), ejabberd)) for _ in range(8)]
         await agent.host.offline_messages.close()
         await withhold_messages(agent)
-        count = 0
+        texts = [str(number) for number in range(20)]
         async with asyncio.timeout(TIMEOUT_S):
             while len(nodes := await list_offline_nodes(agent)) == len(set(nodes)):
-                for text in map(str, range(count, count + 20)):
+                await delete_offline_messages(agent)
+                for text in texts:
                     for person in people:
                         person.send(text, agent.jid)
-                count += 20
                 for person in people:
                     await wait_until_routed(person)
         await agent.restart()
         for person in people:
-            assert [str((await person.answer())["body"]) for _ in range(count)] == [str(number) for number in range(count)]
+            answers = [str((await person.answer())["body"]) for _ in texts]
+            assert sorted(answers, key=int) == texts
 
 
 async def test_messages_that_cannot_be_stored_stay_on_the_server(ejabberd: XmppServer, tmp_path: Path) -> None:
