@@ -24,18 +24,16 @@ def join_surrogates(text: str) -> str:
 class SurrogateJoiner:
     """Join the characters of a text in pieces whose halves are in two of them."""
 
-    __slots__ = ("_half",)
-
-    def __init__(self) -> None:
-        self._half = ""
+    half = ""
+    """The half of a character that waits for the other one."""
 
     def feed(self, piece: str) -> str:
         """Add a piece, and return it with the half before it, and without the half of a character at its end."""
-        if not self._half and piece.isascii():
+        if not self.half and piece.isascii():
             return piece
-        text = self._half + piece
-        self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
-        return join_surrogates(text.removesuffix(self._half))
+        text = self.half + piece
+        self.half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        return join_surrogates(text.removesuffix(self.half))
 
 
 def replace_lone_surrogates(value: Any) -> Any:

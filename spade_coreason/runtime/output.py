@@ -355,7 +355,9 @@ class TurnStream:
         output = self._output
         if self._is_closing or self._number not in output.streams:
             raise RuntimeError("this stream is closed")
-        if not (chunk := self._joiner.feed(chunk)):
+        if self._joiner.half or not chunk.isascii():
+            chunk = self._joiner.feed(chunk)
+        if not chunk:
             return
         encoder = output.encoder
         if encoder.follows_streams:

@@ -241,6 +241,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
                 await self._runner.ephemeral_owners.erase_where(is_ephemeral_owner)
             await self._restore_invited_rooms(self._runner.repository)
             await self._runner.open()
+            self._runner.send_unsent()  # before the turns that begin now send anything
             await self.setup()
             await self._begin_to_fetch()
         except BaseException as error:
@@ -261,7 +262,6 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
                     for state in behaviour.get_states().values():
                         state.set_agent(self)
                 behaviour.start()
-        self._runner.send_unsent()
         self._profile.announce()
         self.rooms.join_all()
         # Contacts may write as soon as they see the agent online. ejabberd would store such a message until the next login.
@@ -457,7 +457,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             if message is not None:
                 return self._gateway.receive_request(mark_as_replay(message) if is_replay else message)
             return None
-        node = self.offline_messages.read_node(stanza)
+        node = self.offline_messages.read_node(stanza) if self.offline_messages.arriving is not None else ""
         stored = receive_stanza(self._gateway, self._receiver, stanza, is_replay=is_replay, is_archived=bool(node))
         if node:
             self.offline_messages.record_received(node, stored)

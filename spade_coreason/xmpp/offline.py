@@ -41,7 +41,7 @@ class OfflineMessages:
         self._connection = connection
         self._own_jid = bare_jid(connection.jid)
         self._task: asyncio.Task[None] | None = None
-        self._arriving: list[tuple[str, Commit[Any] | None]] | None = None
+        self.arriving: list[tuple[str, Commit[Any] | None]] | None = None
         """The messages that have arrived, each with its name on the server and its commit; None while none are fetched."""
         self.is_fetching = False
         """True from `start` until the messages are fetched that the server had stored until then."""
@@ -88,13 +88,13 @@ class OfflineMessages:
 
     def read_node(self, message: Element) -> str:
         """Return the server's name of a message that is fetched here, or "". Names of other messages may be forged."""
-        item = None if self._arriving is None else message.find(f"{{{OFFLINE}}}offline/{{{OFFLINE}}}item")
+        item = None if self.arriving is None else message.find(f"{{{OFFLINE}}}offline/{{{OFFLINE}}}item")
         return "" if item is None else item.get("node", "")
 
     def record_received(self, node: str, stored: Commit[Any] | None) -> None:
         """Record a message that was fetched. The server may delete it when it is `stored` (None: at once)."""
-        if self._arriving is not None:
-            self._arriving.append((node, stored))
+        if self.arriving is not None:
+            self.arriving.append((node, stored))
 
     async def fetch(self, *, is_present: bool = True) -> int:
         """Fetch the messages, and delete them on the server when they are durable. Return their number.
@@ -125,11 +125,11 @@ class OfflineMessages:
         Return their number, or None if messages could not be stored. They stay on the server.
         """
         arriving: list[tuple[str, Commit[Any] | None]] = []
-        self._arriving = arriving
+        self.arriving = arriving
         try:
             await self._send_request("get", "view", nodes)  # the messages come before the reply
         finally:
-            self._arriving = None
+            self.arriving = None
         if not all([stored is None or await stored.wait() for _, stored in arriving]):
             return None
         arrived = Counter([node for node, _ in arriving])

@@ -410,7 +410,7 @@ class PlatformProcess:
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), TIMEOUT_S)
         log = self.error_log.read_text()[-2000:] if line != b"ready\n" and self.error_log.exists() else ""
-        assert line == b"ready\n", f"the platform did not start: {line!r} {log}"
+        assert line == b"ready\n", f"the platform did not start: {line!r} {log} {await self.process.wait()}"
 
     async def signal(self, number: signal.Signals) -> int:
         """Send a signal, wait for the end and return the exit code."""
