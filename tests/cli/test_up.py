@@ -242,7 +242,7 @@ async def test_an_agent_that_starts_late_answers_what_it_was_asked_before(
         alice.send("early", jid)
         (tmp_path / "file").touch()
         assert str((await alice.answer())["body"]) == "early"
-        assert platform.agents[jid].is_alive()
+        await eventually(platform.agents[jid].is_alive)
         assert await alice.ask("late", jid) == "late"
         tunnel.cut()
         assert await alice.ask("after a cut", jid) == "after a cut"
