@@ -16,14 +16,15 @@ def block_until_noticed(path):
         pass
 
 async def main(data_dir):
+    stacks = ""
     async with watch_loop(data_dir, blocked_s=0.01):
         for _ in range(200):
             await asyncio.sleep(0)
             block_until_noticed(data_dir / "blocked.txt")
-            text = (data_dir / "blocked.txt").read_text()
-            assert "in block_until_noticed" in text, text
+            stacks += (data_dir / "blocked.txt").read_text()
             while (data_dir / "blocked.txt").stat().st_size:
                 await asyncio.sleep(0)
+    assert "in block_until_noticed" in stacks, stacks
 
 asyncio.run(main(Path(sys.argv[1])))
 """
