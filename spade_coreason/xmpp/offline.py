@@ -44,7 +44,7 @@ class OfflineMessages:
         self.arriving: list[tuple[str, Commit[Any] | None]] | None = None
         """The messages that have arrived, each with its name on the server and its commit; None while none are fetched."""
         self.is_fetching = False
-        """True from `start` until the messages are fetched that the server had stored until then."""
+        """True from `begin` until the messages are fetched that the server had stored at the first presence."""
         self.batch_size = _BATCH_SIZE
 
     async def begin(self) -> None:
@@ -58,8 +58,8 @@ class OfflineMessages:
         except IqError as error:  # most servers do not support XEP-0013, and deliver all by themselves
             log.debug("%s: the server does not list offline messages: %s", self._own_jid, error.condition)
             return
-        except IqTimeout:
-            pass  # it may withhold them all the same
+        except IqTimeout:  # it may withhold them all the same
+            log.debug("%s: the server did not answer the first request for offline messages", self._own_jid)
         self.is_fetching = True
         with suppress(TimeoutError):
             async with asyncio.timeout(_RESPONSE_TIMEOUT_S):
