@@ -6,7 +6,7 @@ import asyncio
 import re
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
-from spade_coreason.domain.translation import translate
+from spade_coreason.domain.texts.translation import translate
 
 WORDS = re.compile(r"\S+\s*")
 

@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, SessionHandle
-from spade_coreason.domain.translation import N_, translate
+from spade_coreason.domain.texts.translation import N_, translate
 from spade_coreason.exceptions import MemoryFullError
 
 _QUESTION = re.compile(

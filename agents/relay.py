@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from spade_coreason import AgentDefinition, AgentRequest, PeerError, Peers, ResponseHandler, SessionHandle
-from spade_coreason.domain.translation import translate
+from spade_coreason.domain.texts.translation import translate
 
 
 class RelayAgent:

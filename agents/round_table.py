@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spade_coreason import AgentDefinition, AgentRequest, PeerError, Peers, ResponseHandler, SessionHandle
-from spade_coreason.domain.translation import translate, translate_plural
+from spade_coreason.domain.texts.translation import translate, translate_plural
 
 
 class RoundTableAgent:

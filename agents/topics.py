@@ -16,8 +16,8 @@ from spade_coreason import (
     command,
 )
 from spade_coreason.domain.jid import bare_jid
+from spade_coreason.domain.texts.translation import N_, translate, translate_plural
 from spade_coreason.domain.topics import PUBLISH, SUBSCRIBE, TopicRules, check_pattern, check_topic
-from spade_coreason.domain.translation import N_, translate, translate_plural
 from spade_coreason.runtime import TopicStore
 
 _MAX_PATTERNS = 1000

@@ -19,9 +19,9 @@ from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.memory.conversation import Variables
 from spade_coreason.memory.session import SessionChanges, TurnSession
-from spade_coreason.runtime.step_journal import StepJournal
+from spade_coreason.runtime.turns.step_journal import StepJournal
 from spade_coreason.storage import open_database
-from spade_coreason.storage.database import Database
+from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.knowledge import DocumentCollection, KnowledgeRepository, MissingVectors, NewDocument, VectorRecord
 from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository

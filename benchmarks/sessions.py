@@ -25,10 +25,10 @@ from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime import Policy
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
-from spade_coreason.storage.database import Database
+from spade_coreason.storage.backends.database import Database
+from spade_coreason.storage.backends.statements import ADD_INTERACTION, ANSWER, RECEIVE, SAVE_CONVERSATION, sqlite_sql
 from spade_coreason.storage.records import StoredConversation, TurnRecord, to_micros
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.storage.statements import ADD_INTERACTION, ANSWER, RECEIVE, SAVE_CONVERSATION, sqlite_sql
 from spade_coreason.xmpp.transport import XmppTransport
 
 from .report import Target

@@ -47,7 +47,7 @@ def test_an_announced_error_that_does_not_come_fails_the_test(imaginary_errors: 
 def test_the_errors_of_a_program_are_lines_of_its_log() -> None:
     first, second = (
         "error: agent@localhost: incident 1",
-        "2026-01-02 03:04:05,678 ERROR spade_coreason.runtime.turn: incident 2",
+        "2026-01-02 03:04:05,678 ERROR spade_coreason.runtime.turns.turn: incident 2",
     )
     output = f"warning: slow\n{first}\nan error: of nobody\n{second}\nTraceback (most recent call last):\n"
     assert errors_in(output) == [first, second]

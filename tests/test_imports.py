@@ -90,6 +90,14 @@ def test_there_are_at_most_eleven_packages_and_six_modules() -> None:
     assert len(LAYERS) <= 9
 
 
+@pytest.mark.parametrize(
+    "package", sorted({path.parent for path in modules()}), ids=lambda path: str(path.relative_to(PACKAGE))
+)
+def test_a_package_has_at_most_twenty_modules(package: Path) -> None:
+    names = {path.name for path in package.glob("*.py")} - {"__init__.py"}
+    assert len(names) <= 20
+
+
 def test_every_package_has_a_layer() -> None:
     assert {package_of(path) for path in modules()} - {"__init__"} == set(LAYER_NUMBERS)
 

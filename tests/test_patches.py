@@ -53,10 +53,10 @@ def test_no_test_sets_a_constant_a_function_or_a_private_attribute_of_ours(path:
 @pytest.mark.parametrize(
     "patch",
     [
-        'monkeypatch.setattr("spade_coreason.runtime.expiry._CALLBACK_S", 0.05)',
+        'monkeypatch.setattr("spade_coreason.runtime.upkeep.expiry._CALLBACK_S", 0.05)',
         'monkeypatch.setattr(ends, "CALLBACK_S", 0.05)',
         'monkeypatch.setattr(database, "_take", held.append)',
-        'mock.patch("spade_coreason.runtime.expiry._CALLBACK_S", 0.05)',
+        'mock.patch("spade_coreason.runtime.upkeep.expiry._CALLBACK_S", 0.05)',
         'mock.patch.object(ends.Ends, "open")',
         "ends.CALLBACK_S = 0.05",
         "t.runner._lanes = None",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..contracts import AgentCapability, AgentDefinition, AgentMetadata, AgentRequest, Response, Session
 from ..domain.cards import AgentCard, dump_card, dump_state, find_cards
-from ..domain.translation import N_, translate, translate_plural
+from ..domain.texts.translation import N_, translate, translate_plural
 from ..runtime import Peers
 
 _MAX_SHOWN = 50

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ..domain.private_files import open_private
+from ..domain.environment.private_files import open_private
 from ..exceptions import StoreError
 
 BLOCKED_S = 60.0

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 
 from ..config import Settings
-from ..domain.private_files import find_foreign_writers
+from ..domain.environment.private_files import find_foreign_writers
 from ..exceptions import ConfigError, CoReasonError, DataDirectoryInUseError, ServerError, StoreError
 from ..storage import find_database_file, lock_database, lock_directory
 from ..xmpp import AddressInUseError, LocalServer, run_local_server, select_server

@@ -14,11 +14,11 @@ import click
 
 from ..config import RunFile, is_platform_running, read_run_file
 from ..domain.jid import bare_jid, jid_domain
-from ..domain.terminal_text import escape_label
+from ..domain.texts.terminal_text import escape_label
 from ..exceptions import ConfigError, PeerUnavailableError, ServerError
-from .console import format_path, print_line
 from .context import current_options
 from .settings import PLATFORM_FILE, config_option, find_data_directories
+from .terminal.console import format_path, print_line
 
 if TYPE_CHECKING:
     from ..config import ServerSettings

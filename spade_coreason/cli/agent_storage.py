@@ -13,12 +13,12 @@ import click
 from click.core import ParameterSource
 
 from ..domain.jid import bare_jid, parse_jid
-from ..domain.terminal_text import escape_label
+from ..domain.texts.terminal_text import escape_label
 from ..exceptions import ConfigError, DatabaseEmptyError
 from .account import data_option, describe_agents
 from .completion import complete_agents, read_local_accounts
-from .console import format_path
 from .settings import config_option, load_storage_settings, sqlite_file
+from .terminal.console import format_path
 
 if TYPE_CHECKING:
     from ..config import Settings

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from ..contracts import DataBlock
 from ..contracts.blocks import STEP_TITLE
-from ..domain.terminal_text import changes_direction, clean_running_text, remove_controls
+from ..domain.texts.terminal_text import changes_direction, clean_running_text, remove_controls
 
 if TYPE_CHECKING:
     from ..runtime import PeerEvent

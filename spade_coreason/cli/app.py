@@ -14,9 +14,9 @@ import click
 from .._version import __version__
 from ..exceptions import CoReasonError
 from . import errors
-from .console import replace_unencodable
 from .context import PROGRAM, CLIGroup, GlobalOptions
 from .logging import configure_logging
+from .terminal.console import replace_unencodable
 
 # `--help` lists these sentences, so that it need not import the commands. A test compares them with the commands' own help.
 COMMANDS = {

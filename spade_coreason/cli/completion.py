@@ -13,7 +13,7 @@ import click
 
 from ..config import read_run_file
 from ..domain.jid import bare_jid
-from ..domain.terminal_text import escape_label
+from ..domain.texts.terminal_text import escape_label
 from ..exceptions import CoReasonError
 from .settings import find_data_directories, load_storage_settings_quietly, sqlite_file
 

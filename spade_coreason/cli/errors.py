@@ -11,9 +11,9 @@ import traceback
 
 import click
 
-from ..domain.terminal_text import escape_label, escape_lines
+from ..domain.texts.terminal_text import escape_label, escape_lines
 from ..exceptions import ConfigError, CoReasonError, PeerTimeoutError, PeerUnavailableError
-from .console import paint, print_cleaned, print_line
+from .terminal.console import paint, print_cleaned, print_line
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130

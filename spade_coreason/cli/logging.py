@@ -8,12 +8,12 @@ import sys
 import time
 from typing import TextIO
 
-from ..domain.error_chain import describe_error_chain, find_frame
-from ..domain.library_logs import is_worth_showing
-from ..domain.terminal_text import escape_label, escape_lines
+from ..domain.environment.library_logs import is_worth_showing
+from ..domain.texts.error_chain import describe_error_chain, find_frame
+from ..domain.texts.terminal_text import escape_label, escape_lines
 from ..exceptions import PeerFailedError, describe_for_log
-from .console import status_line
-from .tracebacks import format_frame, format_traceback
+from .terminal.console import status_line
+from .terminal.tracebacks import format_frame, format_traceback
 
 _PACKAGE = "spade_coreason"
 

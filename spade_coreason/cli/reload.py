@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..domain.installation import install_hint
+from ..domain.environment.installation import install_hint
 from ..exceptions import CoReasonError, ServerError, StoreError
-from .console import print_line, warn
 from .context import run_async
 from .serve import STOPPING, run_agents, serve
+from .terminal.console import print_line, warn
 
 if TYPE_CHECKING:
     from ..app import Platform, Supervision

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..concurrency import handle_signals, run_until_done
-from .console import print_line, warn
 from .errors import EXIT_INTERRUPTED
+from .terminal.console import print_line, warn
 
 if TYPE_CHECKING:
     from ..app import Platform, Supervision

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..exceptions import ConfigError, CoReasonError
-from .console import warn
 from .context import current_options
+from .terminal.console import warn
 
 if TYPE_CHECKING:
     from ..config import RunFile, Settings

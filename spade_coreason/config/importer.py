@@ -112,7 +112,10 @@ def _find_location(error: BaseException) -> tuple[str, int] | None:
         return error.filename, error.lineno
     # The import system and our own modules only call the user's code; the error is never in them.
     package = os.path.dirname(os.path.dirname(__file__))
-    callers = {os.path.dirname(importlib.__file__), *(os.path.join(package, name) for name in ("", "config", "runtime"))}
+    callers = {
+        os.path.dirname(importlib.__file__),
+        *(os.path.join(package, name) for name in ("", "config", "runtime", "runtime/turns")),
+    }
     frames = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
     user_code = [
         (file, line) for file, line in frames if not file.startswith("<frozen") and os.path.dirname(file) not in callers

@@ -9,7 +9,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..domain.private_files import open_private, replace_file
+from ..domain.environment.private_files import open_private, replace_file
 from ..exceptions import StoreError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .jid import bare_jid, jid_domain
-from .translation import N_
+from .texts.translation import N_
 
 NO_ACCESS = N_("You don't have access to me yet. Please ask my operator.")
 """The answer to a sender without access."""

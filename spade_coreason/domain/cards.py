@@ -11,7 +11,7 @@ from typing import Any
 
 from ..contracts import AgentDefinition
 from .jid import bare_jid, parse_jid
-from .text import extract_keywords, text_coverage
+from .texts.text import extract_keywords, text_coverage
 
 _WORD_BOUNDARY = re.compile(r"[_-]+|(?<=[a-z0-9])(?=[A-Z])")
 # A card of another platform is dropped if it has more, or a text is cut.

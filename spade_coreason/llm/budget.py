@@ -10,8 +10,8 @@ from typing import Any, TypeAlias, cast
 from pydantic import Field
 
 from ..contracts import CloudEvent, ResponseHandler, SessionHandle
-from ..domain.text import replace_lone_surrogates
-from ..domain.translation import translate
+from ..domain.texts.text import replace_lone_surrogates
+from ..domain.texts.translation import translate
 from ..exceptions import CoReasonError, ModelError
 from ..memory import USAGE_EVENT, Usage
 from .handlers import run_once

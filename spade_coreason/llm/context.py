@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..contracts import Interaction
-from ..domain.translation import N_
+from ..domain.texts.translation import N_
 from ..exceptions import CoReasonError
 from .model.completion import CARRIED
 from .pictures import NO_PICTURES, LoadedPictures

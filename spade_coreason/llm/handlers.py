@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from ..contracts import Interaction, Response, ResponseHandler, Session, SessionHandle, Stream, StreamHandle
-from ..domain.json_text import dump_json
+from ..domain.texts.json_text import dump_json
 from ..runtime import MAX_RESULT_BYTES
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..contracts import AgentCapability, ResponseHandler
-from ..domain.translation import N_, translate
+from ..domain.texts.translation import N_, translate
 from ..exceptions import ModelError
 from .budget import BudgetExceededError, BudgetMeter
 from .context import Context

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ..contracts import ResponseHandler, StreamHandle
-from ..domain.translation import N_, translate
+from ..domain.texts.translation import N_, translate
 from .guardrails.decisions import WITHHELD, WithheldError
 from .guardrails.filters import FilterChain
 from .guardrails.guard import TurnGuard

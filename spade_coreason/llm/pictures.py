@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from ..contracts import Interaction
-from ..domain.translation import N_, translate
+from ..domain.texts.translation import N_, translate
 from ..exceptions import FetchError
 from ..runtime import FetchFile
 from .options import Pictures

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Seque
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..domain.text import extract_keywords, keyword_coverage, split_words
+from ..domain.texts.text import extract_keywords, keyword_coverage, split_words
 from .model.stand_in import StandInAnswer, encode_event
 from .prompts import content_texts
 from .tools.builtin import RESERVED_TOOL_NAMES

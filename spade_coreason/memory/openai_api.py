@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..domain.proxies import SOCKS_OF_AIOHTTP, EnvironmentProxy, find_proxy
+from ..domain.environment.proxies import SOCKS_OF_AIOHTTP, EnvironmentProxy, find_proxy
 from ..exceptions import ModelError
 
 if TYPE_CHECKING:

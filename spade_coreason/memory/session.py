@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from ..contracts import Identity, Interaction, MemoryStrategy
 from ..contracts.authoring import OnUncertain, VariableScope
 from ..domain.history import StoredTurn, parse_interactions, parse_turns, turn_text
-from ..domain.json_text import dump_json
-from ..domain.text import extract_keywords, text_coverage
+from ..domain.texts.json_text import dump_json
+from ..domain.texts.text import extract_keywords, text_coverage
 from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, AgentRepository, CompactionState, StoredConversation, Variable
 from .conversation import Variables
 from .knowledge.knowledge import Knowledge

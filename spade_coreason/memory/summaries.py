@@ -10,8 +10,8 @@ from typing import Protocol
 
 from ..contracts import Interaction
 from ..domain.history import turn_lines
-from ..domain.model_text import remove_thoughts
-from ..domain.text import extract_keywords
+from ..domain.texts.model_text import remove_thoughts
+from ..domain.texts.text import extract_keywords
 from ..exceptions import ModelError
 from .openai_api import OpenAIApi
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
-from ..domain.installation import install_hint
+from ..domain.environment.installation import install_hint
 from ..exceptions import ConfigError
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,3 @@
-from .access_requests import (
-    AccessRequests as AccessRequests,
-)
 from .agent_factory import (
     build_agent as build_agent,
     find_agent as find_agent,
@@ -24,13 +21,6 @@ from .commands.model import (
 from .crash_guard import (
     CrashGuard as CrashGuard,
 )
-from .directory import (
-    AgentFinder as AgentFinder,
-    PlatformDirectory as PlatformDirectory,
-)
-from .expiry import (
-    OnConversationEnd as OnConversationEnd,
-)
 from .files import (
     FetchedFile as FetchedFile,
     FetchFile as FetchFile,
@@ -46,17 +36,13 @@ from .files import (
 from .function_agent import (
     agent as agent,
 )
-from .gateway import (
+from .intake.access_requests import (
+    AccessRequests as AccessRequests,
+)
+from .intake.gateway import (
     InboundGateway as InboundGateway,
 )
-from .gc import (
-    tune_gc as tune_gc,
-)
-from .interceptors import (
-    InterceptorSource as InterceptorSource,
-    load_interceptors as load_interceptors,
-    make_interceptor as make_interceptor,
-)
+from .intake.quotas import QuotaUsage as QuotaUsage
 from .isolation.agent import (
     IsolatedAgent as IsolatedAgent,
     load_isolated_agent as load_isolated_agent,
@@ -66,14 +52,17 @@ from .isolation.description import (
     Isolation as Isolation,
     IsolationTimings as IsolationTimings,
 )
-from .metrics import Metrics as Metrics
-from .open_requests import OpenRequests as OpenRequests
-from .peer_answers import (
+from .peers.directory import (
+    AgentFinder as AgentFinder,
+    PlatformDirectory as PlatformDirectory,
+)
+from .peers.open_requests import OpenRequests as OpenRequests
+from .peers.peer_answers import (
     PeerAnswer as PeerAnswer,
     PeerEvent as PeerEvent,
     collect_answer as collect_answer,
 )
-from .peers import (
+from .peers.peers import (
     FanOutLimit as FanOutLimit,
     Peers as Peers,
     Retry as Retry,
@@ -86,17 +75,8 @@ from .policy import (
     Retention as Retention,
     RunnerTimings as RunnerTimings,
 )
-from .quotas import QuotaUsage as QuotaUsage
 from .runner import (
     Runner as Runner,
-)
-from .status import (
-    AgentCondition as AgentCondition,
-    AgentStatus as AgentStatus,
-    PlatformStatus as PlatformStatus,
-)
-from .steps import (
-    MAX_RESULT_BYTES as MAX_RESULT_BYTES,
 )
 from .topics.decorator import (
     subscribe as subscribe,
@@ -113,4 +93,24 @@ from .transport import (
     SendMessages as SendMessages,
     Transport as Transport,
     UnknownClientFeatures as UnknownClientFeatures,
+)
+from .turns.interceptors import (
+    InterceptorSource as InterceptorSource,
+    load_interceptors as load_interceptors,
+    make_interceptor as make_interceptor,
+)
+from .turns.steps import (
+    MAX_RESULT_BYTES as MAX_RESULT_BYTES,
+)
+from .upkeep.expiry import (
+    OnConversationEnd as OnConversationEnd,
+)
+from .upkeep.gc import (
+    tune_gc as tune_gc,
+)
+from .upkeep.metrics import Metrics as Metrics
+from .upkeep.status import (
+    AgentCondition as AgentCondition,
+    AgentStatus as AgentStatus,
+    PlatformStatus as PlatformStatus,
 )

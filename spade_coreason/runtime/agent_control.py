@@ -10,11 +10,11 @@ from datetime import datetime
 from ..concurrency import RateLimiter
 from ..domain import conversation
 from ..domain.conversation import ConversationStatus
-from ..domain.translation import N_
+from ..domain.texts.translation import N_
 from ..storage import AgentRepository, StoredConversation
-from .expiry import ConversationExpiry
-from .mailboxes import Mailboxes
+from .intake.mailboxes import Mailboxes
 from .signal import Signal
+from .upkeep.expiry import ConversationExpiry
 
 log = logging.getLogger(__name__)
 

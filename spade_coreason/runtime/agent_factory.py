@@ -11,7 +11,7 @@ from typing import Any
 
 from ..config import describe_error, find_closest_name, load_attribute, load_manifest, suggest_agent_name
 from ..contracts import Agent, AgentDefinition
-from ..domain.library_logs import except_package
+from ..domain.environment.library_logs import except_package
 from ..exceptions import ConfigError
 from .function_agent import FunctionAgent
 

@@ -13,23 +13,23 @@ from ..contracts.base import utc_now
 from ..domain.access import AccessPolicy, TrustedAgents
 from ..memory import AgentInteractionMemory, Embedder, Knowledge, Summariser, TokenCounter, Usage
 from ..storage import AgentRepository, Database, KnowledgeRepository
-from .access_requests import AccessRequests
 from .agent_factory import Injectables
 from .crash_guard import CrashGuard
-from .directory import AgentFinder
-from .expiry import OnConversationEnd
 from .files import FetchFile, Files, UploadFile, UploadWarnings, fetch, refuse_upload
-from .gateway import InboundGateway
-from .known_people import KnownPeople
+from .intake.access_requests import AccessRequests
+from .intake.gateway import InboundGateway
+from .intake.known_people import KnownPeople
 from .languages import PersonLanguages
-from .open_requests import OpenRequests
-from .peers import FanOutLimit, Peers
+from .peers.directory import AgentFinder
+from .peers.open_requests import OpenRequests
+from .peers.peers import FanOutLimit, Peers
 from .policy import Policy
 from .runner import Runner
 from .topics.announcement import SubscriptionAnnouncement
 from .topics.decorator import subscriptions_of
 from .topics.store import TopicStore
 from .transport import Transport
+from .upkeep.expiry import OnConversationEnd
 
 
 class AgentParts:

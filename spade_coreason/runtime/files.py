@@ -14,7 +14,7 @@ from http import HTTPStatus
 from mimetypes import guess_type
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..domain.file_names import file_name_of, safe_file_name
+from ..domain.texts.file_names import file_name_of, safe_file_name
 from ..exceptions import FetchError, UploadError
 from .url_policy import ResolveHost, UrlPolicy, resolve_host
 

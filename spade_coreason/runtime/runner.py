@@ -25,12 +25,10 @@ from ..domain.duplicates import NO_EVIDENCE
 from ..domain.identifiers import NO_DIGEST, derive_inbox_key
 from ..domain.jid import bare_jid
 from ..domain.messages import Failed, InboundRequest, Refused, TextEmitted
-from ..domain.translation import LANGUAGE, translate, use_language
+from ..domain.texts.translation import LANGUAGE, translate, use_language
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
 from ..storage import AgentRepository, Commit, PendingRequest
-from .access_requests import AccessRequests
-from .admission import MAX_HOPS, Admission, FloodLimit, Refusal, decide_for_conversation, refusal_notice
 from .agent_control import PAUSED_NOTICE, AgentControl
 from .agent_lifecycle import AgentLifecycle
 from .commands.context import CommandContext
@@ -38,22 +36,16 @@ from .commands.executor import CommandExecutor
 from .commands.model import Command, CommandResult
 from .commands.parser import ParsedCommand
 from .commands.registry import Commands
-from .corrections import find_replaced, inherit
 from .crash_guard import CrashGuard
-from .expiry import ConversationExpiry, OnConversationEnd
 from .files import Files, refuse_upload
-from .incidents import IncidentRecorder
-from .languages import PersonLanguages
-from .loader import ConversationLoader
-from .long_answers import LongAnswers
-from .mailboxes import LARGE_CHARACTERS, Mailbox, Mailboxes, QueuedRequest
-from .metrics import Metrics
-from .outbox import Outbox
-from .output import ReplyTimers, TurnOutput, dump_reply
-from .policy import Policy
-from .quotas import QuotaLimit
-from .received_reactions import ReceivedReactions
-from .repeated_requests import (
+from .intake.access_requests import AccessRequests
+from .intake.admission import MAX_HOPS, Admission, FloodLimit, Refusal, decide_for_conversation, refusal_notice
+from .intake.corrections import find_replaced, inherit
+from .intake.loader import ConversationLoader
+from .intake.mailboxes import LARGE_CHARACTERS, Mailbox, Mailboxes, QueuedRequest
+from .intake.quotas import QuotaLimit
+from .intake.received_reactions import ReceivedReactions
+from .intake.repeated_requests import (
     InFlightRequest,
     InFlightRequests,
     identify,
@@ -62,11 +54,19 @@ from .repeated_requests import (
     refuse_other_content,
     repeat_reply,
 )
-from .retention_job import EphemeralOwners, Purged, RetentionJob
+from .languages import PersonLanguages
+from .policy import Policy
 from .topics.requests import is_item
 from .transport import NO_CHAINED_DEVICE, OutboundMessage, PresentationOptions, Transport
-from .turn import Turn
-from .turn_services import TurnServices
+from .turns.long_answers import LongAnswers
+from .turns.outbox import Outbox
+from .turns.output import ReplyTimers, TurnOutput, dump_reply
+from .turns.turn import Turn
+from .turns.turn_services import TurnServices
+from .upkeep.expiry import ConversationExpiry, OnConversationEnd
+from .upkeep.incidents import IncidentRecorder
+from .upkeep.metrics import Metrics
+from .upkeep.retention_job import EphemeralOwners, Purged, RetentionJob
 
 __all__ = ["MAX_HOPS", "Policy", "Runner"]
 

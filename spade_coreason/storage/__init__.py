@@ -19,10 +19,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "record_crash",
             "retry_failed_request",
         ],
-        "database": ["Commit", "Database"],
+        "backends.database": ["Commit", "Database"],
         "dedup": ["DUPLICATE_DAYS"],
-        "factory": ["open_database"],
-        "health": ["check_health"],
+        "backends.factory": ["open_database"],
+        "backends.health": ["check_health"],
         "inbox": ["Inbox"],
         "incidents": ["Incident", "load_incident_with_texts", "load_incidents", "load_newest_incidents"],
         "knowledge": [
@@ -35,7 +35,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "index_outdated_passages",
             "turn_document_name",
         ],
-        "lock": ["find_database_file", "lock_database", "lock_directory"],
+        "backends.lock": ["find_database_file", "lock_database", "lock_directory"],
         "records": [
             "EarlierRequest",
             "InboxRecord",

@@ -2,6 +2,21 @@ from .audit import (
     AuditRecord as AuditRecord,
     AuditVerification as AuditVerification,
 )
+from .backends.database import (
+    Commit as Commit,
+    Database as Database,
+)
+from .backends.factory import (
+    open_database as open_database,
+)
+from .backends.health import (
+    check_health as check_health,
+)
+from .backends.lock import (
+    find_database_file as find_database_file,
+    lock_database as lock_database,
+    lock_directory as lock_directory,
+)
 from .backup import (
     BackupInfo as BackupInfo,
     ProgressCallback as ProgressCallback,
@@ -23,22 +38,12 @@ from .crashes import (
     record_crash as record_crash,
     retry_failed_request as retry_failed_request,
 )
-from .database import (
-    Commit as Commit,
-    Database as Database,
-)
 from .dedup import (
     DUPLICATE_DAYS as DUPLICATE_DAYS,
 )
 from .erasure import (
     MESSAGE_COUNT_SCOPES as MESSAGE_COUNT_SCOPES,
     SHARED_SCOPE as SHARED_SCOPE,
-)
-from .factory import (
-    open_database as open_database,
-)
-from .health import (
-    check_health as check_health,
 )
 from .inbox import (
     Inbox as Inbox,
@@ -58,11 +63,6 @@ from .knowledge import (
     VectorRecord as VectorRecord,
     index_outdated_passages as index_outdated_passages,
     turn_document_name as turn_document_name,
-)
-from .lock import (
-    find_database_file as find_database_file,
-    lock_database as lock_database,
-    lock_directory as lock_directory,
 )
 from .records import (
     EarlierRequest as EarlierRequest,

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from ..contracts import GENESIS_HASH, AuditEntry
 from ..contracts.audit import compute_integrity_hash
-from .database import Database
+from .backends.database import Database
 from .schema import audit, audit_heads
 
 _PAGE_ROWS = 1000

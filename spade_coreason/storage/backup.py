@@ -23,11 +23,11 @@ from typing import TypeAlias
 from sqlalchemy import Connection, Table, create_engine, event, func, insert, select
 
 from ..contracts.base import utc_now
-from ..domain.private_files import open_private
+from ..domain.environment.private_files import open_private
 from ..exceptions import StoreError
 from . import schema
-from .database import Database, create_tables
-from .factory import open_database
+from .backends.database import Database, create_tables
+from .backends.factory import open_database
 
 FORMAT = 1
 _INFO_FILE, _DATABASE_FILE, _MEMORY_DIR = "about.json", "platform.db", "memory"

@@ -12,9 +12,9 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from ..domain.private_files import open_private
+from ..domain.environment.private_files import open_private
 from ..exceptions import StoreError
-from .database import Database
+from .backends.database import Database
 from .dedup import DUPLICATE_DAYS
 from .records import from_micros, to_micros
 from .schema import RECEIVED, crashed_requests, inbox

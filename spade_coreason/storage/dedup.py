@@ -10,8 +10,8 @@ from uuid import uuid4
 from sqlalchemy import Connection, delete, insert, or_, select
 
 from ..domain.duplicates import NO_EVIDENCE, Evidence, is_copy
+from .backends.statements import RECEIVED_COLUMNS
 from .schema import CLOSED, NO_TURN, RECEIVED, inbox
-from .statements import RECEIVED_COLUMNS
 
 _ROW_MASK = 2**40 - 1
 

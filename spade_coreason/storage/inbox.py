@@ -12,8 +12,18 @@ from sqlalchemy import Connection, Row, Select, delete, func, select
 
 from ..domain.duplicates import NO_EVIDENCE, Evidence
 from ..domain.identifiers import NO_DIGEST
+from .backends.database import Commit, Database, Rows
+from .backends.statements import (
+    ADD_INTERACTION,
+    ANSWER,
+    CLOSE,
+    DELETE_STEPS,
+    RECEIVE,
+    SAVE_CONVERSATION,
+    SAVE_STEP,
+    SAVE_VARIABLE,
+)
 from .crashes import delete_old_crashes
-from .database import Commit, Database, Rows
 from .dedup import DUPLICATE_DAYS, insert_unless_copy, insert_unless_repeated
 from .records import (
     EarlierRequest,
@@ -39,16 +49,6 @@ from .schema import (
     inbox,
     interactions,
     steps,
-)
-from .statements import (
-    ADD_INTERACTION,
-    ANSWER,
-    CLOSE,
-    DELETE_STEPS,
-    RECEIVE,
-    SAVE_CONVERSATION,
-    SAVE_STEP,
-    SAVE_VARIABLE,
 )
 
 

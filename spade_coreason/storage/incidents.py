@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, delete, insert, select
 
-from ..domain.error_chain import ErrorChain, dump_error_chain, load_error_chain
-from .database import Commit, Database
+from ..domain.texts.error_chain import ErrorChain, dump_error_chain, load_error_chain
+from .backends.database import Commit, Database
 from .records import StoredConversation, from_micros, to_micros
 from .schema import incidents
 

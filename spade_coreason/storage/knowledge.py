@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, tuple_, update
 
-from ..domain.text import index_words, word_rules
-from . import full_text
-from .database import Database
+from ..domain.texts.text import index_words, word_rules
+from .backends import full_text
+from .backends.database import Database
 from .records import from_micros, to_micros
 from .schema import conversations, documents, passages, shelves, vectors
 

@@ -16,7 +16,15 @@ from ..domain.identifiers import choose_conversation_id
 from ..domain.preferences import PREFERENCES_SCOPE
 from ..exceptions import StoreError
 from .audit import AuditTrail
-from .database import Commit, Database, QueryGenerator
+from .backends.database import Commit, Database, QueryGenerator
+from .backends.statements import (
+    FIND_CONVERSATIONS,
+    LOAD_HISTORY,
+    LOAD_VARIABLES,
+    MAX_CANDIDATE_IDS,
+    SAVE_CONVERSATION,
+    SAVE_VARIABLE,
+)
 from .erasure import (
     MESSAGE_COUNT_SCOPES,
     PERSON_SCOPES,
@@ -51,7 +59,6 @@ from .schema import (
     topic_subscriptions,
     variables,
 )
-from .statements import FIND_CONVERSATIONS, LOAD_HISTORY, LOAD_VARIABLES, MAX_CANDIDATE_IDS, SAVE_CONVERSATION, SAVE_VARIABLE
 from .topics import TopicRepository
 
 _CONVERSATION_PAGE = 50

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, delete, false, or_, select
 
 from ..contracts import ConversationState
+from .backends.database import Database
 from .compaction import delete_summary
-from .database import Database
 from .erasure import PERSON_SCOPES
 from .knowledge import delete_turn_documents
 from .records import StoredConversation, conversation_from_row, to_micros

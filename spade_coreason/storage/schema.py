@@ -172,8 +172,9 @@ documents = Table(
     Index("documents_by_digest", "shelf", "digest"),
 )
 
-# `words` holds the words of the text and their stems, separated by spaces, as `spade_coreason.domain.text` finds them. Full
-# text searches it. `word_rules` names the rules that made them; passages of other rules are indexed anew in the background.
+# `words` holds the words of the text and their stems, separated by spaces, as `spade_coreason.domain.texts.text` finds them.
+# Full text searches it. `word_rules` names the rules that made them. Passages of other rules are indexed anew in the
+# background.
 passages = Table(
     "passages",
     metadata,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from sqlalchemy import Connection, Select, delete, func, insert, select, update
 
 from ..domain.topics import DEAD_LETTER, dead_letter_topic, derive_dead_letter_id, matches
-from .database import Commit, Database
+from .backends.database import Commit, Database
 from .records import from_micros, to_micros
 from .schema import topic_deliveries, topic_items, topic_subscriptions
 

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 
 from slixmpp.exceptions import IqError, IqTimeout
 
-from ..domain.translation import N_
+from ..domain.texts.translation import N_
 from ..exceptions import UploadError
 from ..runtime import Progress, describe_connection_error, format_status
 from .codec import FORM_FIELD, FORM_VALUE, is_link

@@ -19,7 +19,7 @@ from agents.topics import TopicBroker
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ConfigError, Peers, Response, Session, agent, subscribe
 from spade_coreason.domain.topics import TOPIC_ITEM, derive_item_id
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerUnavailableError
-from spade_coreason.runtime.admission import MAX_HOPS
+from spade_coreason.runtime.intake.admission import MAX_HOPS
 from spade_coreason.runtime.topics.decorator import subscriptions_of
 from spade_coreason.testing import Isolation, Policy, Rules
 from tests.support.clock import Clock

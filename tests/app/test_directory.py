@@ -12,7 +12,7 @@ import pytest
 
 from spade_coreason import AgentCard, Capability, Peers, Platform, Settings, load_settings
 from spade_coreason.exceptions import PeerRefusedError, PeerUnavailableError
-from spade_coreason.runtime.directory import AgentFinder
+from spade_coreason.runtime.peers.directory import AgentFinder
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import OTHER_DOMAIN, XmppServer
 from tests.support.wait import TIMEOUT_S, eventually

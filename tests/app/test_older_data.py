@@ -22,7 +22,7 @@ from spade_coreason.domain.identifiers import candidate_conversation_ids, derive
 from spade_coreason.runtime import OutboundMessage, Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.audit import AuditVerification
-from spade_coreason.storage.database import Database
+from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.knowledge import KnowledgeRepository
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy

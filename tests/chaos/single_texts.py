@@ -24,7 +24,7 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentClient, AgentRequest
-from spade_coreason.domain.terminal_text import escape_lines
+from spade_coreason.domain.texts.terminal_text import escape_lines
 from spade_coreason.exceptions import PeerFailedError
 from tests.chaos import askers
 from tests.chaos.attack_run import add_tallies, end_child, run_child

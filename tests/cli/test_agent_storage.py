@@ -23,7 +23,7 @@ from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.identifiers import derive_session_id
 from spade_coreason.memory.erasure import erase_conversation, erase_everyone, erase_person
 from spade_coreason.storage import open_database
-from spade_coreason.storage.lock import lock_directory
+from spade_coreason.storage.backends.lock import lock_directory
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
 from tests.cli.conftest import Invoke

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from spade_coreason.cli.answer_writer import MAX_BLOCK_CHARACTERS, MarkdownWriter
 from spade_coreason.cli.answers import AnswerPiece
-from spade_coreason.cli.console import status_line, write
-from spade_coreason.cli.markdown import MarkdownRenderer
+from spade_coreason.cli.terminal.answer_writer import MAX_BLOCK_CHARACTERS, MarkdownWriter
+from spade_coreason.cli.terminal.console import status_line, write
+from spade_coreason.cli.terminal.markdown import MarkdownRenderer
 from tests.cli.test_markdown import MARKDOWN
 from tests.support.screen import Screen
 from tests.support.wait import TIMEOUT_S

@@ -17,7 +17,7 @@ import pytest
 from spade_coreason import Platform, load_settings
 from spade_coreason.cli.account import Account
 from spade_coreason.exceptions import PeerUnavailableError
-from spade_coreason.storage.lock import lock_directory
+from spade_coreason.storage.backends.lock import lock_directory
 from tests.cli.conftest import Invoke
 from tests.support.program import COMMAND, MOODY_AGENT_SOURCE, RunningCommand, clean_environment, run_command, run_in_background
 from tests.support.terminal import Terminal

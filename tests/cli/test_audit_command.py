@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spade_coreason.contracts import AuditEntry
 from spade_coreason.storage import open_database
-from spade_coreason.storage.lock import lock_directory
+from spade_coreason.storage.backends.lock import lock_directory
 from spade_coreason.storage.repository import AgentRepository
 from tests.cli.conftest import Invoke
 from tests.support.databases import SQLITE, execute

@@ -23,14 +23,14 @@ import yaml
 from spade_coreason import PeerError
 from spade_coreason.cli.checks import slixmpp_problem
 from spade_coreason.cli.commands.run import default_agent_name
-from spade_coreason.cli.console import format_milliseconds, format_timedelta, paint, status_line, verdict_sign, write
 from spade_coreason.cli.errors import format_error
 from spade_coreason.cli.logging import OneLineFormatter, TracebackFormatter, _StandardErrorHandler, configure_logging
-from spade_coreason.domain.library_logs import is_worth_showing
+from spade_coreason.cli.terminal.console import format_milliseconds, format_timedelta, paint, status_line, verdict_sign, write
+from spade_coreason.domain.environment.library_logs import is_worth_showing
 from spade_coreason.exceptions import ConfigError, PeerFailedError, PeerUnavailableError, StoreError
 from spade_coreason.runtime.agent_factory import find_agent
-from spade_coreason.runtime.interceptors import load_interceptors
 from spade_coreason.runtime.isolation.errors import dump_error, load_error
+from spade_coreason.runtime.turns.interceptors import load_interceptors
 
 
 def test_colours_are_for_terminals_and_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,14 +22,14 @@ from spade_coreason.cli.app import COMMANDS
 from spade_coreason.cli.logging import OneLineFormatter, TracebackFormatter, configure_logging
 from spade_coreason.contracts import AuditEntry
 from spade_coreason.domain.cards import AgentCard
-from spade_coreason.domain.error_chain import ChainedError, StackFrame
-from spade_coreason.domain.terminal_text import clean_running_text, escape_label, escape_lines
+from spade_coreason.domain.texts.error_chain import ChainedError, StackFrame
+from spade_coreason.domain.texts.terminal_text import clean_running_text, escape_label, escape_lines
 from spade_coreason.memory.knowledge.knowledge import Knowledge
-from spade_coreason.runtime.quotas import QuotaUsage
-from spade_coreason.runtime.status import AgentStatus, PlatformStatus, ProcessStatus
+from spade_coreason.runtime.intake.quotas import QuotaUsage
+from spade_coreason.runtime.upkeep.status import AgentStatus, PlatformStatus, ProcessStatus
 from spade_coreason.storage import open_database
+from spade_coreason.storage.backends.lock import lock_directory
 from spade_coreason.storage.knowledge import KnowledgeRepository
-from spade_coreason.storage.lock import lock_directory
 from spade_coreason.storage.records import TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
 from tests.cli.conftest import Invoke

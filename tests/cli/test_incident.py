@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason.domain.error_chain import describe_error_chain
+from spade_coreason.domain.texts.error_chain import describe_error_chain
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository
 from tests.cli.conftest import Invoke

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from spade_coreason.cli.errors import EXIT_PIPE_CLOSED
-from spade_coreason.storage.lock import lock_directory
+from spade_coreason.storage.backends.lock import lock_directory
 from tests.cli.conftest import Invoke
 from tests.support.model_server import ModelServer
 from tests.support.program import COMMAND, clean_environment, run_in_background

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.cells import cell_len
 
-from spade_coreason.cli.markdown import MarkdownRenderer
-from spade_coreason.domain.terminal_text import clean_running_text, remove_controls
+from spade_coreason.cli.terminal.markdown import MarkdownRenderer
+from spade_coreason.domain.texts.terminal_text import clean_running_text, remove_controls
 
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason.domain.installation import install_hint
-from spade_coreason.storage.lock import lock_directory
+from spade_coreason.domain.environment.installation import install_hint
+from spade_coreason.storage.backends.lock import lock_directory
 from tests.support.processes import find_state
 from tests.support.program import RunningCommand, run_command, run_in_background
 from tests.support.servers import prosody as prosody_server

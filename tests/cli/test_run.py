@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason.domain.installation import install_hint
+from spade_coreason.domain.environment.installation import install_hint
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.program import MOODY_AGENT_SOURCE, clean_environment, run_command, run_in_background, write_project
 from tests.support.servers import prosody as prosody_server

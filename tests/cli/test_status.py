@@ -18,8 +18,8 @@ from spade_coreason.app.platform import Platform
 from spade_coreason.app.status_socket import read_status
 from spade_coreason.config.loader import load_settings
 from spade_coreason.exceptions import ServerError, StoreError
-from spade_coreason.runtime.status import AgentStatus, PlatformStatus, ProcessStatus
-from spade_coreason.storage.lock import lock_directory
+from spade_coreason.runtime.upkeep.status import AgentStatus, PlatformStatus, ProcessStatus
+from spade_coreason.storage.backends.lock import lock_directory
 from tests.cli.conftest import Invoke
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import PROJECT, Tunnel

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spade_coreason.storage import open_database, schema
-from spade_coreason.storage.lock import lock_directory
+from spade_coreason.storage.backends.lock import lock_directory
 from spade_coreason.storage.repository import AgentRepository
 from tests.cli.conftest import Invoke
 from tests.support.databases import SQLITE, downgrade, execute, read_all_tables

@@ -15,7 +15,7 @@ from spade_coreason.app.platform import Platform
 from spade_coreason.app.status_socket import read_status
 from spade_coreason.config.loader import load_settings
 from spade_coreason.exceptions import ServerError
-from spade_coreason.runtime.status import AgentStatus, PlatformStatus
+from spade_coreason.runtime.upkeep.status import AgentStatus, PlatformStatus
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import Tunnel

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from prompt_toolkit.utils import get_cwidth
 
-from spade_coreason.cli.wrapping import IncrementalWrapper, truncate, wrap_hanging
+from spade_coreason.cli.terminal.wrapping import IncrementalWrapper, truncate, wrap_hanging
 
 TEXTS = [
     "the quick brown fox jumps over the lazy dog, twice",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from spade_coreason.storage.lock import lock_database
+from spade_coreason.storage.backends.lock import lock_database
 from tests.cli.conftest import Invoke
 from tests.support.program import run_command
 from tests.support.servers import prosody as prosody_server

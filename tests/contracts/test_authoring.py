@@ -18,8 +18,8 @@ from spade_coreason.contracts import (
     StreamHandle,
 )
 from spade_coreason.memory.session import TurnSession
-from spade_coreason.runtime.output import TurnStream
-from spade_coreason.runtime.response import TurnResponse
+from spade_coreason.runtime.turns.output import TurnStream
+from spade_coreason.runtime.turns.response import TurnResponse
 from tests.contracts.test_protocols import ForeignHandler, ForeignSession, ForeignStream
 
 ADDED: dict[Any, tuple[Any, set[str]]] = {

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from spade_coreason.contracts import AgentRequest, ClientCapabilities
-from spade_coreason.runtime.turn import construct_valid
+from spade_coreason.runtime.turns.turn import construct_valid
 
 
 def test_a_request_needs_only_its_session_and_its_payload() -> None:

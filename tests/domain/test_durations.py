@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spade_coreason.domain.durations import format_duration, read_retry_after_s
+from spade_coreason.domain.texts.durations import format_duration, read_retry_after_s
 
 
 @pytest.mark.parametrize(

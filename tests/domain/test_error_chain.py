@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spade_coreason.domain.error_chain import (
+from spade_coreason.domain.texts.error_chain import (
     MAX_CHAINED_ERRORS,
     MAX_TEXT_CHARACTERS,
     ErrorChain,

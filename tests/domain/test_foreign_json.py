@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spade_coreason.domain.foreign_json import MAX_JSON_CHARACTERS, MAX_JSON_DEPTH, parse_foreign_json
+from spade_coreason.domain.texts.foreign_json import MAX_JSON_CHARACTERS, MAX_JSON_DEPTH, parse_foreign_json
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spade_coreason.domain.installation import install_hint
+from spade_coreason.domain.environment.installation import install_hint
 
 PLACEHOLDER = "pip install '/path/to/the/checkout[llm]'"
 

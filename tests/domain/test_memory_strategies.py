@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from spade_coreason import MemoryConfig, MemoryStrategy
-from spade_coreason.domain.installation import install_hint
+from spade_coreason.domain.environment.installation import install_hint
 from spade_coreason.domain.memory_strategies import MAX_UNBOUNDED_TURNS, count_fitting_turns, turns_to_compact, window_bounds
 from spade_coreason.exceptions import ConfigError
 from spade_coreason.memory.summaries import extract_sentences

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason.domain.private_files import (
+from spade_coreason.domain.environment.private_files import (
     create_private,
     describe_writers,
     find_foreign_writers,

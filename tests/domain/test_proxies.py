@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spade_coreason import ConfigError
-from spade_coreason.domain.proxies import find_proxy
+from spade_coreason.domain.environment.proxies import find_proxy
 
 PROXY = "http://proxy.lan:3128"
 URL = "https://api.example.com/v1"

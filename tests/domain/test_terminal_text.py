@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 from hypothesis import given, strategies as st
 
-from spade_coreason.domain.terminal_text import (
+from spade_coreason.domain.texts.terminal_text import (
     DirectionRestorer,
     clean_running_text,
     escape_json,

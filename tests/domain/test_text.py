@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spade_coreason.domain.languages import detect_languages
-from spade_coreason.domain.text import extract_keywords, index_words, keyword_coverage, split_words, text_coverage
+from spade_coreason.domain.texts.languages import detect_languages
+from spade_coreason.domain.texts.text import extract_keywords, index_words, keyword_coverage, split_words, text_coverage
 from spade_coreason.memory.knowledge.passages import split_passages
 
 

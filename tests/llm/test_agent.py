@@ -32,7 +32,7 @@ from spade_coreason import (
     ResponseHandler,
     SessionHandle,
 )
-from spade_coreason.domain.installation import install_hint
+from spade_coreason.domain.environment.installation import install_hint
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.llm.model.client import ModelClient, parse_retry_after_s

@@ -15,13 +15,13 @@ import pytest
 from spade_coreason import AgentInteractionMemory
 from spade_coreason.contracts import AuditEntry, ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
-from spade_coreason.domain.error_chain import describe_error_chain
 from spade_coreason.domain.identifiers import EXPORT_SCHEMA
 from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences
+from spade_coreason.domain.texts.error_chain import describe_error_chain
 from spade_coreason.memory.erasure import erase_person
 from spade_coreason.memory.export import VERSION, export_person
 from spade_coreason.storage import MessageCount, TopicItem, open_database
-from spade_coreason.storage.database import Database
+from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.knowledge import DocumentCollection, NewDocument
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository

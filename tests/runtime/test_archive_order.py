@@ -9,7 +9,7 @@ import pytest
 
 from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.domain.messages import InboundRequest
-from spade_coreason.runtime.mailboxes import LARGE_CHARACTERS, MAX_LARGE_REQUESTS
+from spade_coreason.runtime.intake.mailboxes import LARGE_CHARACTERS, MAX_LARGE_REQUESTS
 from spade_coreason.testing import Policy
 from tests.support.hosting import Echo
 from tests.support.records import ALICE

@@ -12,7 +12,7 @@ import pytest
 from spade_coreason import AgentCard, Capability, PeerAnswer, PeerError
 from spade_coreason.domain.cards import dump_card, dump_state
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
-from spade_coreason.runtime.directory import OFFLINE_S, STATE_INTERVAL_S, UNSEEN_LIST_AGE_S, AgentFinder
+from spade_coreason.runtime.peers.directory import OFFLINE_S, STATE_INTERVAL_S, UNSEEN_LIST_AGE_S, AgentFinder
 
 ME, DIRECTORY, OTHER = "me@localhost", "directory@example.org", "directory@example.com"
 

@@ -13,9 +13,9 @@ import pytest
 
 from spade_coreason import AgentRequest, AgentTester, ResponseHandler, Session, StoreError
 from spade_coreason.contracts import AgentDefinition, ConversationState, Interaction
-from spade_coreason.runtime.expiry import OnConversationEnd
 from spade_coreason.runtime.runner import Runner
-from spade_coreason.storage.database import Commit, Database
+from spade_coreason.runtime.upkeep.expiry import OnConversationEnd
+from spade_coreason.storage.backends.database import Commit, Database
 from spade_coreason.storage.records import StorageErasureReport, StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Keep, Policy, Retention, Rules

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Files, ResponseHandler, SessionHandle
-from spade_coreason.domain.file_names import file_name_of
+from spade_coreason.domain.texts.file_names import file_name_of
 from spade_coreason.exceptions import FetchError, UploadError
 from spade_coreason.runtime import FetchedFile, fetch
 from spade_coreason.runtime.url_policy import is_public

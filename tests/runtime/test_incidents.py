@@ -11,8 +11,8 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session
 from spade_coreason.contracts import Accept, ConversationState, Interceptor, ReceivedRequest, Refuse
-from spade_coreason.domain.error_chain import find_frame
 from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.domain.texts.error_chain import find_frame
 from spade_coreason.runtime import command
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import Incident, load_newest_incidents

@@ -18,8 +18,8 @@ from spade_coreason.contracts import Accept, CloudEvent, ErrorCode, Interceptor,
 from spade_coreason.domain.identifiers import derive_inbox_key
 from spade_coreason.domain.messages import InboundRequest, RequestContext
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError
-from spade_coreason.runtime.admission import MAX_HOPS
-from spade_coreason.runtime.interceptors import chain_around
+from spade_coreason.runtime.intake.admission import MAX_HOPS
+from spade_coreason.runtime.turns.interceptors import chain_around
 from spade_coreason.testing import Policy
 from tests.support.databases import SAME_STANZA
 from tests.support.errors import ExpectedErrors

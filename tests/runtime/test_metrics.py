@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from spade_coreason.runtime.metrics import DAY_S, Metrics, MetricsSnapshot
+from spade_coreason.runtime.upkeep.metrics import DAY_S, Metrics, MetricsSnapshot
 
 
 class SettableClock:

@@ -17,8 +17,8 @@ from spade_coreason.exceptions import (
     PeerTimeoutError,
     PeerUnavailableError,
 )
-from spade_coreason.runtime.open_requests import OpenRequests
-from spade_coreason.runtime.peer_answers import PeerEvent
+from spade_coreason.runtime.peers.open_requests import OpenRequests
+from spade_coreason.runtime.peers.peer_answers import PeerEvent
 from tests.support.peer_replies import (
     OTHER,
     PEER,

@@ -11,8 +11,8 @@ import pytest
 
 from spade_coreason.domain.messages import ReplyEvent
 from spade_coreason.exceptions import AnswerTooLongError
-from spade_coreason.runtime.open_requests import OpenRequests
-from spade_coreason.runtime.peer_answers import collect_answer
+from spade_coreason.runtime.peers.open_requests import OpenRequests
+from spade_coreason.runtime.peers.peer_answers import collect_answer
 from spade_coreason.xmpp.codec.cloud_events import EventWriter
 from spade_coreason.xmpp.codec.decode import decode
 from tests.support.peer_replies import (

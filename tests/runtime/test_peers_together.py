@@ -22,7 +22,7 @@ from spade_coreason import (
     agent,
 )
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
-from spade_coreason.runtime.peer_answers import collect_answer
+from spade_coreason.runtime.peers.peer_answers import collect_answer
 from tests.support.clock import LoopClock
 from tests.support.errors import ExpectedErrors
 from tests.support.peer_replies import OTHER, PEER

@@ -11,7 +11,7 @@ from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, Sessi
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.runtime import AgentParts, InboundGateway, Runner
 from spade_coreason.storage import Commit
-from spade_coreason.storage.statements import RECEIVE
+from spade_coreason.storage.backends.statements import RECEIVE
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.codec.evidence import Receiver
 from spade_coreason.xmpp.transport import receive_archived_stanza, receive_stanza

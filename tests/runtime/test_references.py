@@ -13,8 +13,8 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interaction, ResponseHandler, SessionHandle
 from spade_coreason.runtime.crash_guard import CrashGuard
-from spade_coreason.runtime.mailboxes import Mailboxes
-from spade_coreason.runtime.received_reactions import ReceivedReactions
+from spade_coreason.runtime.intake.mailboxes import Mailboxes
+from spade_coreason.runtime.intake.received_reactions import ReceivedReactions
 from spade_coreason.storage import AgentRepository
 from spade_coreason.storage.schema import CLOSED
 from spade_coreason.xmpp.codec import decode

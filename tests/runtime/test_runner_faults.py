@@ -34,17 +34,17 @@ from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.memory.interaction.file import MemoryLimits
-from spade_coreason.runtime.access_requests import AccessRequests
-from spade_coreason.runtime.admission import MAX_HOPS
-from spade_coreason.runtime.gateway import InboundGateway
-from spade_coreason.runtime.open_requests import OpenRequests
+from spade_coreason.runtime.intake.access_requests import AccessRequests
+from spade_coreason.runtime.intake.admission import MAX_HOPS
+from spade_coreason.runtime.intake.gateway import InboundGateway
+from spade_coreason.runtime.peers.open_requests import OpenRequests
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import COMPACTION_VARIABLE, open_database
-from spade_coreason.storage.database import Commit, Database
+from spade_coreason.storage.backends.database import Commit, Database
+from spade_coreason.storage.backends.statements import RECEIVE
 from spade_coreason.storage.inbox import Inbox
 from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.storage.statements import RECEIVE
 from spade_coreason.testing import Policy, Rules, RunnerTimings
 from spade_coreason.xmpp.codec.evidence import Receiver
 from spade_coreason.xmpp.transport import receive_stanza

@@ -13,7 +13,7 @@ from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime import OutboundMessage
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
-from spade_coreason.storage.database import Database
+from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.transport import XmppTransport

@@ -16,10 +16,10 @@ from sqlalchemy import event
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, StoreError, command
 from spade_coreason.contracts.authoring import OnUncertain
 from spade_coreason.exceptions import PeerFailedError, StepMismatchError, StepUncertainError
-from spade_coreason.runtime.step_journal import MAX_STEPS, MAX_TOTAL_BYTES, StepJournal
-from spade_coreason.runtime.steps import MAX_RESULT_BYTES, DurableStep, dump_result, hash_arguments
+from spade_coreason.runtime.turns.step_journal import MAX_STEPS, MAX_TOTAL_BYTES, StepJournal
+from spade_coreason.runtime.turns.steps import MAX_RESULT_BYTES, DurableStep, dump_result, hash_arguments
+from spade_coreason.storage.backends.statements import DELETE_STEPS, SAVE_STEP
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.storage.statements import DELETE_STEPS, SAVE_STEP
 from spade_coreason.testing import Policy, RunnerTimings
 from tests.support.databases import SQLITE, count_commits, read_rows
 from tests.support.errors import ExpectedErrors

@@ -19,7 +19,7 @@ from spade_coreason.exceptions import (
 )
 from spade_coreason.runtime.topics.deliveries import DeliveryPolicy, TopicDeliveries
 from spade_coreason.storage import TopicDelivery, TopicItem, TopicRepository
-from spade_coreason.storage.database import Database
+from spade_coreason.storage.backends.database import Database
 from tests.support.records import AGENT, ALICE, BOB, NOW
 from tests.support.wait import eventually
 

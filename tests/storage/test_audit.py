@@ -14,9 +14,9 @@ from spade_coreason.contracts import GENESIS_HASH, AuditEntry, Interaction
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.audit import AuditVerification
+from spade_coreason.storage.backends.database import Database
+from spade_coreason.storage.backends.health import check_health
 from spade_coreason.storage.backup import back_up, restore
-from spade_coreason.storage.database import Database
-from spade_coreason.storage.health import check_health
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SQLITE, execute
 from tests.support.errors import ExpectedErrors

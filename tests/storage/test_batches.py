@@ -17,10 +17,10 @@ import pytest
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.exceptions import StoreError
-from spade_coreason.storage.database import Commit, Database
+from spade_coreason.storage.backends.database import Commit, Database
+from spade_coreason.storage.backends.statements import MAX_ROWS, RECEIVE
 from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.storage.statements import MAX_ROWS, RECEIVE
 from tests.support.databases import SAME_STANZA, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import TIMEOUT_S

@@ -24,9 +24,9 @@ from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.exceptions import DataDirectoryInUseError
 from spade_coreason.storage import open_database, schema
-from spade_coreason.storage.database import Database
+from spade_coreason.storage.backends.database import Database
+from spade_coreason.storage.backends.lock import lock_directory
 from spade_coreason.storage.dedup import MAX_FURTHER_ROWS, KeyIndex
-from spade_coreason.storage.lock import lock_directory
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SAME_STANZA, SQLITE, downgrade, execute, read_all_tables

@@ -14,10 +14,10 @@ from sqlalchemy import Connection
 
 from spade_coreason import StoreError
 from spade_coreason.storage import Commit, open_database
-from spade_coreason.storage.database import Database, StoreTimings
+from spade_coreason.storage.backends.database import Database, StoreTimings
+from spade_coreason.storage.backends.statements import SAVE_VARIABLE
 from spade_coreason.storage.records import StoredStep
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.storage.statements import SAVE_VARIABLE
 from tests.support.databases import CLOSED, RECEIVED, SAME_STANZA, SQLITE, execute, read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE, receive_request

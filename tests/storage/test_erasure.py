@@ -11,7 +11,7 @@ import pytest
 
 from spade_coreason import StoreError
 from spade_coreason.storage import open_database
-from spade_coreason.storage.database import Database, StoreTimings
+from spade_coreason.storage.backends.database import Database, StoreTimings
 from spade_coreason.storage.records import Variable
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SQLITE, WriterGate

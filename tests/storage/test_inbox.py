@@ -12,7 +12,7 @@ import pytest
 
 from spade_coreason import StoreError
 from spade_coreason.domain.duplicates import Evidence
-from spade_coreason.storage.database import Database
+from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import (

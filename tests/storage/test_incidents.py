@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from spade_coreason.domain.error_chain import ErrorChain, describe_error_chain
+from spade_coreason.domain.texts.error_chain import ErrorChain, describe_error_chain
 from spade_coreason.storage import open_database
+from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.backup import back_up, restore
-from spade_coreason.storage.database import Database
 from spade_coreason.storage.incidents import (
     IncidentRepository,
     load_incident_with_texts,

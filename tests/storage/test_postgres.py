@@ -15,7 +15,7 @@ import pytest
 from spade_coreason import StoreError
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
-from spade_coreason.domain.installation import install_hint
+from spade_coreason.domain.environment.installation import install_hint
 from spade_coreason.exceptions import DatabaseUnreachableError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.records import StoredConversation, TurnRecord

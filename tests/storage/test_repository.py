@@ -14,8 +14,8 @@ from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus, new_status
 from spade_coreason.memory.conversation import Variables
 from spade_coreason.memory.session import SessionChanges, TurnSession
-from spade_coreason.runtime.step_journal import StepJournal
-from spade_coreason.storage.database import Database
+from spade_coreason.runtime.turns.step_journal import StepJournal
+from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import open_without_sync

@@ -9,7 +9,7 @@ import pytest
 
 from spade_coreason import StoreError
 from spade_coreason.memory.export import export_person
-from spade_coreason.storage.database import Database
+from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.records import StoredStep
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import count_commits, execute, open_without_sync, read_rows

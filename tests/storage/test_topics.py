@@ -9,7 +9,7 @@ from typing import Any
 from spade_coreason.domain.topics import derive_dead_letter_id
 from spade_coreason.memory import erase_person, export_person
 from spade_coreason.storage import TopicItem, TopicRepository, back_up, make_dead_letter, open_database, restore
-from spade_coreason.storage.database import Database
+from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.repository import AgentRepository, list_stored_agents
 from tests.support.databases import SQLITE, count_commits, execute, open_without_sync
 from tests.support.records import AGENT, ALICE, BOB, NOW, OTHER_AGENT

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.storage import migrations, open_database
-from spade_coreason.storage.database import Database, WriterHook
+from spade_coreason.storage.backends.database import Database, WriterHook
 
 SQLITE = "sqlite+aiosqlite:///"
 TABLES = ("conversations", "interactions", "variables", "inbox")

@@ -28,15 +28,15 @@ from spade_coreason.domain.avatar import Avatar
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
 from spade_coreason.runtime.assembly import AgentParts, AgentRuntime
-from spade_coreason.runtime.expiry import OnConversationEnd
 from spade_coreason.runtime.files import Files, UploadFile
-from spade_coreason.runtime.gateway import InboundGateway
-from spade_coreason.runtime.open_requests import OpenRequests
-from spade_coreason.runtime.peers import Peers
+from spade_coreason.runtime.intake.gateway import InboundGateway
+from spade_coreason.runtime.peers.open_requests import OpenRequests
+from spade_coreason.runtime.peers.peers import Peers
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.runtime.transport import Transport
+from spade_coreason.runtime.upkeep.expiry import OnConversationEnd
 from spade_coreason.storage import open_database
-from spade_coreason.storage.database import Database, StoreTimings
+from spade_coreason.storage.backends.database import Database, StoreTimings
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from spade_coreason.domain.text import extract_keywords
+from spade_coreason.domain.texts.text import extract_keywords
 
 SYNONYMS = {"money": "refund", "reimbur": "refund", "automobile": "car", "vehicle": "car"}
 

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import uuid4
 
 from spade_coreason.domain.messages import Bounce, ReplyEvent
-from spade_coreason.runtime.open_requests import OpenRequests
-from spade_coreason.runtime.peer_answers import PeerEvent
+from spade_coreason.runtime.peers.open_requests import OpenRequests
+from spade_coreason.runtime.peers.peer_answers import PeerEvent
 from tests.support.wait import TIMEOUT_S
 
 ME = "me@localhost"

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import PeerError
-from spade_coreason.runtime.peer_answers import PeerEvent
+from spade_coreason.runtime.peers.peer_answers import PeerEvent
 from spade_coreason.testing import Policy, Rules
 from tests.support.hosting import run_agent
 from tests.support.servers.clients import StockClient

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polib
 
-from spade_coreason.domain.translation import DIRECTORY
+from spade_coreason.domain.texts.translation import DIRECTORY
 
 ROOT = Path(__file__).parents[2]
 _FUNCTIONS = {"translate": 1, "N_": 1, "translate_plural": 2}

@@ -8,7 +8,15 @@ from pathlib import Path
 import polib
 import pytest
 
-from spade_coreason.domain.translation import DIRECTORY, LANGUAGE, N_, Catalogues, translate, translate_plural, use_language
+from spade_coreason.domain.texts.translation import (
+    DIRECTORY,
+    LANGUAGE,
+    N_,
+    Catalogues,
+    translate,
+    translate_plural,
+    use_language,
+)
 from tests.translations.catalogues import extract_messages, update_catalogue
 
 LANGUAGES = sorted(path.stem for path in DIRECTORY.glob("*.po"))

@@ -15,7 +15,7 @@ from spade_coreason.agents.echo import EchoAgent
 from spade_coreason.agents.notes import NotesAgent
 from spade_coreason.agents.round_table import RoundTableAgent
 from spade_coreason.domain.preferences import Preferences
-from spade_coreason.domain.translation import translate
+from spade_coreason.domain.texts.translation import translate
 from spade_coreason.testing import Isolation, Policy, Rules
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import Echo, run_agent

@@ -12,7 +12,7 @@ import pytest
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import PeerFailedError
-from spade_coreason.runtime.response import TurnResponse
+from spade_coreason.runtime.turns.response import TurnResponse
 from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.client import AgentClient
 from tests.support.errors import ExpectedErrors

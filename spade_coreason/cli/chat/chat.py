@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from ...concurrency import DaemonThreads
 from ...contracts import AgentRequest
 from ...domain.jid import local_part
-from ...domain.terminal_text import clean_running_text, escape_label
+from ...domain.texts.terminal_text import clean_running_text, escape_label
 from ...exceptions import ConfigError, PeerError, PeerRefusedError
 from ...runtime import collect_answer, command_request, to_request
 from .. import errors
-from ..answer_writer import PlainWriter, open_answer
 from ..answers import AnswerText, parse_choices, parse_steps, parse_thought
-from ..console import add_style, decode_input, disable_echo, format_path, print_cleaned, status_line, terminal_width
-from ..wrapping import truncate
+from ..terminal.answer_writer import PlainWriter, open_answer
+from ..terminal.console import add_style, decode_input, disable_echo, format_path, print_cleaned, status_line, terminal_width
+from ..terminal.wrapping import truncate
 from .commands import INDENT, is_chat_command, is_command, is_quit_command, parse_commands, run_command, wrap_notice
 from .export import EXPORT_COMMAND, ExportReader, write_export
 from .prompt import Prompt

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..console import one_line
-from ..wrapping import IncrementalWrapper, wrap_hanging
+from ..terminal.console import one_line
+from ..terminal.wrapping import IncrementalWrapper, wrap_hanging
 from .roster import ChatRoster
 
 INDENT = "  "

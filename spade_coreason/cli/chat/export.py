@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...domain.identifiers import EXPORT_SCHEMA
-from ...domain.text import FENCE
+from ...domain.texts.text import FENCE
 
 if TYPE_CHECKING:
     from ...runtime import PeerEvent

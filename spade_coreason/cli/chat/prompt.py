@@ -15,7 +15,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import patch_stdout
 from prompt_toolkit.shortcuts import CompleteStyle
 
-from ..console import has_colours
+from ..terminal.console import has_colours
 from .commands import complete, is_command
 from .roster import ChatRoster
 

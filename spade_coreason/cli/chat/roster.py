@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ...domain.jid import local_part
-from ...domain.terminal_text import escape_label
+from ...domain.texts.terminal_text import escape_label
 
 
 class ChatRoster:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..account import data_option, find_running_directory, no_platform_error
-from ..console import print_json, print_table
 from ..context import define_command as define
 from ..settings import config_option
+from ..terminal.console import print_json, print_table
 
 if TYPE_CHECKING:
     from ...runtime import AgentStatus

@@ -12,14 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...domain.terminal_text import clean_running_text
+from ...domain.texts.terminal_text import clean_running_text
 from ...exceptions import ConfigError, PeerTimeoutError, PeerUnavailableError
 from ..account import Account, account_options, resolve_account
-from ..answer_writer import open_answer, shows_markdown
 from ..answers import AnswerText
 from ..completion import complete_agents
-from ..console import add_style, check_encoding, decode_input, disable_echo, print_cleaned, print_json, print_line, warn
 from ..context import define_command as define, run_async
+from ..terminal.answer_writer import open_answer, shows_markdown
+from ..terminal.console import (
+    add_style,
+    check_encoding,
+    decode_input,
+    disable_echo,
+    print_cleaned,
+    print_json,
+    print_line,
+    warn,
+)
 
 if TYPE_CHECKING:
     from ...runtime import PeerEvent

@@ -10,8 +10,8 @@ import click
 
 from ...exceptions import ConfigError
 from ..agent_storage import open_storage, storage_options
-from ..console import format_time, print_json, print_line, print_table, verdict_sign
 from ..context import CLIGroup, run_async
+from ..terminal.console import format_time, print_json, print_line, print_table, verdict_sign
 
 if TYPE_CHECKING:
     from ...storage import AuditRecord, AuditVerification

@@ -58,9 +58,9 @@ def _log_out_at_signals() -> None:
 
 
 async def _chat(account: Account, agent: str, timeout_s: float) -> int:
-    from ..banner import print_agents, print_guest
     from ..chat.chat import Chat, chat_by_lines, is_terminal
     from ..chat.roster import ChatRoster
+    from ..terminal.banner import print_agents, print_guest
 
     jid = account.resolve_jid(agent)
     _log_out_at_signals()

@@ -9,9 +9,9 @@ import click
 
 from ...exceptions import CoReasonError
 from .. import errors
-from ..console import print_json, print_line, verdict_sign
 from ..context import define_command as define, run_async
 from ..settings import config_option, load_platform_settings
+from ..terminal.console import print_json, print_line, verdict_sign
 
 if TYPE_CHECKING:
     from ..checks import Finding

@@ -8,8 +8,8 @@ import click
 
 from ...contracts import ConversationState
 from ..agent_storage import open_storage, storage_options
-from ..console import format_time, print_json, print_line, print_table
 from ..context import define_command as define, run_async
+from ..terminal.console import format_time, print_json, print_line, print_table
 
 
 @define("conversations")

@@ -12,11 +12,11 @@ import click
 
 from ...exceptions import ConfigError, ServerError
 from ..account import data_option
-from ..console import print_line
 from ..context import define_command as define
 from ..logging import show_tracebacks
 from ..serve import run_agents
 from ..settings import config_option, load_demo_settings
+from ..terminal.console import print_line
 
 if TYPE_CHECKING:
     from ...app import Platform
@@ -71,10 +71,10 @@ async def _demo(settings: Settings) -> int:
 
 async def _chat(settings: Settings, model_line: str) -> None:
     from ...app import Platform
-    from ..banner import print_guest, print_model, print_platform
     from ..chat.chat import Chat
     from ..chat.roster import ChatRoster
     from ..demo.script import build_guest_client
+    from ..terminal.banner import print_guest, print_model, print_platform
 
     async with Platform(settings) as platform, build_guest_client(platform) as client:
         agents = platform.agent_descriptions

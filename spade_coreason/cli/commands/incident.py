@@ -11,9 +11,9 @@ import click
 from ...exceptions import ConfigError
 from ..agent_storage import AgentStorage, open_storage, storage_options
 from ..completion import complete_incidents
-from ..console import format_time, one_line, print_cleaned, print_json, print_line, print_table
 from ..context import define_command as define, run_async
-from ..tracebacks import format_frame, format_traceback
+from ..terminal.console import format_time, one_line, print_cleaned, print_json, print_line, print_table
+from ..terminal.tracebacks import format_frame, format_traceback
 
 if TYPE_CHECKING:
     from ...storage import Incident
@@ -105,7 +105,7 @@ async def _find(storage: AgentStorage, text: str) -> Incident:
 
 
 def _row(incident: Incident) -> tuple[str, ...]:
-    from ...domain.error_chain import find_frame
+    from ...domain.texts.error_chain import find_frame
 
     kind = incident.chain[-1].short_type
     return incident.number, incident.agent, format_time(incident.occurred_at), kind, format_frame(find_frame(incident.chain))

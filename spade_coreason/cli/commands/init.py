@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from ...domain.installation import install_hint
+from ...domain.environment.installation import install_hint
 from ...exceptions import ConfigError
 from ..agent_names import AgentName, check_name, derive_name
-from ..console import format_path, print_line, warn
 from ..context import PROGRAM, current_options, define_command as define
 from ..scaffold import MODEL_HINTS, MODEL_PACKAGES, MODEL_QUESTION, MODEL_SETUP, QUESTION, build_files
+from ..terminal.console import format_path, print_line, warn
 
 
 @define("init")

@@ -17,10 +17,19 @@ from ...domain.xmpp_uri import format_contact_uri
 from ...exceptions import ConfigError
 from ..account import data_option, describe_agents, find_running_directory
 from ..completion import complete_agents
-from ..console import check_encoding, has_colours, is_unicode, print_cleaned, print_json, print_line, terminal_width, warn
 from ..context import current_options, define_command as define
-from ..qr_code import QUIET_ZONE, build_qr_code, draw_qr_code
 from ..settings import config_option, load_storage_settings_quietly
+from ..terminal.console import (
+    check_encoding,
+    has_colours,
+    is_unicode,
+    print_cleaned,
+    print_json,
+    print_line,
+    terminal_width,
+    warn,
+)
+from ..terminal.qr_code import QUIET_ZONE, build_qr_code, draw_qr_code
 
 if TYPE_CHECKING:
     import segno

@@ -14,10 +14,10 @@ from ...exceptions import ConfigError, KnowledgeError
 from ..account import data_option
 from ..agent_storage import confirm, open_storage, parse_person
 from ..completion import complete_agents
-from ..console import format_time, print_json, print_line, print_table, print_text, progress_bar
 from ..context import CLIGroup, run_async
 from ..errors import print_error
 from ..settings import config_option, load_storage_settings
+from ..terminal.console import format_time, print_json, print_line, print_table, print_text, progress_bar
 
 _PATH = click.Path(path_type=Path)
 

@@ -8,8 +8,8 @@ import click
 
 from ...exceptions import ConfigError
 from ..agent_storage import confirm, open_storage, storage_options
-from ..console import one_line, print_json, print_line, print_table, print_text
 from ..context import CLIGroup, run_async
+from ..terminal.console import one_line, print_json, print_line, print_table, print_text
 
 
 @click.group("memory", cls=CLIGroup)

@@ -10,8 +10,8 @@ import click
 
 from ...exceptions import ConfigError
 from ..agent_storage import AgentStorage, confirm, open_storage, storage_options
-from ..console import encode_json, format_time, print_json, print_line, print_table, print_text
 from ..context import CLIGroup, run_async
+from ..terminal.console import encode_json, format_time, print_json, print_line, print_table, print_text
 
 if TYPE_CHECKING:
     from ...storage import CrashedRequest

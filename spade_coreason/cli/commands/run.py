@@ -13,11 +13,11 @@ import yaml
 
 from ...exceptions import ConfigError, CoReasonError, DataDirectoryInUseError, LoginError
 from ..account import PASSWORD_VARIABLE, data_option, read_password
-from ..console import print_line
 from ..context import PROGRAM, define_command as define
 from ..logging import show_tracebacks
 from ..reload import reload_option, run_or_reload
 from ..settings import build_settings, place_at_option
+from ..terminal.console import print_line
 
 if TYPE_CHECKING:
     from ...app import Platform

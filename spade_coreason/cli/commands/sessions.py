@@ -11,8 +11,8 @@ import click
 from ...exceptions import ConfigError
 from ..agent_storage import ALL_AGENTS, AgentStorage, confirm, open_storage, parse_person, storage_options
 from ..completion import complete_conversations
-from ..console import encode_json, format_time, one_line, paint, print_json, print_line, print_table, print_text
 from ..context import CLIGroup, run_async
+from ..terminal.console import encode_json, format_time, one_line, paint, print_json, print_line, print_table, print_text
 
 if TYPE_CHECKING:
     from ...contracts import Interaction

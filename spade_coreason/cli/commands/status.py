@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ..account import data_option, find_running_directory, no_platform_error
-from ..console import format_milliseconds, format_timedelta, paint, print_json, print_line, print_table
 from ..context import define_command as define
 from ..settings import config_option
+from ..terminal.console import format_milliseconds, format_timedelta, paint, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from ...runtime import AgentStatus, QuotaUsage

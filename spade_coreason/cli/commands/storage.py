@@ -15,9 +15,9 @@ import click
 from ..._version import __version__
 from ...exceptions import ConfigError, DatabaseEmptyError
 from ..account import data_option
-from ..console import print_json, print_line, verdict_sign
 from ..context import CLIGroup, run_async
 from ..settings import config_option, load_storage_settings
+from ..terminal.console import print_json, print_line, verdict_sign
 
 if TYPE_CHECKING:
     from ...config import Settings

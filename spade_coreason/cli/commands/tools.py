@@ -12,9 +12,9 @@ from ...exceptions import ConfigError, CoReasonError
 from .. import errors
 from ..account import describe_agents
 from ..completion import complete_agents
-from ..console import print_json, print_line, print_table
 from ..context import define_command as define, run_async
 from ..settings import config_option, load_platform_settings
+from ..terminal.console import print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from ...config import Settings

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..banner import print_platform
-from ..console import print_line, warn
 from ..context import define_command as define
 from ..logging import add_times
 from ..reload import reload_option, run_or_reload
 from ..settings import PLATFORM_FILE, config_option, load_platform_settings
+from ..terminal.banner import print_platform
+from ..terminal.console import print_line, warn
 
 if TYPE_CHECKING:
     from ...app import Platform

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ...domain.installation import install_hint
+from ...domain.environment.installation import install_hint
 from .script import is_assistant
 
 if TYPE_CHECKING:

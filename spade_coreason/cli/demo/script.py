@@ -12,8 +12,8 @@ from ...exceptions import ConfigError, PeerError
 from ...runtime import PeerEvent, collect_answer
 from .. import errors
 from ..answers import AnswerText, parse_steps
-from ..banner import print_model, print_platform
-from ..console import paint, print_line, write
+from ..terminal.banner import print_model, print_platform
+from ..terminal.console import paint, print_line, write
 
 if TYPE_CHECKING:
     from ...app import Platform

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple, NoReturn
 
 from ...contracts import ResponseHandler
-from ...domain.translation import N_
+from ...domain.texts.translation import N_
 from ...exceptions import CoReasonError
 from ..budget import BudgetExceededError, BudgetMeter
 from .checks import GuardrailChecks

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...contracts import AgentRequest, ResponseHandler
-from ...domain.translation import translate
+from ...domain.texts.translation import translate
 from ..budget import BudgetMeter
 from ..model.completion import ToolCall
 from ..options import require_list

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ...domain.installation import install_hint
+from ...domain.environment.installation import install_hint
 from ...exceptions import ConfigError
 from .declaration import Guardrail
 

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ...contracts import AgentDefinition
-from ...domain.installation import install_hint
-from ...domain.proxies import SOCKS_OF_HTTPX, find_proxy
+from ...domain.environment.installation import install_hint
+from ...domain.environment.proxies import SOCKS_OF_HTTPX, find_proxy
 from ...exceptions import ConfigError, CoReasonError, ToolError
 from ..tools.function import Tool
 from .offers import SEPARATOR, Offer, parse_requirements

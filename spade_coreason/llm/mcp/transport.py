@@ -23,7 +23,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
-from ...domain.text import replace_lone_surrogates
+from ...domain.texts.text import replace_lone_surrogates
 from ..model.transport import build_transport
 from .options import ServerOptions
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...domain.translation import N_
+from ...domain.texts.translation import N_
 
 _READ_CHARACTERS = 4000
 _STATUS = re.compile(r"[45][0-9]{2}")

@@ -17,11 +17,11 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
-from ...domain.durations import read_retry_after_s
-from ...domain.installation import install_hint
-from ...domain.proxies import SOCKS_OF_HTTPX, find_proxy
-from ...domain.text import replace_lone_surrogates
-from ...domain.translation import N_
+from ...domain.environment.installation import install_hint
+from ...domain.environment.proxies import SOCKS_OF_HTTPX, find_proxy
+from ...domain.texts.durations import read_retry_after_s
+from ...domain.texts.text import replace_lone_surrogates
+from ...domain.texts.translation import N_
 from ...exceptions import ConfigError, ModelError
 from ..options import Endpoint
 from ..prompts import content_pictures, merge_messages

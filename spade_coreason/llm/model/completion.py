@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...domain.model_text import ThoughtSplitter, require_text, split_content
-from ...domain.text import SurrogateJoiner, replace_lone_surrogates
+from ...domain.texts.model_text import ThoughtSplitter, require_text, split_content
+from ...domain.texts.text import SurrogateJoiner, replace_lone_surrogates
 from ..structured import parse_json
 
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]+")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
-from ...domain.model_text import ThoughtSplitter
-from ...domain.translation import N_
+from ...domain.texts.model_text import ThoughtSplitter
+from ...domain.texts.translation import N_
 from ...exceptions import ModelError
 from .causes import ErrorObject
 from .client import NO_COMPLETION, CompletionRequest, ModelClient, PicturesRefusedError, describe_error

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from ...domain.proxies import SOCKS_OF_HTTPX, find_proxy
+from ...domain.environment.proxies import SOCKS_OF_HTTPX, find_proxy
 from .stand_in import StandIn, StandInAnswer
 
 

@@ -13,8 +13,8 @@ from pydantic_core import to_json
 
 from ...concurrency import DeadlineExceededError, run_with_timeout
 from ...contracts import ResponseHandler, SessionHandle
-from ...domain.text import replace_lone_surrogates
-from ...domain.translation import translate
+from ...domain.texts.text import replace_lone_surrogates
+from ...domain.texts.translation import translate
 from ...exceptions import CoReasonError, StoreError
 from ..budget import TurnUsage
 from ..guardrails.guard import TurnGuard

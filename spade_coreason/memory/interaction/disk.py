@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
-from ...domain.private_files import open_private
+from ...domain.environment.private_files import open_private
 from ...exceptions import StoreError
 
 _LOCK_TIMEOUT_S = 10.0

@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-from ...domain.installation import install_hint
+from ...domain.environment.installation import install_hint
 from ...exceptions import ConfigError, ModelError
 from ..openai_api import OpenAIApi
 

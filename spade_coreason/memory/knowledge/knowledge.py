@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...contracts import Interaction
 from ...contracts.base import utc_now
+from ...domain.environment.installation import install_hint
 from ...domain.history import turn_text
-from ...domain.installation import install_hint
-from ...domain.text import extract_keywords, keyword_coverage
+from ...domain.texts.text import extract_keywords, keyword_coverage
 from ...exceptions import ConfigError, KnowledgeError, ModelError, describe_for_log
 from ...storage import (
     Document,

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ...domain.installation import install_hint
+from ...domain.environment.installation import install_hint
 from ...exceptions import KnowledgeError
 
 MARKDOWN_SUFFIXES = {".md", ".markdown"}

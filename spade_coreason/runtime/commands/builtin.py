@@ -12,7 +12,7 @@ from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, Field
 from ...domain.history import parse_interactions
 from ...domain.jid import local_part
 from ...domain.preferences import Preferences
-from ...domain.translation import LANGUAGE, N_, translate, translate_plural
+from ...domain.texts.translation import LANGUAGE, N_, translate, translate_plural
 from ...exceptions import UploadError
 from ...memory import TOKENS_VARIABLE, export_person
 from ...storage import COMPACTION_VARIABLE, NO_COMPACTION, CompactionState

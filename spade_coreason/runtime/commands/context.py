@@ -11,12 +11,12 @@ from ...contracts import Agent
 from ...domain.conversation import Rules
 from ...memory import AgentInteractionMemory
 from ...storage import AgentRepository, StoredConversation
-from ..access_requests import AccessRequests
 from ..agent_control import AgentControl
 from ..files import Files
-from ..loader import ConversationLoader
-from ..mailboxes import Mailboxes
-from ..quotas import QuotaLimit
+from ..intake.access_requests import AccessRequests
+from ..intake.loader import ConversationLoader
+from ..intake.mailboxes import Mailboxes
+from ..intake.quotas import QuotaLimit
 from .model import Command
 
 

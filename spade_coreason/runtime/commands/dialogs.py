@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from ...domain.adhoc import Action, CommandCall, CommandForm, CommandProblem, CommandStage
 from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
 from ...domain.jid import bare_jid
-from ...domain.translation import LANGUAGE, N_, translate
+from ...domain.texts.translation import LANGUAGE, N_, translate
 from ...exceptions import CoReasonError
 from ...storage import StoredConversation
 from ..languages import PersonLanguages

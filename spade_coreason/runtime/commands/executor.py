@@ -13,16 +13,16 @@ from ...domain import conversation
 from ...domain.identifiers import recover_thread
 from ...domain.messages import Completed, InboundRequest, TextEmitted
 from ...domain.preferences import DEFAULT_PREFERENCES
-from ...domain.translation import LANGUAGE, translate
+from ...domain.texts.translation import LANGUAGE, translate
 from ...memory import ActiveConversation, ErasureReport, erase_conversation, erase_person
 from ...storage import Commit
-from ..admission import Admission
-from ..loader import ConversationLoader
-from ..mailboxes import Mailbox, Mailboxes, MailboxTask, QueuedRequest
-from ..output import TurnOutput, dump_reply
+from ..intake.admission import Admission
+from ..intake.loader import ConversationLoader
+from ..intake.mailboxes import Mailbox, Mailboxes, MailboxTask, QueuedRequest
 from ..transport import OutboundMessage, SendMessages
-from ..turn import Turn
-from ..turn_services import TurnServices
+from ..turns.output import TurnOutput, dump_reply
+from ..turns.turn import Turn
+from ..turns.turn_services import TurnServices
 from .context import CommandContext
 from .decorator import AgentCommand
 from .formatting import describe_deleted

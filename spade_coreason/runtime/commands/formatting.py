@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from ...contracts import ConversationState, Interaction
 from ...domain.identifiers import recover_thread
-from ...domain.text import FENCE
-from ...domain.translation import N_, translate, translate_plural
+from ...domain.texts.text import FENCE
+from ...domain.texts.translation import N_, translate, translate_plural
 from ...memory import ErasureReport
 from ...storage import StoredConversation
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from ...domain.forms import Choice, Field, FieldValue
-from ...domain.translation import translate
+from ...domain.texts.translation import translate
 
 Audience: TypeAlias = Literal["everybody", "operators"]
 Subject: TypeAlias = Literal["the person", "a conversation", "any conversation"]

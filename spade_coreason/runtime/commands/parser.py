@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
-from ...domain.translation import N_, translate
+from ...domain.texts.translation import N_, translate
 from .model import CONFIRMED, Command
 
 DEFAULT_PREFIXES = ("/",)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...contracts import Agent
 from ...domain.forms import FieldError, FieldValue
-from ...domain.translation import translate
+from ...domain.texts.translation import translate
 from ...exceptions import ConfigError
 from ...storage import StoredConversation
 from .builtin import COMMANDS_FOR_EVERYBODY, COMMANDS_FOR_OPERATORS

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from ...contracts import AgentDefinition, AgentRequest, Interaction, Response, Session
-from ...domain.translation import LANGUAGE
+from ...domain.texts.translation import LANGUAGE
 from ...exceptions import AgentProcessError, ConfigError
 from ...memory import TurnSession
 from ..assembly import AgentParts
 from ..commands.decorator import mark_command
 from ..function_agent import FunctionAgent
-from ..peers import CURRENT_REQUEST
-from ..response import TurnResponse
-from ..status import ProcessStatus
-from ..steps import CURRENT_JOURNAL
+from ..peers.peers import CURRENT_REQUEST
 from ..topics.decorator import mark_subscriptions
+from ..turns.response import TurnResponse
+from ..turns.steps import CURRENT_JOURNAL
+from ..upkeep.status import ProcessStatus
 from .calls import ChildCalls
 from .description import REQUEST_FIELDS, AgentDescription, CommandDescription, Isolation
 from .process import AgentProcess, log_levels

@@ -18,8 +18,8 @@ from ...contracts.authoring import OnUncertain
 from ...domain.cards import dump_card
 from ...exceptions import UploadError
 from ..assembly import AgentParts
-from ..peers import CURRENT_REQUEST
-from ..steps import JournalAccess
+from ..peers.peers import CURRENT_REQUEST
+from ..turns.steps import JournalAccess
 from .turns import OpenTurn
 
 MAX_UPLOAD_BYTES = 100 * 1024 * 1024

@@ -28,18 +28,18 @@ from typing import Any
 
 from ...concurrency import run_until_done
 from ...contracts import AgentRequest, ClientCapabilities, Identity, Interaction
-from ...domain.library_logs import is_worth_showing
-from ...domain.translation import LANGUAGE
+from ...domain.environment.library_logs import is_worth_showing
+from ...domain.texts.translation import LANGUAGE
 from ...exceptions import ConfigError, CoReasonError
 from ...memory import CURRENT_DEFERRED_SYNCS, AgentInteractionMemory, DeferredSyncs, MemoryLimits
 from ..agent_factory import Injectables, load_agent
 from ..agent_lifecycle import call_hook
 from ..commands.decorator import commands_of
-from ..gc import tune_gc
-from ..peers import CURRENT_REQUEST
-from ..steps import CURRENT_JOURNAL
+from ..peers.peers import CURRENT_REQUEST
 from ..topics.decorator import route_items
-from ..turn import construct_valid
+from ..turns.steps import CURRENT_JOURNAL
+from ..turns.turn import construct_valid
+from ..upkeep.gc import tune_gc
 from .description import AgentDescription
 from .errors import dump_error
 from .frames import FrameConnection, Message, ProtocolError

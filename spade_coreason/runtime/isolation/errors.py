@@ -7,7 +7,7 @@ import traceback
 from typing import Any
 
 from ... import exceptions
-from ...domain.error_chain import RemoteTracebackError, describe_error_chain, dump_error_chain, load_error_chain
+from ...domain.texts.error_chain import RemoteTracebackError, describe_error_chain, dump_error_chain, load_error_chain
 
 _MAX_TEXT = 10_000
 _MAX_TRACEBACK = 50_000

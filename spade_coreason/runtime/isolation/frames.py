@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from pydantic_core import from_json, to_json
 
-from ...domain.text import replace_lone_surrogates
+from ...domain.texts.text import replace_lone_surrogates
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 """The largest frame that the platform accepts."""

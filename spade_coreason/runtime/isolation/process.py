@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...concurrency import TokenBucket
-from ...domain.terminal_text import escape_label
+from ...domain.texts.terminal_text import escape_label
 from ...exceptions import AgentProcessError, ConfigError
 from .calls import ChildCalls
 from .description import AgentDescription, Isolation

@@ -21,15 +21,15 @@ from ...contracts import AgentRequest, CloudEvent, DataBlock, GraphEventBase, Id
 from ...contracts.authoring import OnUncertain, VariableScope
 from ...contracts.base import utc_now
 from ...domain.cards import AgentCard, Capability, load_cards
-from ...domain.text import SurrogateJoiner
+from ...domain.texts.text import SurrogateJoiner
 from ...memory import Knowledge, ProgressCallback, SearchHit, SessionChanges, Usage, Variables
 from ...storage import Document
-from ..capability_requests import CapabilityRequests
 from ..files import Files, Progress
-from ..peer_answers import PeerEvent
-from ..peers import CURRENT_REQUEST, Peers, to_request
-from ..response import check_choices, check_text, check_thought
-from ..steps import DurableStep, hash_arguments, run_step
+from ..peers.capability_requests import CapabilityRequests
+from ..peers.peer_answers import PeerEvent
+from ..peers.peers import CURRENT_REQUEST, Peers, to_request
+from ..turns.response import check_choices, check_text, check_thought
+from ..turns.steps import DurableStep, hash_arguments, run_step
 from .description import ORIGIN_METADATA
 from .errors import load_error
 from .frames import MAX_FRAME_BYTES, WINDOW_BYTES, Message, encode_message

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from ...contracts import AgentRequest, CloudEvent, Response, Session, Stream, read_graph_event
-from ..response import TurnResponse
-from ..steps import DurableStep, JournalAccess
+from ..turns.response import TurnResponse
+from ..turns.steps import DurableStep, JournalAccess
 from .frames import WINDOW_BYTES, Message, ProtocolError
 
 MAX_REPLY_BYTES = 8 * 1024 * 1024

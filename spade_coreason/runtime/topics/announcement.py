@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ...exceptions import PeerError, StoreError
 from ...storage import AgentRepository
-from ..peers import Peers
+from ..peers.peers import Peers
 from .requests import make_subscribe_request, read_refused_patterns
 
 log = logging.getLogger(__name__)

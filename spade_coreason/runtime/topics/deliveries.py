@@ -37,7 +37,7 @@ from ...storage import (
     is_dead_letter,
     make_dead_letter,
 )
-from ..admission import MAX_HOPS
+from ..intake.admission import MAX_HOPS
 
 log = logging.getLogger(__name__)
 

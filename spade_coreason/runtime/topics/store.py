@@ -33,8 +33,8 @@ from ...storage import (
     TopicSummary,
     make_dead_letter,
 )
-from ..access_requests import AccessRequests
-from ..open_requests import OpenRequests
+from ..intake.access_requests import AccessRequests
+from ..peers.open_requests import OpenRequests
 from ..transport import OutboundMessage, Transport
 from .deliveries import DeliveryPolicy, TopicDeliveries
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
-from ...domain.file_names import file_name_of, safe_file_name
+from ...domain.texts.file_names import file_name_of, safe_file_name
 from .namespaces import (
     FILE_METADATA,
     OOB,

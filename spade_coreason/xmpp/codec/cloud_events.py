@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from ...contracts import ClientCapabilities
-from ...domain.foreign_json import parse_foreign_json
 from ...domain.jid import bare_jid
 from ...domain.messages import (
     LINEAGE_FIELDS,
@@ -31,7 +30,8 @@ from ...domain.messages import (
     RequestBatch,
     RequestContext,
 )
-from ...domain.text import replace_lone_surrogates
+from ...domain.texts.foreign_json import parse_foreign_json
+from ...domain.texts.text import replace_lone_surrogates
 from .elements import ANSWER_MARKER_XML, text_bytes, thread_element
 from .namespaces import FRAGMENT_TYPE, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, REQUEST_TYPE, RETRACT_NAMESPACE, TYPE_PREFIX
 from .xml import clean, escape_attribute, escape_clean, split_text

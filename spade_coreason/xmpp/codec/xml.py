@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ...domain.text import FENCE, join_surrogates
+from ...domain.texts.text import FENCE, join_surrogates
 
 # All characters outside of XML 1.0, production [2]. Lone surrogates are among them; they cannot be encoded either.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -10,8 +10,8 @@ from pydantic_core import to_json
 
 from ...contracts import AgentDefinition
 from ...domain.avatar import Avatar, draw_avatar
-from ...domain.text import replace_lone_surrogates
-from ...domain.translation import translate
+from ...domain.texts.text import replace_lone_surrogates
+from ...domain.texts.translation import translate
 from ..codec import clean, escape_attribute
 
 CARD_NAMESPACE = "urn:spade-coreason:card:0"

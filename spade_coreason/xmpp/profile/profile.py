@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ...domain.avatar import Avatar
-from ...domain.translation import translate
+from ...domain.texts.translation import translate
 from ...runtime import AgentRuntime, PlatformDirectory
 from ..connection.connection import Connection
 from ..timings import ConnectionTimings

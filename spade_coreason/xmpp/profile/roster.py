@@ -12,7 +12,7 @@ from slixmpp import Presence
 from slixmpp.exceptions import XMPPError
 
 from ...domain.jid import bare_jid
-from ...domain.translation import use_language
+from ...domain.texts.translation import use_language
 from ...exceptions import StoreError
 from ...runtime import AccessRequests, OutboundMessage
 from ...storage import AgentRepository

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ...domain.private_files import replace_file
+from ...domain.environment.private_files import replace_file
 
 VALID_FOR = dt.timedelta(days=365)
 RENEW_BEFORE = dt.timedelta(days=30)

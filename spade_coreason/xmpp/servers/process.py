@@ -15,7 +15,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...domain.private_files import open_private
+from ...domain.environment.private_files import open_private
 from ...exceptions import ServerError
 from . import lifeline
 from .bare_stream import StreamError, open_bare_stream

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...domain.private_files import replace_file
+from ...domain.environment.private_files import replace_file
 from ...exceptions import ServerError
 from .certificate import CertificateFiles
 from .process import START_TIMEOUT_S, LaunchSpec

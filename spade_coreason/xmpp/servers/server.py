@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from ...domain.private_files import replace_file
+from ...domain.environment.private_files import replace_file
 from ...exceptions import ServerError
 from .certificate import CertificateFiles, ensure_certificate
 from .process import LOOPBACK, AddressInUseError, LaunchSpec, ServerProcess, find_free_ports, is_port_free, run_server_process

@@ -13,13 +13,13 @@ from sqlalchemy import Connection, func, select, update
 
 from spade_coreason import AgentRequest, AgentTester, Interaction, Knowledge, ModelError, ResponseHandler, SessionHandle, agent
 from spade_coreason.contracts.base import utc_now
-from spade_coreason.domain.text import word_rules
+from spade_coreason.domain.texts.text import word_rules
 from spade_coreason.exceptions import KnowledgeError
 from spade_coreason.memory.knowledge.embeddings import Embedder, OpenAIEmbedder
 from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.storage import open_database
+from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.backup import back_up, restore
-from spade_coreason.storage.database import Database
 from spade_coreason.storage.knowledge import DocumentCollection, KnowledgeRepository, NewDocument, index_outdated_passages
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.schema import passages

@@ -17,7 +17,7 @@ from spade_coreason.domain.messages import (
     RequestBatch,
     RequestContext,
 )
-from spade_coreason.runtime.repeated_requests import identify
+from spade_coreason.runtime.intake.repeated_requests import identify
 from spade_coreason.xmpp.codec.batches import build_batch, read_batch_part
 from spade_coreason.xmpp.codec.cloud_events import EventWriter, request_stanza, retraction_stanza
 from spade_coreason.xmpp.codec.decode import decode

@@ -28,8 +28,8 @@ from spade_coreason.domain.messages import (
     TextEmitted,
 )
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError
-from spade_coreason.runtime.open_requests import OpenRequests
-from spade_coreason.runtime.peer_answers import collect_answer
+from spade_coreason.runtime.peers.open_requests import OpenRequests
+from spade_coreason.runtime.peers.peer_answers import collect_answer
 from spade_coreason.xmpp.codec import archive, muc
 from spade_coreason.xmpp.codec.addressing import extract_question
 from spade_coreason.xmpp.codec.adhoc import decode_command_call, problem_stanza

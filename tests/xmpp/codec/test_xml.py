@@ -7,7 +7,7 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from spade_coreason.domain.text import replace_lone_surrogates
+from spade_coreason.domain.texts.text import replace_lone_surrogates
 from spade_coreason.xmpp.codec.xml import clean, escape, escape_attribute, hold_open_character, split_text, wire_size
 
 FAMILY = "👩‍👩‍👧‍👦"

@@ -24,7 +24,7 @@ from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.domain.avatar import MAX_AVATAR_BYTES, Avatar, draw_avatar
 from spade_coreason.memory.erasure import erase_person
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
-from spade_coreason.storage.database import StoreTimings
+from spade_coreason.storage.backends.database import StoreTimings
 from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings

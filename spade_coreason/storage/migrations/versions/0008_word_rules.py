@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from spade_coreason.storage import full_text
+from spade_coreason.storage.backends import full_text
 
 revision = "0008"
 down_revision = "0007"

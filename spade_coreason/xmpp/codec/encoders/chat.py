@@ -22,8 +22,8 @@ from ....domain.messages import (
     TextEmitted,
     TurnEvent,
 )
-from ....domain.text import FENCE
-from ....domain.translation import translate
+from ....domain.texts.text import FENCE
+from ....domain.texts.translation import translate
 from ....runtime import PLAIN_PRESENTATION, PresentationOptions
 from ..elements import (
     ANSWER_MARKER_XML,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from markdown_it.token import Token
 
-from ....domain.text import FENCE
+from ....domain.texts.text import FENCE
 from .grammar import parse_blocks
 from .spans import EVERY_MARK, STRONG, render_spans, wrap_in_mark
 from .tables import align_columns, fence_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ....domain.text import FENCE
+from ....domain.texts.text import FENCE
 
 # A wider cell sticks out, instead of widening every other cell.
 _MAX_COLUMN_WIDTH = 200

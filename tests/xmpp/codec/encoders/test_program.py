@@ -28,8 +28,8 @@ from spade_coreason.domain.messages import (
     TurnEvent,
     derive_part_id,
 )
-from spade_coreason.runtime.open_requests import OpenRequests
-from spade_coreason.runtime.peer_answers import PeerEvent
+from spade_coreason.runtime.peers.open_requests import OpenRequests
+from spade_coreason.runtime.peers.peer_answers import PeerEvent
 from spade_coreason.xmpp.codec.cloud_events import request_stanza
 from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.codec.encoders.program import encode_malformed_reply

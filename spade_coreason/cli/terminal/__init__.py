@@ -1,0 +1,1 @@
+"""The terminal of a person: console, Markdown, wrapping, QR codes."""

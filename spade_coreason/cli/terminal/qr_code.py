@@ -1,0 +1,49 @@
+"""A QR code on a terminal, drawn with half blocks: one character shows two modules, one above the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ...exceptions import CoReasonError
+
+if TYPE_CHECKING:
+    import segno
+
+QUIET_ZONE = 4
+"""The modules of the light margin, without which scanners do not find the code (ISO/IEC 18004)."""
+# Black on white, whatever the colours of the terminal are. A theme changes the first 16 colours, and not these.
+_START, _END = "\x1b[38;5;16;48;5;231m", "\x1b[0m"
+_BLOCKS = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
+
+
+def build_qr_code(text: str) -> segno.QRCode:
+    """Build the QR code of a text. Raise CoReasonError if the text is too long for one."""
+    import segno
+
+    try:
+        return segno.make_qr(text, error="m")
+    except segno.DataOverflowError as error:
+        raise CoReasonError(f"{len(text)} characters are too many for a QR code; choose a shorter name") from error
+
+
+def draw_qr_code(code: segno.QRCode, *, has_colours: bool) -> list[str]:
+    """Draw a QR code as lines of text, each as wide as the code is high.
+
+    Without colours the characters draw the light modules, as on a terminal with light text on a dark background.
+    """
+    rows = [[bool(module) for module in row] for row in code.matrix_iter(border=QUIET_ZONE)]
+    if len(rows) % 2:
+        rows.append([False] * len(rows[0]))
+    pairs = list(zip(rows[::2], rows[1::2], strict=True))
+    if has_colours:
+        return [f"{_START}{_draw_line(zip(upper, lower, strict=True))}{_END}" for upper, lower in pairs]
+    return [_draw_line(zip(_invert(upper), _invert(lower), strict=True)) for upper, lower in pairs]
+
+
+def _draw_line(modules: Iterable[tuple[bool, bool]]) -> str:
+    return "".join(_BLOCKS[pair] for pair in modules)
+
+
+def _invert(modules: Sequence[bool]) -> list[bool]:
+    return [not module for module in modules]

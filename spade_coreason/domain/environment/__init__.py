@@ -1,0 +1,1 @@
+"""The machine: private files, proxies, the installation and the logs of libraries."""

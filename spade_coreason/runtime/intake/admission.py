@@ -1,0 +1,276 @@
+"""Admission: the decision on a request before it is stored, and on its conversation before the turn."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ...concurrency import RATE_INTERVAL_S, RateLimiter
+from ...contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
+from ...domain import conversation
+from ...domain.conversation import RUN, Decision, Rules
+from ...domain.messages import NO_CONTEXT, Failed, InboundRequest, Refused
+from ...domain.texts.durations import format_duration
+from ...domain.texts.translation import translate, translate_plural
+from ...memory import ActiveConversation
+from ...storage import Commit
+from ..peers.peers import describe_chain
+from ..turns.interceptors import overrides
+from ..upkeep.incidents import IncidentRecorder
+from .mailboxes import LARGE_CHARACTERS, MAX_LARGE_REQUESTS, Mailboxes
+from .quotas import QuotaLimit
+
+log = logging.getLogger(__name__)
+
+_ACCEPT = Accept()
+
+MAX_HOPS = 16
+"""Largest number of agents that a request may pass through.
+
+Each agent asks in a conversation of its own, so no other limit would end a circle.
+"""
+
+MAX_COMMANDS_PER_MINUTE = 600
+"""Largest number of commands of the platform that one sender may send within a minute."""
+
+_MAX_REFUSALS = 300
+
+
+class CapacityLimit(Interceptor):
+    """Refuses a request if the mailboxes of its sender have no room for it."""
+
+    def __init__(self, mailboxes: Mailboxes) -> None:
+        self._mailboxes = mailboxes
+
+    def receive(self, request: ReceivedRequest) -> Accept | Refuse:
+        """Refuse a request of a sender who waits for too many answers."""
+        mailboxes = self._mailboxes
+        if not mailboxes.is_full(request.owner, request.thread):
+            if len(request.content) <= LARGE_CHARACTERS or not mailboxes.is_full_for_large(request.owner):
+                return _ACCEPT
+            text = translate(
+                "You already have {number} long messages waiting. New ones are not accepted until one is answered.",
+                number=MAX_LARGE_REQUESTS,
+            )
+            return Refuse(ErrorCode.TOO_MANY_REQUESTS, text, RATE_INTERVAL_S)
+        if mailboxes.count_queued(request.owner) >= mailboxes.max_queued_per_sender:
+            text = translate_plural(
+                "You already have {number} message waiting. New ones are not accepted until it is answered.",
+                "You already have {number} messages waiting. New ones are not accepted until some are answered.",
+                mailboxes.max_queued_per_sender,
+            )
+        else:
+            text = translate_plural(
+                "This conversation already has {number} message waiting. New ones are not accepted until it is answered.",
+                "This conversation already has {number} messages waiting. New ones are not accepted until some are answered.",
+                mailboxes.max_queued,
+            )
+        return Refuse(ErrorCode.TOO_MANY_REQUESTS, text, RATE_INTERVAL_S)
+
+
+class HopLimit(Interceptor):
+    """Refuses a request that has passed through too many agents, or through the agent `jid` (a bare JID) itself."""
+
+    def __init__(self, jid: str) -> None:
+        self._jid = jid.lower()
+
+    def receive(self, request: ReceivedRequest) -> Accept | Refuse:
+        """Refuse a request of more than `MAX_HOPS` hops, or one that came in a circle."""
+        if self._jid in request.chain:
+            chain = describe_chain((*request.chain, self._jid))
+            return Refuse(ErrorCode.BAD_REQUEST, translate("Agents ask each other in a circle: {chain}.", chain=chain))
+        if request.hops <= MAX_HOPS:
+            return _ACCEPT
+        text = translate_plural(
+            "This request came through {number} agent. They seem to ask each other in a circle.",
+            "This request came through {number} agents. They seem to ask each other in a circle.",
+            request.hops,
+        )
+        return Refuse(ErrorCode.TOO_MANY_REQUESTS, text)
+
+
+class CommandLimit(Interceptor):
+    """Refuses commands of the platform if a sender has sent too many within a minute."""
+
+    def __init__(self) -> None:
+        self._rate_limiter = RateLimiter(MAX_COMMANDS_PER_MINUTE)
+
+    def receive(self, request: ReceivedRequest) -> Accept | Refuse:
+        """Refuse a command of a sender who has sent `MAX_COMMANDS_PER_MINUTE` of them."""
+        if self._rate_limiter.allow(request.owner):
+            return _ACCEPT
+        text = translate(
+            "You have sent too many commands: the limit is {number} a minute. Try again in a minute.",
+            number=MAX_COMMANDS_PER_MINUTE,
+        )
+        return Refuse(ErrorCode.TOO_MANY_REQUESTS, text, RATE_INTERVAL_S)
+
+
+class FloodLimit:
+    """Recognises senders whose requests are refused by the hundred. Further ones are dropped at once.
+
+    300 refusals of a person within a minute are a flood, or 3,000 of a program, which is told each time. A long request counts
+    as one for each 4,096 characters. The flood is over when that minute is.
+    """
+
+    @staticmethod
+    def make_notice() -> Refused:
+        """Return the notice to the sender when a flood begins."""
+        text = translate("I had to refuse too many of your messages. I ignore what you send for a minute.")
+        return Refused(text, ErrorCode.TOO_MANY_REQUESTS, RATE_INTERVAL_S)
+
+    def __init__(self) -> None:
+        self.has_refusals = False
+        """True once a request was refused. Until then there is no flood."""
+        self._people = RateLimiter(_MAX_REFUSALS)
+        self._programs = RateLimiter(10 * _MAX_REFUSALS)
+
+    def is_flood(self, incoming: InboundRequest) -> bool:
+        """Return True for a request of a sender who floods the agent. It is to be dropped."""
+        return (self._programs if incoming.channel == "program" else self._people).is_exceeded(incoming.owner)
+
+    def record_refusal(self, incoming: InboundRequest) -> bool:
+        """Count a request that was refused. Return True if a flood begins with it."""
+        return self._count(incoming, 1 + len(incoming.content) // 4096)
+
+    def begin(self, incoming: InboundRequest) -> bool:
+        """Count the sender of a request as one who floods the agent. Return True if the flood begins with it."""
+        return self._count(incoming, 10 * _MAX_REFUSALS)
+
+    def _count(self, incoming: InboundRequest, refusals: int) -> bool:
+        self.has_refusals = True
+        limiter = self._programs if incoming.channel == "program" else self._people
+        if limiter.is_exceeded(incoming.owner):
+            return False
+        limiter.allow(incoming.owner, refusals)
+        return limiter.is_exceeded(incoming.owner)
+
+
+class Refusal(NamedTuple):
+    """The decision not to accept a request.
+
+    `problem` is the reply to the sender. If an interceptor failed, the sender is told when `incident` is done.
+    """
+
+    problem: Refused | Failed
+    incident: Commit[None] | None = None
+
+    def when_recorded(self, tell: Callable[[], object]) -> None:
+        """Call `tell` once the incident is stored, or cannot be; at once if there is none."""
+        if self.incident is None:
+            tell()
+            return
+        self.incident.on_stored(lambda _: tell())
+        self.incident.on_failed(lambda _: tell())
+
+
+class Admission:
+    """Decides on the requests of the agent `jid` (a bare JID): the limits of the platform, then `interceptors`."""
+
+    def __init__(
+        self,
+        jid: str,
+        mailboxes: Mailboxes,
+        quota_limit: QuotaLimit,
+        incidents: IncidentRecorder,
+        interceptors: Sequence[Interceptor] = (),
+    ) -> None:
+        self._jid = jid
+        self._incidents = incidents
+        self._check_way, self._check_capacity = HopLimit(jid).receive, CapacityLimit(mailboxes).receive
+        self._check_for_agent, self._check_for_commands = quota_limit.receive, CommandLimit().receive
+        self._receivers = tuple(i.receive for i in interceptors if overrides(i.receive, Interceptor.receive))
+
+    def refuse_early(self, incoming: InboundRequest) -> Refusal | None:
+        """Ask the limits that hold for every request, also for a duplicate. Return the refusal of the first that refuses."""
+        verdict = _ACCEPT if incoming.context is NO_CONTEXT else self._check_way(incoming)
+        if not isinstance(verdict, Refuse):
+            verdict = self._check_capacity(incoming)
+        return _as_refused(verdict) if isinstance(verdict, Refuse) else None
+
+    def refuse_new(self, incoming: InboundRequest, *, is_for_agent: bool) -> Refusal | None:
+        """Ask the quotas about a request that is no duplicate, then the interceptors. Return the first refusal, or None.
+
+        Commands of the platform have a limit of their own instead.
+        """
+        verdict = self._check_for_agent(incoming) if is_for_agent else self._check_for_commands(incoming)
+        if isinstance(verdict, Refuse):
+            return _as_refused(verdict)
+        return self.ask_interceptors(incoming) if is_for_agent and self._receivers else None
+
+    def ask_interceptors(self, incoming: InboundRequest) -> Refusal | None:
+        """Ask the interceptors about a request, as `refuse_new` does. A fault of one is an incident, and refuses."""
+        # A view, because another part of the request may be stored later.
+        request = replace(
+            incoming,
+            payload=MappingProxyType(incoming.payload),  # type: ignore[arg-type]  # read-only, as `ReceivedRequest` says
+            metadata=MappingProxyType(dict(incoming.metadata)),
+        )
+        try:
+            for receive in self._receivers:
+                verdict = receive(request)
+                if isinstance(verdict, Refuse):
+                    return _as_refused(verdict)
+                if not isinstance(verdict, Accept):
+                    raise TypeError(f"{receive.__qualname__} returned {verdict!r}, neither Accept nor Refuse")
+        except BaseException as error:  # code of the user, which may call sys.exit()
+            incident = self._incidents.make_number()
+            text, extra = "%s: incident %s: a request of %s is refused", {"incident": incident}
+            log.exception(text, self._jid, incident, incoming.sender, extra=extra)
+            text = translate("Something went wrong on my side (incident {incident}).", incident=incident)
+            failure = Failed(text, ErrorCode.INTERNAL, True, incident)
+            return Refusal(failure, self._incidents.record(incident, error, incoming.owner))
+        return None
+
+
+def _as_refused(verdict: Refuse) -> Refusal:
+    return Refusal(Refused(verdict.text, verdict.code, verdict.retry_after_s, verdict.tells_people))
+
+
+def decide_for_conversation(active: ActiveConversation, incoming: InboundRequest, now: datetime, rules: Rules) -> Decision:
+    """Decide what a request does to its conversation: run it, refuse it, or refuse it with a notice.
+
+    Counts in `active` how often the sender has echoed the last reply of the agent. Requests of programs are not counted.
+    """
+    decision = conversation.decide_on_message(active.record.status, now, rules)
+    if incoming.channel == "program":
+        return decision
+    text = str(incoming.payload.get("query", ""))
+    is_echo = bool(active.last_reply) and active.last_reply in text and decision.ended_state is None
+    active.echo_count = active.echo_count + 1 if is_echo else 0
+    if active.echo_count >= conversation.ECHOES_UNTIL_PAUSE and decision.outcome is RUN:
+        uncounted = replace(decision.status, interaction_count=decision.status.interaction_count - 1)  # an echo gets no turn
+        return conversation.refuse_echo(uncounted, now, rules)
+    return decision
+
+
+def refusal_notice(
+    active: ActiveConversation, incoming: InboundRequest, now: datetime, rules: Rules, *, has_commands: bool
+) -> Refused:
+    """Build the notice that a conversation pauses: the reason, and how to go on.
+
+    The runner sends it once to a person, and each time to a program, because a program waits for a reply.
+    """
+    status, limit = active.record.status, rules.max_interactions
+    quiet_until = status.quiet_until
+    retry_after_s = rules.cooldown.total_seconds() if quiet_until is None else (quiet_until - now).total_seconds()
+    reason = (
+        translate_plural(
+            "That is all for now: a conversation is limited to {number} message.",
+            "That is all for now: a conversation is limited to {number} messages.",
+            limit,
+        )
+        if limit and status.interaction_count >= limit
+        else translate("I pause here: this conversation goes round in circles.")
+    )
+    duration = format_duration(retry_after_s)
+    way_on = (
+        translate("Write again in {duration}, or start a new conversation with /new.", duration=duration)
+        if has_commands and incoming.may_be_command
+        else translate("Write again in {duration}, or start another thread.", duration=duration)
+    )
+    return Refused(f"{reason} {way_on}", ErrorCode.TOO_MANY_REQUESTS, retry_after_s)

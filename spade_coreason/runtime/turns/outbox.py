@@ -1,0 +1,85 @@
+"""The outbox: final replies are stored until the server has acknowledged them, and sent again after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from uuid import UUID, uuid4
+
+from pydantic_core import from_json
+
+from ...concurrency import RateLimiter
+from ...domain.jid import bare_jid
+from ...domain.messages import Failed, InboundRequest, Refused, TurnEvent
+from ...storage import Inbox
+from ..transport import OutboundMessage, SendMessages, Transport, encode_reply
+
+
+class Outbox:
+    """The outbox of one agent: it sends replies, and closes their requests in the inbox when the server has them."""
+
+    def __init__(self, transport: Transport, inbox: Inbox) -> None:
+        self.send: SendMessages = transport.send
+        self._transport = transport
+        self._inbox = inbox
+        self._rate_limiter = RateLimiter()
+        self._unsent: list[tuple[int, list[OutboundMessage]]] = []
+        self.late_replies: dict[str, OutboundMessage] = {}
+        """The end of the latest reply to each recipient (a bare JID) that the server is slow to take."""
+        self._arrivals: dict[str, asyncio.Event] = {}
+
+    async def wait_until_arrived(self, recipient: str) -> None:
+        """Wait until the server has the latest reply to a recipient (a bare JID), if it is slow to take it.
+
+        Otherwise replies that are made faster than the server takes them would fill the memory.
+        """
+        while recipient in self.late_replies:
+            await self._arrivals.setdefault(recipient, asyncio.Event()).wait()
+
+    def _on_late_reply_arrived(self, inbox_row: int, recipient: str, last: OutboundMessage) -> None:
+        self._inbox.close(inbox_row)
+        if self.late_replies.get(recipient) is last:
+            del self.late_replies[recipient]
+            if (arrival := self._arrivals.pop(recipient, None)) is not None:
+                arrival.set()
+
+    def encode(self, incoming: InboundRequest, key: UUID, *events: TurnEvent) -> list[OutboundMessage]:
+        """Encode events of the platform itself as the messages of a reply to a request."""
+        return encode_reply(self._transport.make_encoder(incoming, key), *events)
+
+    def send_problem(self, incoming: InboundRequest, problem: Refused | Failed, key: UUID | None = None) -> None:
+        """Tell a sender that a request cannot be accepted: a program each time, all others at most once a minute.
+
+        A refusal with `tells_people` False is told to a program only. The limit ends an exchange with a sender that echoes our
+        own text as its next request. `key` is that of the stored request, if it is stored.
+        """
+        tells_people = not isinstance(problem, Refused) or problem.tells_people
+        if incoming.channel == "program" or (tells_people and self._rate_limiter.allow(incoming.owner)):
+            self.send(self.encode(incoming, key or uuid4(), problem))
+
+    def send_final(self, inbox_row: int, messages: list[OutboundMessage]) -> None:
+        """Send the final messages of a reply. The request is closed when the last one is acknowledged."""
+        last = messages[-1]
+        last.is_last = True
+        last.on_acknowledged = partial(self._inbox.close, inbox_row)
+        if self.send(messages) and not last.is_acknowledged:
+            recipient = bare_jid(last.recipient)
+            self.late_replies[recipient] = last
+            last.on_acknowledged = partial(self._on_late_reply_arrived, inbox_row, recipient, last)
+
+    def close_when_acknowledged(self, inbox_row: int, last: OutboundMessage | None) -> None:
+        """Close a request whose whole reply was sent, once its last message is acknowledged."""
+        if last is None or last.is_acknowledged:
+            self._inbox.close(inbox_row)
+        else:
+            last.on_acknowledged = partial(self._inbox.close, inbox_row)
+
+    def add_unsent(self, inbox_row: int, reply: str) -> None:
+        """Hold a stored reply, the JSON text of `dump_reply`, until `send_unsent`."""
+        self._unsent.append((inbox_row, [self._transport.load_message(content) for content in from_json(reply)]))
+
+    def send_unsent(self) -> None:
+        """Send the held replies, with the same ids as before."""
+        unsent, self._unsent = self._unsent, []
+        for inbox_row, messages in unsent:
+            self.send_final(inbox_row, messages)

@@ -1,0 +1,435 @@
+"""The output of a turn: its events become messages, which are sent, buffered and kept for the outbox."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from pydantic_core import to_json
+
+from ...concurrency import TimerGroup
+from ...contracts import DataBlock, ThinkingBlock, UserErrorBlock
+from ...domain.messages import (
+    BlockEmitted,
+    StreamAborted,
+    StreamChunk,
+    StreamEnded,
+    StreamStarted,
+    TextEmitted,
+    TurnEvent,
+    derive_part_id,
+)
+from ...domain.texts.text import SurrogateJoiner
+from ..policy import RunnerTimings
+from ..transport import OutboundMessage, ReplyEncoder, SendMessages
+from .long_answers import UNCHANGED, LongAnswers, RenderedAnswer
+
+_CHUNKS_UNTIL_YIELD = 64
+
+
+class ReplyTimers:
+    """The timers of replies, shared by all turns of an agent: for buffered blocks, for typing, and for updates of streams."""
+
+    def __init__(self, timings: RunnerTimings) -> None:
+        self.buffering = TimerGroup(timings.buffer_s)
+        self.batching = TimerGroup(timings.batch_s)
+        self.typing = TimerGroup(timings.typing_after_s)
+        self.typing_repeat = TimerGroup(timings.typing_interval_s)
+        self.first_update = TimerGroup(timings.first_update_s)
+        self.updates = TimerGroup(timings.update_interval_s)
+
+    def stop(self) -> None:
+        """Cancel all timers, after the last turn."""
+        for timers in (self.buffering, self.batching, self.typing, self.typing_repeat, self.first_update, self.updates):
+            timers.cancel_all()
+
+
+def dump_reply(messages: Sequence[OutboundMessage]) -> str:
+    """Return the messages of a reply as JSON, for the inbox."""
+    return to_json([message.content for message in messages]).decode()
+
+
+class TurnOutput:
+    """The output of one turn. `TurnResponse` and `TurnStream` put events in; the turn ends it with `finish` or `cancel`.
+
+    A block is buffered until the next event, so that the last one leaves only when the turn is stored. A program gets several
+    events in one message: those that come within `RunnerTimings.batch_s`, and all that come in the last moment of the turn.
+    """
+
+    def __init__(
+        self,
+        encoder: ReplyEncoder,
+        send: SendMessages,
+        key: UUID,
+        timers: ReplyTimers,
+        long_answers: LongAnswers | None = None,
+    ) -> None:
+        self.encoder = encoder
+        self.timers = timers
+        self._send_now = send
+        self._key = key
+        self._long_answers = long_answers if encoder.shows_files else None
+        self._buffered: list[OutboundMessage] = []
+        self._has_batch = False
+        """True while events wait in the encoder for `_send_batch`."""
+        self._listeners: list[str] = []
+        """The addresses that get the reply besides the recipient of the encoder."""
+        self._last_number = 0
+        self._thought_count = 0
+        self.is_closed = False
+        self.is_held = False
+        """True once the buffered block is held back until the turn is stored. The agent is done by then."""
+        self.stored_reply: str | None = None
+        """The messages of the whole reply as JSON, for the inbox; None until `finish`, or without any."""
+        self.streams: dict[int, TurnStream] = {}
+        """The open streams, by number."""
+        self.messages: list[OutboundMessage] = []
+        """The messages of the reply, sent or not, for the outbox. Thoughts and typing are not part of it."""
+        self.last_sent: OutboundMessage | None = None
+        self.texts: list[str] = []
+        """The texts of the reply, without data."""
+        self.data_blocks: list[dict[str, Any]] = []
+        self.reported_error: UserErrorBlock | None = None
+        self.events: list[dict[str, Any]] = []
+        """The internal events of the turn, which are recorded and not sent."""
+        if encoder.shows_typing:
+            timers.typing.schedule(self._show_typing)
+
+    # Putting in
+
+    def require_open(self) -> None:
+        """Raise RuntimeError if the turn has ended."""
+        if self.is_closed:
+            raise RuntimeError("nothing may be emitted after assist has returned")
+
+    def next_part_id(self) -> UUID:
+        """Return the id of the next block. A turn that runs again gives the same ids."""
+        return derive_part_id(self._key, self._next_number())
+
+    async def emit_text(self, content: str) -> None:
+        """Emit a block of Markdown. A person gets one that is too long for a chat as a file."""
+        rendered = await self._render(content)
+        self._emit_soon(TextEmitted(content, self._next_number(), *rendered))
+        self.texts.append(content)
+
+    def emit_question(self, content: str, choices: tuple[tuple[str, str], ...]) -> None:
+        """Emit a block of Markdown with choices: pairs of value and label."""
+        self._emit_soon(TextEmitted(content, self._next_number(), choices=choices))
+        self.texts.append(content)
+
+    async def emit_data(self, block: DataBlock) -> None:
+        """Emit a data block, whose values are JSON."""
+        dumped = block.dump()
+        rendered = UNCHANGED if self._long_answers is None else await self._long_answers.render_data(block)
+        self._emit_soon(BlockEmitted(block, *rendered))
+        self.data_blocks.append(dumped)
+
+    def emit_error(self, block: UserErrorBlock) -> None:
+        """Emit an error block without its technical details. It becomes `reported_error`."""
+        self._emit_soon(BlockEmitted(block.model_copy(update={"technical_details": None})))
+        self.reported_error = block
+
+    def emit_thought(self, **fields: Any) -> None:
+        """Emit a thinking block with these fields at once. For a person it is not part of the reply, so it is not stored."""
+        self._thought_count += 1
+        event = BlockEmitted(ThinkingBlock(id=derive_part_id(self._key, self._thought_count << 64), **fields))
+        if self.encoder.batches:
+            self._emit_now(event)
+        elif messages := self._as_messages(self.encoder.encode(event)):
+            self.send(self._drain_buffer() + messages)
+
+    def record(self, event: dict[str, Any]) -> None:
+        """Record an internal event. It is not sent."""
+        self.require_open()
+        self.events.append(event)
+
+    def open_stream(self, title: str | None) -> TurnStream:
+        """Open a stream."""
+        self.require_open()
+        number = self._next_number()
+        stream = self.streams[number] = TurnStream(self, number)
+        if self.encoder.follows_streams:
+            self._emit_now(StreamStarted(stream.stream_id, title))
+        return stream
+
+    # The end of the turn
+
+    async def close_streams(self) -> None:
+        """Close the streams that are still open."""
+        for stream in list(self.streams.values()):
+            await stream.close()
+            stream._finish(UNCHANGED)  # if a task that is not awaited is about to close it
+
+    def abort_streams(self, reason: str) -> None:
+        """Abort the streams that are still open."""
+        for stream in list(self.streams.values()):
+            stream._abort(reason)
+
+    def finish(self, event: TurnEvent) -> list[OutboundMessage]:
+        """End the turn with its last event. Return the messages to send once the turn is stored."""
+        self._close()
+        final_messages = self._as_messages(self.encoder.encode(event) + self.encoder.flush())
+        self.messages += final_messages
+        if self.messages:
+            self.stored_reply = dump_reply(self.messages)
+        return self._drain_buffer() + final_messages
+
+    def cancel(self) -> None:
+        """End the turn without a reply, because its request was cancelled."""
+        self.abandon()
+        self._send_now(self._as_messages(self.encoder.encode_cancelled()))
+
+    def abandon(self) -> None:
+        """End the turn without a reply: the request runs again later, or is refused in silence."""
+        self._close()
+        self._drain_buffer()
+        if (paused := self.encoder.encode_paused()) is not None:
+            self._send_now(self._as_messages([paused]))
+
+    # Sending
+
+    def send(self, messages: list[OutboundMessage]) -> None:
+        """Send messages. The last one becomes `last_sent`, so that the outbox can wait for its acknowledgement."""
+        if messages:
+            self.last_sent = messages[-1]
+            self._send_now(messages)
+            if self.encoder.shows_typing and not self.is_closed:
+                self._restart_typing()
+
+    def repeat_to(self, address: str) -> None:
+        """Send the reply so far, and all that follows, to an address (a full JID) that has sent the same request."""
+        encoder = self.encoder
+        sent = [message.content for message in self.messages if message.recipient == encoder.recipient]
+        if address != encoder.recipient and address not in self._listeners:
+            self._listeners.append(address)
+        repeated = [OutboundMessage(address, encoder.readdress(content, address)) for content in sent]
+        if address != encoder.recipient:
+            self.messages += repeated
+        self.send(repeated)
+
+    def _emit_now(self, event: TurnEvent) -> None:
+        """Send an event at once, after all events before it."""
+        messages = self._encode(event)
+        if self.encoder.batches:
+            self._schedule_batch(messages)
+        elif messages:
+            self.send(self._drain_buffer() + messages)
+
+    def _emit_soon(self, event: TurnEvent) -> None:
+        """Buffer an event. It is sent with the next event, with the end of the turn, or after `RunnerTimings.buffer_s`."""
+        messages = self._encode(event)
+        if self.encoder.batches:
+            self._schedule_batch(messages)
+        elif messages:
+            buffered, self._buffered = self._drain_buffer(), messages
+            if not self.is_held:
+                self.timers.buffering.schedule(self._flush)
+            if buffered:
+                self.send(buffered)
+
+    def _schedule_batch(self, messages: list[OutboundMessage]) -> None:
+        """Send the messages of a full batch, and see to it that the events which wait in the encoder are sent soon."""
+        if messages:
+            self.send(messages)
+        elif not self._has_batch and not self.is_held:
+            self._has_batch = True
+            self.timers.batching.schedule(self._send_batch)
+
+    def _send_batch(self) -> None:
+        """Send the events that wait in the encoder, unless the turn is about to be stored."""
+        self._has_batch = False
+        if not self.is_held:
+            messages = self._as_messages(self.encoder.flush())
+            self.messages += messages
+            self.send(messages)
+
+    def _send_stream_update(self, stream_id: str) -> bool:
+        """Send the new text of a stream, after all events before it. Return False if there is none."""
+        messages = self._as_messages(self.encoder.encode_update(stream_id))
+        if messages:
+            self.send(self._drain_buffer())
+            self._send_now(messages)
+        return bool(messages)
+
+    def _encode(self, event: TurnEvent) -> list[OutboundMessage]:
+        """Add an event to the reply. Return its messages, which the caller sends."""
+        self.require_open()
+        messages = self._as_messages(self.encoder.encode(event))
+        self.messages += messages
+        return messages
+
+    def _as_messages(self, contents: Sequence[str]) -> list[OutboundMessage]:
+        if not contents:
+            return []
+        encoder = self.encoder
+        recipient = encoder.recipient
+        messages = [OutboundMessage(recipient, content) for content in contents]
+        for listener in self._listeners:
+            messages += [OutboundMessage(listener, encoder.readdress(content, listener)) for content in contents]
+        return messages
+
+    async def _render(self, content: str) -> RenderedAnswer:
+        """Return the file or the link in place of a Markdown text, if the recipient gets one."""
+        long_answers = self._long_answers
+        if long_answers is None or not (long_answers.files.upload_count or 0 < long_answers.over_bytes < len(content) * 4):
+            return UNCHANGED  # nearly always
+        return await long_answers.render_markdown(content)
+
+    def _next_number(self) -> int:
+        """Return the number of the next block or stream."""
+        self._last_number += 1
+        return self._last_number
+
+    def _part_id(self, number: int) -> UUID:
+        return derive_part_id(self._key, number)
+
+    def _drain_buffer(self) -> list[OutboundMessage]:
+        buffered, self._buffered = self._buffered, []
+        if buffered:
+            self.timers.buffering.cancel(self._flush)  # otherwise it would keep the turn in memory
+        return buffered
+
+    def _flush(self) -> None:
+        if not self.is_held:
+            self.send(self._drain_buffer())
+
+    def _close(self) -> None:
+        self.is_closed = True
+        timers = self.timers
+        if self.encoder.shows_typing:
+            timers.typing.cancel(self._show_typing)
+            timers.typing_repeat.cancel(self._show_typing)
+        if self._has_batch:
+            self._has_batch = False
+            timers.batching.cancel(self._send_batch)
+        for stream in self.streams.values():
+            stream._stop_updates()
+        self.streams.clear()
+
+    # Typing
+
+    def _show_typing(self) -> None:
+        if (composing := self.encoder.encode_composing()) is not None:
+            self._send_now(self._as_messages([composing]))
+            self.timers.typing_repeat.schedule(self._show_typing)
+
+    def _restart_typing(self) -> None:
+        """Show typing again after a message of the reply, if the work goes on."""
+        self.timers.typing.cancel(self._show_typing)
+        self.timers.typing_repeat.cancel(self._show_typing)
+        self.timers.typing.schedule(self._show_typing)
+
+
+class TurnStream:
+    """A stream of one reply, as `Stream`: a text that is sent in pieces, active, then closed or aborted."""
+
+    __slots__ = ("_chunks", "_is_closing", "_is_updating", "_joiner", "_number", "_output", "_stream_id")
+
+    def __init__(self, output: TurnOutput, number: int) -> None:
+        self._output = output
+        self._number = number
+        self._stream_id: str | None = None
+        self._chunks: list[str] = []
+        self._joiner = SurrogateJoiner()
+        self._is_closing = False
+        self._is_updating = False
+
+    @property
+    def stream_id(self) -> str:
+        """The id of the stream, a UUID as text."""
+        if self._stream_id is None:
+            self._stream_id = str(self._output._part_id(self._number))
+        return self._stream_id
+
+    @property
+    def is_active(self) -> bool:
+        """True while the stream can be written to."""
+        return self._number in self._output.streams and not self._is_closing
+
+    async def write(self, chunk: str) -> None:
+        """Emit a piece of text. `RuntimeError` after the end of the stream; `TypeError` if `chunk` is no text."""
+        if not isinstance(chunk, str):
+            raise TypeError(f"a stream takes text, not {type(chunk).__name__}")
+        output = self._output
+        if self._is_closing or self._number not in output.streams:
+            raise RuntimeError("this stream is closed")
+        if self._joiner.half or not chunk.isascii():
+            chunk = self._joiner.feed(chunk)
+        if not chunk:
+            return
+        encoder = output.encoder
+        if encoder.follows_streams:
+            output._emit_now(StreamChunk(self.stream_id, len(self._chunks), chunk))
+        self._chunks.append(chunk)
+        if encoder.has_live_messages:
+            self._schedule_update()
+        if len(self._chunks) % _CHUNKS_UNTIL_YIELD == 0:
+            await asyncio.sleep(0)  # a long reply without an await must not block the event loop
+
+    async def close(self) -> None:
+        """End the stream; a second end does nothing. A person gets a text that is too long for a chat as a file."""
+        if not self.is_active:
+            return
+        self._is_closing = True
+        self._finish(await self._output._render("".join(self._chunks)))
+
+    async def abort(self, reason: str) -> None:
+        """End the stream as incomplete; a second end does nothing."""
+        self._abort(reason)
+
+    async def replace(self, content: str, reason: str) -> None:
+        """End the stream as incomplete and replace its whole text by `content`, also where clients show it already.
+
+        A program gets `reason` and `content`. Only `content` is recorded. A second end does nothing.
+        """
+        if self.is_active:
+            self._chunks = [content]
+            self._abort(reason, content)
+
+    def _finish(self, rendered: RenderedAnswer) -> None:
+        """End the stream as complete. Senders who do not follow streams get its text as one block."""
+        if self._mark_closed():
+            output, text = self._output, "".join(self._chunks)
+            if output.encoder.follows_streams:
+                output._emit_soon(StreamEnded(self.stream_id, *rendered))
+            else:
+                output._emit_soon(TextEmitted(text, self._number, *rendered))
+            if text:
+                output.texts.append(text)
+
+    def _abort(self, reason: str, replacement: str | None = None) -> None:
+        """End the stream as incomplete, without awaiting."""
+        if self._mark_closed():
+            output, text = self._output, "".join(self._chunks)
+            if not output.encoder.follows_streams:
+                output._emit_now(StreamStarted(self.stream_id))
+                output._emit_now(StreamChunk(self.stream_id, 0, text))
+            output._emit_soon(StreamAborted(self.stream_id, reason, replacement))
+            if text:
+                output.texts.append(text)
+
+    def _mark_closed(self) -> bool:
+        """Mark the stream as closed. Return False if it was closed before."""
+        if self._output.streams.pop(self._number, None) is None:
+            return False
+        self._stop_updates()
+        return True
+
+    def _stop_updates(self) -> None:
+        """Send no further updates before the end."""
+        if self._is_updating:
+            self._output.timers.first_update.cancel(self._send_update)
+            self._output.timers.updates.cancel(self._send_update)
+
+    def _schedule_update(self) -> None:
+        """Schedule an update: the first soon, the following ones at an interval. Each stream has its own timer."""
+        if not self._is_updating:
+            self._is_updating = True
+            self._output.timers.first_update.schedule(self._send_update)
+
+    def _send_update(self) -> None:
+        self._is_updating = self._output._send_stream_update(self.stream_id)
+        if self._is_updating:
+            self._output.timers.updates.schedule(self._send_update)

@@ -1,0 +1,120 @@
+"""The journal of the durable steps of one turn, in the inbox.
+
+The journal of a request is loaded if the request runs again, and deleted when it is answered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from ...contracts.authoring import OnUncertain
+from ...domain.identifiers import derive_step_key
+from ...exceptions import StepMismatchError, StepUncertainError
+from ...storage import Commit, Inbox, StoredStep
+from .steps import DurableStep, hash_arguments, run_step
+
+MAX_STEPS = 10_000
+"""The most steps of one turn."""
+MAX_TOTAL_BYTES = 64 * 2**20
+"""The most bytes of all results of one turn."""
+_HASH_CHARACTERS = 8
+
+
+class StepJournal:
+    """The journal of the turn of one request. All calls come from one event loop.
+
+    Without a request in the inbox (`inbox_row` 0: a command from outside of a conversation) nothing is stored, because nothing
+    would run again.
+    """
+
+    __slots__ = ("_earlier", "_inbox", "_inbox_row", "_key", "_numbers", "_step_count", "_total_bytes", "is_closed", "mismatch")
+
+    def __init__(self, inbox: Inbox, inbox_row: int, key: UUID) -> None:
+        self._inbox = inbox
+        self._inbox_row = inbox_row
+        self._key = key
+        self._earlier: dict[tuple[str, int], StoredStep] | None = None
+        self._numbers: Counter[str] | None = None  # made by the first step: most turns have none
+        self._step_count = 0
+        self._total_bytes = 0
+        self.is_closed = False
+        """True if the turn has ended, so that there are no more steps."""
+        self.mismatch: StepMismatchError | None = None
+        """The reason why the journal does not fit the turn, which therefore fails."""
+
+    async def load(self) -> None:
+        """Load the steps that an earlier run of the request has stored. StoreError if they cannot be read."""
+        steps = await self._inbox.load_steps(self._inbox_row)
+        if steps:
+            self._earlier = {(step.name, step.number): step for step in steps}
+
+    async def run_once(self, name: str, function: Callable[..., Any], args: Sequence[Any], on_uncertain: OnUncertain) -> Any:
+        """Run a durable step, as `Session.run_once`."""
+        return await run_step(self, name, function, args, on_uncertain)
+
+    async def open_step(self, name: str, args: Sequence[Any], on_uncertain: OnUncertain) -> DurableStep:
+        """Begin the next use of a step. If it is finished, its result is that of an earlier run.
+
+        If `on_uncertain` is "fail", store that the step is about to run. StepUncertainError if an earlier run was cut off after
+        that.
+
+        ValueError if the name is not a text of at most 200 characters, or the arguments are not JSON. RuntimeError after the
+        turn. StepMismatchError if an earlier run gave other arguments.
+        """
+        step = self._begin(name, args, on_uncertain)
+        if on_uncertain == "fail" and not step.is_finished:
+            await self._save(step, None)
+        return step
+
+    async def close_step(self, step: DurableStep, result_text: str) -> None:
+        """Store the result of a step, a text of `dump_result`, and wait until it is durable.
+
+        ValueError if the results of the turn are too large together; RuntimeError after the turn.
+        """
+        self._require_open()
+        self._total_bytes += len(result_text.encode())
+        if self._total_bytes > MAX_TOTAL_BYTES:
+            raise ValueError(
+                f"the durable step {step.name!r}: the results of one turn have more than {MAX_TOTAL_BYTES:,} bytes, the limit"
+            )
+        await self._save(step, result_text)
+
+    async def close_step_soon(self, step: DurableStep, result_text: str) -> None:
+        """Store the result of a step that may run again without harm. Do not wait for that."""
+        if self._inbox_row and not self.is_closed:
+            stored = StoredStep(step.name, step.number, step.arguments_hash, result_text)
+            self._inbox.save_step_soon(self._inbox_row, stored)
+
+    def _begin(self, name: str, args: Sequence[Any], on_uncertain: OnUncertain) -> DurableStep:
+        """Number the next use of a step, and compare it with the same use in an earlier run."""
+        self._require_open()
+        given = hash_arguments(name, args)
+        if self._step_count >= MAX_STEPS:
+            raise RuntimeError(f"a turn has at most {MAX_STEPS:,} durable steps")
+        if self._numbers is None:
+            self._numbers = Counter()
+        self._step_count += 1
+        self._numbers[name] += 1
+        number = self._numbers[name]
+        key = str(derive_step_key(self._key, name, number))
+        earlier = None if self._earlier is None else self._earlier.get((name, number))
+        if earlier is None:
+            return DurableStep(name, number, given, key)
+        if earlier.arguments_hash != given:
+            self.mismatch = StepMismatchError(name, number, earlier.arguments_hash[:_HASH_CHARACTERS], given[:_HASH_CHARACTERS])
+            raise self.mismatch
+        if earlier.result is None and on_uncertain == "fail":
+            raise StepUncertainError(name, number, key)
+        return DurableStep(name, number, given, key, earlier.result)
+
+    def _save(self, step: DurableStep, result_text: str | None) -> Commit[bool]:
+        if not self._inbox_row:
+            return Commit.completed(True)
+        return self._inbox.save_step(self._inbox_row, StoredStep(step.name, step.number, step.arguments_hash, result_text))
+
+    def _require_open(self) -> None:
+        if self.is_closed:
+            raise RuntimeError("no durable step may run after assist has returned")

@@ -1,0 +1,430 @@
+"""A turn: one request and its reply, from the start of `assist` until both are stored."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cache, partial
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from ...concurrency import CURRENT_HOLDER, Deadline
+from ...contracts import AgentRequest, ErrorCode, UserErrorBlock
+from ...domain import conversation
+from ...domain.messages import CHAIN, DEADLINE, NO_CONTEXT, ROOT_SENDER, Completed, Failed, TurnEvent
+from ...domain.texts.text import replace_lone_surrogates
+from ...domain.texts.translation import N_, translate
+from ...exceptions import StoreError, describe_for_log
+from ...memory import (
+    CURRENT_DEFERRED_SYNCS,
+    ActiveConversation,
+    ActivePerson,
+    DeferredSyncs,
+    SessionChanges,
+    TurnSession,
+    sum_usage,
+)
+from ...storage import NO_COMPACTION, SPARE_SLOT, Commit, TurnRecord, Variable
+from ..intake.mailboxes import Mailbox, QueuedRequest
+from ..peers.peers import CURRENT_REQUEST
+from ..transport import OutboundMessage
+from .output import TurnOutput
+from .response import TurnResponse
+from .step_journal import StepJournal
+from .steps import CURRENT_JOURNAL
+from .turn_services import TurnServices
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One admitted request in its conversation, with the agent's request, session and response for it."""
+
+    services: TurnServices
+    mailbox: Mailbox
+    conversation: ActiveConversation
+    queued: QueuedRequest
+    output: TurnOutput
+    started_at: datetime
+    person: ActivePerson | None
+    """The person whose variables the turn may use."""
+    request: AgentRequest = field(init=False)
+    session: TurnSession = field(init=False)
+    response: TurnResponse = field(init=False)
+    changes: SessionChanges = field(init=False)
+    """The changes that the agent makes to its session."""
+    steps: StepJournal = field(init=False)
+    """The durable steps of the turn."""
+    has_failed: bool = False
+    """True if the turn counts as failed in the status of the conversation."""
+
+    def __post_init__(self) -> None:
+        services, active, queued = self.services, self.conversation, self.queued
+        self.request = _make_request(active, queued, self.started_at, services.policy.operators)
+        identity = active.identity_for(queued.incoming.channel, queued.incoming.nickname)
+        self.changes = SessionChanges(
+            active.variables, self.person.variables if self.person is not None else None, active.shared
+        )
+        self.steps = StepJournal(services.repository.inbox, queued.inbox_row, queued.key)
+        windows = services.history_windows
+        self.session = TurnSession(
+            active.record,
+            active.turns,
+            identity,
+            services.repository,
+            self.changes,
+            self.steps,
+            compaction=windows.compaction_state(active.variables) if windows.compacts else NO_COMPACTION,
+            knowledge=services.knowledge,
+            person=queued.incoming.person,
+            on_window_read=windows.warn_unbounded,
+        )
+        self.response = TurnResponse(self.output, self.request, active.record.owner, services.repository)
+
+    def assist(self) -> Awaitable[object]:
+        """Call the agent, through its interceptors."""
+        services = self.services
+        if services.chain is not None:
+            return services.chain(self.request, self.session, self.response)
+        return services.agent.assist(self.request, self.session, self.response)
+
+    @property
+    def is_deleted(self) -> bool:
+        """True if the conversation was deleted during the turn, because the agent did not stop when it was cancelled."""
+        return self.mailbox.active is not self.conversation
+
+    async def run(self, work: Callable[[], Awaitable[object]]) -> TurnEvent | None:
+        """Run `assist`, or a command of the agent, and return the last event of the reply.
+
+        Any exception of `work` becomes a failure of this turn only. Returns None if the sender has cancelled the request.
+        StoreError if the request runs again, and its durable steps cannot be read.
+        """
+        services, mailbox, output, steps = self.services, self.mailbox, self.output, self.steps
+        if self.queued.is_redelivered:
+            await steps.load()
+        token = CURRENT_REQUEST.set(self.request)
+        CURRENT_JOURNAL.set(steps)
+        task = mailbox.worker
+        deadline, syncs = None, DeferredSyncs()
+        running = services.crash_guard.running
+        try:
+            if mailbox.is_cancelled:
+                output.cancel()
+                return None
+            mailbox.is_assisting = True
+            slot = running.free_slots.pop() if running.free_slots else SPARE_SLOT
+            running.slots[slot] = self.queued.inbox_row
+            try:
+                if not services.lifecycle.is_ready:
+                    deadline = Deadline(services.assist_timers, task)
+                    await deadline.run(services.lifecycle.ensure_started())
+                CURRENT_DEFERRED_SYNCS.set(syncs)
+                CURRENT_HOLDER.set((running.holder, self.queued.inbox_row))
+                awaitable = work()
+                deadline = Deadline(services.assist_timers, task)
+                returned = await deadline.run(awaitable)
+            finally:
+                syncs.close()
+                mailbox.is_assisting, mailbox.current = False, None
+                if not (services.mailboxes.is_cancelling_turns and running.is_stopping):  # else the next start counts the stop
+                    running.slots[slot] = 0
+                if slot != SPARE_SLOT:
+                    running.free_slots.append(slot)
+            if steps.mismatch is not None:
+                raise steps.mismatch  # the agent has caught it
+            if returned is not None:
+                services.warn_of_return("assist", returned)
+            if task is not None and task.cancelling():
+                await self._clear_cancellation()
+            if mailbox.is_cancelled:  # the agent has caught the cancellation, and went on
+                output.cancel()
+                return None
+            output.is_held = True
+            if syncs.memories:
+                await syncs.run()
+            if output.streams:
+                await output.close_streams()
+            if task is not None and task.cancelling():
+                await self._clear_cancellation()
+        except BaseException as error:
+            # Also sys.exit() and KeyboardInterrupt, which would end the whole process, and an agent that cancels its own task.
+            # A Ctrl-C is a signal to the event loop, and raises nothing here.
+            if isinstance(error, asyncio.CancelledError) and services.mailboxes.is_cancelling_turns:
+                output.abandon()
+                raise
+            await self._clear_cancellation()
+            await self._sync_after_failure(syncs)
+            if mailbox.is_cancelled:
+                output.cancel()
+                return None
+            return await self._report_failure(
+                error, is_late=isinstance(error, TimeoutError) and deadline is not None and deadline.has_expired
+            )
+        finally:
+            steps.is_closed = True
+            CURRENT_REQUEST.reset(token)
+        if (reported_error := output.reported_error) is not None:
+            services.metrics.record_failure("it reported an error")
+            code = reported_error.code or ErrorCode.INTERNAL
+            return Failed(reported_error.user_message, int(code), reported_error.recoverable, is_reported=True)
+        return Completed(mailbox.conversation_id or "", "completed" if self.changes.is_ended else "active")
+
+    async def _report_failure(self, error: BaseException, *, is_late: bool) -> TurnEvent:
+        """Log a failure with its traceback and store it. Tell the sender the number of the incident only."""
+        agent, incident = self.services.jid, self.services.incidents.make_number()
+        code: int = ErrorCode.TIMEOUT if is_late else ErrorCode.INTERNAL
+        problem = describe_for_log(error)
+        if is_late:
+            limit_s = self.services.policy.assist_timeout_s
+            problem = f"assist took longer than {limit_s:g} s"
+            log.error("%s: incident %s: %s", agent, incident, problem)
+            text = translate(
+                "I could not finish this within {limit} s (incident {incident}).", limit=f"{limit_s:g}", incident=incident
+            )
+        elif isinstance(error, StoreError):
+            code = ErrorCode.UNAVAILABLE
+            log.error("%s: incident %s: %s", agent, incident, error)
+            text = translate(
+                "I cannot read or write my memory, so this is not stored. Please try again later (incident {incident}).",
+                incident=incident,
+            )
+        else:
+            log.error("%s: incident %s", agent, incident, exc_info=error, extra={"incident": incident})
+            text = translate("Something went wrong on my side (incident {incident}).", incident=incident)
+        self.services.metrics.record_failure(f"{problem} (incident {incident})")
+        if not self.is_deleted:
+            record = self.conversation.record
+            await self.services.incidents.record(incident, error, record.owner, record.conversation_id).wait()
+        self.output.abort_streams(N_("the turn failed"))
+        self.output.emit_error(UserErrorBlock(user_message=text, recoverable=True, code=code))
+        self.has_failed = True
+        return Failed(text, code, True, incident, is_reported=True)
+
+    async def _sync_after_failure(self, syncs: DeferredSyncs) -> None:
+        """Sync the interaction memory that the agent wrote before it failed or was stopped."""
+        try:
+            await syncs.run()
+        except StoreError as error:
+            log.error("%s: memories of a failed turn may be lost in a power cut: %s", self.services.jid, error)
+
+    async def _clear_cancellation(self) -> None:
+        """Clear a cancellation by the agent itself: it ends the turn, and not the work after the turn."""
+        task = self.mailbox.worker
+        if task is None or not task.cancelling() or self.services.mailboxes.is_cancelling_turns:
+            return
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)  # a cancellation that is not delivered yet
+        while task.uncancel():
+            pass
+
+    async def close_cancelled(self) -> None:
+        """Close the request of a turn that its sender has cancelled. What it cost is counted."""
+        usage = await self._count_usage(sum_usage(self.output.events))
+        await self.services.repository.inbox.finish(self.queued.inbox_row, self.conversation.record, None, None, usage)
+
+    async def finish(self, final_event: TurnEvent) -> None:
+        """Update the conversation, prune its window and store both with the reply, which leaves in that moment.
+
+        `StoreError` if they cannot be stored.
+        """
+        services, active, output = self.services, self.conversation, self.output
+        rules = services.policy.rules
+        # Update
+        status = active.record.status
+        is_active = status.is_active  # an operator may have ended it during the turn
+        if is_active:
+            status = conversation.record_failure(status, rules) if self.has_failed else conversation.record_success(status)
+        if self.changes.is_ended:
+            status = conversation.complete(status)
+        final_messages = output.finish(final_event)
+        usage = sum_usage(output.events) if output.events else {}
+        text = _encode_turn(self._interaction_fields(usage, final_event))
+        # Prune
+        windows, record = services.history_windows, active.record
+        turn, turns, window_start = windows.append(active.turns, text, record.turns + 1, active.variables)
+        record = record.with_turns(status, rules.max_interactions, max(window_start, record.window_start), record.turns + 1)
+        active.record = record  # a change during this write is stored after it
+        # Save
+        usage_variables = await self._count_usage(usage) if usage else ()
+        await self.store(final_messages, TurnRecord(output.encoder.key, self.started_at, turn.text), usage_variables)
+        await self.queued.stored  # if this raises, the sender is told, and the server keeps the request
+        self.changes.publish()
+        active.turns = turns
+        if windows.compacts:
+            windows.compact_later(active)
+        active.last_reply = "\n\n".join(output.texts).strip()
+        services.metrics.record_reply(self.queued.received_at_s)
+        if log.isEnabledFor(logging.INFO):
+            waited_ms = (services.metrics.now() - self.queued.received_at_s) * 1000
+            log.info("%s: answered %s in %.0f ms", services.jid, self.queued.incoming.sender, waited_ms)
+        if is_active and not status.is_active:
+            await services.expiry.on_ended(record.conversation_id, status.state)
+
+    async def _count_usage(self, usage: dict[str, Any]) -> list[Variable]:
+        """Add the tokens of the turn to the counters, and return the counters as variables to store."""
+        if not usage:
+            return []
+        record = self.conversation.record
+        return await self.services.usage.add(usage, self.queued.incoming.person or record.owner, record.conversation_id)
+
+    def store(
+        self, final_messages: list[OutboundMessage], turn: TurnRecord | None, usage: Sequence[Variable] = ()
+    ) -> Commit[bool]:
+        """Store the conversation, the turn, the reply and the variables in one transaction. A command has no turn.
+
+        `final_messages`, the rest of the reply from `TurnOutput.finish`, leave in the moment in which that is durable.
+        The request itself may have failed to be stored: `queued.stored` tells.
+        """
+        variables = [*self.changes.close(), *usage]
+        commit = self.services.repository.inbox.finish(
+            self.queued.inbox_row,
+            self.conversation.record,
+            turn,
+            self.output.stored_reply,
+            variables,
+            is_command=turn is None,
+        )
+        commit.on_stored(partial(self._send_final, final_messages))
+        return commit
+
+    def _send_final(self, final_messages: list[OutboundMessage], _: bool) -> None:
+        """Send the rest of the reply. The request is closed when the server has all of it."""
+        outbox = self.services.outbox
+        if not self.queued.stored.is_stored:
+            return
+        try:
+            if final_messages:
+                outbox.send_final(self.queued.inbox_row, final_messages)
+            elif self.output.messages:
+                outbox.close_when_acknowledged(self.queued.inbox_row, self.output.last_sent)
+        except Exception:
+            # A fault of the platform. The reply is stored, and is sent after the next start.
+            log.exception("%s: cannot send the answer to %s", self.services.jid, self.queued.incoming.sender)
+            self.services.metrics.record_failure("an answer cannot be sent; see the log")
+
+    def _interaction_fields(self, usage: dict[str, Any], final_event: TurnEvent) -> dict[str, Any]:
+        """Build the fields of the `Interaction`. `usage` is the turn's use of language models."""
+        request, reply, incoming = self.request, self.output, self.queued.incoming
+        key = reply.encoder.key
+        request_id = incoming.request_id or key
+        output: dict[str, Any] = {"text": "\n\n".join(reply.texts)}
+        if reply.data_blocks:
+            output["data"] = reply.data_blocks
+        if reply.reported_error is not None:
+            output["error"] = reply.reported_error.dump()
+        meta: dict[str, Any] = {
+            "request_id": request_id,
+            "channel": incoming.channel,
+            "duration_ms": _milliseconds(self.services.clock() - self.started_at),
+        }
+        if isinstance(nickname := request.metadata.get("nickname"), str):
+            meta["nickname"] = nickname
+        if usage:
+            meta["usage"] = usage
+        if isinstance(final_event, Failed) and final_event.incident is not None:
+            meta["incident"] = final_event.incident
+        elif self.changes.is_ended:
+            meta["state"] = "completed"
+        return {
+            "interaction_id": key,
+            "timestamp": self.started_at,
+            "input": request.payload,
+            "output": output,
+            "events": reply.events,
+            "meta": meta,
+            "lineage": {"root_request_id": incoming.root_request_id or request_id},
+        }
+
+
+def construct_valid(model: type[M], fields: dict[str, Any]) -> M:
+    """Build a frozen value from fields that are known to be valid, without checking them. All fields must be given.
+
+    It serves the request, which is built for every turn. `model_construct`, which fills in missing fields, costs more than
+    validation.
+    """
+    value = object.__new__(model)
+    object.__setattr__(value, "__dict__", fields)
+    object.__setattr__(value, "__pydantic_fields_set__", _field_names(model))
+    object.__setattr__(value, "__pydantic_extra__", None)
+    object.__setattr__(value, "__pydantic_private__", None)
+    return value
+
+
+@cache
+def _field_names(model: type[BaseModel]) -> set[str]:
+    """Return the set of field names that all complete values of a model share. Frozen values never change it."""
+    return set(model.model_fields)
+
+
+def _make_request(active: ActiveConversation, queued: QueuedRequest, now: datetime, operators: Collection[str]) -> AgentRequest:
+    incoming = queued.incoming
+    metadata: dict[str, Any] = {
+        **incoming.metadata,
+        "conversation_id": active.record.conversation_id,
+        "sender": incoming.sender,
+        "channel": incoming.channel,
+    }
+    if incoming.thread:
+        metadata["thread"] = incoming.thread
+    if (context := incoming.context) is not NO_CONTEXT:
+        if context.hops:
+            metadata["hops"] = context.hops
+        if context.root_sender:
+            metadata[ROOT_SENDER] = context.root_sender
+        if context.chain:
+            metadata[CHAIN] = list(context.chain)
+        if context.deadline:
+            metadata[DEADLINE] = context.deadline
+    if incoming.owner in operators:  # the owner of what is said in a room is the room, which vouches for nobody
+        metadata["operator"] = True
+    if queued.is_redelivered:
+        metadata["redelivered"] = True
+    if (language := active.person.preferences.language) is not None:
+        metadata["preferred_language"] = language
+    request_id = incoming.request_id or queued.key
+    return construct_valid(
+        AgentRequest,
+        {
+            "request_id": request_id,
+            "session_id": active.session_uuid,
+            "root_request_id": incoming.root_request_id or request_id,
+            "parent_request_id": incoming.parent_request_id,
+            "created_at": now,
+            "payload": dict(incoming.payload),
+            "capabilities": incoming.capabilities,
+            "metadata": metadata,
+        },
+    )
+
+
+_JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
+
+
+def _milliseconds(duration: timedelta) -> float:
+    # From its parts: a division of timedeltas costs as much as a dict of all fields of a turn.
+    return (duration.days * 86_400_000_000 + duration.seconds * 1_000_000 + duration.microseconds) / 1000
+
+
+def _is_json(value: object) -> bool:
+    try:
+        _JSON.validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+def _encode_turn(turn: dict[str, Any]) -> str:
+    try:
+        return to_json(turn, inf_nan_mode="null").decode()
+    except ValueError:  # lone surrogates, or values in the payload that are no JSON
+        payload = {name: value for name, value in turn["input"].items() if _is_json({name: value})}
+        return to_json(replace_lone_surrogates({**turn, "input": payload}), fallback=repr).decode()

@@ -1,0 +1,1 @@
+"""Work beside the requests: expiry, retention, incidents, metrics and status."""

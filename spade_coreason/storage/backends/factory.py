@@ -1,0 +1,57 @@
+"""The factory of databases: SQLite or PostgreSQL, by URL."""
+
+from __future__ import annotations
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from ...exceptions import StoreError
+from .database import Database, Durability, StoreTimings, WriterHook, display_name
+
+
+async def open_database(
+    url: str,
+    durability: Durability = "full",
+    *,
+    is_read_only: bool = False,
+    timings: StoreTimings = StoreTimings(),  # noqa: B008 - it is frozen
+    writer_hook: WriterHook | None = None,
+) -> Database:
+    """Open the database at `url`; create or migrate it if necessary.
+
+    `url` is `sqlite+aiosqlite:///path` or `postgresql+asyncpg://user@host/name`. With `is_read_only`, opening waits for
+    no writer, and the database is neither created nor migrated. `durability`: "full" survives a power cut, "normal" survives
+    the end of the process, "off" is for tests. `writer_hook` receives each batch of writes before the writer does. Raise
+    StoreError, which names the database and the problem.
+    """
+    database = _create_database(url, durability, timings, writer_hook)
+    try:
+        if is_read_only:
+            await database.open_to_read()
+        else:
+            await database.open()
+    except BaseException as error:
+        await database.dispose()
+        if isinstance(error, SQLAlchemyError):
+            raise database.problem(error) from error
+        raise
+    return database
+
+
+def _create_database(url: str, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> Database:
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise StoreError(
+            "storage.url is not a database address; write sqlite+aiosqlite:///data/platform.db"
+            " or postgresql+asyncpg://user:password@host/database"
+        ) from error
+    if parsed.get_backend_name() == "sqlite":
+        from .sqlite import SqliteDatabase
+
+        return SqliteDatabase(parsed, durability, timings, writer_hook)
+    if parsed.drivername == "postgresql+asyncpg":
+        from .postgres import PostgresDatabase
+
+        return PostgresDatabase(parsed, durability, timings, writer_hook)
+    raise StoreError(f"{display_name(parsed)}: only sqlite+aiosqlite:/// and postgresql+asyncpg:// are supported")

@@ -1,0 +1,307 @@
+"""The PostgreSQL database: a writer task with group commit on its own connection, and a pool of connections for reads."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+from sqlalchemy import URL, Connection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from ...domain.environment.installation import install_hint
+from ...exceptions import DatabaseUnreachableError, StoreError
+from ..schema import inbox
+from .database import (
+    Commit,
+    Database,
+    Durability,
+    Outcomes,
+    QueryGenerator,
+    Row,
+    StoreTimings,
+    T,
+    WriterHook,
+    group_rows,
+)
+from .statements import ADD_INTERACTION, CLOSE, KEY_COLUMNS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
+
+try:
+    import asyncpg
+except ImportError as error:
+    raise StoreError(f"PostgreSQL needs asyncpg, which is not installed: {install_hint('postgres')}") from error
+
+_CONNECT_TIMEOUT_S = 5.0
+_COMMAND_TIMEOUT_S = 60.0
+_LOCK_KEY = 0x73706164
+"""The first key of a platform's advisory lock; the second key is the hash of its schema."""
+_ACQUIRE_LOCK_SQL = f"SELECT pg_advisory_lock({_LOCK_KEY}, hashtext(current_schema()::text))"
+_LOCK_TIMEOUT_MS = 2000
+"""The connection of a killed platform may stay open for this time."""
+# SQLSTATE classes of errors in one write. All other classes are failures of the server (PostgreSQL, appendix A).
+_SINGLE_WRITE_STATES = {"21", "22", "23", "42"}
+_UNDEFINED_TABLE = "42P01"
+_NO_CONNECTION_STATES = {"53300", "57P03"}  # too many clients; the server is starting or stopping
+_INSERTING_STATEMENTS = (RECEIVE, RECEIVE_ANSWERED, ADD_INTERACTION)
+"""The statements whose new rows identify a transaction."""
+_DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, OSError)
+
+
+class PostgresDatabase(Database):
+    """One schema of a PostgreSQL database. An advisory lock lets one platform use it at a time."""
+
+    reader_connections = 4
+
+    def __init__(self, url: URL, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> None:
+        super().__init__(url, durability, timings, writer_hook)
+        settings = {
+            "application_name": "spade-coreason",
+            "synchronous_commit": "on" if durability == "full" else "off",
+            "jit": "off",  # the queries are too short to profit
+        }
+        arguments = {"timeout": _CONNECT_TIMEOUT_S, "server_settings": settings}
+        # The writer begins its transactions itself, so that prepared statements and functions share one.
+        self._writer_engine = create_async_engine(
+            url,
+            poolclass=NullPool,
+            isolation_level="AUTOCOMMIT",
+            connect_args={**arguments, "command_timeout": _COMMAND_TIMEOUT_S},
+        )
+        self._reader_engine: AsyncEngine = create_async_engine(
+            url,
+            pool_size=self.reader_connections,
+            max_overflow=0,
+            pool_pre_ping=True,
+            isolation_level="REPEATABLE READ",
+            connect_args=arguments,
+        )
+        self._connection: AsyncConnection | None = None
+        self._next_batch: list[Commit[Any]] = []
+        self._wake_event = asyncio.Event()
+        self._writer_task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        try:
+            # This engine has no command timeout: a migration is one transaction, and may take longer than any other command.
+            async with self._reader_engine.connect() as connection:
+                await self._acquire_lock(await _driver_connection(connection))
+                await connection.run_sync(self._create_or_migrate)
+                await connection.invalidate()  # this releases its lock
+            await self._ensure_connection()
+        except _DRIVER_ERRORS as error:
+            problem = self.problem(error)
+            raise (DatabaseUnreachableError(str(problem)) if _is_unreachable(error) else problem) from error
+        self._writer_task = asyncio.create_task(self._run_writer(), name="database-writer")
+
+    def _schedule_log_truncation(self) -> None:
+        """Do nothing: the server manages its log."""
+
+    async def _stop_writer(self) -> None:
+        if self._writer_task is not None:
+            self._wake_event.set()
+            await self._writer_task
+
+    async def dispose(self) -> None:
+        await self._close_connection()
+        await self._writer_engine.dispose()
+        await self._reader_engine.dispose()
+
+    def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:
+        """Run a few short prepared queries on a connection of the pool."""
+        return self._loop.create_task(self._run_query_generator(queries))
+
+    async def _run_query_generator(self, queries: QueryGenerator[T]) -> T:
+        texts = postgres_queries()
+        try:
+            async with self._reader_slots, self._reader_engine.connect() as connection:
+                driver = await _driver_connection(connection)
+                query, parameters = next(queries)
+                while True:
+                    rows = await driver.fetch(texts[query], *parameters)
+                    try:
+                        query, parameters = queries.send(rows)
+                    except StopIteration as end:
+                        result: T = end.value
+                        return result
+        except _DRIVER_ERRORS as error:
+            raise self.problem(error) from error
+
+    # The writer
+
+    def _write_batch(self, batch: list[Commit[Any]]) -> None:
+        self._next_batch += batch
+        self._wake_event.set()
+
+    async def _run_writer(self) -> None:
+        while self._next_batch or not self._is_closed:
+            await self._wake_event.wait()
+            self._wake_event.clear()
+            batch, self._next_batch = self._next_batch, []
+            if batch:
+                resolved = await self._commit(batch)
+                batch.clear()  # so that a finished turn can be freed without waiting for the next batch
+                self._resolve(*resolved)
+                if self._next_batch:
+                    self._wake_event.set()
+
+    def problem(self, error: Exception) -> StoreError:
+        problem = super().problem(error)
+        if not _has_lost_tables(error):
+            return problem
+        return StoreError(f"{problem}: the database has lost its tables; stop the platform and restore a backup")
+
+    async def _commit(self, batch: list[Commit[Any]]) -> tuple[Outcomes, StoreError | None]:
+        """Commit a batch. Return the result of each write, and the failure if the server accepts no writes at all."""
+        try:
+            results = await self._run_transaction(batch)
+        except Exception as error:  # noqa: BLE001 - any error goes to the caller of the write
+            problem = self.problem(error) if isinstance(error, _DRIVER_ERRORS) else error
+            failure = problem if isinstance(problem, StoreError) and _is_server_failure(error) else None
+            if failure is not None or len(batch) == 1:
+                return [(write, problem) for write in batch], failure
+            # Repeat the writes one by one, so that only the faulty one fails.
+            outcomes = [await self._commit([write]) for write in batch]
+            return list(chain.from_iterable(results for results, _ in outcomes)), outcomes[-1][1]
+        return results, None
+
+    async def _run_transaction(self, batch: list[Commit[Any]]) -> Outcomes:
+        groups = group_rows(batch)
+        driver = await self._ensure_connection()
+        transaction = driver.transaction()
+        await transaction.start()
+        try:
+            results = await self._run_batch(driver, groups, batch)
+            ids = [row[0] for statement in _INSERTING_STATEMENTS for row in groups[statement]]
+            transaction_id = None if ids else await driver.fetchval("SELECT txid_current()")
+        except TimeoutError:
+            driver.terminate()  # a server that does not answer cannot receive a rollback
+            raise
+        except BaseException:
+            with suppress(*_DRIVER_ERRORS):  # the connection may be what failed
+                await transaction.rollback()
+            raise
+        try:
+            await transaction.commit()
+        except _DRIVER_ERRORS:
+            # The connection broke before the server confirmed the commit, so ask whether it was done.
+            if not driver.is_closed() or not await self._was_committed(ids, transaction_id):
+                raise
+        return results
+
+    async def _run_batch(self, driver: Any, groups: list[list[Row]], batch: list[Commit[Any]]) -> Outcomes:
+        *other_groups, closed = groups
+        for statement, rows in enumerate(other_groups):
+            await _write_rows(driver, statement, rows)
+        results: Outcomes = []
+        for write in batch:
+            if write.work is not None and self._connection is not None:
+                results.append((write, await self._connection.run_sync(write.work)))
+            else:
+                results.append((write, True))
+        await _write_rows(driver, CLOSE, closed)  # also requests that a function of this batch has just stored
+        return results
+
+    async def _was_committed(self, ids: list[int], transaction_id: int | None) -> bool:
+        """Return True if a transaction was committed whose confirmation is missing. Ask as soon as the server answers.
+
+        The new rows of the transaction (`ids`) identify it. One without new rows, which is rare, has its `transaction_id`.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                while True:
+                    try:
+                        driver = await self._ensure_connection()
+                        if transaction_id is not None:
+                            return bool(await driver.fetchval("SELECT txid_status($1) = 'committed'", transaction_id))
+                        found = await driver.fetchval(
+                            "SELECT EXISTS (SELECT FROM inbox WHERE id = ANY($1))"
+                            " OR EXISTS (SELECT FROM interactions WHERE id = ANY($1))",
+                            ids,
+                        )
+                        return bool(found)
+                    except _DRIVER_ERRORS:
+                        await asyncio.sleep(0.1)
+        return False
+
+    # Connections
+
+    async def _ensure_connection(self) -> Any:
+        """Return the driver of the writer's connection. Connect again if the server has closed it."""
+        if self._connection is not None:
+            driver = await _driver_connection(self._connection)
+            if not driver.is_closed():
+                return driver
+            await self._close_connection()
+        connection = await self._writer_engine.connect()
+        try:
+            driver = await _driver_connection(connection)
+            await self._acquire_lock(driver)
+            await connection.run_sync(self._load_ids_and_keys)
+        except BaseException:
+            await connection.invalidate()
+            await connection.close()
+            raise
+        self._connection = connection
+        return driver
+
+    async def _acquire_lock(self, driver: Any) -> None:
+        """Take the lock that a platform holds as long as it is connected. Raise StoreError if another platform holds it."""
+        await driver.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
+        try:
+            await driver.execute(_ACQUIRE_LOCK_SQL)
+        except asyncpg.LockNotAvailableError:
+            remedy = "stop it, or name another database in storage.url"
+            raise StoreError(f"{self.name}: another platform uses this database; {remedy}") from None
+        await driver.execute("RESET lock_timeout")
+
+    async def _close_connection(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with suppress(*_DRIVER_ERRORS):  # it may be closed already
+                await connection.close()
+
+    def _load_ids_and_keys(self, connection: Connection) -> None:
+        super()._load_ids_and_keys(connection)
+        connection.commit()
+
+
+async def _driver_connection(connection: AsyncConnection) -> Any:
+    return (await connection.get_raw_connection()).driver_connection
+
+
+def _is_server_failure(error: Exception) -> bool:
+    """Return True if the server accepts no writes at all: unreachable, full, read-only, or used by another platform."""
+    if isinstance(error, StoreError):
+        return True
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(cause, ValueError) or not isinstance(error, _DRIVER_ERRORS):
+        return False  # asyncpg itself rejects a value that does not fit a column
+    state = _sqlstate(error)
+    return state is None or _has_lost_tables(error) or state[:2] not in _SINGLE_WRITE_STATES
+
+
+def _is_unreachable(error: Exception) -> bool:
+    """Return True if there is no connection to the server, or not yet."""
+    return isinstance(error, OSError) or _sqlstate(error) in _NO_CONNECTION_STATES
+
+
+def _has_lost_tables(error: Exception) -> bool:
+    """Return True if the table of requests is missing, or that of the probe: the database was made anew while in use."""
+    is_missing = _sqlstate(error) == _UNDEFINED_TABLE
+    return is_missing and any(table in str(error) for table in (inbox.name, "alembic_version"))
+
+
+def _sqlstate(error: Exception) -> str | None:
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlstate", None)
+
+
+async def _write_rows(driver: Any, statement: int, rows: list[Row]) -> None:
+    if not rows:
+        return
+    key = KEY_COLUMNS[statement]
+    distinct = {row[key]: row for row in rows}  # a statement must not touch a row twice: the last one counts
+    await driver.fetch(postgres_sql()[statement], *map(list, zip(*distinct.values(), strict=True)))

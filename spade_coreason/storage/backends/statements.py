@@ -1,0 +1,245 @@
+"""Prepared statements: the SQL that turns use most, as text for the drivers.
+
+A transaction runs the writing statements in the order of their numbers, each for many rows. SQLAlchemy compiles a statement
+for one row; this module extends it to the rows of a batch.
+
+SQLite: the rows are the VALUES of one statement. In an `executemany`, Python's sqlite3 releases the interpreter lock at every
+row, and has to win it back from the event loop each time.
+
+PostgreSQL: the rows are arrays, one per column. That needs one round trip and one prepared statement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import ClauseElement, Dialect, Table, bindparam, delete, literal_column, select, update
+from sqlalchemy.dialects import sqlite
+
+from ..schema import conversations, inbox, interactions, steps, variables
+
+(
+    RECEIVE,
+    RECEIVE_ANSWERED,
+    SAVE_CONVERSATION,
+    ADD_INTERACTION,
+    SAVE_VARIABLE,
+    SAVE_STEP,
+    DELETE_STEPS,
+    ANSWER,
+    CLOSE,
+) = range(9)
+STATEMENTS = range(9)
+MAX_ROWS = 16
+"""The most rows of one statement on SQLite.
+
+Each number of rows is a separate prepared statement. With up to 64 rows these cost more time than they saved.
+"""
+
+_DELETE_STEPS = f"{delete(steps)} WHERE {steps.c.request}"
+
+# The name of the rows inside an update.
+_ROWS = "batch"
+_UPDATES = {
+    ANSWER: (
+        {
+            "state": f"{_ROWS}.state",
+            "answer": f"{_ROWS}.answer",
+            "interaction": f"{_ROWS}.interaction",
+            "request": "NULL",
+        },
+        ["id", "state", "answer", "interaction"],
+    ),
+    CLOSE: ({"state": "2", "answer": "NULL", "request": "NULL"}, ["id"]),
+}
+
+
+def _compile(statement: ClauseElement, parameters: Sequence[str], dialect: Dialect) -> str:
+    """Return the SQL of `statement`. Check that it takes its parameters in the order of `parameters`."""
+    compiled = statement.compile(dialect=dialect)
+    order = list(getattr(compiled, "positiontup", None) or ())
+    if order != list(parameters):
+        raise AssertionError(f"{compiled} takes {order}, not {list(parameters)}")
+    return str(compiled)
+
+
+def _column_names(table: Table) -> list[str]:
+    return [column.name for column in table.columns]
+
+
+InsertFunction = Callable[[Table], Any]
+"""The function `insert` of a dialect."""
+
+
+def _insert(insert: InsertFunction, table: Table, names: Sequence[str]) -> Any:
+    return insert(table).values({name: bindparam(name, type_=table.c[name].type) for name in names})
+
+
+def _upsert(insert: InsertFunction, table: Table, key: Sequence[str], fixed: Sequence[str] = ()) -> Any:
+    """Build an upsert that leaves the columns `fixed` unchanged: naming them would write their indexes again."""
+    names = _column_names(table)
+    statement = _insert(insert, table, names)
+    changed = {name: statement.excluded[name] for name in names if name not in (*key, *fixed)}
+    return statement.on_conflict_do_update(index_elements=list(key), set_=changed)
+
+
+_FIXED_CONVERSATION_COLUMNS = ["agent", "conversation_id", "owner", "session_id", "created_at"]
+RECEIVED_COLUMNS = ["id", "agent", "key", "sender", "received_at", "state", "request", "digest", "evidence"]
+_ANSWERED_COLUMNS = [*RECEIVED_COLUMNS[:-3], "answer", "digest", "interaction", "evidence"]
+
+
+KEY_COLUMNS: dict[int, slice] = {
+    RECEIVE: slice(0, 1),
+    RECEIVE_ANSWERED: slice(0, 1),
+    SAVE_CONVERSATION: slice(0, 1),
+    ADD_INTERACTION: slice(0, 1),
+    SAVE_VARIABLE: slice(0, 4),
+    SAVE_STEP: slice(0, 3),
+    DELETE_STEPS: slice(0, 1),
+    ANSWER: slice(0, 1),
+    CLOSE: slice(0, 1),
+}
+"""The values of a row that identify it, by statement."""
+TEXT_INDEXES = {
+    RECEIVE: RECEIVED_COLUMNS.index("request"),
+    RECEIVE_ANSWERED: _ANSWERED_COLUMNS.index("answer"),
+    ADD_INTERACTION: _column_names(interactions).index("body"),
+    SAVE_VARIABLE: _column_names(variables).index("value"),
+    SAVE_STEP: _column_names(steps).index("result"),
+    ANSWER: _UPDATES[ANSWER][1].index("answer"),
+}
+"""The place of the text in a row, by statement. It may be None."""
+
+
+def _build_inserts(insert: InsertFunction, dialect: Dialect) -> dict[int, str]:
+    return {
+        RECEIVE: _compile(_insert(insert, inbox, RECEIVED_COLUMNS), RECEIVED_COLUMNS, dialect),
+        RECEIVE_ANSWERED: _compile(_insert(insert, inbox, _ANSWERED_COLUMNS), _ANSWERED_COLUMNS, dialect),
+        SAVE_CONVERSATION: _compile(
+            _upsert(insert, conversations, ["id"], _FIXED_CONVERSATION_COLUMNS), _column_names(conversations), dialect
+        ),
+        ADD_INTERACTION: _compile(
+            _insert(insert, interactions, _column_names(interactions)), _column_names(interactions), dialect
+        ),
+        SAVE_VARIABLE: _compile(
+            _upsert(insert, variables, ["agent", "scope", "holder", "name"]), _column_names(variables), dialect
+        ),
+        SAVE_STEP: _compile(_upsert(insert, steps, ["request", "name", "number"]), _column_names(steps), dialect),
+    }
+
+
+def _build_update(assignments: dict[str, str], dialect: Dialect) -> tuple[str, str]:
+    """Build an update of the inbox from rows of (id, …). Return the parts before and after its FROM."""
+    statement = update(inbox).values({name: literal_column(value) for name, value in assignments.items()})
+    statement = statement.where(inbox.c.id == literal_column(f"{_ROWS}.id"))
+    changes, _, condition = str(statement.compile(dialect=dialect)).partition(" WHERE ")
+    return changes, condition
+
+
+# SQLite
+
+
+def _build_sqlite_parts() -> dict[int, tuple[str, str, str]]:
+    """Build the parts of each statement: the text before the rows, the placeholders of one row, and the text after them."""
+    dialect = sqlite.dialect()
+    statements = {}
+    for number, text in _build_inserts(sqlite.insert, dialect).items():
+        before, _, rest = text.partition("VALUES (")
+        placeholders, _, after = rest.partition(")")
+        statements[number] = f"{before}VALUES ", f"({placeholders})", after
+    statements[DELETE_STEPS] = f"{_DELETE_STEPS} IN (", "?", ")"
+    for number, (assignments, names) in _UPDATES.items():
+        changes, condition = _build_update(assignments, dialect)
+        if len(names) == 1:
+            # A list takes half the time of a table.
+            statements[number] = f"{changes} WHERE {names[0]} IN (", "?", ")"
+        else:
+            placeholders = ", ".join("?" for _ in names)
+            table = f"WITH {_ROWS} ({', '.join(names)}) AS (VALUES "
+            statements[number] = table, f"({placeholders})", f") {changes} FROM {_ROWS} WHERE {condition}"
+    return statements
+
+
+_SQLITE_PARTS = _build_sqlite_parts()
+
+
+@cache
+def sqlite_sql(statement: int, rows: int) -> str:
+    """Return the SQL of a statement on SQLite for a number of rows. It takes the values of all rows in one sequence."""
+    before, placeholders, after = _SQLITE_PARTS[statement]
+    return before + ", ".join([placeholders] * rows) + after
+
+
+# PostgreSQL
+
+
+@cache
+def postgres_sql() -> dict[int, str]:
+    """Return the statements on PostgreSQL. They take one array per column; rows must differ in their `KEY_COLUMNS`."""
+    from sqlalchemy.dialects import postgresql  # slow to import, and only needed here
+
+    dialect = _postgres_dialect()
+    statements = {DELETE_STEPS: f"{_DELETE_STEPS} = ANY($1::BIGINT[])"}
+    for number, text in _build_inserts(postgresql.insert, dialect).items():
+        before, _, rest = text.partition("VALUES (")
+        placeholders, _, after = rest.partition(")")
+        statements[number] = f"{before}SELECT * FROM unnest({_to_arrays(placeholders)}){after}"
+    for number, (assignments, names) in _UPDATES.items():
+        changes, condition = _build_update(assignments, dialect)
+        placeholders = ", ".join(
+            f"${place}::{inbox.c[name].type.compile(dialect=dialect)}" for place, name in enumerate(names, start=1)
+        )
+        statements[number] = (
+            f"{changes} FROM unnest({_to_arrays(placeholders)}) AS {_ROWS} ({', '.join(names)}) WHERE {condition}"
+        )
+    return statements
+
+
+def _postgres_dialect() -> Dialect:
+    from sqlalchemy.dialects.postgresql import asyncpg
+
+    dialect: Dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy has no types for it
+    return dialect
+
+
+def _to_arrays(placeholders: str) -> str:
+    return re.sub(r"(::\w+)", r"\1[]", placeholders)
+
+
+# The queries that load a conversation.
+
+FIND_CONVERSATIONS, LOAD_HISTORY, LOAD_VARIABLES = range(3)
+MAX_CANDIDATE_IDS = 3
+
+
+def _build_queries(dialect: Dialect) -> dict[int, str]:
+    ids = [f"id_{number}" for number in range(MAX_CANDIDATE_IDS)]
+    holder = ["agent", "scope", "holder"]
+    find = select(conversations).where(
+        conversations.c.agent == bindparam("agent"), conversations.c.conversation_id.in_([bindparam(name) for name in ids])
+    )
+    history = (
+        select(interactions.c.body)
+        .where(interactions.c.conversation == bindparam("conversation"))
+        .order_by(interactions.c.number.desc())
+        .limit(bindparam("turns"))
+        .offset(literal_column("0"))
+    )
+    values = select(variables.c.name, variables.c.value).where(*(variables.c[name] == bindparam(name) for name in holder))
+    return {
+        FIND_CONVERSATIONS: _compile(find, ["agent", *ids], dialect),
+        LOAD_HISTORY: _compile(history, ["conversation", "turns"], dialect),
+        LOAD_VARIABLES: _compile(values, holder, dialect),
+    }
+
+
+SQLITE_QUERIES = _build_queries(sqlite.dialect())
+
+
+@cache
+def postgres_queries() -> dict[int, str]:
+    """Return the queries of `SQLITE_QUERIES` on PostgreSQL."""
+    return _build_queries(_postgres_dialect())
