@@ -83,7 +83,7 @@ class AgentControl:
         if record is None:
             return False
         await self._expiry.on_ended(conversation_id, record.status.state)
-        if (mailbox := self._mailboxes.find_by_conversation(conversation_id)) is not None:
+        if (mailbox := self._mailboxes.conversations.find(conversation_id)) is not None:
             self._mailboxes.evict_if_idle(mailbox)
         return True
 
@@ -114,7 +114,7 @@ class AgentControl:
         record = self._find_active(conversation_id) or stored
         if record is None or (status := change(record.status)) is record.status:
             return None
-        mailbox = self._mailboxes.find_by_conversation(conversation_id)
+        mailbox = self._mailboxes.conversations.find(conversation_id)
         record = replace(record, status=status)
         if not status.is_active:
             record = self._expiry.prune(record, mailbox.active if mailbox is not None else None)
@@ -125,11 +125,11 @@ class AgentControl:
         return record
 
     def _find_active(self, conversation_id: str) -> StoredConversation | None:
-        mailbox = self._mailboxes.find_by_conversation(conversation_id)
+        mailbox = self._mailboxes.conversations.find(conversation_id)
         return mailbox.active.record if mailbox is not None and mailbox.active is not None else None
 
     def _update_active(self, conversation_id: str, change: Callable[[ConversationStatus], ConversationStatus]) -> None:
-        mailbox = self._mailboxes.find_by_conversation(conversation_id)
+        mailbox = self._mailboxes.conversations.find(conversation_id)
         if mailbox is not None and (active := mailbox.active) is not None:
             active.record = replace(active.record, status=change(active.record.status))
             active.echo_count = 0

@@ -42,7 +42,8 @@ from .intake.access_requests import AccessRequests
 from .intake.admission import MAX_HOPS, Admission, FloodLimit, Refusal, decide_for_conversation, refusal_notice
 from .intake.corrections import find_replaced, inherit
 from .intake.loader import ConversationLoader
-from .intake.mailboxes import LARGE_CHARACTERS, Mailbox, Mailboxes, QueuedRequest
+from .intake.mailbox import Mailbox, QueuedRequest
+from .intake.mailboxes import LARGE_CHARACTERS, Mailboxes
 from .intake.quotas import QuotaLimit
 from .intake.received_reactions import ReceivedReactions
 from .intake.repeated_requests import (
@@ -310,7 +311,7 @@ class Runner:
 
     def hold(self, at_most_s: float) -> None:
         """Start no turns of people's requests until `release`, so that older requests of the archive go before them."""
-        self._mailboxes.hold(at_most_s)
+        self._mailboxes.archive_hold.begin(at_most_s)
 
     def release(self) -> None:
         """Start the turns that `hold` has held."""

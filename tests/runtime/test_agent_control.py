@@ -84,7 +84,7 @@ async def test_an_operator_ends_a_conversation_and_the_next_message_begins_a_new
         assert await runner.control.end(CONVERSATION)
         assert await conversation_record(t) == ("completed", 1)
         assert ends.calls == [(CONVERSATION, "completed")]
-        assert runner._mailboxes.find_by_conversation(CONVERSATION) is None
+        assert runner._mailboxes.conversations.find(CONVERSATION) is None
         assert not await runner.control.end(CONVERSATION)  # it is ended
         assert not await runner.control.end("nobody's")
         assert len(ends.calls) == 1
@@ -111,7 +111,7 @@ async def test_an_operator_ends_a_busy_conversation_at_once_and_its_reply_is_sen
         assert answer == "hold 1" or "incident" in answer
         assert await conversation_record(t) == ("completed", 1)
         assert ends.calls == [(CONVERSATION, "completed")]
-        assert t.runners[AGENT]._mailboxes.find_by_conversation(CONVERSATION) is None
+        assert t.runners[AGENT]._mailboxes.conversations.find(CONVERSATION) is None
 
 
 @pytest.mark.parametrize("is_in_memory", [True, False])

@@ -13,7 +13,8 @@ from spade_coreason.contracts import Accept, Refuse
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime.crash_guard import CrashGuard
 from spade_coreason.runtime.intake.admission import CapacityLimit
-from spade_coreason.runtime.intake.mailboxes import Mailbox, Mailboxes, QueuedRequest
+from spade_coreason.runtime.intake.mailbox import Mailbox, QueuedRequest
+from spade_coreason.runtime.intake.mailboxes import Mailboxes
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.records import ALICE, BOB, NOW
 from tests.support.wait import eventually

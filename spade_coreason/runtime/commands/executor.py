@@ -18,7 +18,8 @@ from ...memory import ActiveConversation, ErasureReport, erase_conversation, era
 from ...storage import Commit
 from ..intake.admission import Admission
 from ..intake.loader import ConversationLoader
-from ..intake.mailboxes import Mailbox, Mailboxes, MailboxTask, QueuedRequest
+from ..intake.mailbox import Mailbox, MailboxTask, QueuedRequest
+from ..intake.mailboxes import Mailboxes
 from ..transport import OutboundMessage, SendMessages
 from ..turns.output import TurnOutput, dump_reply
 from ..turns.turn import Turn
@@ -60,7 +61,7 @@ class CommandExecutor:
         if mailbox is None:
             return
         # A callback would stop this request itself, which runs by then.
-        if mailbox.worker is None and mailboxes.find_held(mailbox) is None:
+        if mailbox.worker is None and mailboxes.archive_hold.find(mailbox) is None:
             mailbox.has_cancelled_turn = False
         elif queued.may_start_early:
             _cancel_if_new(mailboxes, mailbox, True)

@@ -15,7 +15,7 @@ from ...memory import ActiveConversation, ActivePerson, Variables
 from ...storage import SHARED_SCOPE, StoredConversation
 from ..languages import PersonLanguages
 from ..turns.turn_services import TurnServices
-from .mailboxes import Mailbox
+from .mailbox import Mailbox
 
 
 class ConversationLoader:
@@ -34,10 +34,12 @@ class ConversationLoader:
         candidates = candidate_conversation_ids(thread, sender, services.jid)
         stored = await services.repository.load(candidates, sender, max_cached_turns(services.policy.memory))
         owners = {conversation_id: record.owner for conversation_id, record in stored.conversations.items()}
-        conversation_id = choose_conversation_id(candidates, sender, owners | services.mailboxes.find_owners(candidates))
+        conversation_id = choose_conversation_id(
+            candidates, sender, owners | services.mailboxes.conversations.find_owners(candidates)
+        )
         if conversation_id is None:
             raise StoreError(f"no free conversation id for the thread {thread!r} of {sender}")
-        services.mailboxes.assign_conversation(mailbox, conversation_id)
+        services.mailboxes.conversations.assign(mailbox, conversation_id)
         # Without an await after the query, so that each later write of preferences finds the person here.
         person = self._persons.get(sender)
         if person is None:
@@ -103,7 +105,7 @@ class ConversationLoader:
 
     def current_record(self, record: StoredConversation) -> StoredConversation:
         """Return the newest record of a conversation: the one in memory, which may not be stored yet, or `record`."""
-        mailbox = self._services.mailboxes.find_by_conversation(record.conversation_id)
+        mailbox = self._services.mailboxes.conversations.find(record.conversation_id)
         return mailbox.active.record if mailbox is not None and mailbox.active is not None else record
 
     async def get_preferences(self, owner: str) -> Preferences:

@@ -11,212 +11,27 @@ import asyncio
 import math
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
-from uuid import UUID
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Protocol
 
-from ...concurrency import Semaphore
-from ...domain.identifiers import NO_DIGEST
-from ...domain.jid import bare_jid, jid_domain
 from ...domain.messages import InboundRequest
 from ...domain.quotas import Quotas
-from ...domain.value import value
-from ...memory import ActiveConversation
-from ...storage import AgentRepository, Commit
-from ..commands.parser import ParsedCommand
+from ...storage import AgentRepository
 from ..crash_guard import CrashGuard
+from .archive_hold import ArchiveHold
+from .conversation_cache import ConversationCache
+from .mailbox import Mailbox, MailboxTask, QueuedRequest, SenderState
 from .repeated_requests import InFlightRequests
 from .thread_resolver import ThreadResolver
+from .turn_slots import TurnSlots
 
-_MAX_MAILBOXES = 10_000
 LARGE_CHARACTERS = 2**18
-_LARGE_PAUSE_S = 0.1
-"""The time from the beginning of a large request to that of the next of its sender. Each costs as much as a hundred others."""
 MAX_LARGE_REQUESTS = 4
 """Number of requests of one sender with more than `LARGE_CHARACTERS` that are queued or worked on at once."""
-_SHORT_CHARACTERS = 2**12
-"""The turns of a conversation that are shorter together are not counted."""
-_MAX_KEPT_CHARACTERS = 128 * 2**20
-_MAX_KEPT_CHARACTERS_PER_SENDER = 2 * 2**20
-_QUOTA_DIVISOR = 4  # one sender gets a quarter of an agent's turns at most, if nothing else is configured
 _MAX_QUEUES_PER_SENDER = 10  # a sender may have as many queued requests as so many full mailboxes hold
 _POLL_S = 1.0
 _CANCEL_S = 2.0
-
-
-@value
-class QueuedRequest:
-    """A received request that waits for its turn."""
-
-    incoming: InboundRequest
-    key: UUID
-    inbox_row: int
-    stored: Commit[bool]
-    """The commit of the request in the inbox: True for a new request, False for a duplicate."""
-    received_at_s: float
-    """Time of arrival, in seconds of the clock `Metrics.now`."""
-    may_start_early: bool = False
-    """True if the turn may begin before `stored` is done."""
-    is_redelivered: bool = False
-    """True if an earlier run of this request was interrupted, or failed in the store."""
-    command: ParsedCommand | str | None = None
-    """The command that the request is, or the text of one that does not exist; None if the request is for `assist`."""
-    may_be_duplicate: bool = False
-    """True if the inbox may have the request already, so that `receive` of the interceptors was not called for it."""
-    is_for_agent: bool = True
-    """True if the agent handles the request, so that a pause delays it; False for a command of the platform."""
-    digest: bytes = NO_DIGEST
-    """The hash of what a program's request asks, by which a repeated one is recognised; empty for other requests."""
-    is_archived: bool = False
-    """True if the request was fetched from the archive of the network, or from what it keeps for those who are away."""
-
-    @property
-    def may_be_in_archive(self) -> bool:
-        """True if the request came by itself, and earlier ones of its conversation may still be in the archive."""
-        return self.incoming.channel in ("person", "spade") and not (
-            self.is_archived or self.is_redelivered or self.incoming.is_from_room
-        )
-
-
-@dataclass(slots=True, eq=False)
-class MailboxTask:
-    """Work in a conversation between two turns, for example a command. `future` is done when the work is."""
-
-    work: Callable[[], Awaitable[Any]]
-    is_for_agent: bool
-    """True if the agent does the work, so that a pause delays it."""
-    future: asyncio.Future[Any]
-    inbox_row: ClassVar[int] = 0
-
-    async def run(self) -> None:
-        """Do the work, and set its result or exception on `future`."""
-        try:
-            result = await self.work()
-        except asyncio.CancelledError:
-            self.future.cancel()
-            raise
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - the caller gets it through the future
-            if not self.future.done():
-                self.future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-        else:
-            if not self.future.done():
-                self.future.set_result(result)
-
-
-class SenderState:
-    """The state of one sender, over all threads: slots for turns, and the number of queued requests."""
-
-    __slots__ = ("__weakref__", "kept_characters", "mailboxes", "queued_count", "slots")
-
-    def __init__(self, slots: Semaphore) -> None:
-        self.slots = slots
-        self.queued_count = 0
-        """The number of items that wait: for their turn in the mailbox, or for a slot."""
-        self.kept_characters = 0
-        """The characters of the turns of all idle conversations in memory."""
-        self.mailboxes: dict[str | None, Mailbox] = {}
-        """The mailboxes of the sender in memory, by thread."""
-
-
-class Mailbox:
-    """Queue of one conversation: the requests of one sender on one thread, run one at a time and in order."""
-
-    __slots__ = (
-        "active",
-        "conversation_id",
-        "current",
-        "has_cancelled_turn",
-        "is_assisting",
-        "is_cancelled",
-        "kept_characters",
-        "key",
-        "queue",
-        "sender_state",
-        "worker",
-    )
-
-    def __init__(self, sender: str, thread: str | None, sender_state: SenderState) -> None:
-        self.key = (sender, thread)
-        self.sender_state = sender_state
-        self.queue: deque[QueuedRequest | MailboxTask] = deque()
-        self.worker: asyncio.Task[None] | None = None
-        self.active: ActiveConversation | None = None
-        self.conversation_id: str | None = None
-        self.kept_characters = 0
-        """The characters of the turns that stay in memory while the mailbox is idle."""
-        self.current: QueuedRequest | None = None
-        """The request whose turn runs, until `assist` returns."""
-        self.is_assisting = False
-        """True while the agent runs."""
-        self.has_cancelled_turn = False
-        """True if a `/cancel` that is still unanswered has stopped a turn."""
-        self.is_cancelled = False
-        """True if the sender has cancelled the current request."""
-
-    @property
-    def sender(self) -> str:
-        """The bare JID of the sender of all requests here."""
-        return self.key[0]
-
-    def enqueue(self, item: QueuedRequest | MailboxTask) -> None:
-        """Add an item at the end of the queue."""
-        self.queue.append(item)
-        self.sender_state.queued_count += 1
-
-    def requeue(self, item: QueuedRequest | MailboxTask) -> None:
-        """Put an item back at the head of the queue."""
-        self.queue.appendleft(item)
-        self.sender_state.queued_count += 1
-
-    def dequeue(self, *, for_agent: bool, held_rows: Set[int]) -> QueuedRequest | MailboxTask | None:
-        """Remove and return the first item, or the first that is not for the agent; None if there is none before a held one.
-
-        It still counts as queued, until it has a slot.
-        """
-        for number, item in enumerate(self.queue):
-            if held_rows and item.inbox_row in held_rows:
-                return None
-            if for_agent or not item.is_for_agent:
-                del self.queue[number]
-                return item
-        return None
-
-    def enqueue_archived(self, archived: QueuedRequest, held_rows: set[int]) -> None:
-        """Add a request from the archive before the held ones. If one of them is the same message, it takes this place."""
-        place = next((number for number, item in enumerate(self.queue) if item.inbox_row in held_rows), len(self.queue))
-        server_id = archived.incoming.evidence.server_id
-        held = [item for item in self.queue if isinstance(item, QueuedRequest) and item.inbox_row in held_rows]
-        same = next((item for item in held if server_id and item.incoming.evidence.server_id == server_id), None)
-        if same is not None:
-            held_rows.discard(same.inbox_row)
-            self.queue.remove(same)
-            self.queue.insert(place, same)
-            place += 1
-        self.queue.insert(place, archived)
-        self.sender_state.queued_count += 1
-
-    def remove(self, item: QueuedRequest | MailboxTask) -> None:
-        """Remove an item from the queue."""
-        self.queue.remove(item)
-        self.sender_state.queued_count -= 1
-
-    def cancel_current(self) -> bool:
-        """Stop the current turn and discard it. Return False if no turn runs."""
-        if self.current is None or self.worker is None:
-            return False
-        self.is_cancelled = True
-        if self.is_assisting:
-            self.worker.cancel()
-        return True
-
-    def clear(self) -> None:
-        """Empty the queue, and cancel the futures of its tasks. The requests stay in the inbox."""
-        self.sender_state.queued_count -= len(self.queue)
-        for item in self.queue:
-            if isinstance(item, MailboxTask):
-                item.future.cancel()
-        self.queue.clear()
 
 
 class RequestHandler(Protocol):
@@ -248,14 +63,10 @@ class Mailboxes:
         """The largest number of queued requests of one conversation."""
         self.max_queued_per_sender = max_queued * _MAX_QUEUES_PER_SENDER
         self._crash_guard = crash_guard
-        self._quotas = quotas or Quotas()
-        self._max_turns = min(max_turns, self._quotas.total.turns or max_turns)
-        self._slots = Semaphore(self._max_turns)
-        self._slots_by_holder: weakref.WeakValueDictionary[tuple[str, str], Semaphore] = weakref.WeakValueDictionary()
-        """The slots of people, rooms and domains, by kind and holder."""
+        self._slots = TurnSlots(max_turns, quotas or Quotas())
         self._mailboxes: dict[tuple[str, str | None], Mailbox] = {}
-        self._by_id: dict[str, Mailbox] = {}
-        self._kept_characters = 0
+        self.conversations = ConversationCache()
+        """The conversations in memory."""
         self._senders: weakref.WeakValueDictionary[str, SenderState] = weakref.WeakValueDictionary()
         self._remembered_turns = remembered_turns
         self._recent_threads: OrderedDict[int, tuple[str, str | None]] = OrderedDict()
@@ -272,11 +83,8 @@ class Mailboxes:
         """The requests of programs that are here, to which a repeated one is attached."""
         self.is_paused = False
         """True while no item for the agent is started."""
-        self._held_rows: set[int] = set()
-        """The inbox rows of requests that came by themselves while the archive is read."""
-        self._hold_timer: asyncio.TimerHandle | None = None
-        self._is_archive_read = False
-        """True if the hold ends when the threads of all requests are found."""
+        self.archive_hold = ArchiveHold(self._start_workers)
+        """The requests that wait while the archive is read."""
         self._is_draining = False
         self.is_cancelling_turns = False
         """True while a stop cancels the running turns. Their requests run again after the next start."""
@@ -434,23 +242,22 @@ class Mailboxes:
                     self._enqueue(replace(queued, incoming=incoming), sender)
         finally:
             del self._unresolved[sender], self._resolver_tasks[sender]
-            if self._is_archive_read and not self._resolver_tasks:
-                self.release()
+            if self.archive_hold.is_archive_read and not self._resolver_tasks:
+                self.archive_hold.release()
 
     def _enqueue(self, queued: QueuedRequest, sender: str) -> None:
         self._recent_threads[queued.key.int] = sender, queued.incoming.thread
         if len(self._recent_threads) > self._remembered_turns:
             self._recent_threads.popitem(last=False)
         mailbox = self.get_or_create(sender, queued.incoming.thread)
-        if queued.is_archived and self._held_rows:
-            mailbox.enqueue_archived(queued, self._held_rows)
+        if queued.is_archived and self.archive_hold.rows:
+            mailbox.enqueue_archived(queued, self.archive_hold.rows)
         else:
             mailbox.enqueue(queued)
-            if self._hold_timer is not None and queued.may_be_in_archive:
-                self._held_rows.add(queued.inbox_row)
+            if self.archive_hold.add(queued):
                 is_large = len(queued.incoming.content) > LARGE_CHARACTERS
                 if 2 * self.count_queued(sender) >= self.max_queued or (is_large and self.is_full_for_large(sender)):
-                    self.release()  # before further ones are refused, though the agent is free
+                    self.archive_hold.release()  # before further ones are refused, though the agent is free
         self._start_worker(mailbox)
 
     # Capacity
@@ -477,8 +284,8 @@ class Mailboxes:
             workers = [mailbox.worker for mailbox in self.of_sender(sender) if mailbox.worker is not None]
             if workers:
                 await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
-            elif self._held_rows:
-                self.release()  # they fill the queues, and wait for the archive, which waits for room
+            elif self.archive_hold.rows:
+                self.archive_hold.release()  # they fill the queues, and wait for the archive, which waits for room
             else:
                 await asyncio.sleep(_POLL_S)  # the agent is paused; nothing here is called when the pause ends
 
@@ -507,47 +314,19 @@ class Mailboxes:
             if mailbox.queue:
                 self._start_worker(mailbox)
 
-    def hold(self, at_most_s: float) -> None:
-        """Start none of the requests that come by themselves until `release`, so that older ones of the archive go first.
-
-        Those that wait already do not wait longer, however many sessions follow each other.
-        """
-        self._is_archive_read = False
-        if self._held_rows:
-            return
-        self._stop_hold_timer()
-        self._hold_timer = asyncio.get_running_loop().call_later(at_most_s, self.release)
-
-    def release(self) -> None:
-        """Start what `hold` has held, in the order of its arrival."""
-        self._is_archive_read = False
-        self._stop_hold_timer()
-        if self._held_rows:
-            self._held_rows.clear()
-            self._start_workers()
-
     def release_when_resolved(self) -> None:
-        """Call `release` once the threads of all requests are found: those of the archive may wait for that too."""
-        self._is_archive_read = True
+        """End the hold once the threads of all requests are found: those of the archive may wait for that too."""
+        self.archive_hold.is_archive_read = True
         if not self._resolver_tasks:
-            self.release()
-
-    def find_held(self, mailbox: Mailbox) -> QueuedRequest | MailboxTask | None:
-        """Return the first request for the agent whose turn would run without `hold`, or None."""
-        return next((item for item in mailbox.queue if item.inbox_row in self._held_rows and item.is_for_agent), None)
+            self.archive_hold.release()
 
     def cancel(self, mailbox: Mailbox) -> bool:
         """Stop the current turn of a mailbox, or drop the request whose turn waits for the archive. False if there is none."""
         if mailbox.cancel_current():
             return True
-        if (held := self.find_held(mailbox)) is not None:
+        if (held := self.archive_hold.find(mailbox)) is not None:
             self.drop(mailbox, held)
         return held is not None
-
-    def _stop_hold_timer(self) -> None:
-        if self._hold_timer is not None:
-            self._hold_timer.cancel()
-            self._hold_timer = None
 
     @property
     def busy_count(self) -> int:
@@ -568,8 +347,7 @@ class Mailboxes:
     async def drain(self, grace_s: float) -> bool:
         """Empty all mailboxes and wait for the running turns. After `grace_s`, cancel those that still run and return False."""
         self._is_draining = True
-        self._stop_hold_timer()
-        self._held_rows.clear()
+        self.archive_hold.drop()
         for sender, unresolved in self._unresolved.items():
             self._unopened += [(sender, queued) for queued in unresolved]
             unresolved.clear()  # the inbox has them
@@ -609,7 +387,7 @@ class Mailboxes:
     async def _run_worker(self, mailbox: Mailbox) -> None:
         suspects = self._crash_guard.suspects
         try:
-            while (item := mailbox.dequeue(for_agent=not self.is_paused, held_rows=self._held_rows)) is not None:
+            while (item := mailbox.dequeue(for_agent=not self.is_paused, held_rows=self.archive_hold.rows)) is not None:
                 mailbox.is_cancelled = False
                 mailbox.current = item if isinstance(item, QueuedRequest) else None
                 if suspects and isinstance(item, QueuedRequest):
@@ -626,11 +404,11 @@ class Mailboxes:
         if isinstance(item, QueuedRequest):
             incoming = item.incoming
             if incoming.context.root_sender or incoming.channel == "room":
-                slots = self._slots_of(incoming.root_owner, is_room=incoming.channel == "room")
+                slots = self._slots.of(incoming.root_owner, is_room=incoming.channel == "room")
         is_waiting = True
         try:
             if isinstance(item, QueuedRequest) and len(item.incoming.content) > LARGE_CHARACTERS:
-                await self._pace_large(item.incoming.root_owner)
+                await self._slots.pace_large(item.incoming.root_owner)
             async with slots:
                 is_waiting = False
                 mailbox.sender_state.queued_count -= 1
@@ -680,99 +458,19 @@ class Mailboxes:
         state = self._senders.get(sender)
         return [] if state is None else list(state.mailboxes.values())
 
-    def find_by_conversation(self, conversation_id: str) -> Mailbox | None:
-        """Return the mailbox of a conversation, or None if the conversation is not in memory."""
-        return self._by_id.get(conversation_id)
-
-    def assign_conversation(self, mailbox: Mailbox, conversation_id: str) -> None:
-        """Link a mailbox to its conversation. From now on no other sender of this process may take the id."""
-        mailbox.conversation_id = conversation_id
-        self._by_id[conversation_id] = mailbox
-
-    def find_owners(self, conversation_ids: Iterable[str]) -> dict[str, str]:
-        """Return the owner of each of these conversations that is in memory."""
-        return {
-            conversation_id: self._by_id[conversation_id].sender
-            for conversation_id in conversation_ids
-            if conversation_id in self._by_id
-        }
-
     def evict_if_idle(self, mailbox: Mailbox) -> None:
-        """Remove a mailbox without work, unless its conversation is active.
-
-        An active conversation stays in memory while the agent has fewer than 10,000 mailboxes. The turns of one sender may have
-        2 Mi characters in all, and those of all senders 128 Mi.
-        """
-        active = mailbox.active
-        if mailbox.queue or mailbox.worker is not None:
+        """Remove a mailbox without work, unless its conversation stays in memory."""
+        if mailbox.queue or mailbox.worker is not None or self.conversations.keep(mailbox, len(self._mailboxes)):
             return
-        if (
-            active is not None
-            and active.record.status.is_active
-            and len(self._mailboxes) < _MAX_MAILBOXES
-            and self._keep(mailbox, active)
-        ):
-            return
-        mailbox.sender_state.kept_characters -= mailbox.kept_characters
-        self._kept_characters -= mailbox.kept_characters
-        mailbox.kept_characters = 0
+        self.conversations.remove(mailbox)
         self._mailboxes.pop(mailbox.key, None)
         mailbox.sender_state.mailboxes.pop(mailbox.key[1], None)
-        if mailbox.conversation_id is not None and self._by_id.get(mailbox.conversation_id) is mailbox:
-            del self._by_id[mailbox.conversation_id]
-
-    def _keep(self, mailbox: Mailbox, active: ActiveConversation) -> bool:
-        """Count the turns of an idle conversation, which stay in memory. Return False if they are too much."""
-        characters = active.turns.characters
-        if characters <= _SHORT_CHARACTERS and not mailbox.kept_characters:
-            return True
-        state, added = mailbox.sender_state, characters - mailbox.kept_characters
-        if added > 0 and (
-            state.kept_characters + added > _MAX_KEPT_CHARACTERS_PER_SENDER
-            or self._kept_characters + added > _MAX_KEPT_CHARACTERS
-        ):
-            return False
-        mailbox.kept_characters += added
-        state.kept_characters += added
-        self._kept_characters += added
-        return True
 
     def _sender_state_of(self, sender: str) -> SenderState:
         state = self._senders.get(sender)
         if state is None:
-            state = self._senders[sender] = SenderState(self._slots_of(sender, is_room=False))
+            state = self._senders[sender] = SenderState(self._slots.of(sender))
         return state
-
-    def _slots_of(self, owner: str, *, is_room: bool) -> Semaphore:
-        """Return the slots for the turns of a person or a room (a bare JID)."""
-        if "/" in owner:  # an occupant who writes privately shares the slots of the room
-            owner, is_room = bare_jid(owner), True
-        key = ("room" if is_room else "person"), owner
-        slots = self._slots_by_holder.get(key)
-        if slots is None:
-            role, quota = ("", self._quotas.room) if is_room else self._quotas.role_of(owner)
-            limit = max(1, self._max_turns // _QUOTA_DIVISOR) if quota.turns is None else quota.turns or self._max_turns
-            parent = self._slots if role == "operator" else self._slots_of_domain(jid_domain(owner))
-            slots = self._slots_by_holder[key] = Semaphore(min(limit, self._max_turns), parent)
-        return slots
-
-    async def _pace_large(self, owner: str) -> None:
-        """Wait until the next large request of a sender may begin, which is some time after the one before it."""
-        key = "large", owner
-        slot = self._slots_by_holder.get(key)
-        if slot is None:
-            slot = self._slots_by_holder[key] = Semaphore(1)
-        await slot.acquire()
-        self._loop.call_later(_LARGE_PAUSE_S, slot.release)
-
-    def _slots_of_domain(self, domain: str) -> Semaphore:
-        limit = self._quotas.domain.turns
-        if not limit:
-            return self._slots
-        slots = self._slots_by_holder.get(("domain", domain))
-        if slots is None:
-            slots = self._slots_by_holder["domain", domain] = Semaphore(limit, self._slots)
-        return slots
 
 
 def _is_late(incoming: InboundRequest, ids: set[str]) -> bool:

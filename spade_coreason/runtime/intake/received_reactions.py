@@ -83,7 +83,7 @@ class ReceivedReactions:
         if stored is None:
             return
         conversation_id, interaction = stored
-        mailbox = self._mailboxes.find_by_conversation(conversation_id)
+        mailbox = self._mailboxes.conversations.find(conversation_id)
         if mailbox is not None and mailbox.worker is None:
             mailbox.active = None  # it is loaded again, with the reaction
             self._mailboxes.evict_if_idle(mailbox)

@@ -31,7 +31,7 @@ from ...memory import (
     sum_usage,
 )
 from ...storage import NO_COMPACTION, SPARE_SLOT, Commit, TurnRecord, Variable
-from ..intake.mailboxes import Mailbox, QueuedRequest
+from ..intake.mailbox import Mailbox, QueuedRequest
 from ..peers.peers import CURRENT_REQUEST
 from ..transport import OutboundMessage
 from .output import TurnOutput

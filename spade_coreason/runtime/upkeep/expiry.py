@@ -90,7 +90,7 @@ class ConversationExpiry:
 
     async def on_ended(self, conversation_id: str, state: ConversationState) -> None:
         """Drop a conversation that has ended, and call the subscribers. `state` is its final state."""
-        mailbox = self._mailboxes.find_by_conversation(conversation_id)
+        mailbox = self._mailboxes.conversations.find(conversation_id)
         # If the conversation is active, a new episode began during the end of the last one.
         if mailbox is None or mailbox.active is None or not mailbox.active.record.status.is_active:
             self._active.pop(conversation_id, None)
@@ -139,11 +139,11 @@ class ConversationExpiry:
 
     def _is_busy(self, conversation_id: str) -> bool:
         """Return True while a conversation is loaded or a turn of it runs: it is then not idle, even in a long turn."""
-        mailbox = self._mailboxes.find_by_conversation(conversation_id)
+        mailbox = self._mailboxes.conversations.find(conversation_id)
         return mailbox is not None and (mailbox.worker is not None or mailbox.active is None)
 
     async def _expire_conversation(self, record: StoredConversation, now: datetime) -> None:
-        mailbox = self._mailboxes.find_by_conversation(record.conversation_id)
+        mailbox = self._mailboxes.conversations.find(record.conversation_id)
         active = mailbox.active if mailbox is not None else None
         record = active.record if active is not None else record
         status = conversation.apply_idle_timeout(record.status, now, self._rules)

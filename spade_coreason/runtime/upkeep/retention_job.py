@@ -143,7 +143,7 @@ class RetentionJob:
     async def _evict(self, record: StoredConversation) -> bool:
         """Remove a conversation from memory. Return False while a turn of it runs."""
         await self._cancel_compaction(record.conversation_id)
-        mailbox = self._mailboxes.find_by_conversation(record.conversation_id)
+        mailbox = self._mailboxes.conversations.find(record.conversation_id)
         if mailbox is None:
             return True
         if mailbox.worker is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
-from spade_coreason.runtime.intake.mailboxes import QueuedRequest
+from spade_coreason.runtime.intake.mailbox import QueuedRequest
 from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import FunctionAgent, OnlineAgent, run_agent
 from tests.support.records import query_of

@@ -1,0 +1,192 @@
+"""A mailbox: the requests of one sender on one thread, in order, and the conversation that they belong to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Set
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from uuid import UUID
+
+from ...concurrency import Semaphore
+from ...domain.identifiers import NO_DIGEST
+from ...domain.messages import InboundRequest
+from ...domain.value import value
+from ...memory import ActiveConversation
+from ...storage import Commit
+from ..commands.parser import ParsedCommand
+
+
+@value
+class QueuedRequest:
+    """A received request that waits for its turn."""
+
+    incoming: InboundRequest
+    key: UUID
+    inbox_row: int
+    stored: Commit[bool]
+    """The commit of the request in the inbox: True for a new request, False for a duplicate."""
+    received_at_s: float
+    """Time of arrival, in seconds of the clock `Metrics.now`."""
+    may_start_early: bool = False
+    """True if the turn may begin before `stored` is done."""
+    is_redelivered: bool = False
+    """True if an earlier run of this request was interrupted, or failed in the store."""
+    command: ParsedCommand | str | None = None
+    """The command that the request is, or the text of one that does not exist; None if the request is for `assist`."""
+    may_be_duplicate: bool = False
+    """True if the inbox may have the request already, so that `receive` of the interceptors was not called for it."""
+    is_for_agent: bool = True
+    """True if the agent handles the request, so that a pause delays it; False for a command of the platform."""
+    digest: bytes = NO_DIGEST
+    """The hash of what a program's request asks, by which a repeated one is recognised; empty for other requests."""
+    is_archived: bool = False
+    """True if the request was fetched from the archive of the network, or from what it keeps for those who are away."""
+
+    @property
+    def may_be_in_archive(self) -> bool:
+        """True if the request came by itself, and earlier ones of its conversation may still be in the archive."""
+        return self.incoming.channel in ("person", "spade") and not (
+            self.is_archived or self.is_redelivered or self.incoming.is_from_room
+        )
+
+
+@dataclass(slots=True, eq=False)
+class MailboxTask:
+    """Work in a conversation between two turns, for example a command. `future` is done when the work is."""
+
+    work: Callable[[], Awaitable[Any]]
+    is_for_agent: bool
+    """True if the agent does the work, so that a pause delays it."""
+    future: asyncio.Future[Any]
+    inbox_row: ClassVar[int] = 0
+
+    async def run(self) -> None:
+        """Do the work, and set its result or exception on `future`."""
+        try:
+            result = await self.work()
+        except asyncio.CancelledError:
+            self.future.cancel()
+            raise
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - the caller gets it through the future
+            if not self.future.done():
+                self.future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+        else:
+            if not self.future.done():
+                self.future.set_result(result)
+
+
+class SenderState:
+    """The state of one sender, over all threads: slots for turns, and the number of queued requests."""
+
+    __slots__ = ("__weakref__", "kept_characters", "mailboxes", "queued_count", "slots")
+
+    def __init__(self, slots: Semaphore) -> None:
+        self.slots = slots
+        self.queued_count = 0
+        """The number of items that wait: for their turn in the mailbox, or for a slot."""
+        self.kept_characters = 0
+        """The characters of the turns of all idle conversations in memory."""
+        self.mailboxes: dict[str | None, Mailbox] = {}
+        """The mailboxes of the sender in memory, by thread."""
+
+
+class Mailbox:
+    """Queue of one conversation: the requests of one sender on one thread, run one at a time and in order."""
+
+    __slots__ = (
+        "active",
+        "conversation_id",
+        "current",
+        "has_cancelled_turn",
+        "is_assisting",
+        "is_cancelled",
+        "kept_characters",
+        "key",
+        "queue",
+        "sender_state",
+        "worker",
+    )
+
+    def __init__(self, sender: str, thread: str | None, sender_state: SenderState) -> None:
+        self.key = (sender, thread)
+        self.sender_state = sender_state
+        self.queue: deque[QueuedRequest | MailboxTask] = deque()
+        self.worker: asyncio.Task[None] | None = None
+        self.active: ActiveConversation | None = None
+        self.conversation_id: str | None = None
+        self.kept_characters = 0
+        """The characters of the turns that stay in memory while the mailbox is idle."""
+        self.current: QueuedRequest | None = None
+        """The request whose turn runs, until `assist` returns."""
+        self.is_assisting = False
+        """True while the agent runs."""
+        self.has_cancelled_turn = False
+        """True if a `/cancel` that is still unanswered has stopped a turn."""
+        self.is_cancelled = False
+        """True if the sender has cancelled the current request."""
+
+    @property
+    def sender(self) -> str:
+        """The bare JID of the sender of all requests here."""
+        return self.key[0]
+
+    def enqueue(self, item: QueuedRequest | MailboxTask) -> None:
+        """Add an item at the end of the queue."""
+        self.queue.append(item)
+        self.sender_state.queued_count += 1
+
+    def requeue(self, item: QueuedRequest | MailboxTask) -> None:
+        """Put an item back at the head of the queue."""
+        self.queue.appendleft(item)
+        self.sender_state.queued_count += 1
+
+    def dequeue(self, *, for_agent: bool, held_rows: Set[int]) -> QueuedRequest | MailboxTask | None:
+        """Remove and return the first item, or the first that is not for the agent; None if there is none before a held one.
+
+        It still counts as queued, until it has a slot.
+        """
+        for number, item in enumerate(self.queue):
+            if held_rows and item.inbox_row in held_rows:
+                return None
+            if for_agent or not item.is_for_agent:
+                del self.queue[number]
+                return item
+        return None
+
+    def enqueue_archived(self, archived: QueuedRequest, held_rows: set[int]) -> None:
+        """Add a request from the archive before the held ones. If one of them is the same message, it takes this place."""
+        place = next((number for number, item in enumerate(self.queue) if item.inbox_row in held_rows), len(self.queue))
+        server_id = archived.incoming.evidence.server_id
+        held = [item for item in self.queue if isinstance(item, QueuedRequest) and item.inbox_row in held_rows]
+        same = next((item for item in held if server_id and item.incoming.evidence.server_id == server_id), None)
+        if same is not None:
+            held_rows.discard(same.inbox_row)
+            self.queue.remove(same)
+            self.queue.insert(place, same)
+            place += 1
+        self.queue.insert(place, archived)
+        self.sender_state.queued_count += 1
+
+    def remove(self, item: QueuedRequest | MailboxTask) -> None:
+        """Remove an item from the queue."""
+        self.queue.remove(item)
+        self.sender_state.queued_count -= 1
+
+    def cancel_current(self) -> bool:
+        """Stop the current turn and discard it. Return False if no turn runs."""
+        if self.current is None or self.worker is None:
+            return False
+        self.is_cancelled = True
+        if self.is_assisting:
+            self.worker.cancel()
+        return True
+
+    def clear(self) -> None:
+        """Empty the queue, and cancel the futures of its tasks. The requests stay in the inbox."""
+        self.sender_state.queued_count -= len(self.queue)
+        for item in self.queue:
+            if isinstance(item, MailboxTask):
+                item.future.cancel()
+        self.queue.clear()
