@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
-import secrets
 import signal
 import threading
 from collections import defaultdict
@@ -14,14 +12,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import aiofiles
-
 from ..concurrency import handle_signals
-from ..config import AgentSettings, RunFile, Settings, write_private_json, write_run_file
+from ..config import AgentSettings, RunFile, Settings, write_run_file
 from ..contracts import Agent, Interceptor
 from ..contracts.base import utc_now
 from ..domain.jid import bare_jid, jid_domain
@@ -62,6 +57,7 @@ from ..runtime import (
 )
 from ..storage import Database, RunningRequests, index_outdated_passages, open_database, record_crash
 from ..xmpp import BackOff, HostedAgent, LocalExchange, LocalServer, ServerEndpoint, describe_start_error
+from .accounts import GUEST_USER, LocalAccounts
 from .factories import (
     build_access_policy,
     build_embedder,
@@ -82,7 +78,6 @@ from .supervision import Supervision, lock_data, start_local_server
 
 log = logging.getLogger(__name__)
 
-GUEST_USER = "guest"
 _MAX_CONCURRENT_STARTS = 8
 _SLOW_BUILD_S = 10.0
 _SLOW_BUILD = "%s: its constructor has not returned for %g s, and all agents wait for it; `isolation: process` limits that"
@@ -148,7 +143,7 @@ class Platform:
         """The agents, by bare JID, that stay offline while the others serve, and why."""
         self._isolated_agents: list[IsolatedAgent] = []
         self._stack = AsyncExitStack()
-        self._passwords: dict[str, str] = {}
+        self._accounts = LocalAccounts(settings)
         self._memories: dict[str, AgentInteractionMemory] = {}
         self._knowledge: dict[str, Knowledge] = {}
         self._embedder: Embedder | None = None
@@ -280,7 +275,8 @@ class Platform:
         self._require_an_agent()
         for jid in self._absent:
             self._report_absence(jid)
-        await self._create_accounts()
+        if self.server is not None:
+            await self._accounts.create(self.server)
         await self._stack.enter_async_context(serve_status_socket(settings.data_dir, self.status))
         await self._stack.enter_async_context(serve_knowledge_socket(settings.data_dir, self._knowledge))
         await self._stack.enter_async_context(serve_incident_socket(settings.data_dir, self.database))
@@ -310,38 +306,8 @@ class Platform:
         timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
         self.endpoint = ServerEndpoint(local.host, local.port, ca_file=local.ca_file, timeout_s=timeout_s, attempts=attempts)
         guest = f"{GUEST_USER}@{local.domain}"
-        stored = await self._load_passwords()
-        for agent in self.settings.agents:
-            configured = agent.password.get_secret_value() if agent.password is not None else None
-            self._passwords[bare_jid(agent.jid)] = configured or stored.get(bare_jid(agent.jid)) or secrets.token_urlsafe(24)
-        self._passwords.setdefault(guest, stored.get(guest) or secrets.token_urlsafe(24))
-        self.guest = (guest, self._passwords[guest])
-
-    async def _create_accounts(self) -> None:
-        """Create the accounts of the agents and the guest on a local server, and store their passwords (0600)."""
-        if self.server is None:
-            return
-        await write_private_json(self._accounts_file, {**await self._load_passwords(), **self._passwords})
-        for jid, password in self._passwords.items():
-            await self.server.create_account(jid, password)
-
-    @property
-    def _accounts_file(self) -> Path:
-        return self.settings.data_dir / "accounts.json"
-
-    async def _load_passwords(self) -> dict[str, str]:
-        """Load the stored passwords of the accounts on a local server, by bare JID."""
-        path = self._accounts_file
-        try:
-            async with aiofiles.open(path, encoding="utf-8") as file:
-                passwords = json.loads(await file.read())
-        except FileNotFoundError:
-            return {}
-        except ValueError as error:
-            raise ConfigError(str(path), f"is not JSON ({error}); delete it to generate new passwords") from error
-        if not isinstance(passwords, dict):
-            raise ConfigError(str(path), "contains no accounts; delete it to generate new passwords")
-        return passwords
+        await self._accounts.choose_passwords(guest)
+        self.guest = (guest, self._accounts.passwords[guest])
 
     def _find_agents(self, agents: Sequence[tuple[str, AgentSettings]]) -> None:
         """Import the agents. Raise ConfigError if one is not found and the platform is strict, or if there is no other."""
@@ -396,7 +362,7 @@ class Platform:
         if self.database is None:
             raise CoReasonError("open the database before the agents")
         configured = settings.password.get_secret_value() if settings.password is not None else None
-        password = configured or self._passwords.get(jid, "")
+        password = configured or self._accounts.passwords.get(jid, "")
         needs_registration = settings.register_account and self.server is None
         host = HostedAgent(
             settings.jid,
