@@ -27,6 +27,7 @@ from spade_coreason.storage.knowledge import KnowledgeRepository
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.codec.decode import decode
+from spade_coreason.xmpp.codec.evidence import Receiver
 from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.databases import SQLITE, execute
 from tests.support.servers.clients import StockClient
@@ -127,7 +128,9 @@ async def database(data: Path) -> AsyncIterator[Database]:
 
 
 @asynccontextmanager
-async def run_reader(database: Database, jid: str = KEEPER) -> AsyncIterator[tuple[Runner, Reader, list[Element]]]:
+async def run_reader(
+    database: Database, jid: str = KEEPER, now: datetime = NOW
+) -> AsyncIterator[tuple[Runner, Reader, list[Element]]]:
     """Run an agent without a network that resumes the stored work. Yield its runner, itself and its acknowledged stanzas."""
     reader, sent = Reader(), list[Element]()
 
@@ -139,7 +142,7 @@ async def run_reader(database: Database, jid: str = KEEPER) -> AsyncIterator[tup
     knowledge = Knowledge(KnowledgeRepository(database, jid))
     policy = Policy(memory=MEMORY_CONFIGS[jid])
     transport = XmppTransport(jid, send)
-    runner = Runner(reader, jid, AgentRepository(database, jid), transport, policy, clock=lambda: NOW, knowledge=knowledge)
+    runner = Runner(reader, jid, AgentRepository(database, jid), transport, policy, clock=lambda: now, knowledge=knowledge)
     await runner.open()
     runner.send_unsent()
     await runner.wait_until_idle()
@@ -154,7 +157,7 @@ async def receive(runner: Runner, sender: str, stanza: str) -> bool:
     """Receive a stanza from a client and wait for its answer. Return True if it was new to the agent."""
     message = fromstring(stanza)
     message.set("from", f"{sender}/phone")
-    received: Any = decode(message)
+    received: Any = decode(message, Receiver(KEEPER))
     is_new = runner.receive(received)
     assert is_new is not None
     await runner.wait_until_idle()
