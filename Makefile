@@ -45,7 +45,7 @@ demo: $(VENV)/.ready
 
 # Most tests wait more than they compute: one process more than there are processors.
 test: $(VENV)/.ready
-	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --slowest 20
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a
 # text, turn or file that could stop ten agents, for a minute each; a request that ends the process under twenty agents and fifty long turns; durable steps under 200 kills; attacks, kills and cuts, whose tables go into

@@ -23,6 +23,8 @@ from tests.support.servers.postgres import Postgres
 from tests.support.servers.requirements import missing_programs, require
 from tests.support.servers.server import XmppServer
 
+pytest_plugins = ["tests.support.slowest"]
+
 RAISED_STANZA_BYTES = 4 * 1024 * 1024
 
 # No server of a test has a certificate of an authority that the system trusts. Reading all of those for each connection took

@@ -1,0 +1,40 @@
+"""A run of the tests says which were the slowest."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.slowest import describe_slowest
+from tests.support.wait import TIMEOUT_S
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_slowest_tests_come_first_and_their_sum_last() -> None:
+    assert describe_slowest({"a": 0.5, "b": 20.0, "c": 3.25, "d": 0.25}, 2) == [
+        "   20.0 s  b",
+        "    3.2 s  c",
+        "   23.2 s  these 2 together, of 24.0 s that all 4 took",
+    ]
+
+
+@pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one process", "two processes"])
+def test_a_run_prints_its_slowest_tests(tmp_path: Path, processes: list[str]) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_it.py").write_text("def test_one(): pass\ndef test_two(): assert False\ndef test_three(): pass\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.slowest", "-p", "no:cacheprovider", *processes]
+    done = subprocess.run(
+        [*command, "--slowest", "2", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert len(re.findall(r"^ +\d+\.\d s  test_it\.py::test_\w+$", done.stdout, re.M)) == 2, done.stdout
+    assert re.search(r"^ +\d+\.\d s  these 2 together, of \d+\.\d s that all 3 took$", done.stdout, re.M), done.stdout
+
+
+def test_the_commands_of_a_submission_print_the_twenty_slowest() -> None:
+    recipe = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "--slowest 20" in recipe
