@@ -7,11 +7,12 @@ export PYTHONDONTWRITEBYTECODE :=
 # Twice the cores, because the tests wait much for servers; at most eight.
 TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8)))
 
-.PHONY: help demo test test-semantic test-llm chaos chaos-floods check docs docs-serve bench bench-peers bench-pictures pictures servers browser format clean
+.PHONY: help demo test test-all test-semantic test-llm chaos chaos-floods check docs docs-serve bench bench-peers bench-pictures pictures servers browser format clean
 
 help:
 	@echo 'make demo            agents that talk, in this terminal; what it needs is set up in $(VENV)'
 	@echo 'make test            the tests, some minutes; what needs a server that is missing is skipped'
+	@echo 'make test-all        these, checks of a release and long forms: the site, the package, Docker, benchmarks, second servers'
 	@echo 'make servers         installs Prosody, ejabberd and go-sendxmpp from Debian, for the tests; as root'
 	@echo 'make browser         installs Chromium from Debian (400 MB), for the test of the documentation on a phone; as root'
 	@echo 'make check           format, lint, strict types and prose'
@@ -45,6 +46,10 @@ demo: $(VENV)/.ready
 
 # Most tests wait more than they compute: one process more than there are processors.
 test: $(VENV)/.ready
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --slowest 20 -m 'not release'
+
+# With what `make test` leaves out: CONTRIBUTING.md lists it.
+test-all: $(VENV)/.ready
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --slowest 20
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a

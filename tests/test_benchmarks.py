@@ -25,6 +25,7 @@ def benchmarks(*arguments: str, **options: Any) -> subprocess.CompletedProcess[s
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280, **options)
 
 
+@pytest.mark.release
 def test_a_quick_run_measures_every_agent_beside_the_others(tmp_path: Path) -> None:
     require("Prosody", prosody.installed())
     done = benchmarks("--only", "prosody", "--json", str(tmp_path / "figures.json"))
@@ -38,6 +39,7 @@ def test_a_quick_run_measures_every_agent_beside_the_others(tmp_path: Path) -> N
         assert f"{'✓' if target['is_reached'] else '✗'} {target['name']}" in done.stdout
 
 
+@pytest.mark.release
 def test_a_quick_run_measures_asks_between_agents_beside_others(tmp_path: Path) -> None:
     require("Prosody", prosody.installed())
     done = benchmarks(
@@ -86,6 +88,7 @@ async def test_a_pair_that_answers_another_question_ends_the_measurement() -> No
         await ask_in_turn(answer, [1, 2, 3])
 
 
+@pytest.mark.release
 def test_a_quick_run_measures_what_further_agents_cost(tmp_path: Path) -> None:
     require("Prosody", prosody.installed())
     done = benchmarks("--only", "further", "--json", str(tmp_path / "figures.json"))
@@ -96,6 +99,7 @@ def test_a_quick_run_measures_what_further_agents_cost(tmp_path: Path) -> None:
     assert "memory of a further agent" in done.stdout
 
 
+@pytest.mark.release
 def test_a_run_measures_how_soon_people_see_something(tmp_path: Path) -> None:
     require("Prosody", prosody.installed())
     done = benchmarks("--only", "promptness", "--json", str(tmp_path / "figures.json"))
@@ -117,6 +121,7 @@ def test_a_message_enters_few_packages_and_modules() -> None:
     assert 0 < modules <= 45
 
 
+@pytest.mark.release
 def test_a_quick_run_measures_the_memory_without_a_server(tmp_path: Path) -> None:
     done = benchmarks("--only", "memory", "--json", str(tmp_path / "figures.json"), env={"PATH": str(tmp_path)})
     assert done.returncode == 0, done.stderr
@@ -128,6 +133,7 @@ def test_a_quick_run_measures_the_memory_without_a_server(tmp_path: Path) -> Non
     assert f"a bare line, synced{memory['sync_us']:18.1f}" in done.stdout
 
 
+@pytest.mark.release
 def test_a_quick_run_measures_recall(tmp_path: Path) -> None:
     done = benchmarks("--only", "recall", "--json", str(tmp_path / "figures.json"), env={"PATH": str(tmp_path)})
     assert done.returncode == 0, done.stderr
@@ -138,6 +144,7 @@ def test_a_quick_run_measures_recall(tmp_path: Path) -> None:
     assert "recall over 500 documents: " in done.stdout
 
 
+@pytest.mark.release
 def test_a_quick_run_measures_long_sessions(tmp_path: Path) -> None:
     done = benchmarks("--only", "sessions", "--json", str(tmp_path / "figures.json"), env={"PATH": str(tmp_path)})
     assert done.returncode == 0, done.stderr
@@ -148,6 +155,7 @@ def test_a_quick_run_measures_long_sessions(tmp_path: Path) -> None:
     assert "durable turns/s: " in done.stdout
 
 
+@pytest.mark.release
 def test_a_quick_run_measures_an_agent_with_a_language_model_beside_a_bare_stream(tmp_path: Path) -> None:
     done = benchmarks("--only", "thinking", "--json", str(tmp_path / "figures.json"), env={"PATH": str(tmp_path)})
     assert done.returncode == 0, done.stderr
@@ -164,6 +172,7 @@ def test_without_a_server_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.release
 def test_the_cost_of_a_process_of_its_own_is_measured() -> None:
     command = [sys.executable, "-m", "benchmarks.isolation", "--rounds", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)

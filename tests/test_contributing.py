@@ -24,6 +24,16 @@ def test_every_place_that_is_named_exists(document: str) -> None:
     assert not [place for place in sorted(named) if not (PACKAGE / place).exists() and not (ROOT / place).exists()]
 
 
+def test_what_is_left_out_of_the_tests_is_listed() -> None:
+    listed = CONTRIBUTING.partition("leaves out what has the mark `release`:")[2].partition("\n\nA run")[0]
+    marked = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if re.search(r"pytest\.mark\.release|^@\w+_in_release\b", path.read_text(encoding="utf-8"), re.M)
+    }
+    assert marked == set(re.findall(r"`(tests/[\w/]+\.py)`", listed))
+
+
 def test_the_tree_has_a_line_for_every_package() -> None:
     tree = re.findall(r"^```\n(spade_coreason/\n.*?)^```", CONTRIBUTING, re.MULTILINE | re.DOTALL)[0]
     lines = set(re.findall(r"^ {2,6}([a-z_]+)/ {2,}\S", tree, re.MULTILINE))

@@ -188,6 +188,7 @@ def write_configuration(container: Container) -> None:
     file.write_text(text.replace("/certs/", f"{container.directory}/certs/"))
 
 
+@pytest.mark.release
 async def test_the_platform_of_compose_runs_on_the_prosody_of_compose(tmp_path: Path) -> None:
     dockerfile = dict(instructions(DOCKER / "Dockerfile"))
     health = json.loads(dockerfile["HEALTHCHECK"].partition("CMD ")[2])
@@ -231,6 +232,7 @@ async def test_the_platform_of_compose_runs_on_the_prosody_of_compose(tmp_path: 
             assert (code, err) == (0, "")
 
 
+@pytest.mark.release
 async def test_the_prosody_of_compose_can_be_closed_to_new_accounts(tmp_path: Path) -> None:
     async with prosody_of_compose(tmp_path, ALLOW_REGISTRATION="no") as container:
         account = ("visitor@localhost", "another password")
@@ -240,6 +242,7 @@ async def test_the_prosody_of_compose_can_be_closed_to_new_accounts(tmp_path: Pa
                 pass
 
 
+@pytest.mark.release
 async def test_the_certificate_of_compose_is_made_anew_before_it_ends(tmp_path: Path) -> None:
     certificate = tmp_path / "certs" / "localhost.crt"
 

@@ -17,6 +17,8 @@ from tests.docs.pages import read_page
 from tests.docs.setups import own_prosody
 from tests.support.wait import TIMEOUT_S
 
+pytestmark = pytest.mark.release
+
 ROOT = Path(__file__).parents[1]
 
 

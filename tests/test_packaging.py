@@ -37,6 +37,7 @@ def _run(*module: str, cwd: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("way", ["direct", "from-sdist"])
 def test_the_ready_made_agents_are_in_the_wheel_and_are_no_package_agents(wheels: dict[str, Path], way: str) -> None:
     with zipfile.ZipFile(wheels[way]) as wheel:
@@ -46,6 +47,7 @@ def test_the_ready_made_agents_are_in_the_wheel_and_are_no_package_agents(wheels
     assert {name.split("/")[0] for name in names} == {"spade_coreason", "spade_coreason-0.1.0.dist-info"}
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("way", ["direct", "from-sdist"])
 def test_types_and_migrations_are_in_the_wheel(wheels: dict[str, Path], way: str) -> None:
     with zipfile.ZipFile(wheels[way]) as wheel:

@@ -128,6 +128,7 @@ async def test_the_documented_oven_uses_what_is_added_to_the_seed(tmp_path: Path
         sys.modules.pop("oven", None)
 
 
+@pytest.mark.release
 @pytest.mark.timeout(MYPY_TIMEOUT_S + 60)
 def test_a_strict_type_checker_accepts_every_example(tmp_path: Path) -> None:
     names = write_examples(tmp_path)

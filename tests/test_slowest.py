@@ -35,6 +35,8 @@ def test_a_run_prints_its_slowest_tests(tmp_path: Path, processes: list[str]) ->
     assert re.search(r"^ +\d+\.\d s  these 2 together, of \d+\.\d s that all 3 took$", done.stdout, re.M), done.stdout
 
 
-def test_the_commands_of_a_submission_print_the_twenty_slowest() -> None:
-    recipe = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+@pytest.mark.parametrize(("target", "leaves_out"), [("test", True), ("test-all", False)])
+def test_both_commands_print_the_twenty_slowest_and_only_one_leaves_tests_out(target: str, leaves_out: bool) -> None:
+    recipe = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "--slowest 20" in recipe
+    assert ("-m 'not release'" in recipe) is leaves_out

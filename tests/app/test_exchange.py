@@ -15,19 +15,21 @@ import pytest
 
 from tests.support.exchanging_agents import read_answers
 from tests.support.hosting import run_platform
+from tests.support.long_forms import short_and_long_in_release
 from tests.support.servers.clients import StockClient
+from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
 
-KILLS = int(os.environ.get("EXCHANGE_KILLS", "15"))
-"""The number of kills on each server."""
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 _KILLS_PER_QUESTION = 2  # a request that ran at three crashes alone would fail (docs/explanation/delivery-guarantees.md)
 _ASKS = 40
 
 
-@pytest.mark.timeout(120 + 20 * KILLS)
-async def test_asks_end_as_they_would_have_under_kill_9(real_server: XmppServer, tmp_path: Path) -> None:
+@ejabberd_in_release
+@pytest.mark.timeout(3000)
+@short_and_long_in_release("EXCHANGE_KILLS", 4, 15)
+async def test_asks_end_as_they_would_have_under_kill_9(real_server: XmppServer, tmp_path: Path, count: int) -> None:
     print(f"CHAOS_SEED={SEED}")
     rng, kills = random.Random(SEED), 0
     given, received = str(tmp_path / "given.log"), str(tmp_path / "received.log")
@@ -47,10 +49,10 @@ async def test_asks_end_as_they_would_have_under_kill_9(real_server: XmppServer,
             options={"log": received, "peer": peer, "asks": _ASKS},
         ) as (asker, jid),
     ):
-        while kills < KILLS:
+        while kills < count:
             query = f"question {kills}"
             client.send(query, jid)
-            for _ in range(min(_KILLS_PER_QUESTION, KILLS - kills)):
+            for _ in range(min(_KILLS_PER_QUESTION, count - kills)):
                 await _wait_for_answers(received, rng.randrange(1, _ASKS // 2), last=f"{query}/{_ASKS - 1}")
                 platform = rng.choice([asker, answerer])
                 await platform.signal(signal.SIGKILL)

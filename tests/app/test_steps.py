@@ -14,23 +14,23 @@ from typing import Literal
 import pytest
 
 from tests.support.hosting import run_platform
+from tests.support.long_forms import short_and_long_in_release
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.stepping_agent import check_steps, read_steps
 from tests.support.wait import eventually
 
-KILLS = int(os.environ.get("STEP_KILLS", "5"))
-"""The number of kills of each test."""
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 _KILLS_PER_REQUEST = 2  # a request that ran at three crashes alone would fail (docs/explanation/delivery-guarantees.md)
 _STEPS = 60
 _LINES_PER_RUN = 80
 
 
-@pytest.mark.timeout(120 + 20 * KILLS)
+@pytest.mark.timeout(3000)
+@short_and_long_in_release("STEP_KILLS", 2, 5)
 @pytest.mark.parametrize("isolation", ["none", "process"])
 async def test_no_finished_step_runs_again_after_kill_9(
-    prosody: XmppServer, tmp_path: Path, isolation: Literal["none", "process"]
+    prosody: XmppServer, tmp_path: Path, isolation: Literal["none", "process"], count: int
 ) -> None:
     print(f"CHAOS_SEED={SEED}")
     rng, log = random.Random(SEED), tmp_path / "steps.log"
@@ -40,10 +40,10 @@ async def test_no_finished_step_runs_again_after_kill_9(
         StockClient(*await prosody.account(), prosody) as client,
         run_platform(prosody, tmp_path, agent=agent, options=options, isolation=isolation) as (platform, jid),
     ):
-        while kills < KILLS:
+        while kills < count:
             query = f"question {kills}"
             client.send(query, jid)
-            for _ in range(min(_KILLS_PER_REQUEST, KILLS - kills)):
+            for _ in range(min(_KILLS_PER_REQUEST, count - kills)):
                 await _wait_for_lines(log, query, rng.randrange(1, _LINES_PER_RUN))
                 await platform.signal(signal.SIGKILL)
                 kills += 1

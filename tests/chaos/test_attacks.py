@@ -28,7 +28,7 @@ INSTALLED = {"prosody": prosody_installed, "ejabberd": ejabberd_installed}
 SHORT_ATTACKS = [attack.name for attack in ATTACKS.values() if attack.is_short]
 
 
-@pytest.fixture(params=SERVERS, scope="module")
+@pytest.fixture(params=["prosody", pytest.param("ejabberd", marks=pytest.mark.release)], scope="module")
 def attacked_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
     """A server that accepts large stanzas; the test runs on Prosody and on ejabberd."""
     require({"prosody": "Prosody", "ejabberd": "ejabberd"}[request.param], INSTALLED[request.param]())

@@ -19,7 +19,7 @@ SHORT_FAULTS = ("kill -9 of the platform", "kill -9 of the server")
 
 
 @pytest.mark.timeout(120 + 30 * FAULTS)
-@pytest.mark.parametrize("kind", ["prosody", "ejabberd"])
+@pytest.mark.parametrize("kind", ["prosody", pytest.param("ejabberd", marks=pytest.mark.release)])
 async def test_faults_lose_double_and_cross_nothing(kind: str, tmp_path: Path) -> None:
     require("Prosody" if kind == "prosody" else "ejabberd", (prosody_installed if kind == "prosody" else ejabberd_installed)())
     print(f"CHAOS_SEED={SEED}")

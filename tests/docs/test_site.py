@@ -28,6 +28,8 @@ from tests.docs.site_hooks import example_pages
 from tests.support.servers.requirements import require
 from tests.support.wait import TIMEOUT_S
 
+pytestmark = pytest.mark.release
+
 BUILD_TIMEOUT_S = 300
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _UNREACHABLE = "http://127.0.0.1:9"

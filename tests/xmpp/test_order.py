@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.support.hosting import Echo, run_agent, texts
 from tests.support.servers.clients import StockClient
+from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
 
@@ -43,6 +44,7 @@ async def _assert_no_more_answers(client: StockClient, to: str) -> None:
     assert client.messages.empty()
 
 
+@ejabberd_in_release
 async def test_3000_messages_of_one_client_are_each_answered_once_and_in_order(real_server: XmppServer, tmp_path: Path) -> None:
     async with (
         run_agent(Echo(), real_server, tmp_path) as echo,
@@ -78,6 +80,7 @@ async def _clients(server: XmppServer, count: int) -> AsyncIterator[list[StockCl
         await asyncio.gather(*(client.close() for client in clients))
 
 
+@ejabberd_in_release
 async def test_3000_messages_of_50_clients_are_each_answered_once_and_to_their_sender(
     real_server: XmppServer, tmp_path: Path
 ) -> None:

@@ -23,11 +23,11 @@ from spade_coreason.exceptions import MemoryFileError, MemoryFullError, StoreErr
 from spade_coreason.memory.interaction.file import MemoryLimits
 from spade_coreason.memory.interaction.journal import encode_fold
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
+from tests.support.long_forms import short_and_long_in_release
 
 AGENT = "support_agent@example.com"
 SPADE_LLM = Path(__file__).parent / "spade_llm"
 """Files that spade_llm 0.3.0 wrote in Madrid."""
-ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "200"))
 SMALL_JOURNAL = MemoryLimits(journal_bytes=1000)
 
 
@@ -300,13 +300,14 @@ def test_several_conversations_are_forgotten_at_once(tmp_path: Path) -> None:
     assert memory.clear_conversations(["a"]) == 0
 
 
-@pytest.mark.timeout(300 + ROUNDS)
-def test_killed_at_any_instant_nothing_confirmed_is_lost_and_nothing_forgotten_comes_back(tmp_path: Path) -> None:
+@pytest.mark.timeout(5400)
+@short_and_long_in_release("CHAOS_ROUNDS", 50, 200)
+def test_killed_at_any_instant_nothing_confirmed_is_lost_and_nothing_forgotten_comes_back(tmp_path: Path, count: int) -> None:
     kept: list[int] = []
     watcher = memory_in(tmp_path)
     rng = random.Random(7)
     cut = 0
-    for number in range(ROUNDS):
+    for number in range(count):
         read_end, write_end = os.pipe()
         durability = "full" if number % 10 == 0 else "normal"
         with forked(lambda: write_and_forget(tmp_path, len(kept), write_end, durability)) as pid:  # noqa: B023 - it runs now
@@ -334,7 +335,7 @@ def test_killed_at_any_instant_nothing_confirmed_is_lost_and_nothing_forgotten_c
         assert len(told - forgotten - present) <= 1  # forgetting was under way
         memory_in(tmp_path).clear_conversation("private")
         assert all(b"secret" not in path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".tmp")
-    assert len(kept) > ROUNDS
+    assert len(kept) > count
     assert cut  # some in the middle of a fold
 
 

@@ -16,6 +16,11 @@ from tests.support.servers.server import XmppServer
 
 SERVER_KINDS = ("prosody", "ejabberd")
 
+ejabberd_in_release = pytest.mark.parametrize(
+    "real_server", ["prosody", pytest.param("ejabberd", marks=pytest.mark.release)], indirect=True
+)
+"""Mark a test in which the kind of the server makes no difference: `make test` runs it on Prosody alone."""
+
 GetServer: TypeAlias = Callable[..., XmppServer]
 """A function that returns the running server of a kind with these options."""
 

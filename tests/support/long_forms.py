@@ -1,0 +1,16 @@
+"""How long a test of chance goes on: a short form in `make test`, a long one in `make test-all`, any other in `make chaos`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def short_and_long_in_release(variable: str, short: int, long: int) -> pytest.MarkDecorator:
+    """Run a test with a short and a long count, as its parameter `count`; the long one in `make test-all` only.
+
+    A count in this variable of the environment takes the place of both.
+    """
+    counts = [int(os.environ[variable])] if variable in os.environ else [short, pytest.param(long, marks=pytest.mark.release)]
+    return pytest.mark.parametrize("count", counts)
