@@ -19,6 +19,7 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from spade_coreason import AgentDefinition
 from spade_coreason.contracts import ConversationState
+from spade_coreason.domain import channel_kinds
 from spade_coreason.domain.conversation import ConversationStatus, Rules
 from spade_coreason.domain.identifiers import candidate_conversation_ids, derive_session_id
 from spade_coreason.domain.messages import InboundRequest
@@ -167,7 +168,7 @@ class _Session:
 
     async def _turn(self) -> None:
         self.runner.receive(
-            InboundRequest("person", f"{PERSON}/x", str(uuid4()), "t", {"query": "hello"}, "hello", owner=PERSON)
+            InboundRequest(channel_kinds.PERSON, f"{PERSON}/x", str(uuid4()), "t", {"query": "hello"}, "hello", owner=PERSON)
         )
         await self.runner.wait_until_idle()
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from spade_coreason.domain.channel_kinds import CHANNEL_KINDS
+
 ROOT = "spade_coreason"
 PACKAGE = Path(__file__).parents[1] / ROOT
 # A package imports from strictly lower layers only, and only what the front (`__init__`) of the other exports.
@@ -186,3 +188,38 @@ def test_no_two_classes_share_a_name() -> None:
             if isinstance(node, ast.ClassDef):
                 other = names.setdefault(node.name.lstrip("_"), path)
                 assert other == path, f"{node.name} is a class of {other} too"
+
+
+@pytest.mark.parametrize("package", ["runtime", "memory", "domain"])
+def test_no_name_of_a_channel_is_compared(package: str) -> None:
+    """Whoever decides by a channel asks for a property of its kind."""
+    found = [
+        f"{path.name}: {ast.unparse(node)}"
+        for path in (PACKAGE / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare | ast.match_case | ast.Match) and names_channel(node)
+    ]
+    assert not found
+
+
+def names_channel(node: ast.AST) -> bool:
+    """Return True if a comparison has a channel, or a kind, on one side and a text on another."""
+    parts = list(ast.walk(node))
+    words = {part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+    asked = {part.attr for part in parts if isinstance(part, ast.Attribute)} | {
+        part.id for part in parts if isinstance(part, ast.Name)
+    }
+    return bool(words) and bool(asked & {"channel", "kind", "channel_name"}) and bool(words & set(CHANNEL_KINDS))
+
+
+@pytest.mark.parametrize(
+    "comparison",
+    [
+        'incoming.channel == "program"',
+        'queued.incoming.channel not in ("person", "room")',
+        '"room" == channel',
+        'incoming.kind.name != "spade"',
+    ],
+)
+def test_the_search_finds_a_compared_channel(comparison: str) -> None:
+    assert any(names_channel(node) for node in ast.walk(ast.parse(comparison)) if isinstance(node, ast.Compare))

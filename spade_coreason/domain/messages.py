@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic_core import from_json, to_json
 
 from ..contracts import ClientCapabilities, DataBlock, ThinkingBlock, UserErrorBlock
+from .channel_kinds import CHANNEL_KINDS, ChannelKind
 from .duplicates import NO_EVIDENCE, Evidence
 from .jid import bare_jid
 from .topics import DEAD_LETTER_METADATA, ITEM_METADATA
@@ -208,7 +209,7 @@ NO_CONTEXT = RequestContext()
 class InboundRequest:
     """A request and its origin, as `ReceivedRequest`."""
 
-    channel: str
+    kind: ChannelKind
     sender: str
     stanza_id: str
     thread: str | None
@@ -245,6 +246,11 @@ class InboundRequest:
     """The nickname of the sender in a room."""
     author: str = ""
     """The address of the occupant who asked the whole room. Only this occupant corrects or retracts the request."""
+
+    @property
+    def channel(self) -> str:
+        """The name of the kind of its channel."""
+        return self.kind.name
 
     @property
     def message_ids(self) -> tuple[str, ...]:
@@ -292,12 +298,12 @@ class InboundRequest:
 
         In a room it never is: any occupant could stop another's request. The agent's own commands work there.
         """
-        return self.channel == "person" or (self.channel == "program" and self.metadata.get(COMMAND_METADATA) is True)
+        return self.kind.has_commands or (self.kind.is_program and self.metadata.get(COMMAND_METADATA) is True)
 
     def to_json(self) -> str:
         """Return the JSON text for the inbox; `from_json` reads it. It omits `content`, which only the inbox key needs."""
         fields: dict[str, Any] = {
-            "channel": self.channel,
+            "channel": self.kind.name,
             "sender": self.sender,
             "stanza_id": self.stanza_id,
             "payload": self.payload,
@@ -308,7 +314,7 @@ class InboundRequest:
             fields["message_type"] = self.message_type
         if self.metadata:
             fields["metadata"] = dict(self.metadata)
-        if self.channel == "program":
+        if self.kind.is_program:
             fields |= self._program_fields()
         if self.uses_chat_states:
             fields["uses_chat_states"] = True
@@ -337,8 +343,8 @@ class InboundRequest:
     def from_json(cls, text: str | bytes) -> InboundRequest:
         """Read a request from the JSON text that `to_json` wrote."""
         fields = from_json(text)
-        if "language" in fields:  # the name of the channel in rows written before 0.1.0
-            fields["channel"] = fields.pop("language")
+        # Rows written before 0.1.0 have another name for it.
+        kind = CHANNEL_KINDS[fields.pop("language" if "language" in fields else "channel")]
         for name in LINEAGE_FIELDS:
             if fields.get(name) is not None:
                 fields[name] = UUID(fields[name])
@@ -352,8 +358,8 @@ class InboundRequest:
             fields["replaces"] = tuple(fields["replaces"])
         fields.setdefault("thread", None)
         fields.setdefault("owner", bare_jid(fields["sender"]))
-        fields["is_text_only"] = len(fields["payload"]) == 1 and fields["channel"] in ("person", "room")
-        return cls(content="", **fields)
+        fields["is_text_only"] = len(fields["payload"]) == 1 and kind.is_human
+        return cls(kind, content="", **fields)
 
 
 class ReplyEvent(NamedTuple):

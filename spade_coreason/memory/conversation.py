@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from ..contracts import Identity
+from ..domain.channel_kinds import ChannelKind
 from ..domain.history import RecentTurns
 from ..domain.jid import local_part
 from ..domain.preferences import Preferences
@@ -68,12 +69,12 @@ class ActiveConversation:
         name = local_part(owner)
         self.identities = {role: Identity(id=owner, name=name, role=role) for role in ("user", "agent")}
 
-    def identity_for(self, channel: str, nickname: str = "") -> Identity:
+    def identity_for(self, kind: ChannelKind, nickname: str = "") -> Identity:
         """Return the identity of the sender of a request.
 
-        `channel` is the kind of sender: a program and SPADE have the role "agent", all others "user". In a room the id is the
-        owner's, which is the room, and the name is the `nickname` of the speaker.
+        People have the role "user", all others "agent". In a room the id is the owner's, which is the room, and the name is the
+        `nickname` of the speaker.
         """
         if nickname:
             return Identity(id=self.record.owner, name=nickname, role="user")
-        return self.identities["agent" if channel in ("program", "spade") else "user"]
+        return self.identities["user" if kind.is_human else "agent"]

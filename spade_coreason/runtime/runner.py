@@ -457,14 +457,14 @@ class Runner:
         Return the request as the agent gets it, the command or None, and True if the agent handles the request.
         """
         text = str(incoming.payload.get("query", ""))
-        is_in_room = incoming.channel == "room"
-        if (incoming.channel == "person" or is_in_room) and not text.lstrip().startswith(self.commands.prefixes):
+        kind = incoming.kind
+        if kind.is_human and not text.lstrip().startswith(self.commands.prefixes):
             return incoming, None, True  # nearly every message
-        if incoming.may_be_command or is_in_room:
-            parsed = self.commands.parse(text, is_in_room=is_in_room)
+        if incoming.may_be_command or kind.is_room:
+            parsed = self.commands.parse(text, is_in_room=kind.is_room)
             if isinstance(parsed, ParsedCommand):
                 return incoming, parsed, parsed.command.name in self.commands.agent_commands
-            if incoming.channel == "program":
+            if kind.is_program:
                 return incoming, parsed, True
             if parsed is not text:
                 return replace(incoming, payload={**incoming.payload, "query": parsed}), None, True
@@ -517,7 +517,7 @@ class Runner:
             await self._command_executor.reply_to_command(mailbox, active, queued, queued.command)
             return
         # Decide
-        rules = self._item_rules if incoming.channel == "program" and is_item(incoming) else self.policy.rules
+        rules = self._item_rules if incoming.kind.is_program and is_item(incoming) else self.policy.rules
         decision = decide_for_conversation(active, incoming, now, rules)
         if decision.status is not active.record.status:
             active.record = active.record.with_status(decision.status)
@@ -615,7 +615,7 @@ class Runner:
     def _open_output(self, active: ActiveConversation, queued: QueuedRequest) -> TurnOutput:
         """Open the output for a request, by the preferences of the person and the features of their clients."""
         services, incoming, person = self._services, queued.incoming, active.record.owner
-        if incoming.channel == "program":
+        if incoming.kind.is_program:
             encoder = services.transport.make_encoder(incoming, queued.key)
             output = TurnOutput(encoder, self._outbox.send, queued.key, services.reply_timers)
             if queued.digest and (request := self._mailboxes.program_requests.get(queued.key)) is not None:
@@ -640,7 +640,7 @@ class Runner:
         """Finish a request without a turn: with a notice, or in silence to people who have had one."""
         final_messages: list[OutboundMessage] = []
         incoming = queued.incoming
-        if outcome is Outcome.NOTICE or incoming.channel == "program":
+        if outcome is Outcome.NOTICE or incoming.kind.is_program:
             notice = refusal_notice(active, incoming, now, self.policy.rules, has_commands=self.policy.commands)
             final_messages = output.finish(notice)
             active.echo_count = 0
@@ -718,7 +718,7 @@ class Runner:
     def _notify_of_pause(self, queued: QueuedRequest, is_new: bool) -> None:
         """Tell a person that their message is stored until the pause ends. Programs get no notice: they wait for a reply."""
         incoming = queued.incoming
-        if not is_new or not self._mailboxes.is_paused or incoming.channel not in ("person", "room"):
+        if not is_new or not self._mailboxes.is_paused or not incoming.kind.is_human:
             return
         if queued.is_for_agent and self.control.allow_notice(incoming.owner):
             with use_language(self.languages.of_request(incoming)):

@@ -55,13 +55,14 @@ def encoder_for(
 
     None of its stanzas exceeds `stanza_bytes`. `options` apply to replies to a person.
     """
-    if incoming.channel == "program":
+    kind = incoming.kind
+    if kind.is_program:
         return CloudEventEncoder(incoming, key, agent, stanza_bytes)
-    if incoming.channel == "spade":
-        return SpadeEncoder(incoming, key, stanza_bytes)
-    if incoming.channel == "room":
+    if kind.is_room:
         return GroupchatEncoder(incoming, key, stanza_bytes)
-    return ChatEncoder(incoming, key, stanza_bytes, options)
+    if kind.is_human:
+        return ChatEncoder(incoming, key, stanza_bytes, options)
+    return SpadeEncoder(incoming, key, stanza_bytes)
 
 
 class XmppTransport:

@@ -11,6 +11,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, ResponseHandler, SessionHandle, agent
 from spade_coreason.contracts import ThinkingBlock
 from spade_coreason.contracts.blocks import STEP_TITLE
+from spade_coreason.domain.channel_kinds import PERSON, ROOM, ChannelKind
 from spade_coreason.domain.messages import BlockEmitted, InboundRequest, TextEmitted
 from spade_coreason.domain.preferences import DEFAULT_PREFERENCES, LANGUAGE_TAG, PREFERENCES_SCOPE, Preferences
 from spade_coreason.runtime.transport import PresentationOptions
@@ -96,14 +97,14 @@ async def test_a_program_and_a_spade_agent_get_thoughts_in_their_own_way() -> No
         assert t.unread() == WITHOUT_THOUGHTS
 
 
-@pytest.mark.parametrize("channel", ["room", "person"])
-def test_a_thought_is_one_unstored_stanza_and_is_not_sent_to_a_room(channel: str) -> None:
-    incoming = InboundRequest(channel, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice", owner=ALICE)
+@pytest.mark.parametrize("kind", [ROOM, PERSON])
+def test_a_thought_is_one_unstored_stanza_and_is_not_sent_to_a_room(kind: ChannelKind) -> None:
+    incoming = InboundRequest(kind, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice", owner=ALICE)
     encoder = encoder_for(incoming, UUID(int=1), AGENT, 10_000, PresentationOptions(shows_thoughts=True))
     stanzas = [
         stanza for text in ("snake_case is\x00 odd", " ", "x" * 20_000) for stanza in encoder.encode(thought_event(text))
     ]
-    if channel == "room":
+    if kind.is_room:
         assert stanzas == []
         return
     short, long = stanzas
@@ -115,18 +116,18 @@ def test_a_thought_is_one_unstored_stanza_and_is_not_sent_to_a_room(channel: str
 
 
 @pytest.mark.parametrize(
-    ("channel", "presentation", "is_shown"),
+    ("kind", "presentation", "is_shown"),
     [
-        ("person", PresentationOptions(shows_steps=True), True),
-        ("person", PresentationOptions(shows_thoughts=True), True),
-        ("person", PresentationOptions(), False),
-        ("room", PresentationOptions(shows_steps=True), False),
+        (PERSON, PresentationOptions(shows_steps=True), True),
+        (PERSON, PresentationOptions(shows_thoughts=True), True),
+        (PERSON, PresentationOptions(), False),
+        (ROOM, PresentationOptions(shows_steps=True), False),
     ],
 )
 def test_a_step_is_shown_to_people_who_have_not_disabled_it_and_not_in_a_room(
-    channel: Any, presentation: PresentationOptions, is_shown: bool
+    kind: ChannelKind, presentation: PresentationOptions, is_shown: bool
 ) -> None:
-    incoming = InboundRequest(channel, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice", owner=ALICE)
+    incoming = InboundRequest(kind, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice", owner=ALICE)
     encoder = encoder_for(incoming, UUID(int=1), AGENT, 10_000, presentation)
     stanzas = encoder.encode(BlockEmitted(ThinkingBlock(title=STEP_TITLE, content="Using recall…")))
     assert ["<body>_Using recall…_</body>" in stanza for stanza in stanzas] == [True] * is_shown

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from spade_coreason.domain.channel_kinds import PERSON, PROGRAM, ChannelKind
 from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime.intake.mailboxes import LARGE_CHARACTERS, MAX_LARGE_REQUESTS
@@ -19,9 +20,9 @@ from tests.support.wait import eventually
 LONG_S = 600.0
 
 
-def request(text: str, server_id: str = "", channel: str = "person") -> InboundRequest:
+def request(text: str, server_id: str = "", kind: ChannelKind = PERSON) -> InboundRequest:
     sender = f"{ALICE}/x"
-    return InboundRequest(channel, sender, text, None, {"query": text}, text, evidence=Evidence(server_id), owner=ALICE)
+    return InboundRequest(kind, sender, text, None, {"query": text}, text, evidence=Evidence(server_id), owner=ALICE)
 
 
 def queries(harness: RunnerHarness) -> list[str]:
@@ -46,7 +47,7 @@ async def test_the_order_of_the_archive_counts(database_url: str) -> None:
 async def test_what_is_in_no_archive_waits_for_none(database_url: str) -> None:
     async with RunnerHarness(database_url, Echo()) as harness:
         harness.runner.hold(LONG_S)
-        harness.runner.receive(request("of a program", channel="program"))
+        harness.runner.receive(request("of a program", kind=PROGRAM))
         await harness.runner.wait_until_idle()
         assert queries(harness) == ["of a program"]
 

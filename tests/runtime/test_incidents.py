@@ -11,6 +11,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session
 from spade_coreason.contracts import Accept, ConversationState, Interceptor, ReceivedRequest, Refuse
+from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.texts.error_chain import find_frame
 from spade_coreason.runtime import command
@@ -88,7 +89,7 @@ async def test_a_sender_is_told_when_the_incident_is_stored(database_url: str, e
         await runner.open()
         before = len(read_rows(database_url, "incidents"))
         with writes.hold_batches() as batches:
-            incoming = InboundRequest("person", f"{ALICE}/x", str(uuid4()), "t", {"query": "dance"}, "dance", owner=ALICE)
+            incoming = InboundRequest(PERSON, f"{ALICE}/x", str(uuid4()), "t", {"query": "dance"}, "dance", owner=ALICE)
             runner.receive(incoming)
             await eventually(lambda batches=batches: len(batches) > 0)  # type: ignore[misc]  # mypy knows no type of it
             assert not any(TOLD.search(stanza) for stanza in sent)
@@ -104,7 +105,7 @@ async def test_a_sender_is_told_when_the_incident_is_stored(database_url: str, e
 async def test_the_incident_of_an_interceptor_has_no_conversation(database_url: str, expected_errors: ExpectedErrors) -> None:
     expected_errors(f"a request of {ALICE}")
     async with RunnerHarness(database_url, FailingAgent(), interceptors=[FailingInterceptor()]) as harness:
-        incoming = InboundRequest("person", f"{ALICE}/x", str(uuid4()), "t", {"query": "dance"}, "dance", owner=ALICE)
+        incoming = InboundRequest(PERSON, f"{ALICE}/x", str(uuid4()), "t", {"query": "dance"}, "dance", owner=ALICE)
         assert harness.runner.receive(incoming) is None
         await eventually(lambda: bool(numbers_told(harness)))
         [incident] = await load_all(harness)

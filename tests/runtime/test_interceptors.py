@@ -15,6 +15,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ConfigError, Interaction, Response, Session, command
 from spade_coreason.config import load_settings
 from spade_coreason.contracts import Accept, CloudEvent, ErrorCode, Interceptor, Next, ReceivedRequest, Refuse, ResponseWrapper
+from spade_coreason.domain.channel_kinds import PERSON, PROGRAM
 from spade_coreason.domain.identifiers import derive_inbox_key
 from spade_coreason.domain.messages import InboundRequest, RequestContext
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError
@@ -129,7 +130,7 @@ async def test_a_request_that_runs_again_after_a_restart_is_not_decided_again() 
 async def test_a_refused_request_is_not_stored_and_may_be_sent_again(database_url: str) -> None:
     recorder = Recorder(lambda request: TOO_FAST)
     async with RunnerHarness(database_url, EchoAgent(), interceptors=[recorder]) as harness:
-        incoming = InboundRequest("person", f"{ALICE}/x", "1", "t", {"query": "one"}, "one", owner=ALICE)
+        incoming = InboundRequest(PERSON, f"{ALICE}/x", "1", "t", {"query": "one"}, "one", owner=ALICE)
         assert harness.runner.receive(incoming) is None
         await harness.database.write(lambda connection: None)
         assert await harness.repository.inbox.load_received_from(ALICE) == []
@@ -179,7 +180,7 @@ async def test_the_limits_of_hops_and_capacity_come_first() -> None:
         t.runners[t.jid].control.resume()
         await t.settled()
         incoming = InboundRequest(
-            "program", f"{BOB}/x", "1", "u", {"query": "circle"}, "", owner=BOB, context=RequestContext(MAX_HOPS + 1)
+            PROGRAM, f"{BOB}/x", "1", "u", {"query": "circle"}, "", owner=BOB, context=RequestContext(MAX_HOPS + 1)
         )
         assert t.runners[t.jid].receive(incoming) is None
         assert recorder.received == ["0", "1"]
@@ -190,7 +191,7 @@ async def test_a_new_request_that_looks_like_a_duplicate_is_decided_before_its_t
     async with RunnerHarness(database_url, EchoAgent(), interceptors=[recorder]) as harness:
         for number, query in enumerate(("no", "yes")):
             incoming = InboundRequest(
-                "person", f"{ALICE}/x", f"{number}", "t", {"query": query}, query, evidence=SAME_STANZA, owner=ALICE
+                PERSON, f"{ALICE}/x", f"{number}", "t", {"query": query}, query, evidence=SAME_STANZA, owner=ALICE
             )
             key = derive_inbox_key(AGENT, ALICE, incoming.stanza_id, incoming.content)
             harness.database.inbox_keys.add(key.bytes, 10**6)  # no request has this row

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason.contracts import Accept, Refuse
+from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime.crash_guard import CrashGuard
 from spade_coreason.runtime.intake.admission import CapacityLimit
@@ -54,7 +55,7 @@ class MailboxHarness:
         self, text: str, sender: str = ALICE, thread: str | None = "t", *, is_for_agent: bool = True
     ) -> QueuedRequest:
         """Store a request whose id is its text."""
-        incoming = InboundRequest("person", f"{sender}/x", text, thread, {"query": text}, text, owner=sender)
+        incoming = InboundRequest(PERSON, f"{sender}/x", text, thread, {"query": text}, text, owner=sender)
         key = uuid4()
         row, stored, may_start_early = self.repository.inbox.receive(key.bytes, sender, incoming.to_json(), NOW)
         await stored
@@ -104,7 +105,7 @@ async def test_a_full_conversation_refuses_and_has_room_again_after_a_turn(harne
     for number in range(1 + MAX_QUEUED):
         await harness.put(f"{number}")
     await harness.started("0")
-    incoming = InboundRequest("person", f"{ALICE}/x", "next", "t", {"query": "next"}, "next", owner=ALICE)
+    incoming = InboundRequest(PERSON, f"{ALICE}/x", "next", "t", {"query": "next"}, "next", owner=ALICE)
     limit = CapacityLimit(harness.mailboxes)
     refusal = limit.receive(incoming)
     assert isinstance(refusal, Refuse)
@@ -180,7 +181,7 @@ async def test_a_request_that_is_put_again_later_is_dropped_by_a_drain(harness: 
     await harness.put("one")
     harness.release(1)
     await harness.mailboxes.wait_until_idle()
-    incoming = InboundRequest("person", f"{ALICE}/x", "again", "t", {"query": "again"}, "again", owner=ALICE)
+    incoming = InboundRequest(PERSON, f"{ALICE}/x", "again", "t", {"query": "again"}, "again", owner=ALICE)
     stored = harness.repository.inbox.receive(uuid4().bytes, ALICE, incoming.to_json(), NOW)[1]
     harness.mailboxes.put_later(QueuedRequest(incoming, uuid4(), 0, stored, 0.0), ALICE, 0.01)
     await harness.started("one", "again")

@@ -15,6 +15,7 @@ import pytest
 from spade_coreason import AgentRequest, Peers, ResponseHandler, SessionHandle, agent
 from spade_coreason.concurrency import RATE_INTERVAL_S
 from spade_coreason.contracts import ErrorCode, Refuse
+from spade_coreason.domain.channel_kinds import PERSON, PROGRAM, ROOM, ChannelKind
 from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.domain.messages import InboundRequest, RequestContext
 from spade_coreason.domain.quotas import Quota, Quotas, Role
@@ -42,9 +43,9 @@ class Meter:
         self.seconds = 1000.0
         self.limit = QuotaLimit(AgentRepository(database, AGENT), quotas, self.clock, lambda: self.seconds)
 
-    def send(self, owner: str = ALICE, text: str = "x", channel: str = "person", root: str = "") -> Refuse | None:
+    def send(self, owner: str = ALICE, text: str = "x", kind: ChannelKind = PERSON, root: str = "") -> Refuse | None:
         request = InboundRequest(
-            channel, owner, "1", None, {"query": text}, text, owner=owner, context=RequestContext(root_sender=root)
+            kind, owner, "1", None, {"query": text}, text, owner=owner, context=RequestContext(root_sender=root)
         )
         verdict = self.limit.receive(request)
         return verdict if isinstance(verdict, Refuse) else None
@@ -199,7 +200,7 @@ async def test_the_time_to_wait_is_rounded_up(database: Database) -> None:
 
 async def test_a_room_has_a_quota_of_its_own(database: Database) -> None:
     meter = Meter(database, replace(UNLIMITED, room=Quota(messages_per_minute=1)))
-    assert meter.send_many(2, owner="tea@rooms.localhost", channel="room") == [True, False]
+    assert meter.send_many(2, owner="tea@rooms.localhost", kind=ROOM) == [True, False]
     assert meter.send_many(5, owner=ALICE) == [True] * 5
 
 
@@ -207,7 +208,7 @@ async def test_a_new_nickname_is_no_new_person(database: Database) -> None:
     meter = Meter(database, replace(UNLIMITED, room=Quota(messages_per_minute=3)))
     nicknames = [meter.send(owner=f"tea@rooms.localhost/{number}") is None for number in range(3)]
     assert [*nicknames, meter.send(owner="tea@rooms.localhost/new") is None] == [True, True, True, False]
-    assert meter.send(owner="tea@rooms.localhost", channel="room") is not None
+    assert meter.send(owner="tea@rooms.localhost", kind=ROOM) is not None
     assert meter.limit.usage_of("tea@rooms.localhost/0").messages == 3
     assert [used.holder for used in meter.limit.usage()] == ["", "rooms.localhost", "tea@rooms.localhost"]
 
@@ -346,7 +347,7 @@ async def test_a_root_that_a_stranger_names_is_not_believed() -> None:
     async with AgentTester(echo) as t:
         for sender in ("mallory@localhost", "mallory@other.example"):
             request = InboundRequest(
-                "program",
+                PROGRAM,
                 f"{sender}/x",
                 "1",
                 None,
@@ -364,7 +365,7 @@ async def test_a_root_that_a_stranger_names_is_not_believed() -> None:
 async def test_a_root_that_is_no_person_is_not_believed(root: str) -> None:
     async with AgentTester(echo, peers={OTHER: echo}) as t:
         request = InboundRequest(
-            "program", f"{OTHER}/x", "1", None, {"query": "x"}, "x", owner=OTHER, context=RequestContext(root_sender=root)
+            PROGRAM, f"{OTHER}/x", "1", None, {"query": "x"}, "x", owner=OTHER, context=RequestContext(root_sender=root)
         )
         t.gateways[AGENT].receive(request)
         await t.settled()
@@ -492,10 +493,10 @@ async def test_a_sender_whose_requests_are_refused_by_the_hundred_is_not_looked_
     release = asyncio.Event()
     waiting = make_waiting_agent(release)
 
-    def flood(user: str, count: int, channel: str = "person", text: str = "x") -> None:
+    def flood(user: str, count: int, kind: ChannelKind = PERSON, text: str = "x") -> None:
         for _ in range(count):
             number = str(next(numbers))
-            request = InboundRequest(channel, f"{user}/x", number, None, {"query": text}, text, owner=user)
+            request = InboundRequest(kind, f"{user}/x", number, None, {"query": text}, text, owner=user)
             t.gateways[AGENT].receive(request)
 
     numbers, limit = itertools.count(), 300
@@ -506,7 +507,7 @@ async def test_a_sender_whose_requests_are_refused_by_the_hundred_is_not_looked_
         with LoopClock() as clock:
             flood(ALICE, 10 + limit + 50)
             assert dropped["too many refused"] == 50
-            flood(ALICE, 50, "program")  # each is told that it is refused
+            flood(ALICE, 50, PROGRAM)  # each is told that it is refused
             flood(BOB, 10 + 50)
             assert dropped["too many refused"] == 50
             await clock.advance(RATE_INTERVAL_S)
@@ -541,7 +542,7 @@ async def test_commands_have_a_limit_of_their_own_and_work_beyond_the_quota() ->
 async def test_duplicates_without_end_are_dropped_and_the_request_is_answered_once() -> None:
     async with AgentTester(echo, policy=Policy(queue=10_000)) as t:
         await t.say("hello", user=ALICE)
-        request = InboundRequest("person", f"{ALICE}/x", "1", None, {"query": "x"}, "x", evidence=SAME_STANZA, owner=ALICE)
+        request = InboundRequest(PERSON, f"{ALICE}/x", "1", None, {"query": "x"}, "x", evidence=SAME_STANZA, owner=ALICE)
         commits = [t.gateways[AGENT].receive(request) for _ in range(4000)]
         assert commits.count(None) == 999
         await t.settled()
@@ -553,7 +554,7 @@ async def test_duplicates_without_end_are_dropped_and_the_request_is_answered_on
 async def test_a_new_message_with_a_known_id_counts_for_the_quota() -> None:
     async with AgentTester(echo, policy=Policy(quotas=for_user(messages_per_day=3))) as t:
         await t.say("hello", user=ALICE)
-        request = InboundRequest("person", f"{ALICE}/x", "1", None, {"query": "x"}, "x", owner=ALICE)
+        request = InboundRequest(PERSON, f"{ALICE}/x", "1", None, {"query": "x"}, "x", owner=ALICE)
         for server_id in "abcd":
             t.gateways[AGENT].receive(replace(request, evidence=Evidence(server_id)))
         await t.settled()

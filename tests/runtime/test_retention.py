@@ -14,6 +14,7 @@ from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest
 from spade_coreason.app.factories import build_policy
 from spade_coreason.config.loader import load_settings
 from spade_coreason.contracts import ConversationState, MemoryConfig
+from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
@@ -57,7 +58,7 @@ class RetentionHarness:
         self.runner, self.agent, self.url = runner, agent, url
 
     def say(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
-        self.runner.receive(InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender))
+        self.runner.receive(InboundRequest(PERSON, f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender))
 
     async def ask(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
         self.say(text, sender, thread)

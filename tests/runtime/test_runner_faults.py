@@ -31,6 +31,7 @@ from spade_coreason import (
 )
 from spade_coreason.contracts import ConversationState, MemoryConfig, MemoryStrategy
 from spade_coreason.domain.access import AccessPolicy
+from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.memory.interaction.file import MemoryLimits
@@ -110,7 +111,7 @@ class RecordingAgent:
 
 
 def make_request(text: str, sender: str = ALICE, thread: str | None = None) -> InboundRequest:
-    return InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender)
+    return InboundRequest(PERSON, f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender)
 
 
 class FaultHarness:

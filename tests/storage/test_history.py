@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.contracts import ConversationState, Interaction, MemoryConfig, MemoryStrategy
+from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.memory_strategies import window_bounds
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.storage.records import TurnRecord
@@ -153,7 +154,7 @@ async def test_a_clock_that_jumps_back_loses_and_reorders_nothing(database_url: 
             clock.advance(days=days)
             await harness.receive_and_wait(str(n))
         # The same message, after the clock has gone back, is known all the same.
-        again = InboundRequest("person", f"{ALICE}/x", "again", "t", {"query": "5"}, "5", evidence=SAME_STANZA, owner=ALICE)
+        again = InboundRequest(PERSON, f"{ALICE}/x", "again", "t", {"query": "5"}, "5", evidence=SAME_STANZA, owner=ALICE)
         for _ in range(2):
             harness.runner.receive(again)
             await harness.runner.wait_until_idle()

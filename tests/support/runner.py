@@ -11,6 +11,7 @@ from uuid import uuid4
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, Session
 from spade_coreason.contracts import Interceptor
 from spade_coreason.contracts.base import utc_now
+from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import Commit
@@ -91,7 +92,7 @@ class RunnerHarness:
 
     def receive(self, text: str, thread: str | None = "t", sender: str = ALICE) -> Commit[bool]:
         stored = self.runner.receive(
-            InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender)
+            InboundRequest(PERSON, f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender)
         )
         assert stored is not None
         return stored

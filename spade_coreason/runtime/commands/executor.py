@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from ...domain import conversation
+from ...domain.channel_kinds import PERSON
 from ...domain.identifiers import recover_thread
 from ...domain.messages import Completed, InboundRequest, TextEmitted
 from ...domain.preferences import DEFAULT_PREFERENCES
@@ -85,7 +86,7 @@ class CommandExecutor:
         thread = recover_thread(record.conversation_id, owner, self._services.jid) if record is not None else None
         is_for_agent = command.name in self._commands.agent_commands
         if is_for_agent:
-            incoming = InboundRequest("person", owner, "", thread, {"query": command.text, **values}, "", owner=owner)
+            incoming = InboundRequest(PERSON, owner, "", thread, {"query": command.text, **values}, "", owner=owner)
             refusal = self._admission.refuse_early(incoming) or self._admission.refuse_new(incoming, is_for_agent=True)
             if refusal is not None:
                 if refusal.incident is not None:
@@ -101,7 +102,7 @@ class CommandExecutor:
     def send_command_result(self, owner: str, result: CommandResult) -> None:
         """Send the result of a command to a person, outside of any turn."""
         self._services.outbox.send(
-            self._encode_result(InboundRequest("person", owner, "", None, {}, "", owner=owner), uuid4(), result)
+            self._encode_result(InboundRequest(PERSON, owner, "", None, {}, "", owner=owner), uuid4(), result)
         )
 
     async def _run_task(
@@ -113,7 +114,7 @@ class CommandExecutor:
         agent_command = self._commands.agent_commands.get(command.name)
         if agent_command is not None:
             incoming = InboundRequest(
-                "person", mailbox.sender, "", mailbox.key[1], {"query": command.text}, "", owner=mailbox.sender
+                PERSON, mailbox.sender, "", mailbox.key[1], {"query": command.text}, "", owner=mailbox.sender
             )
             queued = QueuedRequest(incoming, uuid4(), 0, Commit.completed(True), self._services.metrics.now())
             turn = self._make_turn(mailbox, active, queued, lambda messages: None)
@@ -154,7 +155,7 @@ class CommandExecutor:
             )
             mailbox.has_cancelled_turn = False
         else:
-            is_from_program = queued.incoming.channel == "program"
+            is_from_program = queued.incoming.kind.is_program
             result = await self._commands.run_parsed(
                 parsed, self._context, mailbox.sender, active.record, is_from_program=is_from_program
             )

@@ -131,7 +131,7 @@ class FloodLimit:
 
     def is_flood(self, incoming: InboundRequest) -> bool:
         """Return True for a request of a sender who floods the agent. It is to be dropped."""
-        return (self._programs if incoming.channel == "program" else self._people).is_exceeded(incoming.owner)
+        return (self._programs if incoming.kind.is_program else self._people).is_exceeded(incoming.owner)
 
     def record_refusal(self, incoming: InboundRequest) -> bool:
         """Count a request that was refused. Return True if a flood begins with it."""
@@ -143,7 +143,7 @@ class FloodLimit:
 
     def _count(self, incoming: InboundRequest, refusals: int) -> bool:
         self.has_refusals = True
-        limiter = self._programs if incoming.channel == "program" else self._people
+        limiter = self._programs if incoming.kind.is_program else self._people
         if limiter.is_exceeded(incoming.owner):
             return False
         limiter.allow(incoming.owner, refusals)
@@ -237,7 +237,7 @@ def decide_for_conversation(active: ActiveConversation, incoming: InboundRequest
     Counts in `active` how often the sender has echoed the last reply of the agent. Requests of programs are not counted.
     """
     decision = conversation.decide_on_message(active.record.status, now, rules)
-    if incoming.channel == "program":
+    if incoming.kind.is_program:
         return decision
     text = str(incoming.payload.get("query", ""))
     is_echo = bool(active.last_reply) and active.last_reply in text and decision.ended_state is None

@@ -182,7 +182,7 @@ class InboundGateway:
         is_asked = self.access_requests.ask_operators(stranger)
         if not self.access_requests.record_refusal(stranger):
             log.info("%s: refused %s (access.allow)", self._runner.jid, stranger)
-        elif incoming.channel != "program" or not self._rate_limiter.allow(stranger):
+        elif not incoming.kind.is_program or not self._rate_limiter.allow(stranger):
             return  # people are told once; a program waits for a reply to each request
         with use_language(self.access_requests.languages.of_request(incoming)):
             text = translate(ASKED_FOR_ACCESS if is_asked else NO_ACCESS)

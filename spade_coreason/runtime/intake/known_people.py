@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from pydantic_core import from_json
 
+from ...domain.channel_kinds import CHANNEL_KINDS, PERSON, ChannelKind
 from ...domain.jid import bare_jid
 from ...domain.messages import InboundRequest
 from ...exceptions import StoreError
@@ -16,18 +17,17 @@ from ...storage import AgentRepository
 log = logging.getLogger(__name__)
 
 _MAX_SENDERS = 10_000
-_NOUNS = {"person": "a person", "room": "a chat room"}
 
 
 class KnownPeople:
-    """The channels on which senders wrote to one agent. A sender who wrote on `person` or `room` last is no agent.
+    """The kinds of channels on which senders wrote to one agent. A sender who wrote as a person or a room last is no agent.
 
     It knows the senders since the start, the operators, and the owners of stored conversations.
     """
 
     def __init__(self, repository: AgentRepository) -> None:
         self._repository = repository
-        self._channels: OrderedDict[str, str] = OrderedDict()
+        self._kinds: OrderedDict[str, ChannelKind] = OrderedDict()
         self._operators: frozenset[str] = frozenset()
 
     def add_operators(self, operators: Iterable[str]) -> None:
@@ -35,29 +35,30 @@ class KnownPeople:
         self._operators |= frozenset(operators)
 
     def record(self, incoming: InboundRequest) -> None:
-        """Record the channel of a request. At most 10,000 senders are kept."""
+        """Record the kind of the channel of a request. At most 10,000 senders are kept."""
         sender = bare_jid(incoming.sender).lower()
-        if self._channels.get(sender) == incoming.channel:
+        if self._kinds.get(sender) is incoming.kind:
             return
-        self._channels[sender] = incoming.channel
-        if len(self._channels) > _MAX_SENDERS:
-            self._channels.popitem(last=False)
+        self._kinds[sender] = incoming.kind
+        if len(self._kinds) > _MAX_SENDERS:
+            self._kinds.popitem(last=False)
 
     async def describe(self, jid: str) -> str | None:
         """Return "a person" or "a chat room" if `jid` is known as one, else None."""
         sender = bare_jid(jid).lower()
-        channel = self._channels.get(sender)
-        if channel is None:
-            channel = "person" if sender in self._operators else await self._load_channel(sender)
-        return _NOUNS.get(channel or "")
+        kind = self._kinds.get(sender)
+        if kind is None:
+            kind = PERSON if sender in self._operators else await self._load_kind(sender)
+        if kind is None or not kind.is_human:
+            return None
+        return "a chat room" if kind.is_room else "a person"
 
-    async def _load_channel(self, sender: str) -> str | None:
-        """Load the channel of the last stored turn of a sender; None without one, or if the database fails."""
+    async def _load_kind(self, sender: str) -> ChannelKind | None:
+        """Load the kind of the channel of the last stored turn of a sender; None without one, or if the database fails."""
         try:
             for conversation in await self._repository.list_conversations(sender, limit=1):
                 for body in await self._repository.load_history(conversation.id, 1):
-                    channel = from_json(body).get("meta", {}).get("channel")
-                    return channel if isinstance(channel, str) else None
+                    return CHANNEL_KINDS.get(str(from_json(body).get("meta", {}).get("channel")))
         except StoreError as error:
             log.debug("%s: cannot read the last turn of %s: %s", self._repository.agent, sender, error)
         return None

@@ -47,9 +47,7 @@ class QueuedRequest:
     @property
     def may_be_in_archive(self) -> bool:
         """True if the request came by itself, and earlier ones of its conversation may still be in the archive."""
-        return self.incoming.channel in ("person", "spade") and not (
-            self.is_archived or self.is_redelivered or self.incoming.is_from_room
-        )
+        return self.incoming.kind.is_archived and not (self.is_archived or self.is_redelivered or self.incoming.is_from_room)
 
 
 @dataclass(slots=True, eq=False)

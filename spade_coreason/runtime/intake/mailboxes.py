@@ -403,8 +403,8 @@ class Mailboxes:
         slots = mailbox.sender_state.slots
         if isinstance(item, QueuedRequest):
             incoming = item.incoming
-            if incoming.context.root_sender or incoming.channel == "room":
-                slots = self._slots.of(incoming.root_owner, is_room=incoming.channel == "room")
+            if incoming.context.root_sender or incoming.kind.is_room:
+                slots = self._slots.of(incoming.root_owner, is_room=incoming.kind.is_room)
         is_waiting = True
         try:
             if isinstance(item, QueuedRequest) and len(item.incoming.content) > LARGE_CHARACTERS:
@@ -419,7 +419,7 @@ class Mailboxes:
                         self.put_unopened(item, mailbox.sender)
                 elif self.is_paused and item.is_for_agent and not mailbox.is_cancelled:
                     mailbox.requeue(item)  # it was paused while this one waited for its slot
-                elif mailbox.is_cancelled and isinstance(item, QueuedRequest) and item.incoming.channel != "program":
+                elif mailbox.is_cancelled and isinstance(item, QueuedRequest) and not item.incoming.kind.is_program:
                     self._close_request(item)  # it was cancelled while it waited for its slot
                 elif isinstance(item, QueuedRequest):
                     await self._handler.handle(mailbox, item)

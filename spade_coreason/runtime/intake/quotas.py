@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
-from ...contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
+from ...contracts import Accept, ErrorCode, Refuse
 from ...domain.jid import bare_jid, jid_domain
+from ...domain.messages import InboundRequest
 from ...domain.quotas import Quota, Quotas
 from ...domain.texts.translation import N_, translate, translate_plural
 from ...storage import AgentRepository, MessageCount
@@ -186,7 +187,7 @@ class _Sender:
         return min(2 * used + (now_s < self.expires_s), _MAX_IN_ADVANCE)
 
 
-class QuotaLimit(Interceptor):
+class QuotaLimit:
     """Refuses the messages of a sender whose quota is used up, and counts the others.
 
     A message counts for the person it goes back to, if agents that are trusted have passed it on (`root_sender`). It also
@@ -246,13 +247,13 @@ class QuotaLimit(Interceptor):
                     own.is_unsaved = False
                     self._unsaved.remove(own)
 
-    def receive(self, request: ReceivedRequest) -> Accept | Refuse:
+    def receive(self, request: InboundRequest) -> Accept | Refuse:
         """Count a message, or refuse it if the quota of its sender, their domain or the total is used up."""
         owner, content = request.root_sender or request.owner, request.content
         size = len(content) if content.isascii() else len(content.encode(errors="surrogatepass"))
-        sender = (self._rooms if request.channel == "room" else self._people).get(owner)
+        sender = (self._rooms if request.kind.is_room else self._people).get(owner)
         if sender is None:
-            sender = self._find_or_add_sender(owner, is_room=request.channel == "room")
+            sender = self._find_or_add_sender(owner, is_room=request.kind.is_room)
         now_s = self._now()
         if sender.messages_left and sender.bytes_left >= size and now_s < sender.expires_s:
             sender.messages_left -= 1

@@ -38,7 +38,7 @@ def identify(agent: str, incoming: InboundRequest) -> tuple[UUID, bytes]:
 
     The hash is empty for a request without an id of its own, which is known by its message and its content.
     """
-    if incoming.channel == "program" and incoming.request_id is not None:
+    if incoming.kind.is_program and incoming.request_id is not None:
         digest = digest_request(incoming.payload, incoming.metadata.get("capability"))
         return derive_request_key(agent, incoming.owner, incoming.request_id), digest
     return identify_message(agent, incoming), NO_DIGEST

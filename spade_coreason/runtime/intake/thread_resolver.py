@@ -53,7 +53,7 @@ def _replied_turn(incoming: InboundRequest) -> UUID | None:
 
     The ids of the agent's messages begin with the key of their turn.
     """
-    if incoming.thread is not None or incoming.channel not in ("person", "room"):
+    if incoming.thread is not None or not incoming.kind.is_human:
         return None
     if (replied_to := incoming.metadata.get("reply_to")) is None:
         return None

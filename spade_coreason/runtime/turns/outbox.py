@@ -54,7 +54,7 @@ class Outbox:
         own text as its next request. `key` is that of the stored request, if it is stored.
         """
         tells_people = not isinstance(problem, Refused) or problem.tells_people
-        if incoming.channel == "program" or (tells_people and self._rate_limiter.allow(incoming.owner)):
+        if incoming.kind.is_program or (tells_people and self._rate_limiter.allow(incoming.owner)):
             self.send(self.encode(incoming, key or uuid4(), problem))
 
     def send_final(self, inbox_row: int, messages: list[OutboundMessage]) -> None:

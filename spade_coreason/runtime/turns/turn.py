@@ -70,7 +70,7 @@ class Turn:
     def __post_init__(self) -> None:
         services, active, queued = self.services, self.conversation, self.queued
         self.request = _make_request(active, queued, self.started_at, services.policy.operators)
-        identity = active.identity_for(queued.incoming.channel, queued.incoming.nickname)
+        identity = active.identity_for(queued.incoming.kind, queued.incoming.nickname)
         self.changes = SessionChanges(
             active.variables, self.person.variables if self.person is not None else None, active.shared
         )
@@ -323,7 +323,7 @@ class Turn:
             output["error"] = reply.reported_error.dump()
         meta: dict[str, Any] = {
             "request_id": request_id,
-            "channel": incoming.channel,
+            "channel": incoming.kind.name,
             "duration_ms": _milliseconds(self.services.clock() - self.started_at),
         }
         if isinstance(nickname := request.metadata.get("nickname"), str):
@@ -371,7 +371,7 @@ def _make_request(active: ActiveConversation, queued: QueuedRequest, now: dateti
         **incoming.metadata,
         "conversation_id": active.record.conversation_id,
         "sender": incoming.sender,
-        "channel": incoming.channel,
+        "channel": incoming.kind.name,
     }
     if incoming.thread:
         metadata["thread"] = incoming.thread

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from ...contracts import ClientCapabilities
+from ...domain.channel_kinds import PROGRAM
 from ...domain.jid import bare_jid
 from ...domain.messages import (
     LINEAGE_FIELDS,
@@ -366,7 +367,7 @@ def _read_request(
     if parent is not None and root is None:
         return malformed("Broken Trace: Root ID missing while Parent ID is present")
     return InboundRequest(
-        "program",
+        PROGRAM,
         sender,
         stanza_id,
         thread,

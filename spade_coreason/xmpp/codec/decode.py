@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from ...domain.channel_kinds import PERSON, SPADE
 from ...domain.duplicates import NO_EVIDENCE, Evidence
 from ...domain.jid import bare_jid
 from ...domain.messages import (
@@ -181,7 +182,7 @@ def decode(message: Element, receiver: Receiver = ANY_RECEIVER, *, in_room: bool
         without_ids.extend(child for child in message if child.tag != THREAD)
         rest = decode(without_ids, receiver, in_room=in_room)
         if isinstance(rest, InboundRequest | RequestBatch | MalformedRequest):
-            return _refuse_long_id(sender, is_text=isinstance(rest, InboundRequest) and rest.channel != "program")
+            return _refuse_long_id(sender, is_text=isinstance(rest, InboundRequest) and not rest.kind.is_program)
         return None
     if MUC_USER in parts and not in_room:
         return None  # the sender's bare JID is the room, not a person
@@ -243,7 +244,7 @@ def _decode_spade(
     if thread is not None and len(thread) > MAX_ID_CHARACTERS:
         return _refuse_long_id(sender, is_text=True)
     return InboundRequest(
-        channel="spade",
+        kind=SPADE,
         sender=sender,
         stanza_id=stanza_id,
         thread=thread,
@@ -277,7 +278,7 @@ def _decode_person(
     replaced_id = read_id(parts[REPLACE]) if REPLACE in parts else ""
     origin_id = read_id(parts[ORIGIN_ID]) if ORIGIN_ID in parts else ""
     return InboundRequest(
-        "person",
+        PERSON,
         sender,
         stanza_id,
         thread,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 from xml.etree.ElementTree import Element, SubElement
 
+from ...domain.channel_kinds import ROOM
 from ...domain.duplicates import NO_EVIDENCE, Evidence
 from ...domain.messages import MAX_ID_CHARACTERS, PARENT_THREAD, InboundRequest, Reaction, Retraction
 from .addressing import Mention, read_mentions
@@ -262,7 +263,7 @@ def room_request(
     if message.parent_thread is not None:
         metadata[PARENT_THREAD] = message.parent_thread
     return InboundRequest(
-        "room",
+        ROOM,
         f"{room}/{message.nick}",
         message.stanza_id,
         message.thread,

@@ -461,7 +461,7 @@ class Rooms:
             or not self._is_allowed(room, nick)
         ):
             return None
-        if isinstance(decoded, InboundRequest) and decoded.channel != "person":
+        if isinstance(decoded, InboundRequest) and not decoded.kind.has_commands:
             return None
         identity = room.register_private_sender(nick)
         if identity is None:

@@ -1,0 +1,42 @@
+"""The kinds of channels: what the platform may expect of those who write on one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChannelKind:
+    """The kind of a channel: who reads the replies, and in which form. There are four; compare their properties, not them."""
+
+    name: str
+    """The word that agents read as `request.metadata["channel"]`."""
+    is_human: bool = False
+    """True if people read the replies. All others have the role "agent"."""
+    is_program: bool = False
+    """True if the sender reads events and waits for the end of each reply.
+
+    Its requests have ids, by which a repeated one gets the same reply. It is told of every refusal.
+    """
+    is_room: bool = False
+    """True if many people write on it and all read the replies."""
+
+    @property
+    def has_commands(self) -> bool:
+        """True if a text may be any command of the platform."""
+        return self.is_human and not self.is_room
+
+    @property
+    def is_archived(self) -> bool:
+        """True if a network may keep older messages of the same sender for an agent that was away."""
+        return not (self.is_program or self.is_room)
+
+
+PERSON = ChannelKind("person", is_human=True)
+ROOM = ChannelKind("room", is_human=True, is_room=True)
+PROGRAM = ChannelKind("program", is_program=True)
+SPADE = ChannelKind("spade")
+"""A SPADE agent without this platform: a program that reads texts."""
+
+CHANNEL_KINDS: Mapping[str, ChannelKind] = {kind.name: kind for kind in (PERSON, ROOM, PROGRAM, SPADE)}
