@@ -19,7 +19,7 @@ from tests.contracts.test_json_schema import MAIL, NO_MAIL
 from tests.support.hosting import PlatformProcess, run_platform
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
-from tests.support.wait import TIMEOUT_S, eventually
+from tests.support.wait import eventually
 
 _LONG_TURNS = int(os.environ.get("LONG_TURNS", "10"))
 _OTHER_AGENTS = int(os.environ.get("OTHER_AGENTS", "2"))
@@ -59,8 +59,7 @@ async def _search() -> None:
 
 
 async def _wait_for_death(platform: PlatformProcess) -> None:
-    assert platform.process is not None
-    assert await asyncio.wait_for(platform.process.wait(), TIMEOUT_S) == 9
+    assert await platform.wait() == 9
 
 
 async def _start_until_death(platform: PlatformProcess) -> None:

@@ -30,6 +30,7 @@ from tests.support.servers.prosody import prosody
 from tests.support.servers.raw_client import login_at
 from tests.support.servers.server import OTHER_DOMAIN, XmppServer
 from tests.support.wait import TIMEOUT_S
+from tests.support.warm import WarmProcess
 
 AGENTS = 10
 ASKERS = 5
@@ -248,7 +249,7 @@ def write_configuration(server: XmppServer, directory: Path, agents: list[tuple[
 def run_platform(configuration: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run `spade-coreason up`; its log is a file beside the configuration."""
     with configuration.with_suffix(".log").open("wb") as log:
-        process = subprocess.Popen(
+        process = WarmProcess[bytes](
             [*COMMAND, "up", "-c", str(configuration), "--project", str(PROJECT)],
             cwd=PROJECT,
             env=clean_environment(),
@@ -273,7 +274,7 @@ def run_platform(configuration: Path) -> Iterator[subprocess.Popen[bytes]]:
 @contextmanager
 def run_child(module: str, task: Mapping[str, Any]) -> Iterator[subprocess.Popen[str]]:
     """Run a process of the test with its task, and wait until it is ready."""
-    process = subprocess.Popen(
+    process = WarmProcess[str](
         [sys.executable, "-m", module], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdin is not None

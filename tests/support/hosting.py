@@ -6,7 +6,9 @@ import asyncio
 import json
 import logging
 import os
+import select
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -47,8 +49,10 @@ from spade_coreason.xmpp.timings import DEFAULT_TIMINGS, ConnectionTimings
 from tests.support.errors import check_errors, errors_in
 from tests.support.loopback_server import LoopbackServer
 from tests.support.records import query_of
+from tests.support.servers.processes import wait_until_ended
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
+from tests.support.warm import WarmProcess
 
 PROJECT = Path(__file__).parents[2]
 UNLIMITED = Policy(rules=Rules(max_interactions=0))
@@ -389,7 +393,7 @@ class PlatformProcess:
     other_agents: Sequence[str] = ()
     """The JIDs of the other agents."""
     blocked_s: float = BLOCKED_S
-    process: asyncio.subprocess.Process | None = None
+    process: WarmProcess[bytes] | None = None
 
     @property
     def error_log(self) -> Path:
@@ -398,27 +402,34 @@ class PlatformProcess:
 
     async def start(self) -> None:
         """Start the process; return when its agents are online."""
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tests.support.hosting",
-            str(self.configuration),
-            str(self.blocked_s),
-            cwd=PROJECT,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), TIMEOUT_S)
+        command = [sys.executable, "-m", "tests.support.hosting", str(self.configuration), str(self.blocked_s)]
+        self.process = WarmProcess[bytes](command, cwd=PROJECT, stdout=subprocess.PIPE)
+        line = await asyncio.to_thread(_read_line, self.process)
         log = self.error_log.read_text()[-2000:] if line != b"ready\n" and self.error_log.exists() else ""
-        assert line == b"ready\n", f"the platform did not start: {line!r} {log} {await self.process.wait()}"
+        assert line == b"ready\n", f"the platform did not start: {line!r} {log} {await self.wait()}"
+
+    async def wait(self) -> int:
+        """Wait for the end and return the exit code."""
+        assert self.process is not None
+        assert await wait_until_ended(self.process.pid, TIMEOUT_S), "the platform goes on"
+        with self.process:
+            return self.process.wait()
 
     async def signal(self, number: signal.Signals) -> int:
         """Send a signal, wait for the end and return the exit code."""
         assert self.process is not None
         self.process.send_signal(number)
-        code = await asyncio.wait_for(self.process.wait(), TIMEOUT_S)
+        code = await self.wait()
         self.process = None
         return code
+
+
+def _read_line(process: WarmProcess[bytes]) -> bytes:
+    """Read the only line that a platform prints; kill it if there is none in time."""
+    assert process.stdout is not None
+    if not select.select([process.stdout], [], [], TIMEOUT_S)[0]:
+        process.kill()
+    return process.stdout.readline()
 
 
 @asynccontextmanager

@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.support.errors import check_errors, errors_in
 from tests.support.wait import TIMEOUT_S
+from tests.support.warm import WarmProcess
 
 COMMAND = [sys.executable, "-c", "from spade_coreason.cli import main; main()"]
 
@@ -95,16 +97,15 @@ def run_command(
     *arguments: str, cwd: Path, stdin: str = "", env: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=cwd,
-        input=stdin,
-        env=clean_environment(env),
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    pipe = subprocess.PIPE
+    options: dict[str, Any] = {"cwd": cwd, "env": clean_environment(env), "stdin": pipe, "stdout": pipe, "stderr": pipe}
+    with WarmProcess[str]([*COMMAND, *arguments], text=True, **options) as process:
+        try:
+            out, err = process.communicate(stdin, timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 @dataclass(eq=False)
@@ -145,12 +146,13 @@ def run_in_background(
     env: Mapping[str, str] | None = None,
     errors: Sequence[str] = (),
     may_log: Sequence[str] = (),
+    is_cold: bool = False,
 ) -> Iterator[RunningCommand]:
     """Run a command in the background; yield it when it is ready. It is killed at the end, if it still runs.
 
-    It has to log these `errors`, and no others except those that it `may_log`.
+    It has to log these `errors`, and no others except those that it `may_log`. With `is_cold`, Python starts anew for it.
     """
-    process = subprocess.Popen(
+    process = (subprocess.Popen if is_cold else WarmProcess[bytes])(
         [*COMMAND, *arguments],
         cwd=cwd,
         env=clean_environment(env),

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import fcntl
 import os
 import pty
 import re
 import select
-import subprocess
 import termios
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.program import COMMAND, clean_environment
 from tests.support.wait import TIMEOUT_S
+from tests.support.warm import WarmProcess
 
 
 class Terminal:
@@ -24,16 +23,14 @@ class Terminal:
     def __init__(self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, columns: int = 100) -> None:
         self._controller, tty = pty.openpty()
         termios.tcsetwinsize(tty, (30, columns))
-        self.process = subprocess.Popen(
+        self.process = WarmProcess[bytes](
             [*COMMAND, *arguments],
             cwd=cwd,
             env=clean_environment({"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **(env or {})}),
             stdin=tty,
             stdout=tty,
             stderr=tty,
-            start_new_session=True,
-            # Without a controlling terminal, Ctrl-C would not send a signal.
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            controls_terminal=True,  # without one, Ctrl-C would not send a signal
         )
         os.close(tty)
         self.screen = ""

@@ -1,0 +1,108 @@
+"""A process that has imported the package, and forks for each command of a test instead of starting Python anew.
+
+It runs as `python -c SOURCE FD`, so that it adds no module. A request on the socket FD is a JSON object with the three standard
+streams. The answer is the pid of the new process, and then `ready`, once that is a child of the nearest subreaper (prctl(2)).
+"""
+
+import atexit
+import fcntl
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import socket
+import sys
+import termios
+import time
+
+LEFT_OUT = ("spade_coreason.agents", "spade_coreason.storage.migrations.", "spade_coreason.__main__")
+FURTHER = ("aiosqlite", "asyncpg", "openai", "sqlalchemy.dialects.sqlite.aiosqlite", "sqlalchemy.dialects.postgresql.asyncpg")
+
+
+def import_all() -> None:
+    """Import what a command could import; `tests/test_import_side_effects.py` shows that this does nothing else."""
+    import spade_coreason
+
+    names = [module.name for module in pkgutil.walk_packages(spade_coreason.__path__, "spade_coreason.")]
+    for name in [name for name in names if not name.startswith(LEFT_OUT) and not name.endswith("_main")]:
+        importlib.import_module(name)
+    for name in FURTHER:
+        importlib.import_module(name)
+
+
+def serve(requests: socket.socket) -> tuple[dict, list[int]]:  # type: ignore[type-arg]  # JSON
+    """Fork for each request. Return in the new process, with its request and its streams."""
+    while True:
+        data, streams, _, _ = socket.recv_fds(requests, 1 << 20, 3)
+        if not data:
+            os._exit(0)  # the tests have ended
+        if (between := os.fork()) == 0:
+            between = os.getpid()
+            if (pid := os.fork()) == 0:
+                requests.close()
+                while os.getppid() == between:
+                    time.sleep(0.0005)  # there is no event for another parent
+                return json.loads(data), streams
+            requests.send(str(pid).encode())
+            os._exit(0)  # this gives the new process its other parent
+        os.waitpid(between, 0)
+        requests.send(b"ready")
+        for stream in streams:
+            os.close(stream)
+
+
+def become_new(request: dict, streams: list[int]) -> None:  # type: ignore[type-arg]  # JSON
+    """Make of this process what Python would be at the begin of the request's program."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, max(streams) + 1)
+    if request["start_new_session"]:
+        os.setsid()
+    if request["controls_terminal"]:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    time.tzset()
+    is_buffered = not request["env"].get("PYTHONUNBUFFERED")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        file = io.TextIOWrapper(
+            open(number, "wb" if number else "rb", -1 if is_buffered or not number else 0, closefd=False),  # noqa: SIM115
+            encoding=getattr(sys, name).encoding,
+            errors=getattr(sys, name).errors,
+            newline="\n" if number else None,
+            line_buffering=is_buffered and (name == "stderr" or os.isatty(number)),
+            write_through=not is_buffered,
+        )
+        setattr(sys, name, file)
+        setattr(sys, f"__{name}__", file)
+    sys.argv[:] = ["-c", *request["arguments"]]
+    importlib.invalidate_caches()
+
+
+ends_with: list[int] = []
+
+
+def end() -> None:
+    """Spare the end of thousands of modules, after all other functions for the end."""
+    if ends_with:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ends_with[0])
+
+
+atexit.register(end)
+requests = socket.socket(fileno=int(sys.argv[1]))
+import_all()
+gc.collect()
+gc.freeze()
+request, streams = serve(requests)
+become_new(request, streams)
+try:
+    exec(request["code"], {"__name__": "__main__", "__builtins__": __builtins__})
+except SystemExit as exit:
+    if isinstance(exit.code, int):
+        ends_with.append(exit.code)
+    raise

@@ -1,0 +1,99 @@
+"""A command that is forked from a process with the imports is what a new Python would be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import is_running
+from tests.support.wait import TIMEOUT_S
+from tests.support.warm import WarmProcess
+
+DESCRIBE = """
+import asyncio, atexit, json, os, signal, sys, threading
+print(json.dumps({
+    "arguments": sys.argv,
+    "directory": os.getcwd(),
+    "environment": dict(os.environ),
+    "path": sys.path,
+    "parent": os.getppid(),
+    "descriptors": sorted(os.listdir("/proc/self/fd"))[:4],
+    "streams": [
+        (s.encoding, s.errors, s.line_buffering, s.write_through, type(s.buffer).__name__, s.isatty())
+        for s in (sys.stdin, sys.stdout, sys.stderr)
+    ],
+    "signals": {number: str(signal.getsignal(number)) for number in signal.valid_signals()},
+    "threads": len(threading.enumerate()),
+    "policy": str(type(asyncio.get_event_loop_policy())),
+    "name": __name__,
+    "input": sys.stdin.read(),
+}))
+print("no end of line", end="", file=sys.stderr)
+atexit.register(print, "last")
+"""
+COLD = {"PYTHONNODEBUGRANGES": "1"}
+"""A variable that is read when Python starts."""
+
+
+def run(code: str, directory: Path, further: dict[str, str]) -> tuple[int, str, str]:
+    environment = {**os.environ, "HERE": "1", **further}
+    pipe = subprocess.PIPE
+    options: dict[str, Any] = {"cwd": directory, "env": environment, "stdin": pipe, "stdout": pipe, "stderr": pipe}
+    with WarmProcess[str]([sys.executable, "-c", code, "an argument"], text=True, **options) as process:
+        out, err = process.communicate("a line\nand grün", TIMEOUT_S)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_it_is_the_same_as_a_new_process(tmp_path: Path, unbuffered: str) -> None:
+    further = {"PYTHONUNBUFFERED": unbuffered}
+    warm, cold = run(DESCRIBE, tmp_path, further), run(DESCRIBE, tmp_path, further | COLD)
+    described, expected = json.loads(warm[1].splitlines()[0]), json.loads(cold[1].splitlines()[0])
+    for name in COLD:
+        del expected["environment"][name]
+    assert described == expected
+    assert described["parent"] == os.getpid()
+    assert (warm[0], warm[1].splitlines()[1:], warm[2]) == (cold[0], ["last"], "no end of line")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "raise SystemExit(3)",
+        "raise SystemExit('a reason')",
+        "raise SystemExit",
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        "import signal; signal.raise_signal(signal.SIGINT)",
+    ],
+)
+def test_it_ends_as_a_new_process_does(tmp_path: Path, code: str) -> None:
+    warm, cold = run(code, tmp_path, {}), run(code, tmp_path, COLD)
+    assert warm[:2] == cold[:2]
+    assert warm[2].splitlines()[-1:] == cold[2].splitlines()[-1:]
+
+
+def test_it_has_the_imports_and_a_new_process_has_not(tmp_path: Path) -> None:
+    code = "import sys; print('spade_coreason.xmpp.host' in sys.modules)"
+    assert [run(code, tmp_path, further)[1] for further in ({}, COLD)] == ["True\n", "False\n"]
+
+
+def test_a_kill_ends_it_and_nothing_else_is_a_child(tmp_path: Path) -> None:
+    code = "import os, time; print(os.fork(), flush=True); time.sleep(3600)"
+    process = WarmProcess[str]([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    with process:
+        assert process.stdout is not None
+        numbers = {int(process.stdout.readline()), int(process.stdout.readline())}
+        [child] = numbers - {0}
+        assert os.getsid(child) == process.pid
+        process.kill()
+        assert process.wait(TIMEOUT_S) == -signal.SIGKILL
+        assert is_running(child)
+        assert int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1]) != os.getpid()
+        os.kill(child, signal.SIGKILL)
