@@ -432,7 +432,7 @@ class Semaphore:
     def __init__(self, count: int, parent: Semaphore | None = None) -> None:
         self._free = count  # 0 while a caller waits: a released slot is handed to the first of them
         self._parent = parent
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[asyncio.Future[None]] | None = None  # an empty one would take 600 bytes
 
     async def __aenter__(self) -> None:
         if not self.acquire_nowait():
@@ -472,6 +472,8 @@ class Semaphore:
 
     async def _wait_for_release(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._waiters is None:
+            self._waiters = deque()
         self._waiters.append(waiter)
         try:
             await waiter

@@ -134,15 +134,10 @@ class Runner:
         timings = self.policy.timings
         self._crash_guard = crash_guard or CrashGuard()
         quotas = replace(self.policy.quotas, operators=self.policy.operators)
+        self.quota_limit = QuotaLimit(repository, quotas, self.policy.concurrency, clock, self.metrics.now)
         self._mailboxes = Mailboxes(
-            repository,
-            self.policy.concurrency,
-            self.policy.queue,
-            self.policy.remembered_turns,
-            self._crash_guard,
-            quotas,
+            repository, self.quota_limit, self.policy.queue, self.policy.remembered_turns, self._crash_guard
         )
-        self.quota_limit = QuotaLimit(repository, quotas, clock, self.metrics.now)
         incidents = IncidentRecorder(repository, clock)
         self._admission = Admission(self.jid, self._mailboxes, self.quota_limit, incidents, interceptors)
         self.flood_limit = FloodLimit()
@@ -349,7 +344,6 @@ class Runner:
         await self._expiry.close()
         await self._mailboxes.wait_until_idle()
         await self._feedback.wait_until_idle()
-        self.quota_limit.close()
         await self.history_windows.close()
         await self._services.lifecycle.close()
 

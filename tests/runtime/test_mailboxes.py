@@ -10,12 +10,15 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason.contracts import Accept, Refuse
+from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.domain.quotas import Quotas
 from spade_coreason.runtime.crash_guard import CrashGuard
 from spade_coreason.runtime.intake.admission import CapacityLimit
 from spade_coreason.runtime.intake.mailbox import Mailbox, QueuedRequest
 from spade_coreason.runtime.intake.mailboxes import Mailboxes
+from spade_coreason.runtime.intake.quotas import QuotaLimit
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.records import ALICE, BOB, NOW
 from tests.support.wait import eventually
@@ -44,7 +47,8 @@ class MailboxHarness:
     def __init__(self, repository: AgentRepository, max_turns: int = 8) -> None:
         self.repository = repository
         self.handler = GatedHandler()
-        self.mailboxes = Mailboxes(repository, max_turns, MAX_QUEUED, remembered_turns=10, crash_guard=CrashGuard())
+        quotas = QuotaLimit(repository, Quotas(), max_turns, utc_now)
+        self.mailboxes = Mailboxes(repository, quotas, MAX_QUEUED, remembered_turns=10, crash_guard=CrashGuard())
         self.mailboxes.start(self.handler)
 
     async def put(self, text: str, sender: str = ALICE, thread: str | None = "t", *, is_for_agent: bool = True) -> None:

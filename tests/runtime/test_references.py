@@ -12,8 +12,11 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interaction, ResponseHandler, SessionHandle
+from spade_coreason.contracts.base import utc_now
+from spade_coreason.domain.quotas import Quotas
 from spade_coreason.runtime.crash_guard import CrashGuard
 from spade_coreason.runtime.intake.mailboxes import Mailboxes
+from spade_coreason.runtime.intake.quotas import QuotaLimit
 from spade_coreason.runtime.intake.received_reactions import ReceivedReactions
 from spade_coreason.storage import AgentRepository
 from spade_coreason.storage.schema import CLOSED
@@ -449,7 +452,7 @@ async def test_of_the_reactions_that_wait_the_latest_to_each_message_counts() ->
 
 
 async def test_the_waiting_reactions_of_one_sender_are_limited(repository: AgentRepository) -> None:
-    mailboxes = Mailboxes(repository, 8, 8, 8, CrashGuard())
+    mailboxes = Mailboxes(repository, QuotaLimit(repository, Quotas(), 8, utc_now), 8, 8, CrashGuard())
     received = ReceivedReactions(SlowAgent(), repository, mailboxes, timeout_s=1.0)
     accepted = [received.receive_reaction(ALICE, str(uuid4()), ("👍",), "") for _ in range(1000)]
     assert accepted == [True] * 100 + [False] * 900

@@ -15,20 +15,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from ...concurrency import Semaphore
 from ...domain.messages import InboundRequest
-from ...domain.quotas import Quotas
 from ...storage import AgentRepository
 from ..crash_guard import CrashGuard
 from .archive_hold import ArchiveHold
 from .conversation_cache import ConversationCache
 from .mailbox import Mailbox, MailboxTask, QueuedRequest, SenderState
+from .quotas import QuotaLimit
 from .repeated_requests import InFlightRequests
 from .thread_resolver import ThreadResolver
-from .turn_slots import TurnSlots
 
 LARGE_CHARACTERS = 2**18
 MAX_LARGE_REQUESTS = 4
 """Number of requests of one sender with more than `LARGE_CHARACTERS` that are queued or worked on at once."""
+_LARGE_PAUSE_S = 0.1
+"""The time from the beginning of a large request to that of the next of its sender. Each costs as much as a hundred others."""
 _MAX_QUEUES_PER_SENDER = 10  # a sender may have as many queued requests as so many full mailboxes hold
 _POLL_S = 1.0
 _CANCEL_S = 2.0
@@ -44,26 +46,27 @@ class RequestHandler(Protocol):
 class Mailboxes:
     """The mailboxes of one agent, by sender and thread, and by conversation id once that is known.
 
-    `max_turns` of them are worked on at once; one sender gets a share only, so that many threads of theirs leave room for
-    others. At most `max_queued` requests of one conversation are queued, and ten times as many of one sender.
+    `quota_limit` has the slots for turns: one sender gets a share only, so that many threads of theirs leave room for others.
+    At most `max_queued` requests of one conversation are queued, and ten times as many of one sender.
     `remembered_turns` is the number of turns whose thread is known without the database.
     """
 
     def __init__(
         self,
         repository: AgentRepository,
-        max_turns: int,
+        quota_limit: QuotaLimit,
         max_queued: int,
         remembered_turns: int,
         crash_guard: CrashGuard,
-        quotas: Quotas | None = None,
     ) -> None:
         self._inbox = repository.inbox
         self.max_queued = max_queued
         """The largest number of queued requests of one conversation."""
         self.max_queued_per_sender = max_queued * _MAX_QUEUES_PER_SENDER
         self._crash_guard = crash_guard
-        self._slots = TurnSlots(max_turns, quotas or Quotas())
+        self._slots_of = quota_limit.slots_of
+        self._slots_for_large: weakref.WeakValueDictionary[str, Semaphore] = weakref.WeakValueDictionary()
+        """A slot for each person or room whose large requests begin one after the other."""
         self._mailboxes: dict[tuple[str, str | None], Mailbox] = {}
         self.conversations = ConversationCache()
         """The conversations in memory."""
@@ -404,11 +407,11 @@ class Mailboxes:
         if isinstance(item, QueuedRequest):
             incoming = item.incoming
             if incoming.context.root_sender or incoming.kind.is_room:
-                slots = self._slots.of(incoming.root_owner, is_room=incoming.kind.is_room)
+                slots = self._slots_of(incoming.root_owner, is_room=incoming.kind.is_room)
         is_waiting = True
         try:
             if isinstance(item, QueuedRequest) and len(item.incoming.content) > LARGE_CHARACTERS:
-                await self._slots.pace_large(item.incoming.root_owner)
+                await self._pace_large(item.incoming.root_owner)
             async with slots:
                 is_waiting = False
                 mailbox.sender_state.queued_count -= 1
@@ -469,8 +472,16 @@ class Mailboxes:
     def _sender_state_of(self, sender: str) -> SenderState:
         state = self._senders.get(sender)
         if state is None:
-            state = self._senders[sender] = SenderState(self._slots.of(sender))
+            state = self._senders[sender] = SenderState(self._slots_of(sender, is_room=False))
         return state
+
+    async def _pace_large(self, owner: str) -> None:
+        """Wait until the next large request of a sender may begin, which is some time after the one before it."""
+        slot = self._slots_for_large.get(owner)
+        if slot is None:
+            slot = self._slots_for_large[owner] = Semaphore(1)
+        await slot.acquire()
+        self._loop.call_later(_LARGE_PAUSE_S, slot.release)
 
 
 def _is_late(incoming: InboundRequest, ids: set[str]) -> bool:
