@@ -112,7 +112,7 @@ async def hosted(environment: Environment, durability: Literal["full", "normal"]
     from spade_coreason.agents.echo import EchoAgent
     from spade_coreason.domain.access import AccessPolicy
     from spade_coreason.domain.conversation import Rules
-    from spade_coreason.runtime import AgentParts, AgentRuntime, Policy, Transport, UploadFile, tune_gc
+    from spade_coreason.runtime import AgentNetwork, AgentParts, AgentRuntime, Policy, UploadFile, tune_gc
     from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
     from spade_coreason.xmpp.host import HostedAgent
 
@@ -123,8 +123,8 @@ async def hosted(environment: Environment, durability: Literal["full", "normal"]
     async def start(jid: str, password: str) -> None:
         policy = Policy(rules=Rules(max_interactions=0))
 
-        def build(transport: Transport, upload: UploadFile) -> AgentRuntime:
-            parts = AgentParts(jid, database, transport, upload)
+        def build(network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
+            parts = AgentParts(jid, database, network, upload)
             return parts.build_runtime(EchoAgent(AgentDefinition.simple("echo")), AccessPolicy(jid), policy)
 
         agent = HostedAgent(jid, password, endpoint, build, stanza_bytes=policy.stanza_bytes)

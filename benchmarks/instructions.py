@@ -90,7 +90,7 @@ async def _main(messages: int) -> None:
         policy = Policy(rules=Rules(max_interactions=0))
         client = _Client()
         transport = XmppTransport(AGENT, client.receive)
-        parts = AgentParts(AGENT, database, transport)
+        parts = AgentParts(AGENT, database, transport.network)
         runtime = parts.build_runtime(EchoAgent(AgentDefinition.simple("echo")), AccessPolicy(AGENT), policy)
         runner, gateway = runtime.runner, runtime.gateway
         await runner.open()

@@ -151,8 +151,8 @@ class _Session:
     async def open(cls, path: Path, size: int) -> _Session:
         database = await open_database(f"sqlite+aiosqlite:///{path}", "full")
         store = AgentRepository(database, AGENT)
-        transport = XmppTransport(AGENT, lambda messages: None)
-        runner = Runner(_Echo(), AGENT, store, transport, Policy(rules=Rules(max_interactions=0)))
+        channels = XmppTransport(AGENT, lambda messages: None).network.channels
+        runner = Runner(_Echo(), AGENT, store, channels, Policy(rules=Rules(max_interactions=0)))
         await runner.open()
         return cls(database, store, runner, size)
 

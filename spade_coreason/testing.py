@@ -693,7 +693,7 @@ class AgentTester:
         parts = AgentParts(
             jid,
             database,
-            XmppTransport(jid, send, self._policy.stanza_bytes, self._devices),
+            XmppTransport(jid, send, self._policy.stanza_bytes, self._devices).network,
             self._upload,
             partial(self._get_memory, jid),
             fetch_file=self._files.fetch,

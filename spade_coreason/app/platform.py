@@ -32,6 +32,7 @@ from ..exceptions import (
 )
 from ..memory import AgentInteractionMemory, Embedder, Knowledge
 from ..runtime import (
+    AgentNetwork,
     AgentParts,
     AgentRuntime,
     AgentStatus,
@@ -44,7 +45,6 @@ from ..runtime import (
     PlatformDirectory,
     PlatformStatus,
     Runner,
-    Transport,
     UploadFile,
     UploadWarnings,
     describe_upload_problem,
@@ -58,6 +58,7 @@ from ..runtime import (
 from ..storage import Database, RunningRequests, index_outdated_passages, open_database, record_crash
 from ..xmpp import BackOff, HostedAgent, LocalExchange, LocalServer, ServerEndpoint, describe_start_error
 from .accounts import GUEST_USER, LocalAccounts
+from .channels import CHANNELS, ChannelFactories
 from .factories import (
     build_access_policy,
     build_embedder,
@@ -91,7 +92,7 @@ class Platform:
     turns finish within `limits.grace_s`, and closes everything.
 
     `interceptors` are those of all agents, after the configured ones: instances, or classes and functions
-    that are called once for each agent.
+    that are called once for each agent. `channels` are the channels of all agents beside XMPP.
     `on_status` receives one line of text for each agent that comes online. The functions of `on_conversation_end` receive
     the id and the final state of each conversation that ends; they may be coroutine functions.
 
@@ -113,6 +114,7 @@ class Platform:
         on_status: Callable[[str], None] | None = None,
         on_conversation_end: tuple[OnConversationEnd, ...] = (),
         interceptors: Sequence[InterceptorSource] = (),
+        channels: ChannelFactories = CHANNELS,
         is_strict: bool = True,
         supervision: Supervision | None = None,
         blocked_s: float = BLOCKED_S,
@@ -135,6 +137,7 @@ class Platform:
         self._report_status = on_status or (lambda line: None)
         self._on_conversation_end = on_conversation_end
         self._interceptors = interceptors
+        self._channels = channels
         self._is_strict = is_strict
         self._starts: list[asyncio.Task[bool]] = []
         self._reported_problems: set[str] = set()
@@ -387,13 +390,14 @@ class Platform:
         self._descriptions[jid] = agent.manifest.capabilities[0].description or agent.manifest.metadata.name
 
     def _build_runtime(
-        self, place: str, settings: AgentSettings, database: Database, transport: Transport, upload: UploadFile
+        self, place: str, settings: AgentSettings, database: Database, network: AgentNetwork, upload: UploadFile
     ) -> AgentRuntime:
         jid, project = bare_jid(settings.jid), self.settings.project
+        channels = {name: make(jid) for name, make in self._channels.items()}
         parts = AgentParts(
             jid,
             database,
-            transport,
+            network._replace(channels={**network.channels, **channels}),
             upload,
             partial(self._get_memory, jid),
             embedder=self._embedder,

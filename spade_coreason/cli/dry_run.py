@@ -44,7 +44,7 @@ def build_unstarted_agent(settings: Settings, number: int) -> Agent:
     parts = AgentParts(
         jid,
         cast("Database", unavailable),
-        XmppTransport(jid, unavailable.send),
+        XmppTransport(jid, unavailable.send).network,
         unavailable.upload,
         lambda: AgentInteractionMemory(jid, settings.storage.memory_dir),
     )

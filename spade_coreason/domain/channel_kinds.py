@@ -39,4 +39,6 @@ PROGRAM = ChannelKind("program", is_program=True)
 SPADE = ChannelKind("spade")
 """A SPADE agent without this platform: a program that reads texts."""
 
+DEFAULT_CHANNEL = "xmpp"
+"""The name of the channel of a request that names none."""
 CHANNEL_KINDS: Mapping[str, ChannelKind] = {kind.name: kind for kind in (PERSON, ROOM, PROGRAM, SPADE)}

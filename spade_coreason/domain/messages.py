@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from pydantic_core import from_json, to_json
 
 from ..contracts import ClientCapabilities, DataBlock, ThinkingBlock, UserErrorBlock
-from .channel_kinds import CHANNEL_KINDS, ChannelKind
+from .channel_kinds import CHANNEL_KINDS, DEFAULT_CHANNEL, ChannelKind
 from .duplicates import NO_EVIDENCE, Evidence
 from .jid import bare_jid
 from .topics import DEAD_LETTER_METADATA, ITEM_METADATA
@@ -246,10 +246,12 @@ class InboundRequest:
     """The nickname of the sender in a room."""
     author: str = ""
     """The address of the occupant who asked the whole room. Only this occupant corrects or retracts the request."""
+    channel_name: str = DEFAULT_CHANNEL
+    """The name of the channel by which the request came and its reply goes. The gateway sets it."""
 
     @property
     def channel(self) -> str:
-        """The name of the kind of its channel."""
+        """The name of the kind of its channel, as agents and interceptors read it."""
         return self.kind.name
 
     @property
@@ -408,6 +410,8 @@ class MalformedRequest(NamedTuple):
     request_id: str | None = None
     is_text: bool = False
     """True if the sender reads a text, and no JSON."""
+    channel_name: str = DEFAULT_CHANNEL
+    """The name of its channel, as `InboundRequest` has it."""
 
 
 class Retraction(NamedTuple):
@@ -457,3 +461,16 @@ def map_requests(message: InboundMessage, change: Callable[[InboundRequest], Inb
     if isinstance(message, RequestBatch):
         return RequestBatch(tuple(change(r) if isinstance(r, InboundRequest) else r for r in message.requests))
     return change(message) if isinstance(message, InboundRequest) else message
+
+
+def bind(message: InboundMessage, channel: str) -> InboundMessage:
+    """Return a message whose requests have the name of the channel by which they came."""
+    if isinstance(message, RequestBatch):
+        return RequestBatch(tuple(_bind_request(request, channel) for request in message.requests))
+    return _bind_request(message, channel) if isinstance(message, InboundRequest | MalformedRequest) else message
+
+
+def _bind_request(request: InboundRequest | MalformedRequest, channel: str) -> InboundRequest | MalformedRequest:
+    if isinstance(request, MalformedRequest):
+        return request._replace(channel_name=channel)
+    return replace(request, channel_name=channel)

@@ -46,14 +46,15 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "intake.quotas": ["QuotaUsage"],
         "runner": ["Runner"],
         "turns.steps": ["MAX_RESULT_BYTES"],
-        "transport": [
+        "channels": [
             "PLAIN_PRESENTATION",
+            "AgentNetwork",
+            "Channel",
             "ClientFeatures",
             "OutboundMessage",
             "PresentationOptions",
             "ReplyEncoder",
             "SendMessages",
-            "Transport",
             "UnknownClientFeatures",
         ],
         "topics.decorator": ["subscribe"],

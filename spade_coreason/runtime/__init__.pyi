@@ -9,6 +9,17 @@ from .assembly import (
     AgentRuntime as AgentRuntime,
     BuildRuntime as BuildRuntime,
 )
+from .channels import (
+    PLAIN_PRESENTATION as PLAIN_PRESENTATION,
+    AgentNetwork as AgentNetwork,
+    Channel as Channel,
+    ClientFeatures as ClientFeatures,
+    OutboundMessage as OutboundMessage,
+    PresentationOptions as PresentationOptions,
+    ReplyEncoder as ReplyEncoder,
+    SendMessages as SendMessages,
+    UnknownClientFeatures as UnknownClientFeatures,
+)
 from .commands.decorator import (
     command as command,
 )
@@ -83,16 +94,6 @@ from .topics.decorator import (
 )
 from .topics.store import (
     TopicStore as TopicStore,
-)
-from .transport import (
-    PLAIN_PRESENTATION as PLAIN_PRESENTATION,
-    ClientFeatures as ClientFeatures,
-    OutboundMessage as OutboundMessage,
-    PresentationOptions as PresentationOptions,
-    ReplyEncoder as ReplyEncoder,
-    SendMessages as SendMessages,
-    Transport as Transport,
-    UnknownClientFeatures as UnknownClientFeatures,
 )
 from .turns.interceptors import (
     InterceptorSource as InterceptorSource,

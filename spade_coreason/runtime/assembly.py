@@ -14,6 +14,7 @@ from ..domain.access import AccessPolicy, TrustedAgents
 from ..memory import AgentInteractionMemory, Embedder, Knowledge, Summariser, TokenCounter, Usage
 from ..storage import AgentRepository, Database, KnowledgeRepository
 from .agent_factory import Injectables
+from .channels import AgentNetwork
 from .crash_guard import CrashGuard
 from .files import FetchFile, Files, UploadFile, UploadWarnings, fetch, refuse_upload
 from .intake.access_requests import AccessRequests
@@ -28,7 +29,6 @@ from .runner import Runner
 from .topics.announcement import SubscriptionAnnouncement
 from .topics.decorator import subscriptions_of
 from .topics.store import TopicStore
-from .transport import Transport
 from .upkeep.expiry import OnConversationEnd
 
 
@@ -46,7 +46,7 @@ class AgentParts:
         self,
         jid: str,
         database: Database,
-        transport: Transport,
+        network: AgentNetwork,
         upload: UploadFile = refuse_upload,
         memory: Callable[[], AgentInteractionMemory] | None = None,
         *,
@@ -63,7 +63,7 @@ class AgentParts:
         self.finder = finder or AgentFinder(jid)
         self.topic_broker = topic_broker
         self.trusted_agents = trusted_agents or TrustedAgents()
-        self.transport = transport
+        self.network = network
         self.memory = memory
         self.clock = clock
         self.repository = AgentRepository(database, jid)
@@ -73,7 +73,7 @@ class AgentParts:
         self.peers = Peers(
             jid,
             self.open_requests,
-            transport,
+            network.requests,
             self.trusted_agents,
             self.people,
             finder=self.finder,
@@ -81,7 +81,7 @@ class AgentParts:
             fan_out=fan_out,
             is_stopping=lambda: self._runner is not None and self._runner.is_cancelling_turns,
         )
-        self.topic_store = TopicStore(jid, self.repository.topics, self.open_requests, transport, clock)
+        self.topic_store = TopicStore(jid, self.repository.topics, self.open_requests, network.requests, clock)
         self.files = Files(upload, fetch_file, upload_warnings or UploadWarnings())
         self.knowledge = Knowledge(KnowledgeRepository(database, jid), embedder, clock=clock)
         self.usage = Usage(self.repository, clock)
@@ -114,13 +114,13 @@ class AgentParts:
         """Build the runner and the gateway of an agent. `access` decides who may talk to it; for the rest see `Runner`."""
         self.people.add_operators(access.operators)
         languages = PersonLanguages(self.repository)
-        access_requests = AccessRequests(access, self.repository, agent.manifest.metadata.name, self.transport, languages)
+        access_requests = AccessRequests(access, self.repository, agent.manifest.metadata.name, self.network.notices, languages)
         self.topic_store.follow_access(access_requests)
         runner = Runner(
             agent,
             self.jid,
             self.repository,
-            self.transport,
+            self.network.channels,
             policy,
             clock=self.clock,
             on_conversation_end=on_conversation_end,
@@ -140,7 +140,8 @@ class AgentParts:
             runner,
             self.open_requests,
             access_requests,
-            self.transport,
+            self.network.channels,
+            self.network.notices,
             self.trusted_agents,
             self.people,
             self.topic_broker,
@@ -161,5 +162,5 @@ class AgentRuntime:
     announcement: SubscriptionAnnouncement
 
 
-BuildRuntime: TypeAlias = Callable[[Transport, UploadFile], AgentRuntime]
-"""A function that builds an agent for a network: for its transport, and its function that stores a file."""
+BuildRuntime: TypeAlias = Callable[[AgentNetwork, UploadFile], AgentRuntime]
+"""A function that builds an agent for a network, given its function that stores a file."""

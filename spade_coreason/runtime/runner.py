@@ -1,7 +1,7 @@
 """The runner of one agent. It takes each request through five steps: load, execute, update, prune, save.
 
 The seed describes these steps under Session Management and Runtime Behavior. The runner needs no network: requests come in
-by `Runner.receive`, and messages go out by its `Transport`. `gateway` lists the way of a message.
+by `Runner.receive`, and messages go out by the `Channel` of each. `gateway` lists the way of a message.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ..concurrency import DeadlineTimers, RateLimiter
 from ..contracts import Agent, ErrorCode, Interceptor
 from ..contracts.base import utc_now
 from ..domain.access import NO_ACCESS
+from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.conversation import RUN, Outcome
 from ..domain.duplicates import NO_EVIDENCE
 from ..domain.identifiers import NO_DIGEST, derive_inbox_key
@@ -31,6 +32,7 @@ from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindows,
 from ..storage import AgentRepository, Commit, PendingRequest
 from .agent_control import PAUSED_NOTICE, AgentControl
 from .agent_lifecycle import AgentLifecycle
+from .channels import NO_CHAINED_DEVICE, Channel, OutboundMessage, PresentationOptions
 from .commands.context import CommandContext
 from .commands.executor import CommandExecutor
 from .commands.model import Command, CommandResult
@@ -58,7 +60,6 @@ from .intake.repeated_requests import (
 from .languages import PersonLanguages
 from .policy import Policy
 from .topics.requests import is_item
-from .transport import NO_CHAINED_DEVICE, OutboundMessage, PresentationOptions, Transport
 from .turns.long_answers import LongAnswers
 from .turns.outbox import Outbox
 from .turns.output import ReplyTimers, TurnOutput, dump_reply
@@ -81,8 +82,8 @@ class Runner:
     """The runner of one agent: one turn at a time within a conversation, many conversations at once.
 
     `agent`: an object with `manifest` and `assist`. `jid`: its address, of which the bare JID counts. `repository`: the
-    database rows of this agent. `transport`: its network. `policy`: limits and timeouts. `clock`: the time of
-    conversations. `on_conversation_end`: functions called with the conversation id and the final state when an episode
+    database rows of this agent. `channels`: those by which requests come, by name. `policy`: limits and timeouts. `clock`: the
+    time of conversations. `on_conversation_end`: functions called with the conversation id and the final state when an episode
     ends; a method of the agent of this name is called last. `interaction_memory`: returns the agent's own memory. `files`:
     uploads, for replies too long for a chat. `knowledge`, `summariser`, `count_tokens`: parts of the memory strategy.
     `usage`: the counter of tokens. `access_requests`: what operators decide about strangers. `interceptors`: decide on new
@@ -97,7 +98,7 @@ class Runner:
         agent: Agent,
         jid: str,
         repository: AgentRepository,
-        transport: Transport,
+        channels: Mapping[str, Channel],
         policy: Policy | None = None,
         *,
         clock: Callable[[], datetime] = utc_now,
@@ -156,7 +157,8 @@ class Runner:
         for callback in (*on_conversation_end, getattr(agent, "on_conversation_end", None)):
             if callable(callback):
                 self._expiry.conversation_ended.subscribe(callback)
-        self._outbox = Outbox(transport, repository.inbox)
+        self._channels = channels
+        self._outbox = Outbox(channels, repository.inbox)
         self._services = TurnServices(
             agent=agent,
             interceptors=interceptors,
@@ -170,9 +172,8 @@ class Runner:
             expiry=self._expiry,
             history_windows=self.history_windows,
             knowledge=knowledge,
-            long_answers=LongAnswers(self.jid, transport, files, self.policy.file_over_bytes),
+            long_answers=LongAnswers(self.jid, files, self.policy.file_over_bytes),
             outbox=self._outbox,
-            transport=transport,
             reply_timers=ReplyTimers(timings),
             assist_timers=DeadlineTimers(self.policy.assist_timeout_s, self.jid, timings.blocked_s),
             usage=usage or Usage(repository, clock),
@@ -243,7 +244,7 @@ class Runner:
         requests: dict[int, InboundRequest] = {}
         for pending_request in pending:
             if pending_request.reply is not None:
-                self._outbox.add_unsent(pending_request.inbox_row, pending_request.reply)
+                self._outbox.add_unsent(self._channels[DEFAULT_CHANNEL], pending_request.inbox_row, pending_request.reply)
             elif pending_request.request is not None:
                 requests[pending_request.inbox_row] = InboundRequest.from_json(pending_request.request)
         replaced_rows = find_replaced(requests)
@@ -265,7 +266,7 @@ class Runner:
 
         A repeated request has a key that is not that of its content. It gets the answer to the request that it repeats.
         """
-        key, inbox_row = UUID(bytes=pending.key), pending.inbox_row
+        key, inbox_row, channel = UUID(bytes=pending.key), pending.inbox_row, self._outbox.channel_of(incoming)
         if (failed := self._crash_guard.find_failed(inbox_row)) is not None:
             with use_language(self.languages.of_request(incoming)):
                 text = (
@@ -276,7 +277,7 @@ class Runner:
                     )
                 )
             failure = Failed(text, ErrorCode.INTERNAL, False)
-            self._outbox.add_unsent(inbox_row, dump_reply(self._outbox.encode(incoming, key, failure)))
+            self._outbox.add_unsent(channel, inbox_row, dump_reply(self._outbox.encode(incoming, key, failure)))
             return
         own_key, digest = identify(self.jid, incoming)
         is_repeated = bool(pending.digest) and key != own_key
@@ -301,7 +302,7 @@ class Runner:
         with use_language(self.languages.of_request(incoming)):
             text = translate("I was interrupted before I could answer this. Please ask again.")
         self._outbox.add_unsent(
-            inbox_row, dump_reply(self._outbox.encode(incoming, key, Failed(text, ErrorCode.UNAVAILABLE, True)))
+            channel, inbox_row, dump_reply(self._outbox.encode(incoming, key, Failed(text, ErrorCode.UNAVAILABLE, True)))
         )
 
     def hold(self, at_most_s: float) -> None:
@@ -525,7 +526,9 @@ class Runner:
         if status.interaction_count == 1:
             self._services.usage.reset_conversation(conversation_id)
         if incoming.wants_displayed_marker and incoming.stanza_id:
-            self._outbox.send([self._services.transport.encode_displayed(incoming)])
+            channel = self._outbox.channel_of(incoming)
+            if (displayed := channel.encode_displayed(incoming)) is not None:
+                channel.send([displayed])
         # Execute
         output = self._open_output(active, queued)
         person = active.person if not incoming.context.hops else await self.loader.load_person(active, incoming)
@@ -561,13 +564,15 @@ class Runner:
         return stored
 
     def _attach(self, earlier: InFlightRequest, incoming: InboundRequest, digest: bytes) -> bool:
-        """Attach a repeated request to the one that is queued or runs. False if that has ended, so that its answer is stored.
+        """Attach a repeated request to the one that is queued or runs. Return False if it has to wait for the stored reply.
 
         The sender is told if the id was used for another request, or if too many addresses wait for the answer.
         """
         if earlier.digest != digest:
             self._outbox.send_problem(incoming, refuse_other_content())
             return True
+        if earlier.channel_name != incoming.channel_name:
+            return False  # another channel gets the stored reply, in its own form
         if not earlier.has_recipient(incoming.sender) and not earlier.accepts_address(incoming.sender):
             self._outbox.send_problem(incoming, refuse_further_address())
             return True
@@ -582,10 +587,13 @@ class Runner:
                 return
             await earlier.wait_until_ended()
         stored = await self.repository.inbox.load_earlier(queued.key.bytes)
-        make_encoder = self._services.transport.make_encoder
+        channel = self._outbox.channel_of(incoming)
+        make_encoder = channel.make_encoder
         for address in earlier.listeners if earlier is not None else ():
-            self._outbox.send(repeat_reply(stored, queued.digest, make_encoder(replace(incoming, sender=address), queued.key)))
-        self._outbox.send_final(queued.inbox_row, repeat_reply(stored, queued.digest, make_encoder(incoming, queued.key)))
+            channel.send(repeat_reply(stored, queued.digest, make_encoder(replace(incoming, sender=address), queued.key)))
+        self._outbox.send_final(
+            channel, queued.inbox_row, repeat_reply(stored, queued.digest, make_encoder(incoming, queued.key))
+        )
 
     def _refuse_late(self, queued: QueuedRequest) -> bool:
         """Ask the limits and the interceptors about a request that looked like a duplicate and is none. True if one refuses."""
@@ -604,18 +612,19 @@ class Runner:
     def _tell_of_flood(self, incoming: InboundRequest, has_begun: bool) -> None:
         if has_begun:
             log.warning("%s: ignores %s for a minute: it had to refuse too many of its requests", self.jid, incoming.owner)
-            self._outbox.send(self._outbox.encode(incoming, uuid4(), FloodLimit.make_notice()))
+            self._outbox.send(incoming, FloodLimit.make_notice())
 
     def _open_output(self, active: ActiveConversation, queued: QueuedRequest) -> TurnOutput:
         """Open the output for a request, by the preferences of the person and the features of their clients."""
         services, incoming, person = self._services, queued.incoming, active.record.owner
+        channel = self._outbox.channel_of(incoming)
         if incoming.kind.is_program:
-            encoder = services.transport.make_encoder(incoming, queued.key)
-            output = TurnOutput(encoder, self._outbox.send, queued.key, services.reply_timers)
+            encoder = channel.make_encoder(incoming, queued.key)
+            output = TurnOutput(encoder, channel.send, queued.key, services.reply_timers)
             if queued.digest and (request := self._mailboxes.program_requests.get(queued.key)) is not None:
                 request.open_output(output)
             return output
-        preferences, client_features = active.person.preferences, services.transport.client_features
+        preferences, client_features = active.person.preferences, channel.client_features
         has_live_messages = preferences.streaming is not False and client_features.has_corrections(person)
         presentation = PresentationOptions(
             has_live_messages,
@@ -625,8 +634,8 @@ class Runner:
             preferences.thoughts is not False,
             client_features.has_replies(incoming.sender),
         )
-        encoder = services.transport.make_encoder(incoming, queued.key, presentation)
-        return TurnOutput(encoder, self._outbox.send, queued.key, services.reply_timers, services.long_answers)
+        encoder = channel.make_encoder(incoming, queued.key, presentation)
+        return TurnOutput(encoder, channel.send, queued.key, services.reply_timers, services.long_answers)
 
     async def _refuse(
         self, active: ActiveConversation, queued: QueuedRequest, output: TurnOutput, outcome: Outcome, now: datetime
@@ -643,7 +652,7 @@ class Runner:
         await self.repository.inbox.finish(queued.inbox_row, active.record, None, output.stored_reply)
         await queued.stored
         if final_messages:
-            self._outbox.send_final(queued.inbox_row, final_messages)
+            self._outbox.send_final(self._outbox.channel_of(queued.incoming), queued.inbox_row, final_messages)
 
     def _has_lost_access(self, incoming: InboundRequest) -> bool:
         """Return True if the sender had access when the request was received, and has none any more.
@@ -707,7 +716,7 @@ class Runner:
         except StoreError as error:
             log.error("%s: %s", self.jid, error)
         else:
-            self._outbox.send_final(queued.inbox_row, messages)
+            self._outbox.send_final(self._outbox.channel_of(queued.incoming), queued.inbox_row, messages)
 
     def _notify_of_pause(self, queued: QueuedRequest, is_new: bool) -> None:
         """Tell a person that their message is stored until the pause ends. Programs get no notice: they wait for a reply."""
@@ -717,7 +726,7 @@ class Runner:
         if queued.is_for_agent and self.control.allow_notice(incoming.owner):
             with use_language(self.languages.of_request(incoming)):
                 notice = TextEmitted(translate(PAUSED_NOTICE), 1)
-            self._outbox.send(self._outbox.encode(incoming, uuid4(), notice))
+            self._outbox.send(incoming, notice)
 
     # Beside the requests
 

@@ -116,7 +116,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         jid: the agent's account. Without a resource the agent binds `agent`.
         password: the account's password.
         endpoint: the server. Share one object between all agents.
-        build: builds the runner and the gateway, given the transport of this agent and its function that uploads files.
+        build: builds the runner and the gateway, given the network of this agent and its function that uploads files.
         stanza_bytes: the largest stanza of a reply or request, in bytes.
         register: register the account in-band first (XEP-0077).
         avatar: the agent's picture. By default one is drawn from its name.
@@ -182,7 +182,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         """The failure of the last attempt to start; None without one, and when the agent has started."""
         self.peer_features = PeerFeatures(self.connection.client, lambda jid: self._gateway.is_allowed(jid))
         transport = XmppTransport(jid, self.send, stanza_bytes, self.peer_features)
-        self.runtime = build(transport, self.uploads.upload)
+        self.runtime = build(transport.network, self.uploads.upload)
         self._runner, self._gateway = self.runtime.runner, self.runtime.gateway
         self.rooms = Rooms(self.connection, rooms, self._gateway.access, self._on_occupant_left, self._runner.metrics)
         self._profile = AgentProfile(self.connection, self.runtime, avatar, self._may_run_commands, timings, directory)

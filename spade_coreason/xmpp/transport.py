@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from xml.etree.ElementTree import Element, fromstring
 
-from ..contracts import AgentRequest, DataBlock
+from ..contracts import AgentRequest
+from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.jid import bare_jid
 from ..domain.messages import NO_CONTEXT, InboundRequest, MalformedRequest, RequestContext, map_requests
 from ..exceptions import RequestTooLongError
 from ..runtime import (
     PLAIN_PRESENTATION,
+    AgentNetwork,
     ClientFeatures,
     OutboundMessage,
     PresentationOptions,
@@ -32,11 +34,8 @@ from .codec import (
     encode_malformed_reply,
     encode_notice,
     encode_receipt,
-    preview,
-    render_block,
     request_stanza,
     retraction_stanza,
-    style_markdown,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def encoder_for(
 
 
 class XmppTransport:
-    """The transport of the agent `jid` (a bare JID), as `Transport`.
+    """The ports of the agent `jid` (a bare JID) on XMPP: `Channel`, `RequestSender` and `NoticeSender`.
 
     `send` passes stanzas on in order. No stanza of a reply exceeds `stanza_bytes`.
     """
@@ -83,6 +82,11 @@ class XmppTransport:
         self.send = send
         self.client_features = client_features
 
+    @property
+    def network(self) -> AgentNetwork:
+        """The network of an agent that is on XMPP only."""
+        return AgentNetwork({DEFAULT_CHANNEL: self}, self, self)
+
     def make_encoder(
         self, incoming: InboundRequest, key: UUID, options: PresentationOptions = PLAIN_PRESENTATION
     ) -> ReplyEncoder:
@@ -90,12 +94,6 @@ class XmppTransport:
 
     def load_message(self, content: str) -> OutboundMessage:
         return OutboundMessage(fromstring(content).get("to", ""), content)
-
-    def render_block(self, block: DataBlock) -> str:
-        return render_block(block)
-
-    def preview(self, text: str, *, is_markdown: bool) -> str:
-        return style_markdown(preview(text)) if is_markdown else preview(text)
 
     def encode_receipt(self, incoming: InboundRequest) -> OutboundMessage:
         return OutboundMessage(incoming.reply_address, encode_receipt(incoming))

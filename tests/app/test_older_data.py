@@ -141,8 +141,8 @@ async def run_reader(
 
     knowledge = Knowledge(KnowledgeRepository(database, jid))
     policy = Policy(memory=MEMORY_CONFIGS[jid])
-    transport = XmppTransport(jid, send)
-    runner = Runner(reader, jid, AgentRepository(database, jid), transport, policy, clock=lambda: now, knowledge=knowledge)
+    channels = XmppTransport(jid, send).network.channels
+    runner = Runner(reader, jid, AgentRepository(database, jid), channels, policy, clock=lambda: now, knowledge=knowledge)
     await runner.open()
     runner.send_unsent()
     await runner.wait_until_idle()

@@ -14,7 +14,7 @@ from spade_coreason.contracts.blocks import STEP_TITLE
 from spade_coreason.domain.channel_kinds import PERSON, ROOM, ChannelKind
 from spade_coreason.domain.messages import BlockEmitted, InboundRequest, TextEmitted
 from spade_coreason.domain.preferences import DEFAULT_PREFERENCES, LANGUAGE_TAG, PREFERENCES_SCOPE, Preferences
-from spade_coreason.runtime.transport import PresentationOptions
+from spade_coreason.runtime.channels import PresentationOptions
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.transport import encoder_for
 from tests.support.errors import ExpectedErrors

@@ -21,7 +21,7 @@ from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Keep, Policy, Retention, Rules
 from tests.runtime.test_runner_faults import ALICE, BOB, make_request
 from tests.support.clock import Clock
-from tests.support.transports import discarding_transport
+from tests.support.transports import make_channels
 from tests.support.wait import TIMEOUT_S
 
 AGENT = "agent@localhost"
@@ -88,8 +88,8 @@ async def run_harness(
     store, agent, clock, ended = InterruptedRepository(database, AGENT), EndingAgent(), Clock(), list[tuple[str, str]]()
     rules = Rules(timeout=timedelta(hours=hours))
     callbacks = (lambda name, state: ended.append((name, state)), *callbacks)
-    policy_with_rules, transport = Policy(rules=rules, **policy), discarding_transport(AGENT)
-    runner = Runner(agent, AGENT, store, transport, policy_with_rules, clock=clock, on_conversation_end=callbacks)
+    policy_with_rules, channels = Policy(rules=rules, **policy), make_channels(AGENT)
+    runner = Runner(agent, AGENT, store, channels, policy_with_rules, clock=clock, on_conversation_end=callbacks)
     await runner.open()
     try:
         yield ExpiryHarness(runner, store, agent, clock, ended)

@@ -25,7 +25,7 @@ from tests.support.databases import WriterGate, execute, open_without_sync, read
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE, BOB
 from tests.support.runner import RunnerHarness
-from tests.support.transports import make_transport
+from tests.support.transports import make_channels
 from tests.support.wait import eventually
 
 TOLD = re.compile(r"\(incident ([0-9a-f]{8})\)")
@@ -85,7 +85,7 @@ async def test_a_sender_is_told_when_the_incident_is_stored(database_url: str, e
         writes, sent = WriterGate(), list[str]()
         database = await open_without_sync(database_url, writes)
         repository = AgentRepository(database, AGENT)
-        runner = Runner(FailingAgent(), AGENT, repository, make_transport(AGENT, sent.extend), interceptors=interceptors)
+        runner = Runner(FailingAgent(), AGENT, repository, make_channels(AGENT, sent.extend), interceptors=interceptors)
         await runner.open()
         before = len(read_rows(database_url, "incidents"))
         with writes.hold_batches() as batches:

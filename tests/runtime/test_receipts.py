@@ -57,7 +57,7 @@ async def run_gateway(url: str, **policy: Any) -> AsyncIterator[GatewayHarness]:
             said.append(f"receipt {receipt.get('id')}" if receipt is not None else stanza.findtext("body") or "")
 
     transport = make_transport(AGENT, send)
-    parts = AgentParts(AGENT, database, transport)
+    parts = AgentParts(AGENT, database, transport.network)
     runtime = parts.build_runtime(Echo(), AccessPolicy(AGENT), Policy(**policy))
     runner = runtime.runner
     await runner.open()

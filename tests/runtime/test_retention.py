@@ -23,7 +23,7 @@ from spade_coreason.testing import Keep, Policy, Retention, Rules
 from tests.support.clock import Clock
 from tests.support.databases import read_rows
 from tests.support.records import query_of
-from tests.support.transports import discarding_transport
+from tests.support.transports import make_channels
 from tests.support.wait import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -77,8 +77,8 @@ async def run_harness(
     memory = AgentInteractionMemory(AGENT, path / "memory")
     agent = StoringAgent(memory)
     policy = Policy(rules=Rules(timeout=timedelta(0)), memory=MemoryConfig(limit=window), retention=retention)
-    repository, transport = AgentRepository(database, AGENT), discarding_transport(AGENT)
-    runner = Runner(agent, AGENT, repository, transport, policy, clock=clock, interaction_memory=lambda: memory)
+    repository, channels = AgentRepository(database, AGENT), make_channels(AGENT)
+    runner = Runner(agent, AGENT, repository, channels, policy, clock=clock, interaction_memory=lambda: memory)
     await runner.open()
     try:
         yield RetentionHarness(runner, agent, url)

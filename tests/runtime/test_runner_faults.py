@@ -53,7 +53,7 @@ from tests.support.databases import SAME_STANZA, SQLITE, WriterGate, open_withou
 from tests.support.errors import ExpectedErrors
 from tests.support.records import NOT_REMEMBERED
 from tests.support.servers.postgres import Postgres
-from tests.support.transports import discarding_transport, make_transport
+from tests.support.transports import make_channels, make_transport
 from tests.support.wait import TIMEOUT_S, eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -142,7 +142,7 @@ async def run_harness(url: str, send: Callable[[list[str]], None] | None = None,
     database = await open_without_sync(url, writes)
     store, agent, said = FaultyRepository(database, AGENT), RecordingAgent(), list[str]()
     send = send or (lambda stanzas: said.extend(fromstring(stanza).findtext("body") or "" for stanza in stanzas))
-    runner = Runner(agent, AGENT, store, make_transport(AGENT, send), Policy(**policy))
+    runner = Runner(agent, AGENT, store, make_channels(AGENT, send), Policy(**policy))
     await runner.open()
     try:
         yield FaultHarness(runner, store, agent, said, writes)
@@ -256,7 +256,7 @@ async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database
     agent = RecordingAgent()
     repository = AgentRepository(database, AGENT)
     repository.inbox = EarlyInbox(database, AGENT)
-    runner = Runner(agent, AGENT, repository, discarding_transport(AGENT))
+    runner = Runner(agent, AGENT, repository, make_channels(AGENT))
     first = runner.receive(make_request("first"))
     assert first is not None
     await first
@@ -406,7 +406,7 @@ async def test_a_peer_that_sends_malformed_messages_gets_at_most_thirty_replies(
     async with run_harness(database_url) as harness:
         transport = make_transport(AGENT, sent.extend)
         access_requests = AccessRequests(AccessPolicy(AGENT), harness.runner.repository, "agent", transport)
-        gateway = InboundGateway(harness.runner, OpenRequests(), access_requests, transport)
+        gateway = InboundGateway(harness.runner, OpenRequests(), access_requests, transport.network.channels, transport)
         for number in range(50):
             deliver('{"error": "cannot parse"}', number)
         assert len(sent) == 30

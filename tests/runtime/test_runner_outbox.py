@@ -67,7 +67,7 @@ async def run_runner(
 ) -> AsyncIterator[Runner]:
     """Run one life of a process, with its own connection or `database`; `settings` are those of its runner."""
     database = database or await open_database(url, "off")
-    runner = Runner(agent, AGENT, AgentRepository(database, AGENT), XmppTransport(AGENT, recorder), **settings)
+    runner = Runner(agent, AGENT, AgentRepository(database, AGENT), XmppTransport(AGENT, recorder).network.channels, **settings)
     await runner.open()
     runner.send_unsent()
     try:

@@ -30,12 +30,12 @@ from spade_coreason.domain.avatar import Avatar
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
 from spade_coreason.runtime.assembly import AgentParts, AgentRuntime
+from spade_coreason.runtime.channels import AgentNetwork
 from spade_coreason.runtime.files import Files, UploadFile
 from spade_coreason.runtime.intake.gateway import InboundGateway
 from spade_coreason.runtime.peers.open_requests import OpenRequests
 from spade_coreason.runtime.peers.peers import Peers
 from spade_coreason.runtime.runner import Runner
-from spade_coreason.runtime.transport import Transport
 from spade_coreason.runtime.upkeep.expiry import OnConversationEnd
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backends.database import Database, StoreTimings
@@ -149,9 +149,9 @@ class OnlineAgent:
             await self.database.close()
             raise
 
-    def _build(self, transport: Transport, upload: UploadFile) -> AgentRuntime:
+    def _build(self, network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
         trusted_agents = TrustedAgents(domains=self.trusted_domains)
-        parts = AgentParts(self.jid, self.database, transport, upload, clock=self.clock, trusted_agents=trusted_agents)
+        parts = AgentParts(self.jid, self.database, network, upload, clock=self.clock, trusted_agents=trusted_agents)
         self.agent = self.make_agent(parts.peers)
         access = AccessPolicy(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
         return parts.build_runtime(

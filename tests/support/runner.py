@@ -19,7 +19,7 @@ from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy
 from tests.support.databases import WriterGate, open_without_sync
 from tests.support.records import AGENT, ALICE
-from tests.support.transports import make_transport
+from tests.support.transports import make_channels
 
 
 class Observation(NamedTuple):
@@ -77,9 +77,15 @@ class RunnerHarness:
     async def __aenter__(self) -> RunnerHarness:
         self.database = await open_without_sync(self.url, self.writes)
         self.repository = AgentRepository(self.database, AGENT)
-        transport = make_transport(AGENT, self.sent.extend)
+        channels = make_channels(AGENT, self.sent.extend)
         self.runner = Runner(
-            self.agent, AGENT, self.repository, transport, self.policy, clock=self.clock, interceptors=self.interceptors
+            self.agent,
+            AGENT,
+            self.repository,
+            channels,
+            self.policy,
+            clock=self.clock,
+            interceptors=self.interceptors,
         )
         await self.runner.open()
         self.runner.send_unsent()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from spade_coreason.runtime import Channel
 from spade_coreason.xmpp.transport import XmppTransport
 
 STANZA_BYTES = 65_536
@@ -14,6 +15,6 @@ def make_transport(jid: str, send: Callable[[list[str]], object], stanza_bytes: 
     return XmppTransport(jid, lambda messages: send([message.content for message in messages]), stanza_bytes)
 
 
-def discarding_transport(jid: str) -> XmppTransport:
-    """Make the transport of an agent (a bare JID) whose stanzas go nowhere."""
-    return make_transport(jid, lambda stanzas: None)
+def make_channels(jid: str, send: Callable[[list[str]], object] = lambda stanzas: None) -> Mapping[str, Channel]:
+    """Make the channels of an agent (a bare JID) that pass the texts of their stanzas to `send`, by default nowhere."""
+    return make_transport(jid, send).network.channels

@@ -17,11 +17,11 @@ from ...domain.preferences import DEFAULT_PREFERENCES
 from ...domain.texts.translation import LANGUAGE, translate
 from ...memory import ActiveConversation, ErasureReport, erase_conversation, erase_person
 from ...storage import Commit
+from ..channels import OutboundMessage, SendMessages
 from ..intake.admission import Admission
 from ..intake.loader import ConversationLoader
 from ..intake.mailbox import Mailbox, MailboxTask, QueuedRequest
 from ..intake.mailboxes import Mailboxes
-from ..transport import OutboundMessage, SendMessages
 from ..turns.output import TurnOutput, dump_reply
 from ..turns.turn import Turn
 from ..turns.turn_services import TurnServices
@@ -101,9 +101,8 @@ class CommandExecutor:
 
     def send_command_result(self, owner: str, result: CommandResult) -> None:
         """Send the result of a command to a person, outside of any turn."""
-        self._services.outbox.send(
-            self._encode_result(InboundRequest(PERSON, owner, "", None, {}, "", owner=owner), uuid4(), result)
-        )
+        incoming = InboundRequest(PERSON, owner, "", None, {}, "", owner=owner)
+        self._services.outbox.channel_of(incoming).send(self._encode_result(incoming, uuid4(), result))
 
     async def _run_task(
         self, mailbox: Mailbox, command: Command, values: Mapping[str, Any], before_row: int, language: str | None
@@ -135,7 +134,7 @@ class CommandExecutor:
         agent_command = self._commands.agent_commands.get(parsed.command.name) if isinstance(parsed, ParsedCommand) else None
         may_run = isinstance(parsed, ParsedCommand) and self._commands.may_run(mailbox.sender, parsed.command)
         if isinstance(parsed, ParsedCommand) and agent_command is not None and parsed.values is not None and may_run:
-            turn = self._make_turn(mailbox, active, queued, self._services.outbox.send)
+            turn = self._make_turn(mailbox, active, queued)
             await self._run_agent_command(turn, agent_command, parsed.values, sends_reply=True)
             return
         if isinstance(parsed, str):
@@ -167,7 +166,8 @@ class CommandExecutor:
         else:
             await repository.inbox.finish(queued.inbox_row, active.record, None, reply, is_command=True)
         await queued.stored
-        self._services.outbox.send_final(queued.inbox_row, messages)
+        outbox = self._services.outbox
+        outbox.send_final(outbox.channel_of(queued.incoming), queued.inbox_row, messages)
 
     def _encode_result(
         self, incoming: InboundRequest, key: UUID, result: CommandResult, conversation_id: str = ""
@@ -183,10 +183,14 @@ class CommandExecutor:
 
     # The agent's own commands
 
-    def _make_turn(self, mailbox: Mailbox, active: ActiveConversation, queued: QueuedRequest, send: SendMessages) -> Turn:
+    def _make_turn(
+        self, mailbox: Mailbox, active: ActiveConversation, queued: QueuedRequest, send: SendMessages | None = None
+    ) -> Turn:
+        """Make the turn of an agent's command. `send` is by default that of the channel of its request."""
         services = self._services
-        encoder = services.transport.make_encoder(queued.incoming, queued.key)
-        output = TurnOutput(encoder, send, queued.key, services.reply_timers)
+        channel = services.outbox.channel_of(queued.incoming)
+        encoder = channel.make_encoder(queued.incoming, queued.key)
+        output = TurnOutput(encoder, send or channel.send, queued.key, services.reply_timers)
         return Turn(services, mailbox, active, queued, output, services.clock(), active.person)
 
     async def _run_agent_command(

@@ -9,9 +9,9 @@ from ...domain.jid import bare_jid, parse_jid
 from ...domain.texts.translation import translate, use_language
 from ...exceptions import StoreError
 from ...storage import AgentRepository
+from ..channels import NoticeSender, OutboundMessage
 from ..languages import PersonLanguages
 from ..signal import Signal
-from ..transport import OutboundMessage, Transport
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class AccessRequests:
         access: AccessPolicy,
         repository: AgentRepository,
         agent_name: str,
-        transport: Transport,
+        notices: NoticeSender,
         languages: PersonLanguages | None = None,
     ) -> None:
         self.access = access
@@ -41,7 +41,7 @@ class AccessRequests:
         """The languages in which operators and strangers are told."""
         self._repository = repository
         self._agent_name = agent_name
-        self._transport = transport
+        self._notices = notices
         self._rejected: set[str] = set()
         self._own_contacts: set[str] = set()
         self._pending: set[str] = set()
@@ -118,7 +118,7 @@ class AccessRequests:
             return False
         self._pending.add(person)
         log.info("%s: sent an access request of %s to the operators", self._repository.agent, person)
-        self._transport.send([self._encode_question(operator, person) for operator in sorted(self.access.operators)])
+        self._notices.send([self._encode_question(operator, person) for operator in sorted(self.access.operators)])
         return True
 
     def _encode_question(self, operator: str, person: str) -> OutboundMessage:
@@ -129,7 +129,7 @@ class AccessRequests:
                 agent=self._agent_name,
             )
             choices = ((f"/admit {person}", translate("Admit")), (f"/reject {person}", translate("Reject")))
-        return self._transport.encode_notice(operator, text, choices)
+        return self._notices.encode_notice(operator, text, choices)
 
     def _forget_refusal(self, person: str) -> None:
         del self._refused[person]
@@ -166,7 +166,7 @@ class AccessRequests:
         if is_admitted:
             with use_language(self.languages.of_person(person)):
                 text = translate("You may talk to {agent} now.", agent=self._agent_name)
-            self._transport.send([self._transport.encode_notice(person, text)])
+            self._notices.send([self._notices.encode_notice(person, text)])
             return translate("{person} may talk to me now.", person=person)
         if self.access.is_allowed(person):
             return translate("{person} may still talk to me: the configuration allows it (access).", person=person)

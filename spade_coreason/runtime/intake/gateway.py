@@ -6,7 +6,7 @@ The way of a message, by module (docs/explanation/architecture.md has it in full
 2. `runner` (`Runner.receive`) asks `admission`, and stores the request in the inbox.
 3. `mailboxes` puts the request into its mailbox and starts a worker; `thread_resolver` finds the thread of a reply.
 4. The worker calls `Runner.handle`: `loader` loads the conversation; a command goes to `commands.executor`.
-5. `turn` runs the agent with a `response`. `output` makes messages of what it says, in the form of the `transport`.
+5. `turn` runs the agent with a `response`. `output` makes messages of what it says, in the form of its channel.
 6. `turn` stores the turn with its reply. Then `outbox` sends the last messages, and closes the request when they have arrived.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from uuid import uuid4
@@ -22,6 +22,7 @@ from uuid import uuid4
 from ...concurrency import RateLimiter
 from ...contracts import ErrorCode
 from ...domain.access import NO_ACCESS, TrustedAgents
+from ...domain.channel_kinds import DEFAULT_CHANNEL
 from ...domain.jid import bare_jid, parse_jid
 from ...domain.messages import (
     EncryptedMessage,
@@ -34,14 +35,15 @@ from ...domain.messages import (
     ReplyEvent,
     RequestBatch,
     Retraction,
+    bind,
 )
 from ...domain.texts.translation import N_, translate, use_language
 from ...domain.topics import TOPIC_ITEM
 from ...storage import Commit
+from ..channels import Channel, NoticeSender, encode_reply
 from ..peers.open_requests import OpenRequests
 from ..runner import Runner
 from ..topics.requests import ItemReader, is_item
-from ..transport import Transport, encode_reply
 from .access_requests import AccessRequests
 from .known_people import KnownPeople
 
@@ -68,7 +70,8 @@ class InboundGateway:
         runner: Runner,
         requests: OpenRequests,
         access_requests: AccessRequests,
-        transport: Transport,
+        channels: Mapping[str, Channel],
+        notices: NoticeSender,
         trusted_agents: TrustedAgents | None = None,
         people: KnownPeople | None = None,
         topic_broker: str | None = None,
@@ -78,7 +81,7 @@ class InboundGateway:
         self._open_requests = requests
         self.access = access_requests.access
         self.access_requests = access_requests
-        self._transport = transport
+        self._channels, self._notices = channels, notices
         self._trusted_agents = trusted_agents or TrustedAgents()
         self._people = people
         self._rate_limiter = RateLimiter(_MAX_REPLIES_PER_MINUTE)
@@ -89,11 +92,16 @@ class InboundGateway:
         """Return True if the configuration or an operator allows `jid` to talk to the agent."""
         return self.access.is_allowed(jid)
 
-    def receive(self, message: InboundMessage, *, is_archived: bool = False) -> Commit[bool] | None:
-        """Receive a message. Once the returned commit, if any, is done, the message may be acknowledged to the network.
+    def receive(
+        self, message: InboundMessage, *, is_archived: bool = False, channel: str = DEFAULT_CHANNEL
+    ) -> Commit[bool] | None:
+        """Receive a message, by the channel of a name.
 
+        Once the returned commit, if any, is done, the message may be acknowledged to the network.
         `is_archived` is True if the network kept it while the agent was away, and newer ones may have come before it.
         """
+        if channel is not DEFAULT_CHANNEL:
+            message = bind(message, channel)
         if isinstance(message, InboundRequest):
             return self.receive_request(message, is_archived=is_archived)
         if isinstance(message, RequestBatch):
@@ -174,7 +182,9 @@ class InboundGateway:
 
     def _send_receipt(self, incoming: InboundRequest, is_new: bool, *, is_archived: bool) -> None:
         if is_new or not is_archived:
-            self._transport.send([self._transport.encode_receipt(incoming)])
+            channel = self._channels[incoming.channel_name]
+            if (receipt := channel.encode_receipt(incoming)) is not None:
+                channel.send([receipt])
 
     def _refuse(self, incoming: InboundRequest) -> None:
         stranger = bare_jid(incoming.sender)
@@ -187,7 +197,8 @@ class InboundGateway:
         with use_language(self.access_requests.languages.of_request(incoming)):
             text = translate(ASKED_FOR_ACCESS if is_asked else NO_ACCESS)
         refusal = Refused(text, ErrorCode.FORBIDDEN)
-        self._transport.send(encode_reply(self._transport.make_encoder(incoming, uuid4()), refusal))
+        channel = self._channels[incoming.channel_name]
+        channel.send(encode_reply(channel.make_encoder(incoming, uuid4()), refusal))
 
     def _reply_to_encrypted(self, message: EncryptedMessage) -> None:
         """Tell a person once, until the next start, that the agent cannot read what is encrypted."""
@@ -209,7 +220,7 @@ class InboundGateway:
                 " In most clients that is the lock beside the text field; in profanity it is /omemo end."
             )
         text = f"{problem} {remedy}"
-        self._transport.send([self._transport.encode_notice(message.sender, text)])
+        self._notices.send([self._notices.encode_notice(message.sender, text)])
 
     def _reply_to_malformed(self, message: MalformedRequest) -> None:
         self.dropped["malformed"] += 1
@@ -219,11 +230,12 @@ class InboundGateway:
             # No request waits for this reply, and a program may answer each of ours with malformed JSON again, without end.
             return
         if not message.is_text:
-            self._transport.send(self._transport.encode_malformed_reply(message))
+            channel = self._channels[message.channel_name]
+            channel.send(channel.encode_malformed_reply(message))
             return
         with use_language(self.access_requests.languages.of_person(bare_jid(message.sender), None)):
             text = translate("I cannot read your message: its id or thread is too long. Please send it with another client.")
-        self._transport.send([self._transport.encode_notice(message.sender, text)])
+        self._notices.send([self._notices.encode_notice(message.sender, text)])
 
 
 def _join(commits: Sequence[Commit[bool] | None]) -> Commit[bool] | None:

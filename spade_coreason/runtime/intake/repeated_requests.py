@@ -26,7 +26,7 @@ from ...domain.messages import (
 )
 from ...domain.texts.translation import translate
 from ...storage import Commit, EarlierRequest
-from ..transport import OutboundMessage, ReplyEncoder, encode_reply
+from ..channels import OutboundMessage, ReplyEncoder, encode_reply
 from ..turns.output import TurnOutput
 
 _MAX_LISTENERS = 16
@@ -52,10 +52,11 @@ def identify_message(agent: str, incoming: InboundRequest) -> UUID:
 class InFlightRequest:
     """A program's request from its arrival to the end of its turn, with the addresses that wait for the reply."""
 
-    __slots__ = ("_ended", "digest", "listeners", "output", "repeated_rows", "sender", "stored")
+    __slots__ = ("_ended", "channel_name", "digest", "listeners", "output", "repeated_rows", "sender", "stored")
 
-    def __init__(self, sender: str, digest: bytes, stored: Commit[bool]) -> None:
-        self.sender = sender
+    def __init__(self, incoming: InboundRequest, digest: bytes, stored: Commit[bool]) -> None:
+        self.sender = incoming.sender
+        self.channel_name = incoming.channel_name
         self.digest = digest
         self.stored = stored
         self.listeners: list[str] = []
@@ -114,7 +115,7 @@ class InFlightRequests:
     def add(self, key: UUID, incoming: InboundRequest, digest: bytes, stored: Commit[bool]) -> None:
         """Add a request that is queued. One with this key stays as it is."""
         if key not in self._open:
-            self._open[key] = InFlightRequest(incoming.sender, digest, stored)
+            self._open[key] = InFlightRequest(incoming, digest, stored)
 
     def get(self, key: UUID) -> InFlightRequest | None:
         """Return the request with a key, or None."""

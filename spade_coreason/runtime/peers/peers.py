@@ -36,8 +36,8 @@ from ...exceptions import (
     PeerTimeoutError,
     PeerUnavailableError,
 )
+from ..channels import OutboundMessage, RequestSender
 from ..topics.requests import make_publish_request, read_item_id
-from ..transport import OutboundMessage, Transport
 from ..turns.steps import CURRENT_JOURNAL, DurableStep
 from .capability_requests import CapabilityRequests
 from .directory import AgentFinder
@@ -127,7 +127,7 @@ class Peers:
         self,
         jid: str,
         requests: OpenRequests,
-        transport: Transport,
+        sender: RequestSender,
         trusted_agents: TrustedAgents | None = None,
         people: KnownPeople | None = None,
         *,
@@ -144,7 +144,7 @@ class Peers:
         self._trusted_agents = trusted_agents or TrustedAgents()
         self._own_jid = normalise_jid(jid)
         self._requests = requests
-        self._transport = transport
+        self._sender = sender
         self._fan_out = fan_out or FanOutLimit()
         self._is_stopping = is_stopping
 
@@ -312,7 +312,7 @@ class Peers:
                     yield event
             return
         message, timeout = self._prepare_request(jid, child, timeout, thoughts=thoughts, separate=separate)
-        request_id, send = str(child.request_id), self._transport.send
+        request_id, send = str(child.request_id), self._sender.send
         has_ended = False
         try:
             async with aclosing(self._requests.events(jid, request_id, timeout, lambda: send([message]))) as events:
@@ -321,7 +321,7 @@ class Peers:
                     yield event
         except (asyncio.CancelledError, GeneratorExit, PeerTimeoutError, AnswerTooLongError):
             if not has_ended and not self._is_stopping():
-                send([self._transport.encode_retraction(jid, request_id)])  # so that the peer stops its turn
+                send([self._sender.encode_retraction(jid, request_id)])  # so that the peer stops its turn
             raise
 
     async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
@@ -334,7 +334,7 @@ class Peers:
         if self._people is not None and (noun := await self._people.describe(jid)) is not None:
             problem = f"was not notified: this is the address of {noun}, and agents cannot write to {noun} first"
             raise PeerError(bare_jid(jid), f"{problem}; answer with `response` in a turn")
-        self._transport.send([self._prepare_request(jid, child)[0]])
+        self._sender.send([self._prepare_request(jid, child)[0]])
 
     async def publish(
         self, topic: str, payload: Mapping[str, Any], timeout: float = 30.0, *, request_id: UUID | None = None
@@ -417,7 +417,7 @@ class Peers:
         context = RequestContext(metadata.get("hops", 0) + 1, root_sender, chain, deadline, True, thoughts)
         thread = derive_thread(request.session_id, f"{peer} {request.request_id}" if separate else peer)
         reads_batches = self._requests.reads_batches(jid)
-        return self._transport.encode_request(jid, request, thread, context, reads_batches=reads_batches), time_s
+        return self._sender.encode_request(jid, request, thread, context, reads_batches=reads_batches), time_s
 
 
 async def _end_step(step: DurableStep | None, jid: str, events: Sequence[PeerEvent]) -> None:

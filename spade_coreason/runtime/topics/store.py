@@ -33,9 +33,9 @@ from ...storage import (
     TopicSummary,
     make_dead_letter,
 )
+from ..channels import OutboundMessage, RequestSender
 from ..intake.access_requests import AccessRequests
 from ..peers.open_requests import OpenRequests
-from ..transport import OutboundMessage, Transport
 from .deliveries import DeliveryPolicy, TopicDeliveries
 
 _LONG_JID = "x" * 256
@@ -59,13 +59,13 @@ class TopicStore:
         jid: str,
         repository: TopicRepository,
         requests: OpenRequests,
-        transport: Transport,
+        sender: RequestSender,
         clock: Callable[[], datetime],
     ) -> None:
         self._jid = jid
         self._repository = repository
         self._requests = requests
-        self._transport = transport
+        self._sender = sender
         self._clock = clock
         self._deliveries: TopicDeliveries | None = None
         self._access = AccessPolicy(jid, ["*"])
@@ -203,7 +203,7 @@ class TopicStore:
         )
         context = RequestContext(item.hops + 1, accepts_batches=True)
         thread = derive_thread(session_id, bare_jid(subscriber))
-        return request.request_id, self._transport.encode_request(subscriber, request, thread, context)
+        return request.request_id, self._sender.encode_request(subscriber, request, thread, context)
 
     async def _deliver(self, delivery: TopicDelivery, timeout_s: float) -> None:
         """Send an item as a request, and wait for the end of the reply.
@@ -214,6 +214,6 @@ class TopicStore:
         if not self._access.is_allowed(subscriber):
             raise PeerUnavailableError(subscriber, "gets nothing while the roster, which may admit it, is not known")
         request_id, message = self._encode(delivery.item, subscriber, delivery.failures)
-        events = self._requests.events(subscriber, str(request_id), timeout_s, lambda: self._transport.send([message]))
+        events = self._requests.events(subscriber, str(request_id), timeout_s, lambda: self._sender.send([message]))
         async for _ in events:
             pass

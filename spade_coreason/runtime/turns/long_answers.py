@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from ...contracts import DataBlock
 from ...domain.texts.translation import translate
 from ...exceptions import UploadError
+from ..channels import ReplyEncoder
 from ..files import Files
-from ..transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -37,24 +37,23 @@ class LongAnswers:
     If the server stores no files, a long text is sent as several messages.
     """
 
-    def __init__(self, agent: str, transport: Transport, files: Files, over_bytes: int = 0) -> None:
+    def __init__(self, agent: str, files: Files, over_bytes: int = 0) -> None:
         self._agent = agent
-        self._transport = transport
         self.files = files
         self.over_bytes = over_bytes
         self._next_attempt_s = 0.0
 
-    async def render_markdown(self, content: str) -> RenderedAnswer:
+    async def render_markdown(self, content: str, encoder: ReplyEncoder) -> RenderedAnswer:
         """Upload a Markdown text if it is too long, or show it as a file if it is the link to an upload."""
         if self.files.has_uploaded(link := content.strip()):
             return RenderedAnswer(None, (link,))
-        return await self._upload_and_preview(content, "answer.md", is_markdown=True) if self._is_long(content) else UNCHANGED
+        return await self._upload_and_preview(content, encoder, is_markdown=True) if self._is_long(content) else UNCHANGED
 
-    async def render_data(self, block: DataBlock) -> RenderedAnswer:
+    async def render_data(self, block: DataBlock, encoder: ReplyEncoder) -> RenderedAnswer:
         """Upload a data block if it is too long, and find the links to uploads among its values."""
-        text = self._transport.render_block(block) if self.over_bytes else ""
+        text = encoder.render_block(block) if self.over_bytes else ""
         if self._is_long(text):
-            return await self._upload_and_preview(text, "answer.txt", is_markdown=False)
+            return await self._upload_and_preview(text, encoder, is_markdown=False)
         links = dict.fromkeys(text for text in _texts_in(block.data) if self.files.has_uploaded(text))
         return RenderedAnswer(None, tuple(links)[:_MAX_LINKS])
 
@@ -62,10 +61,10 @@ class LongAnswers:
         limit = self.over_bytes
         return 0 < limit < len(text) * 4 and limit < len(text.encode("utf-8", "replace"))
 
-    async def _upload_and_preview(self, text: str, name: str, *, is_markdown: bool) -> RenderedAnswer:
+    async def _upload_and_preview(self, text: str, encoder: ReplyEncoder, *, is_markdown: bool) -> RenderedAnswer:
         if time.monotonic() < self._next_attempt_s:
             return UNCHANGED
-        data = text.encode("utf-8", "replace")
+        name, data = f"answer.{'md' if is_markdown else 'txt'}", text.encode("utf-8", "replace")
         try:
             async with asyncio.timeout(_UPLOAD_TIMEOUT_S):
                 link = await self.files.upload(name, data)
@@ -78,7 +77,7 @@ class LongAnswers:
             self._next_attempt_s = time.monotonic() + _RETRY_AFTER_S
             log.info("%s: sending an answer of %d bytes in several messages: %s", self._agent, len(data), error)
             return UNCHANGED
-        preview = self._transport.preview(text, is_markdown=is_markdown)
+        preview = encoder.preview(text, is_markdown=is_markdown)
         note = translate("The whole answer ({size} kB) is in this file:", size=round(len(data) / 1000))
         return RenderedAnswer(f"{preview}\n\n{note}", (link,))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from uuid import UUID, uuid4
 
@@ -12,21 +13,24 @@ from ...concurrency import RateLimiter
 from ...domain.jid import bare_jid
 from ...domain.messages import Failed, InboundRequest, Refused, TurnEvent
 from ...storage import Inbox
-from ..transport import OutboundMessage, SendMessages, Transport, encode_reply
+from ..channels import Channel, OutboundMessage, encode_reply
 
 
 class Outbox:
     """The outbox of one agent: it sends replies, and closes their requests in the inbox when the server has them."""
 
-    def __init__(self, transport: Transport, inbox: Inbox) -> None:
-        self.send: SendMessages = transport.send
-        self._transport = transport
+    def __init__(self, channels: Mapping[str, Channel], inbox: Inbox) -> None:
+        self._channels = channels
         self._inbox = inbox
         self._rate_limiter = RateLimiter()
-        self._unsent: list[tuple[int, list[OutboundMessage]]] = []
+        self._unsent: list[tuple[Channel, int, list[OutboundMessage]]] = []
         self.late_replies: dict[str, OutboundMessage] = {}
         """The end of the latest reply to each recipient (a bare JID) that the server is slow to take."""
         self._arrivals: dict[str, asyncio.Event] = {}
+
+    def channel_of(self, incoming: InboundRequest) -> Channel:
+        """Return the channel by which a request came."""
+        return self._channels[incoming.channel_name]
 
     async def wait_until_arrived(self, recipient: str) -> None:
         """Wait until the server has the latest reply to a recipient (a bare JID), if it is slow to take it.
@@ -45,7 +49,11 @@ class Outbox:
 
     def encode(self, incoming: InboundRequest, key: UUID, *events: TurnEvent) -> list[OutboundMessage]:
         """Encode events of the platform itself as the messages of a reply to a request."""
-        return encode_reply(self._transport.make_encoder(incoming, key), *events)
+        return encode_reply(self.channel_of(incoming).make_encoder(incoming, key), *events)
+
+    def send(self, incoming: InboundRequest, event: TurnEvent, key: UUID | None = None) -> None:
+        """Send an event of the platform itself as a reply to a request, which is not stored. `key` is by default a new one."""
+        self.channel_of(incoming).send(self.encode(incoming, key or uuid4(), event))
 
     def send_problem(self, incoming: InboundRequest, problem: Refused | Failed, key: UUID | None = None) -> None:
         """Tell a sender that a request cannot be accepted: a program each time, all others at most once a minute.
@@ -55,14 +63,14 @@ class Outbox:
         """
         tells_people = not isinstance(problem, Refused) or problem.tells_people
         if incoming.kind.is_program or (tells_people and self._rate_limiter.allow(incoming.owner)):
-            self.send(self.encode(incoming, key or uuid4(), problem))
+            self.send(incoming, problem, key)
 
-    def send_final(self, inbox_row: int, messages: list[OutboundMessage]) -> None:
+    def send_final(self, channel: Channel, inbox_row: int, messages: list[OutboundMessage]) -> None:
         """Send the final messages of a reply. The request is closed when the last one is acknowledged."""
         last = messages[-1]
         last.is_last = True
         last.on_acknowledged = partial(self._inbox.close, inbox_row)
-        if self.send(messages) and not last.is_acknowledged:
+        if channel.send(messages) and not last.is_acknowledged:
             recipient = bare_jid(last.recipient)
             self.late_replies[recipient] = last
             last.on_acknowledged = partial(self._on_late_reply_arrived, inbox_row, recipient, last)
@@ -74,12 +82,12 @@ class Outbox:
         else:
             last.on_acknowledged = partial(self._inbox.close, inbox_row)
 
-    def add_unsent(self, inbox_row: int, reply: str) -> None:
+    def add_unsent(self, channel: Channel, inbox_row: int, reply: str) -> None:
         """Hold a stored reply, the JSON text of `dump_reply`, until `send_unsent`."""
-        self._unsent.append((inbox_row, [self._transport.load_message(content) for content in from_json(reply)]))
+        self._unsent.append((channel, inbox_row, [channel.load_message(content) for content in from_json(reply)]))
 
     def send_unsent(self) -> None:
         """Send the held replies, with the same ids as before."""
         unsent, self._unsent = self._unsent, []
-        for inbox_row, messages in unsent:
-            self.send_final(inbox_row, messages)
+        for channel, inbox_row, messages in unsent:
+            self.send_final(channel, inbox_row, messages)

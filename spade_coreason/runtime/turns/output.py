@@ -22,8 +22,8 @@ from ...domain.messages import (
     derive_part_id,
 )
 from ...domain.texts.text import SurrogateJoiner
+from ..channels import OutboundMessage, ReplyEncoder, SendMessages
 from ..policy import RunnerTimings
-from ..transport import OutboundMessage, ReplyEncoder, SendMessages
 from .long_answers import UNCHANGED, LongAnswers, RenderedAnswer
 
 _CHUNKS_UNTIL_YIELD = 64
@@ -122,7 +122,7 @@ class TurnOutput:
     async def emit_data(self, block: DataBlock) -> None:
         """Emit a data block, whose values are JSON."""
         dumped = block.dump()
-        rendered = UNCHANGED if self._long_answers is None else await self._long_answers.render_data(block)
+        rendered = UNCHANGED if self._long_answers is None else await self._long_answers.render_data(block, self.encoder)
         self._emit_soon(BlockEmitted(block, *rendered))
         self.data_blocks.append(dumped)
 
@@ -275,7 +275,7 @@ class TurnOutput:
         long_answers = self._long_answers
         if long_answers is None or not (long_answers.files.upload_count or 0 < long_answers.over_bytes < len(content) * 4):
             return UNCHANGED  # nearly always
-        return await long_answers.render_markdown(content)
+        return await long_answers.render_markdown(content, self.encoder)
 
     def _next_number(self) -> int:
         """Return the number of the next block or stream."""

@@ -31,9 +31,9 @@ from ...memory import (
     sum_usage,
 )
 from ...storage import NO_COMPACTION, SPARE_SLOT, Commit, TurnRecord, Variable
+from ..channels import OutboundMessage
 from ..intake.mailbox import Mailbox, QueuedRequest
 from ..peers.peers import CURRENT_REQUEST
-from ..transport import OutboundMessage
 from .output import TurnOutput
 from .response import TurnResponse
 from .step_journal import StepJournal
@@ -303,7 +303,7 @@ class Turn:
             return
         try:
             if final_messages:
-                outbox.send_final(self.queued.inbox_row, final_messages)
+                outbox.send_final(outbox.channel_of(self.queued.incoming), self.queued.inbox_row, final_messages)
             elif self.output.messages:
                 outbox.close_when_acknowledged(self.queued.inbox_row, self.output.last_sent)
         except Exception:

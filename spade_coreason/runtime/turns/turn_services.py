@@ -16,7 +16,6 @@ from ..crash_guard import CrashGuard
 from ..intake.mailboxes import Mailboxes
 from ..policy import Policy
 from ..topics.decorator import route_items
-from ..transport import Transport
 from ..upkeep.expiry import ConversationExpiry
 from ..upkeep.incidents import IncidentRecorder
 from ..upkeep.metrics import Metrics
@@ -46,7 +45,6 @@ class TurnServices:
     knowledge: Knowledge | None
     long_answers: LongAnswers
     outbox: Outbox
-    transport: Transport
     reply_timers: ReplyTimers
     assist_timers: DeadlineTimers
     usage: Usage

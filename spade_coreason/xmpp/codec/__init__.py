@@ -29,10 +29,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "encoders.chat": ["ChatEncoder", "GroupchatEncoder"],
         "encoders.program": ["CloudEventEncoder", "encode_malformed_reply"],
         "encoders.spade": ["SpadeEncoder"],
-        "encoders.text": ["render_block"],
         "evidence": ["Receiver", "assigned_id", "read_id"],
         "language": ["read_language"],
-        "markdown.convert": ["style_markdown"],
         "muc": [
             "RoomMessage",
             "RoomPresence",
@@ -93,6 +91,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "THREAD",
         ],
         "notifications": ["encode_displayed", "encode_notice", "encode_receipt"],
-        "xml": ["clean", "escape", "escape_attribute", "preview"],
+        "xml": ["clean", "escape", "escape_attribute"],
     },
 )

@@ -41,18 +41,12 @@ from .encoders.program import (
 from .encoders.spade import (
     SpadeEncoder as SpadeEncoder,
 )
-from .encoders.text import (
-    render_block as render_block,
-)
 from .evidence import (
     Receiver as Receiver,
     assigned_id as assigned_id,
     read_id as read_id,
 )
 from .language import read_language as read_language
-from .markdown.convert import (
-    style_markdown as style_markdown,
-)
 from .muc import (
     STATUS_AFFILIATION_LOST as STATUS_AFFILIATION_LOST,
     STATUS_BANNED as STATUS_BANNED,
@@ -121,5 +115,4 @@ from .xml import (
     clean as clean,
     escape as escape,
     escape_attribute as escape_attribute,
-    preview as preview,
 )

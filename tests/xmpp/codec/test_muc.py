@@ -12,7 +12,7 @@ import pytest
 
 from spade_coreason.domain.identifiers import derive_inbox_key
 from spade_coreason.domain.messages import Completed, InboundRequest, TextEmitted
-from spade_coreason.runtime.transport import PresentationOptions
+from spade_coreason.runtime.channels import PresentationOptions
 from spade_coreason.xmpp.codec.addressing import extract_question
 from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.codec.muc import (

@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.exceptions import ConnectError, LoginError, StoreError
-from spade_coreason.runtime import AgentParts, AgentRuntime, OutboundMessage, Transport, UploadFile
+from spade_coreason.runtime import AgentNetwork, AgentParts, AgentRuntime, OutboundMessage, UploadFile
 from spade_coreason.storage import Commit, open_database
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
@@ -53,8 +53,8 @@ async def _start(jid: str, password: str, endpoint: ServerEndpoint, tmp_path: Pa
     database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/connect.db", "normal")
     try:
 
-        def build(transport: Transport, upload: UploadFile) -> AgentRuntime:
-            return AgentParts(jid, database, transport, upload).build_runtime(Echo(), AccessPolicy(jid))
+        def build(network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
+            return AgentParts(jid, database, network, upload).build_runtime(Echo(), AccessPolicy(jid))
 
         host = HostedAgent(jid, password, endpoint, build, register=register)
         await host.start()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from uuid import UUID
 from zlib import crc32
 
-from ....contracts import ThinkingBlock
+from ....contracts import DataBlock, ThinkingBlock
 from ....contracts.blocks import STEP_TITLE
 from ....domain.messages import (
     PARENT_THREAD,
@@ -37,7 +37,7 @@ from ..elements import (
 )
 from ..markdown.convert import style_markdown
 from ..namespaces import CHAT_STATES_NAMESPACE, ORIGIN_ID_NAMESPACE
-from ..xml import clean, escape_attribute, escape_clean, hold_open_character, split_text, wire_size
+from ..xml import clean, escape_attribute, escape_clean, hold_open_character, preview, split_text, wire_size
 from .text import render_block, render_thought
 
 
@@ -177,6 +177,12 @@ class ChatEncoder:
 
     def flush(self) -> list[str]:
         return []
+
+    def render_block(self, block: DataBlock) -> str:
+        return render_block(block)
+
+    def preview(self, text: str, *, is_markdown: bool) -> str:
+        return style_markdown(preview(text)) if is_markdown else preview(text)
 
     def readdress(self, content: str, recipient: str) -> str:
         return content  # a person is answered at the bare JID

@@ -26,11 +26,12 @@ from ....domain.messages import (
     TurnEvent,
     derive_part_id,
 )
+from ....runtime import ReplyEncoder
 from ..cloud_events import EventWriter, readdress
 from ..data_forms import result_form
 
 
-class CloudEventEncoder:
+class CloudEventEncoder(ReplyEncoder):
     """Encoder for programs: CloudEvents in JSON containers (XEP-0335), at full speed, to the full JID that asked.
 
     A data block is also sent as a data form (XEP-0004), for programs that read those.
@@ -69,18 +70,6 @@ class CloudEventEncoder:
 
     def readdress(self, content: str, recipient: str) -> str:
         return readdress(content, recipient)
-
-    def encode_update(self, stream_id: str) -> list[str]:
-        return []
-
-    def encode_composing(self) -> str | None:
-        return None
-
-    def encode_paused(self) -> str | None:
-        return None
-
-    def encode_cancelled(self) -> list[str]:
-        return []
 
 
 def encode_malformed_reply(malformed: MalformedRequest, agent: str, stanza_bytes: int) -> list[str]:

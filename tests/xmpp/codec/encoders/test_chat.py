@@ -22,7 +22,7 @@ from spade_coreason.domain.messages import (
     TurnEvent,
 )
 from spade_coreason.runtime import ReplyEncoder
-from spade_coreason.runtime.transport import PresentationOptions
+from spade_coreason.runtime.channels import PresentationOptions
 from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.codec.namespaces import DATA_FORM
 from spade_coreason.xmpp.codec.notifications import encode_displayed, encode_receipt

@@ -1,15 +1,15 @@
-"""The port between the runtime and a network.
+"""The ports between the runtime and networks: a channel for each request, requests to other agents, notices to people.
 
-The runtime knows requests and the events of a turn. A `Transport` makes messages of its own form of them, which the runtime
-sends and stores without reading them. `xmpp/transport.py` is the one for XMPP. Connections import this module, so it must not
+The runtime knows requests and the events of a turn. A `Channel` makes messages of its own form of them, which the runtime
+sends and stores without reading them. `xmpp/transport.py` has the ports on XMPP. Connections import this module, so it must not
 load the storage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from ..contracts import AgentRequest, DataBlock
@@ -100,30 +100,38 @@ class ReplyEncoder(Protocol):
 
     def flush(self) -> list[str]:
         """Encode the events that wait for more events, if the encoder `batches`."""
-        ...
+        return []
 
     def readdress(self, content: str, recipient: str) -> str:
         """Return a message to a program, which was encoded here, for another recipient."""
         ...
+
+    def render_block(self, block: DataBlock) -> str:
+        """Render a data block as a person reads it, if the encoder `shows_files`."""
+        return ""
+
+    def preview(self, text: str, *, is_markdown: bool) -> str:
+        """Return the beginning of a long text as a person reads it, before the link to the whole."""
+        return text
 
     def encode_update(self, stream_id: str) -> list[str]:
         """Encode the current text of a stream, if it has grown and the encoder `has_live_messages`.
 
         These messages are transient and must not be stored.
         """
-        ...
+        return []
 
     def encode_composing(self) -> str | None:
         """Encode "typing…"; None unless the encoder `shows_typing`."""
-        ...
+        return None
 
     def encode_paused(self) -> str | None:
         """Encode the end of "typing…" if no reply follows; None if it was not shown."""
-        ...
+        return None
 
     def encode_cancelled(self) -> list[str]:
         """Encode the end of a cancelled reply. The list is empty unless part of the reply was shown."""
-        ...
+        return []
 
 
 def encode_reply(encoder: ReplyEncoder, *events: TurnEvent) -> list[OutboundMessage]:
@@ -164,12 +172,23 @@ class UnknownClientFeatures:
         return None
 
 
-class Transport(Protocol):
-    """The network of one agent, as the runtime uses it. No method waits or fails, except as it says."""
+class Channel(Protocol):
+    """The way back of a request, for one agent. It serves all requests that name it, of one kind or several (`ChannelKind`).
 
-    client_features: ClientFeatures
-    send: SendMessages
-    """Send messages in order. They wait while there is no connection."""
+    A channel decodes what comes in and passes it to `InboundGateway.receive` with its name. The gateway binds the request to
+    that name, and the inbox stores it, so that a reply finds its way also after a restart. No method waits or fails. A subclass
+    has to define `send`, `make_encoder` and `load_message`.
+    """
+
+    client_features: ClientFeatures = UnknownClientFeatures()
+
+    def send(self, messages: Sequence[OutboundMessage]) -> object:
+        """Send messages in order, as `SendMessages`.
+
+        A channel that pushes them acknowledges each when the other side has it; until then they are sent again after a restart.
+        A channel whose replies are fetched acknowledges them at once: the inbox has each reply for seven days.
+        """
+        ...
 
     def make_encoder(
         self, incoming: InboundRequest, key: UUID, options: PresentationOptions = PLAIN_PRESENTATION
@@ -181,29 +200,24 @@ class Transport(Protocol):
         """Return a message from its stored content."""
         ...
 
-    def render_block(self, block: DataBlock) -> str:
-        """Render a data block as a person reads it."""
-        ...
+    def encode_receipt(self, incoming: InboundRequest) -> OutboundMessage | None:
+        """Encode that a request has arrived, for one that `wants_receipt`."""
+        return None
 
-    def preview(self, text: str, *, is_markdown: bool) -> str:
-        """Return the beginning of a long text as a person reads it, before the link to the whole."""
-        ...
-
-    def encode_receipt(self, incoming: InboundRequest) -> OutboundMessage:
-        """Encode that a request has arrived."""
-        ...
-
-    def encode_displayed(self, incoming: InboundRequest) -> OutboundMessage:
-        """Encode that a request was read."""
-        ...
+    def encode_displayed(self, incoming: InboundRequest) -> OutboundMessage | None:
+        """Encode that a request was read, for one that `wants_displayed_marker`."""
+        return None
 
     def encode_malformed_reply(self, message: MalformedRequest) -> list[OutboundMessage]:
         """Encode the reply to a message that is no request, though it was meant as one."""
-        ...
+        return []
 
-    def encode_notice(self, person: str, text: str, choices: Sequence[tuple[str, str]] = ()) -> OutboundMessage:
-        """Encode a message to a person (a bare JID) without a request. `choices` are offered answers: value and label."""
-        ...
+
+class RequestSender(Protocol):
+    """The port for requests to other agents. No method waits or fails, except as it says."""
+
+    send: SendMessages
+    """Send messages in order. They wait while there is no connection."""
 
     def encode_request(
         self,
@@ -223,3 +237,23 @@ class Transport(Protocol):
     def encode_retraction(self, to: str, request_id: str) -> OutboundMessage:
         """Encode that a request to another agent is taken back."""
         ...
+
+
+class NoticeSender(Protocol):
+    """The port for messages to people that answer no request. No method waits or fails."""
+
+    send: SendMessages
+    """Send messages in order. They wait while there is no connection."""
+
+    def encode_notice(self, person: str, text: str, choices: Sequence[tuple[str, str]] = ()) -> OutboundMessage:
+        """Encode a message to a person (a bare JID). `choices` are offered answers: value and label."""
+        ...
+
+
+class AgentNetwork(NamedTuple):
+    """The ports of one agent."""
+
+    channels: Mapping[str, Channel]
+    """The channels by which requests come, by name."""
+    requests: RequestSender
+    notices: NoticeSender
