@@ -19,7 +19,15 @@ from spade_coreason.cli.account import Account
 from spade_coreason.exceptions import PeerUnavailableError
 from spade_coreason.storage.backends.lock import lock_directory
 from tests.cli.conftest import Invoke
-from tests.support.program import COMMAND, MOODY_AGENT_SOURCE, RunningCommand, clean_environment, run_command, run_in_background
+from tests.support.program import (
+    COMMAND,
+    MOODY_AGENT_SOURCE,
+    RunningCommand,
+    clean_environment,
+    run_command,
+    run_in_background,
+    run_in_vain,
+)
 from tests.support.terminal import Terminal
 from tests.support.wait import TIMEOUT_S
 
@@ -167,7 +175,7 @@ def test_a_closed_standard_output_is_no_error(platform: RunningCommand) -> None:
         process.stdin.write(b"word " * 10_000)
         process.stdin.close()
         assert process.stderr.read() == b""
-        assert process.wait(20) == 141
+        assert process.wait(TIMEOUT_S) == 141
 
 
 def test_exceptions_of_an_agent_show_no_traceback_and_nothing_personal(invoke_beside_platform: Invoke) -> None:
@@ -221,11 +229,11 @@ async def test_ask_says_that_an_agent_is_paused(tmp_path: Path) -> None:
     )
     async with Platform(load_settings(file, tmp_path, {})) as platform:
         platform.runners["echo@localhost"].control.pause()
-        asked = await asyncio.to_thread(run_command, "ask", "echo", "hi", "--timeout", "2", cwd=tmp_path)
+        asked, timeout_s = await asyncio.to_thread(run_in_vain, "ask", "echo", "hi", cwd=tmp_path)
     assert (asked.returncode, asked.stdout) == (3, "")
     assert asked.stderr == (
         "warning: echo@localhost is paused; it answers when an operator sends it /resume\n"
-        "error: echo@localhost did not answer in 2 s\n"
+        f"error: echo@localhost did not answer in {timeout_s} s\n"
     )
 
 

@@ -71,7 +71,7 @@ def model_server() -> Iterator[ModelServer]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(TIMEOUT_S)
     yield model_server
     loops[0].call_soon_threadsafe(stop.set)
     thread.join()

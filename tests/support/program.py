@@ -108,6 +108,17 @@ def run_command(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+def run_in_vain(
+    *arguments: str, cwd: Path, env: Mapping[str, str] | None = None
+) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Run a command that gets no answer, and return it with its `--timeout`: longer ones where the login takes as long."""
+    for timeout_s in ("1", "5", "25"):
+        done = run_command(*arguments, "--timeout", timeout_s, cwd=cwd, env=env)
+        if done.returncode != 4:
+            break
+    return done, timeout_s
+
+
 @dataclass(eq=False)
 class RunningCommand:
     """A command that runs until it is stopped. `output` is what it printed until it was ready."""

@@ -194,5 +194,5 @@ async def test_malformed_iqs_are_answered(
                 alice.xmpp.register_handler(answer)
                 inside = inner.replace("{huge}", HUGE)
                 alice.send_xml(f"<iq xmlns='jabber:client' id='{ident}' type='{kind}' to='{echo.jid}/agent'>{inside}</iq>")
-                assert await answer.wait(10) is not None, inner
+                assert await answer.wait(TIMEOUT_S) is not None, inner
             await _assert_answered(alice, echo, f"after {number}")

@@ -96,7 +96,7 @@ async def _connect_error(
 
 async def test_a_closed_port_is_refused_at_once(tmp_path: Path) -> None:
     [port] = find_free_ports(1)
-    text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=5), tmp_path)
+    text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=TIMEOUT_S), tmp_path)
     assert text == f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: Connection refused; {REMEDY}"
 
 
@@ -105,7 +105,7 @@ async def test_a_server_that_hangs_up_is_an_error_with_a_remedy(tmp_path: Path) 
         writer.close()
 
     async with _listen(hang_up) as port:
-        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=5), tmp_path)
+        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=TIMEOUT_S), tmp_path)
     assert text.startswith(f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: ")
     assert text.endswith(f"; {REMEDY}")
 
@@ -141,7 +141,7 @@ async def test_another_kind_of_server_is_an_error(tmp_path: Path) -> None:
         writer.close()
 
     async with _listen(http) as port:
-        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=1), tmp_path)
+        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=TIMEOUT_S), tmp_path)
     assert f"cannot connect to 127.0.0.1:{port}" in text
 
 
@@ -161,7 +161,7 @@ async def test_a_stream_with_xml_entities_is_ended_at_once(first: str, piece_siz
                 await asyncio.sleep(0)  # each piece comes in by itself
 
     async with _listen(serve) as port:
-        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=10), tmp_path)
+        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=TIMEOUT_S), tmp_path)
     assert f"cannot connect to 127.0.0.1:{port}" in text
     assert "no answer" not in text
 
@@ -176,7 +176,7 @@ async def test_a_server_that_sends_invalid_xml_gets_a_stream_error_and_is_left_a
             received.append((await reader.read()).decode())
 
     async with _listen(serve) as port:
-        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=10), tmp_path)
+        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=TIMEOUT_S), tmp_path)
         await eventually(lambda: bool(received))
     assert f"cannot connect to 127.0.0.1:{port}: its stream is not XML: mismatched tag" in text
     assert "<not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/>" in received[0]
@@ -303,7 +303,7 @@ async def test_a_refused_registration_says_why(server: Callable[..., XmppServer]
 async def test_an_untrusted_certificate_is_refused_before_the_password_leaves(real_server: XmppServer, tmp_path: Path) -> None:
     account = await real_server.account()
     for ca_file in (None, ensure_certificate(tmp_path / "another", ("localhost",)).ca_file):
-        endpoint = ServerEndpoint(real_server.host, real_server.port, ca_file=ca_file, timeout_s=5)
+        endpoint = ServerEndpoint(real_server.host, real_server.port, ca_file=ca_file, timeout_s=TIMEOUT_S)
         text = await _connect_error(endpoint, tmp_path, account, is_transient=False)
         assert "its certificate is not trusted" in text
         assert "set server.tls.ca_file (--ca-file)" in text
@@ -343,7 +343,7 @@ async def test_a_server_that_hangs_up_during_the_handshake_is_said_to(tmp_path: 
         writer.transport.abort()
 
     async with _listen(serve) as port:
-        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=5), tmp_path)
+        text = await _connect_error(ServerEndpoint("127.0.0.1", port, timeout_s=TIMEOUT_S), tmp_path)
     problem = "the server closed the connection during the TLS handshake; check that the server has a certificate for localhost"
     assert text == f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: {problem}"
 
@@ -391,7 +391,7 @@ async def _tls_error(certificate: Path, key: Path, ca_file: Path | None, directo
             await writer.start_tls(context)
 
     async with _listen(serve) as port:
-        endpoint = ServerEndpoint("127.0.0.1", port, ca_file=ca_file, timeout_s=2)
+        endpoint = ServerEndpoint("127.0.0.1", port, ca_file=ca_file, timeout_s=TIMEOUT_S)
         return await _connect_error(endpoint, directory, is_transient=False)
 
 
