@@ -7,19 +7,21 @@ export PYTHONDONTWRITEBYTECODE :=
 # Twice the cores, because the tests wait much for servers; at most eight.
 TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8)))
 
-.PHONY: help demo test test-all test-semantic test-llm chaos chaos-floods check docs docs-serve bench bench-peers bench-pictures pictures servers browser format clean
+.PHONY: help demo test test-all test-release test-semantic test-llm chaos chaos-floods check docs docs-serve bench bench-check bench-peers bench-pictures pictures servers browser format clean
 
 help:
 	@echo 'make demo            agents that talk, in this terminal; what it needs is set up in $(VENV)'
 	@echo 'make test            the tests, some minutes; what needs a server that is missing is skipped'
-	@echo 'make test-all        these, checks of a release and long forms: the site, the package, Docker, benchmarks, second servers'
-	@echo 'make servers         installs Prosody, ejabberd and go-sendxmpp from Debian, for the tests; as root'
+	@echo 'make test-release    checks of a release and long forms: the site, the package, Docker, benchmarks, second servers'
+	@echo 'make test-all        both'
+	@echo 'make servers         installs Prosody, ejabberd, go-sendxmpp and valgrind from Debian, for the tests; as root'
 	@echo 'make browser         installs Chromium from Debian (400 MB), for the test of the documentation on a phone; as root'
 	@echo 'make check           format, lint, strict types and prose'
 	@echo 'make docs            builds the documentation into site/'
 	@echo 'make docs-serve      shows the documentation on http://127.0.0.1:8000 while you write it'
 	@echo 'make format          formats, and mends what the linter can'
 	@echo 'make bench           measures, side by side with slixmpp and SPADE; ONLY=exchange is one part of it'
+	@echo 'make bench-check     fails if a message or the package costs more than benchmarks/figures.toml says; a minute'
 	@echo 'make bench-peers     installs A2A and AutoGen in build/bench-peers, for `make bench ONLY=exchange`'
 	@echo 'make pictures        records the terminals that the documentation shows; installs asciinema (as root) and svg-term'
 	@echo 'make bench-pictures  measures what the documentation plots, and draws it: some minutes, on a machine that does nothing else'
@@ -48,9 +50,11 @@ demo: $(VENV)/.ready
 test: $(VENV)/.ready
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --slowest 20 -m 'not release'
 
-# With what `make test` leaves out: CONTRIBUTING.md lists it.
-test-all: $(VENV)/.ready
-	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --slowest 20
+# What `make test` leaves out: CONTRIBUTING.md lists it.
+test-release: $(VENV)/.ready
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --slowest 20 -m release
+
+test-all: test test-release
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a
 # text, turn or file that could stop ten agents, for a minute each; a request that ends the process under twenty agents and fifty long turns; durable steps under 200 kills; attacks, kills and cuts, whose tables go into
@@ -106,6 +110,9 @@ format: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+bench-check: $(VENV)/.ready
+	@$(BIN)/python -m benchmarks.instructions --check
 
 # In an environment of their own: their pins are not ours.
 BENCH_PEERS := build/bench-peers

@@ -12,9 +12,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from spade_coreason.storage import open_database
+
+if TYPE_CHECKING:
+    from spade_coreason.runtime import AgentNetwork, AgentRuntime, UploadFile
+    from spade_coreason.storage import Database
+    from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
+    from spade_coreason.xmpp.host import HostedAgent
 
 Start: TypeAlias = Callable[[str, str], Awaitable[None]]
 """Start an agent with this bare JID and password, and wait until it is online."""
@@ -108,26 +114,15 @@ async def hosted(environment: Environment, durability: Literal["full", "normal"]
 
     All share one endpoint and one database.
     """
-    from spade_coreason import AgentDefinition
-    from spade_coreason.agents.echo import EchoAgent
-    from spade_coreason.domain.access import AccessPolicy
-    from spade_coreason.domain.conversation import Rules
-    from spade_coreason.runtime import AgentNetwork, AgentParts, AgentRuntime, Policy, UploadFile, tune_gc
+    from spade_coreason.runtime import tune_gc
     from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
-    from spade_coreason.xmpp.host import HostedAgent
 
     endpoint = ServerEndpoint(environment.host, environment.port, ca_file=environment.ca_file)
     database = await open_database(f"sqlite+aiosqlite:///{environment.directory}/platform.db", durability)
     agents: list[HostedAgent] = []
 
     async def start(jid: str, password: str) -> None:
-        policy = Policy(rules=Rules(max_interactions=0))
-
-        def build(network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
-            parts = AgentParts(jid, database, network, upload)
-            return parts.build_runtime(EchoAgent(AgentDefinition.simple("echo")), AccessPolicy(jid), policy)
-
-        agent = HostedAgent(jid, password, endpoint, build, stanza_bytes=policy.stanza_bytes)
+        agent = build_hosted(jid, password, endpoint, database)
         await agent.start()
         agents.append(agent)
         tune_gc()  # as `up` does
@@ -137,6 +132,24 @@ async def hosted(environment: Environment, durability: Literal["full", "normal"]
     finally:
         await asyncio.gather(*(agent.stop(grace_s=1.0) for agent in agents))
         await database.close()
+
+
+def build_hosted(jid: str, password: str, endpoint: ServerEndpoint, database: Database) -> HostedAgent:
+    """Build one of our agents. It echoes, and its conversations have no end."""
+    from spade_coreason import AgentDefinition
+    from spade_coreason.agents.echo import EchoAgent
+    from spade_coreason.domain.access import AccessPolicy
+    from spade_coreason.domain.conversation import Rules
+    from spade_coreason.runtime import AgentParts, Policy
+    from spade_coreason.xmpp.host import HostedAgent
+
+    policy = Policy(rules=Rules(max_interactions=0))
+
+    def build(network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
+        parts = AgentParts(jid, database, network, upload)
+        return parts.build_runtime(EchoAgent(AgentDefinition.simple("echo")), AccessPolicy(jid), policy)
+
+    return HostedAgent(jid, password, endpoint, build, stanza_bytes=policy.stanza_bytes)
 
 
 KINDS: dict[str, Callable[[Environment], AbstractAsyncContextManager[Start]]] = {

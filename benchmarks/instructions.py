@@ -1,138 +1,214 @@
 """Count the instructions of a turn, independent of other load on the machine: `python -m benchmarks.instructions`.
 
-Times on a shared machine differ by a third from one run to the next. Instructions differ by one per cent, and show small
-changes. An echo agent behind its gateway, with a database on disk and without a network, runs under callgrind (Debian's package
-valgrind). callgrind leaves its profile of C functions for `callgrind_annotate`.
+Times on a shared machine differ by a third from one run to the next. Instructions differ by less than one per cent, and show
+small changes. An echo agent with a database on disk runs under callgrind (Debian's package valgrind). It counts the way from the
+bytes of the stream to the bytes of the answers, in all threads. callgrind leaves its profile of C functions for
+`callgrind_annotate`.
+
+`--check` compares the instructions, the path of a message and the tokens of the package with `figures.toml`, and fails if one
+is exceeded.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from xml.etree.ElementTree import Element
+from typing import Any, NoReturn
 
-from spade_coreason import AgentDefinition
-from spade_coreason.agents.echo import EchoAgent
-from spade_coreason.domain.access import AccessPolicy
-from spade_coreason.domain.conversation import Rules
-from spade_coreason.runtime import AgentParts, InboundGateway, OutboundMessage, Policy, tune_gc
+from spade_coreason.runtime import tune_gc
 from spade_coreason.storage import open_database
-from spade_coreason.xmpp.codec.evidence import Receiver
-from spade_coreason.xmpp.connection.stream_parser import StreamReader
-from spade_coreason.xmpp.transport import XmppTransport, receive_stanza
+from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
+from spade_coreason.xmpp.connection.slixmpp_client import XMPPClient
+from tests.support.servers.scripted import BIND, Peer, mechanisms, run_script
 
+from .agents import build_hosted
+from .figures import FIGURES, find_exceeded, load_figures
+from .path import measure_path
 from .speed import IN_FLIGHT, THREADS
+from .tokens import count_package
 
 AGENT = "echo@localhost"
-MESSAGES = 400
-WARM_UP = 1000
+MESSAGES = 800
+WARM_UP = 2000
 AT_ONCE = 16
 """Messages that one read of the stream returns."""
-_ACKNOWLEDGED_AT_ONCE = 25
+BUILD = f"{platform.python_version()}, {platform.python_compiler()}"
+"""The build of Python, whose instructions are counted."""
+KINDS = ("tokens", "path", "instructions")
+_TIMEOUT_S = 280.0
+_SLOWDOWN = 50
+"""callgrind takes about so many times as long."""
+_START_S = 30.0
+"""How far the clock is put on after the start. The send queue treats the first seconds of a session in another way."""
+_UNAVAILABLE = "<service-unavailable xmlns='urn:ietf:params:xml:ns:xmpp-stanzas'/>"
+_STREAM_MANAGEMENT = "<sm xmlns='urn:xmpp:sm:3'/>"
 
 
-class _Client:
-    """A client that sends messages, at most `IN_FLIGHT` at once, and acknowledges replies as a server does."""
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop with a slow clock, so that no more timers end during a turn than without callgrind."""
 
-    def __init__(self) -> None:
-        self._reader = StreamReader()
-        self._reader.read(b"<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams'>")
+    offset_s = 0.0
+
+    def time(self) -> float:
+        return super().time() / _SLOWDOWN + self.offset_s
+
+
+async def _let_in(peer: Peer) -> None:
+    """Let the agent log in and enable stream management, and answer its queries: the roster is empty, all others are errors."""
+    await peer.offer(mechanisms("PLAIN"))
+    await peer.log_in(f"{BIND}{_STREAM_MANAGEMENT}")
+    await peer.expect("<enable ")
+    peer.send("<enabled xmlns='urn:xmpp:sm:3'/>")
+    received_before = len(peer.received)
+    while True:
+        asked = await peer.expect(r"<r xmlns|<iq id=\"([^\"]*)\"[^>]*>(<query xmlns=\"jabber:iq:roster\")?")
+        if asked[1] is None:
+            count = len(re.findall("<(?:iq|presence|message) ", peer.received[received_before:]))
+            peer.send(f"<a xmlns='urn:xmpp:sm:3' h='{count}'/>")
+        elif asked[2]:
+            peer.send(f"<iq type='result' id='{asked[1]}'/>")
+        else:
+            peer.send(f"<iq type='error' id='{asked[1]}'><error type='cancel'>{_UNAVAILABLE}</error></iq>")
+
+
+class _Stream(asyncio.Transport):
+    """The connection of an agent that is online, with a server and a person at its other end.
+
+    The person sends messages, at most `IN_FLIGHT` at once. The server acknowledges replies when it is asked to.
+    """
+
+    def __init__(self, client: XMPPClient) -> None:
+        super().__init__()
+        self._client = client
+        self._loop = asyncio.get_running_loop()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
-        self._unacknowledged: list[OutboundMessage] = []
+        self._received_count: int = client.stream_management.seq
         self._message_count = 0
 
-    def receive(self, messages: Sequence[OutboundMessage]) -> None:
-        """Receive messages of the agent."""
-        for message in messages:
+    def write(self, data: Any) -> None:
+        """Receive bytes of the agent."""
+        replies = data.count(b"<message ")
+        self._received_count += replies
+        for _ in range(replies):
             self._slots.release()
-            self._unacknowledged.append(message)
-        if len(self._unacknowledged) >= _ACKNOWLEDGED_AT_ONCE:
-            for reply in self._unacknowledged:
-                reply.acknowledge()
-            self._unacknowledged.clear()
+        if b"<r xmlns" in data:
+            self._loop.call_soon(self._client.data_received, b"<a xmlns='urn:xmpp:sm:3' h='%d'/>" % self._received_count)
 
-    async def talk(self, gateway: InboundGateway, messages: int) -> None:
+    async def talk(self, messages: int) -> None:
         """Send messages, and return when all are answered."""
-        receiver = Receiver(AGENT)
         for _ in range(messages // AT_ONCE):
             for _ in range(AT_ONCE):
                 await self._slots.acquire()
-            for stanza in self._messages():
-                receive_stanza(gateway, receiver, stanza)
+            self._client.data_received("".join([*map(self._message, range(AT_ONCE)), "<r xmlns='urn:xmpp:sm:3'/>"]).encode())
             await asyncio.sleep(0)
         for _ in range(IN_FLIGHT):
             await self._slots.acquire()
         for _ in range(IN_FLIGHT):
             self._slots.release()
 
-    def _messages(self) -> list[Element]:
-        text = ""
-        for _ in range(AT_ONCE):
-            self._message_count += 1
-            text += (
-                f"<message to='{AGENT}' from='user@localhost/x' type='chat' id='m{self._message_count}'>"
-                f"<body>message {self._message_count}.</body><thread>thread-{self._message_count % THREADS}</thread></message>"
-            )
-        return self._reader.read(text.encode())
+    def _message(self, _: int) -> str:
+        self._message_count += 1
+        return (
+            f"<message id='m{self._message_count}' to='{AGENT}' type='chat' from='user@localhost/x' xml:lang='en'>"
+            f"<body>message {self._message_count}.</body><thread>thread-{self._message_count % THREADS}</thread></message>"
+        )
 
 
-async def _main(messages: int) -> None:
-    """Run the agent under callgrind, which counts only the last `messages`."""
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
-        database = await open_database(f"sqlite+aiosqlite:///{directory}/platform.db")
-        policy = Policy(rules=Rules(max_interactions=0))
-        client = _Client()
-        transport = XmppTransport(AGENT, client.receive)
-        parts = AgentParts(AGENT, database, transport.network)
-        runtime = parts.build_runtime(EchoAgent(AgentDefinition.simple("echo")), AccessPolicy(AGENT), policy)
-        runner, gateway = runtime.runner, runtime.gateway
-        await runner.open()
-        await client.talk(gateway, WARM_UP)
+async def _run(loop: _Loop, directory: str) -> NoReturn:
+    """Run the agent under callgrind, which counts only the last `MESSAGES`. Then end the process."""
+    database = await open_database(f"sqlite+aiosqlite:///{directory}/platform.db")
+    async with run_script(_let_in) as server:
+        endpoint = ServerEndpoint("127.0.0.1", server.port, requires_tls=False)
+        agent = build_hosted(AGENT, "secret", endpoint, database)
+        await agent.start()
+        while not agent.is_reachable:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0)
+        client = agent.connection.client
+        client.transport = stream = _Stream(client)
+        loop.offset_s += _START_S
+        await stream.talk(WARM_UP)
         tune_gc()
         _control("--instr=on")
-        await client.talk(gateway, IN_FLIGHT)
+        await stream.talk(IN_FLIGHT)
         _control("--zero")
-        await client.talk(gateway, messages)
+        await stream.talk(MESSAGES)
         _control("--dump")
-        await runner.drain(5.0)
-        await runner.close()
-        await database.close()
+        os._exit(0)  # a stop would wait for the server to acknowledge what `_Stream` has received
 
 
 def _control(command: str) -> None:
     subprocess.run(["callgrind_control", command, str(os.getpid())], check=True, capture_output=True)
 
 
-def measure(profile: Path, messages: int = MESSAGES) -> dict[str, float]:
+def measure(profile: Path) -> dict[str, float]:
     """Return the instructions a message of each busy thread, by the name of its file beside `profile`."""
-    subprocess.run(
-        [
-            *("valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"),
-            *(f"--callgrind-out-file={profile}", sys.executable, "-m", "benchmarks.instructions", str(messages)),
-        ],
-        check=True,
-        env={**os.environ, "PYTHONHASHSEED": "1"},
-    )
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
+        subprocess.run(
+            [
+                *("valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"),
+                *(f"--callgrind-out-file={profile}", sys.executable, "-m", "benchmarks.instructions", "--run", directory),
+            ],
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": "1"},
+            timeout=_TIMEOUT_S,
+        )
     instructions = {}
     for file in sorted(profile.parent.glob(f"{profile.name}.1-*")):
-        if (totals := re.search(r"^totals: (\d+)$", file.read_text(), re.M)) is not None and int(totals[1]) > messages * 1000:
-            instructions[file.name] = int(totals[1]) / messages
+        if (totals := re.search(r"^totals: (\d+)$", file.read_text(), re.M)) is not None and int(totals[1]) > MESSAGES * 1000:
+            instructions[file.name] = int(totals[1]) / MESSAGES
     return instructions
 
 
+def _measure_kind(kind: str) -> dict[str, float]:
+    """Return the measurements of one of `KINDS`, with the names of `load_figures`."""
+    if kind == "tokens":
+        return {"tokens": count_package()}
+    if kind == "path":
+        return {f"path {name}": count for name, count in asyncio.run(measure_path()).items()}
+    if shutil.which("valgrind") is None:
+        sys.exit("valgrind is missing: make servers")
+    directory = Path(tempfile.mkdtemp(prefix="instructions-"))
+    threads = measure(directory / "profile")
+    for thread, instructions in threads.items():
+        print(f"{instructions:9,.0f} instructions a message: callgrind_annotate {directory / thread}")
+    return {f"instructions {BUILD}": sum(threads.values())}
+
+
+def _check(kinds: list[str], file: Path) -> int:
+    """Print the measurements and what they exceed. Return the exit code."""
+    figures, problems = load_figures(file), []
+    for kind in kinds:
+        measured = _measure_kind(kind)
+        for name, value in measured.items():
+            compared = f"the figure is {figures[name]:,}" if name in figures else "not compared: there is no figure for it"
+            print(f"{name}: {value:,.0f} ({compared})")
+        problems += find_exceeded(measured, figures)
+    print(*problems, sep="\n", end="\n" if problems else "", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.instructions", description="Count the instructions of a turn.")
+    parser.add_argument("--check", nargs="*", choices=KINDS, help="fail if a figure is exceeded; by default any of them")
+    parser.add_argument("--figures", type=Path, default=FIGURES, help="the file of the figures")
+    parser.add_argument("--run", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.run is not None:
+        loop = _Loop()
+        loop.run_until_complete(_run(loop, arguments.run))
+    if arguments.check is not None:
+        return _check(arguments.check or list(KINDS), arguments.figures)
+    print(f"{sum(_measure_kind('instructions').values()):9,.0f} in all")
+    return 0
+
+
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        asyncio.run(_main(int(sys.argv[1])))
-    elif shutil.which("valgrind") is None:
-        sys.exit("valgrind is missing: apt-get install valgrind")
-    else:
-        directory = Path(tempfile.mkdtemp(prefix="instructions-"))
-        for thread, instructions in measure(directory / "profile").items():
-            print(f"{instructions:9,.0f} instructions a message: callgrind_annotate {directory / thread}")
+    sys.exit(_main())

@@ -98,13 +98,15 @@ async def trace_messages(messages: int = MESSAGES) -> list[Trace]:
             return traces
 
 
-def report(traces: Sequence[Trace]) -> str:
-    """Build the line of the figures: medians over the traces."""
-    packages, modules, changes = (
-        statistics.median_low(figures)
-        for figures in zip(*((len(t.packages), len(t.modules), t.changes) for t in traces), strict=True)
-    )
-    return f"one message: {packages} packages, {modules} modules, {changes} changes of module"
+async def measure_path() -> dict[str, int]:
+    """Return the figures of a message to an echo agent on Prosody, by name."""
+    return find_medians(await trace_messages())
+
+
+def find_medians(traces: Sequence[Trace]) -> dict[str, int]:
+    """Return the figures by name: medians over the traces."""
+    figures = [{"packages": len(t.packages), "modules": len(t.modules), "changes": t.changes} for t in traces]
+    return {name: statistics.median_low(figure[name] for figure in figures) for name in figures[0]}
 
 
 def _main() -> None:
@@ -118,7 +120,8 @@ def _main() -> None:
     traces = asyncio.run(trace_messages())
     if arguments.modules:
         print(*sorted(traces, key=lambda trace: trace.changes)[len(traces) // 2].entered, sep="\n")
-    print(report(traces))
+    figures = find_medians(traces)
+    print("one message: {packages} packages, {modules} modules, {changes} changes of module".format_map(figures))
 
 
 if __name__ == "__main__":

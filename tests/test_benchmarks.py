@@ -13,11 +13,14 @@ import pytest
 
 from benchmarks.exchange.measurement import ExchangeRound, find_kinds, measure_medians, targets
 from benchmarks.exchange.pair import ask_in_turn
+from benchmarks.figures import find_exceeded, load_figures
 from benchmarks.memory import WAYS
+from benchmarks.tokens import count_package, count_tokens
 from tests.support.servers import prosody
 from tests.support.servers.requirements import require
 
 ROOT = Path(__file__).parents[1]
+FIGURES = {"instructions": 100_000, "path modules": 45}
 
 
 def benchmarks(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -109,16 +112,46 @@ def test_a_run_measures_how_soon_people_see_something(tmp_path: Path) -> None:
     assert "first words after the agent said them" in done.stdout
 
 
-def test_a_message_enters_few_packages_and_modules() -> None:
+def check(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.instructions", "--check", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
+
+
+def test_the_path_of_a_message_and_the_package_are_within_their_figures() -> None:
     require("Prosody", prosody.installed())
-    command = [sys.executable, "-m", "benchmarks.path"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
+    done = check("tokens", "path")
     assert done.returncode == 0, done.stderr
-    figures = re.fullmatch(r"one message: (\d+) packages, (\d+) modules, \d+ changes of module\n", done.stdout)
-    assert figures is not None, done.stdout
-    packages, modules = map(int, figures.groups())
-    assert 0 < packages <= 6
-    assert 0 < modules <= 45
+    counts = re.findall(r"^(?:tokens|path packages|path modules|path changes): [1-9][\d,]* \(the figure is ", done.stdout, re.M)
+    assert len(counts) == 4, done.stdout
+
+
+def test_the_check_fails_when_a_figure_is_exceeded(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.toml"
+    figures.write_text(f"[tokens]\nbase = {count_package() * 98 // 100}\n")
+    done = check("tokens", "--figures", str(figures))
+    assert done.returncode == 1
+    assert re.fullmatch(r"tokens: [\d,]+ is more than [\d,]+: .+ say in benchmarks/figures.toml what was bought\n", done.stderr)
+
+
+def test_a_measurement_may_exceed_its_figure_by_one_per_cent() -> None:
+    assert find_exceeded({"instructions": 101_000, "path modules": 45, "another build": 7}, FIGURES) == []
+    [too_many, too_long] = find_exceeded({"instructions": 101_001, "path modules": 46}, FIGURES)
+    assert too_many.startswith("instructions: 101,001 is more than 100,000: ")
+    assert too_long.startswith("path modules: 46 is more than 45: ")
+
+
+def test_a_figure_is_raised_only_by_a_line_that_says_what_was_bought(tmp_path: Path) -> None:
+    file = tmp_path / "figures.toml"
+    file.write_text("[path.modules]\nbase = 45\nraises = [{ by = 2, bought = 'rooms' }, { by = 1, bought = 'files' }]\n")
+    assert load_figures(file) == {"path modules": 48}
+    file.write_text("[path.modules]\nbase = 45\nraises = [{ by = 2, bought = ' ' }]\n")
+    with pytest.raises(ValueError, match="path modules: a raise does not say what was bought"):
+        load_figures(file)
+
+
+def test_comments_docstrings_and_layout_are_no_tokens() -> None:
+    source = '"""A module."""\n\n\ndef f(a: int) -> str:\n    """Return a text."""\n    return "a" * a  # so many times\n'
+    assert count_tokens(source) == len('def f ( a : int ) -> str : return "a" * a'.split())
 
 
 @pytest.mark.release
