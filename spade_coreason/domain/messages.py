@@ -342,8 +342,8 @@ class InboundRequest:
         return fields
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> InboundRequest:
-        """Read a request from the JSON text that `to_json` wrote."""
+    def from_json(cls, text: str | bytes, channel_name: str = DEFAULT_CHANNEL) -> InboundRequest:
+        """Read a request from the JSON text that `to_json` wrote. The inbox stores the name of its channel beside it."""
         fields = from_json(text)
         # Rows written before 0.1.0 have another name for it.
         kind = CHANNEL_KINDS[fields.pop("language" if "language" in fields else "channel")]
@@ -361,7 +361,7 @@ class InboundRequest:
         fields.setdefault("thread", None)
         fields.setdefault("owner", bare_jid(fields["sender"]))
         fields["is_text_only"] = len(fields["payload"]) == 1 and kind.is_human
-        return cls(kind, content="", **fields)
+        return cls(kind, content="", channel_name=channel_name, **fields)
 
 
 class ReplyEvent(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -20,10 +21,9 @@ from ..concurrency import DeadlineTimers, RateLimiter
 from ..contracts import Agent, ErrorCode, Interceptor
 from ..contracts.base import utc_now
 from ..domain.access import NO_ACCESS
-from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.conversation import RUN, Outcome
 from ..domain.duplicates import NO_EVIDENCE
-from ..domain.identifiers import NO_DIGEST, derive_inbox_key
+from ..domain.identifiers import NO_DIGEST, derive_inbox_key, derive_request_key
 from ..domain.jid import bare_jid
 from ..domain.messages import Failed, InboundRequest, Refused, TextEmitted
 from ..domain.texts.translation import LANGUAGE, translate, use_language
@@ -158,6 +158,8 @@ class Runner:
             if callable(callback):
                 self._expiry.conversation_ended.subscribe(callback)
         self._channels = channels
+        self.without_channel: Counter[str] = Counter()
+        """The number of stored requests and replies that wait for a channel which this agent does not have, by its name."""
         self._outbox = Outbox(channels, repository.inbox)
         self._services = TurnServices(
             agent=agent,
@@ -243,10 +245,16 @@ class Runner:
         self._mailboxes.start(self)
         requests: dict[int, InboundRequest] = {}
         for pending_request in pending:
-            if pending_request.reply is not None:
-                self._outbox.add_unsent(self._channels[DEFAULT_CHANNEL], pending_request.inbox_row, pending_request.reply)
+            channel = self._channels.get(pending_request.channel)
+            if channel is None:
+                self.without_channel[pending_request.channel] += 1
+            elif pending_request.reply is not None:
+                self._outbox.add_unsent(channel, pending_request.inbox_row, pending_request.reply)
             elif pending_request.request is not None:
-                requests[pending_request.inbox_row] = InboundRequest.from_json(pending_request.request)
+                incoming = InboundRequest.from_json(pending_request.request, pending_request.channel)
+                requests[pending_request.inbox_row] = incoming
+        for name, count in self.without_channel.items():
+            log.warning("%s: %d stored requests wait for the channel %s, which is not installed", self.jid, count, name)
         replaced_rows = find_replaced(requests)
         for pending_request in pending:
             inbox_row = pending_request.inbox_row
@@ -406,6 +414,7 @@ class Runner:
             self._clock(),
             digest=digest,
             evidence=incoming.evidence,
+            channel=incoming.channel_name,
             may_be_duplicate=is_known,
             own_key=key.bytes if is_known else None,
         )
@@ -558,7 +567,13 @@ class Runner:
         if not is_other_address:
             return earlier.stored
         inbox_row, stored, _ = self.repository.inbox.receive(
-            key.bytes, incoming.owner, incoming.to_json(), self._clock(), digest=digest, may_be_duplicate=True
+            key.bytes,
+            incoming.owner,
+            incoming.to_json(),
+            self._clock(),
+            digest=digest,
+            may_be_duplicate=True,
+            channel=incoming.channel_name,
         )
         earlier.repeated_rows.append(inbox_row)
         return stored
@@ -586,7 +601,7 @@ class Runner:
                 earlier.repeated_rows.append(queued.inbox_row)
                 return
             await earlier.wait_until_ended()
-        stored = await self.repository.inbox.load_earlier(queued.key.bytes)
+        stored = await self.repository.inbox.load_earlier(queued.key.bytes, incoming.channel_name)
         channel = self._outbox.channel_of(incoming)
         make_encoder = channel.make_encoder
         for address in earlier.listeners if earlier is not None else ():
@@ -594,6 +609,26 @@ class Runner:
         self._outbox.send_final(
             channel, queued.inbox_row, repeat_reply(stored, queued.digest, make_encoder(incoming, queued.key))
         )
+
+    async def repeat_reply(self, incoming: InboundRequest) -> bool:
+        """Send the reply to an earlier request once more, to the sender and by the channel of `incoming`, which has its id.
+
+        Nothing is asked anew: the rest of `incoming` does not count. If the turn still runs, the reply follows as it comes.
+        Return False if there was no such request of this sender within seven days.
+        """
+        if incoming.request_id is None:
+            return False
+        key = derive_request_key(self.jid, incoming.owner, incoming.request_id)
+        while (running := self._mailboxes.program_requests.get(key)) is not None:
+            if self._attach(running, incoming, running.digest):
+                return True
+            await running.wait_until_ended()
+        stored = await self.repository.inbox.load_earlier(key.bytes, incoming.channel_name)
+        if stored is None:
+            return False
+        channel = self._outbox.channel_of(incoming)
+        channel.send(repeat_reply(stored, stored.digest, channel.make_encoder(incoming, key)))
+        return True
 
     def _refuse_late(self, queued: QueuedRequest) -> bool:
         """Ask the limits and the interceptors about a request that looked like a duplicate and is none. True if one refuses."""

@@ -108,6 +108,7 @@ class CrashedRequest(NamedTuple):
     failed_at: datetime | None
     request: str
     stops: int = 0
+    channel: str | None = None
 
     @property
     def is_suspect(self) -> bool:
@@ -154,6 +155,7 @@ async def record_crash(
             )
             for row in connection.execute(first).all():
                 values = {"agent": row.agent, "sender": row.sender, "received_at": row.received_at, "request": row.request}
+                values["channel"] = row.channel
                 connection.execute(insert(crashed).values({"id": row.id, "crashes": 0, **values, name: 1}))
             if blocking_row in rows:
                 connection.execute(update(crashed).where(was_running).values(failed_at=to_micros(now)))
@@ -174,6 +176,7 @@ async def retry_failed_request(database: Database, request: CrashedRequest) -> N
     # With a new key: the ids of the answer derive from it, and the sender has got an error under the old ones.
     key, row = uuid4().bytes, database.next_id("inbox")
     values = {"agent": request.agent, "sender": request.sender, "state": RECEIVED, "request": request.request}
+    values["channel"] = request.channel
 
     def work(connection: Connection) -> None:
         connection.execute(insert(inbox).values(id=row, key=key, received_at=to_micros(request.received_at), **values))
@@ -206,6 +209,7 @@ def _load(rows: Sequence[Any]) -> list[CrashedRequest]:
             None if row.failed_at is None else from_micros(row.failed_at),
             row.request,
             row.stops,
+            row.channel,
         )
         for row in rows
     ]

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, Select, delete, func, select
+from sqlalchemy import Connection, Row, Select, case, delete, func, select, update
 
+from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.duplicates import NO_EVIDENCE, Evidence
 from ..domain.identifiers import NO_DIGEST
 from .backends.database import Commit, Database, Rows
@@ -22,6 +23,7 @@ from .backends.statements import (
     SAVE_CONVERSATION,
     SAVE_STEP,
     SAVE_VARIABLE,
+    SET_CHANNEL,
 )
 from .crashes import delete_old_crashes
 from .dedup import DUPLICATE_DAYS, insert_unless_copy, insert_unless_repeated
@@ -85,12 +87,15 @@ class Inbox:
         evidence: Evidence = NO_EVIDENCE,
         may_be_duplicate: bool | None = None,
         own_key: bytes | None = None,
+        channel: str = DEFAULT_CHANNEL,
     ) -> tuple[int, Commit[bool], bool]:
         """Store a request. Return its row id, its commit and a flag.
 
-        `digest` is the hash of what a program's request asks; empty for other requests. `may_be_duplicate` is the result of
-        `may_have`, if the caller has asked for it. Then `evidence` decides if a message is a copy of an earlier one. If not, it
-        is stored with `own_key`, by default `key`. The result of the commit is False for a duplicate.
+        `channel` is the name of its channel. `digest` is the hash of what a program's request asks; empty for other requests.
+        `may_be_duplicate` is the result of `may_have`, if the caller has asked for it. Then `evidence` decides if a message is
+        a copy of an earlier one. If not, it is stored with `own_key`, by default `key`. The result of the commit is False for a
+        duplicate.
+
         The flag is True if the request is certainly no duplicate and no failure of the database is known: its turn may begin at
         once.
 
@@ -107,13 +112,24 @@ class Inbox:
                 values = (*values[:6], request(), *values[7:])
             self._open_rows.add(row)
             keys = database.inbox_keys
-            if digest:
-                return row, database.run(lambda connection: insert_unless_repeated(connection, values, key, keys)), False
-            commit = database.run(lambda connection: insert_unless_copy(connection, values, key, own_key, evidence, keys))
-            return row, commit, False
+
+            def work(connection: Connection) -> bool:
+                is_new = (
+                    insert_unless_repeated(connection, values, key, keys)
+                    if digest
+                    else insert_unless_copy(connection, values, key, own_key, evidence, keys)
+                )
+                if channel != DEFAULT_CHANNEL:
+                    connection.execute(update(inbox).where(inbox.c.id == row).values(channel=channel))
+                return is_new
+
+            return row, database.run(work), False
         database.inbox_keys.add(key, row)
         database.open_inbox_rows[self._agent].add(row)
-        return row, database.submit([(RECEIVE, values)]), database.failure is None
+        rows: list[tuple[int, tuple[Any, ...]]] = [(RECEIVE, values)]
+        if channel != DEFAULT_CHANNEL:
+            rows.append((SET_CHANNEL, (row, channel)))
+        return row, database.submit(rows), database.failure is None
 
     def finish(
         self,
@@ -210,20 +226,26 @@ class Inbox:
             return []
         in_range = inbox.c.id.between(min(self._open_rows), max(self._open_rows))
         query = (
-            select(inbox.c.id, inbox.c.key, inbox.c.request, inbox.c.answer, inbox.c.digest)
+            select(inbox.c.id, inbox.c.key, inbox.c.request, inbox.c.answer, inbox.c.digest, inbox.c.channel)
             .where(in_range, inbox.c.agent == self._agent, inbox.c.state < CLOSED)
             .order_by(inbox.c.id)
         )
         rows = await self._fetch_rows(query)
         return [
-            PendingRequest(r.id, r.key, r.request, r.answer, r.digest or NO_DIGEST) for r in rows if r.id in self._open_rows
+            PendingRequest(r.id, r.key, r.request, r.answer, r.digest or NO_DIGEST, r.channel or DEFAULT_CHANNEL)
+            for r in rows
+            if r.id in self._open_rows
         ]
 
-    async def load_earlier(self, key: bytes) -> EarlierRequest | None:
-        """Return the stored request with a key, or None. Its turn is None if there was none, or if it was deleted."""
+    async def load_earlier(self, key: bytes, channel: str = DEFAULT_CHANNEL) -> EarlierRequest | None:
+        """Return the stored request with a key, or None. Its turn is None if there was none, or if it was deleted.
+
+        `channel` is that of the sender who asks.
+        """
+        reply = case((func.coalesce(inbox.c.channel, DEFAULT_CHANNEL) == channel, inbox.c.answer))
         turn_id = str(UUID(bytes=key))  # the row id of a deleted turn may be that of another one later
         query = (
-            select(inbox.c.sender, inbox.c.digest, inbox.c.answer, interactions.c.body, conversations.c.conversation_id)
+            select(inbox.c.sender, inbox.c.digest, reply, interactions.c.body, conversations.c.conversation_id)
             .outerjoin(interactions, (interactions.c.id == inbox.c.interaction) & (interactions.c.interaction_id == turn_id))
             .outerjoin(conversations, conversations.c.id == interactions.c.conversation)
             .where(inbox.c.id.in_(self._database.inbox_keys.find_rows(key)), inbox.c.agent == self._agent, inbox.c.key == key)

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from ..contracts import ConversationRecord, ConversationState
+from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.conversation import ConversationStatus
 from ..domain.value import value
 from .schema import conversations
@@ -131,12 +132,14 @@ class PendingRequest(NamedTuple):
     reply: str | None
     digest: bytes
     """The hash of what a program's request asks; empty for other requests."""
+    channel: str = DEFAULT_CHANNEL
+    """The name of the channel by which the request came."""
 
 
 class EarlierRequest(NamedTuple):
     """A stored request of a program, and its turn as JSON. `sender` is "" if the sender's data were deleted.
 
-    `reply` are the messages of a reply that the server has not acknowledged yet, as JSON.
+    `reply` are the messages of a reply that is not acknowledged yet, as JSON; None if they have the form of another channel.
     """
 
     sender: str

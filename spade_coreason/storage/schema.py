@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISION = "0013"
+REVISION = "0014"
 """The newest migration. `metadata` describes the tables after it."""
 
 metadata = MetaData()
@@ -83,7 +83,8 @@ NO_TURN, COMMAND = 0, -1
 # knows them (`Database.open_inbox_rows`). `digest` is a hash of what a program's request asks, empty for other requests.
 # `interaction` is the stored turn (its row id), `NO_TURN` or `COMMAND`: the answer to a repeated request is made from it.
 # `evidence` tells a message from others with the same id and content; NULL in rows of versions that compared these only.
-# `message_key` is the key of these, if an earlier request has taken it; then `key` is another one.
+# `message_key` is the key of these, if an earlier request has taken it; then `key` is another one. `channel` is the name of the
+# channel by which the request came, and by which its reply goes; NULL means XMPP.
 inbox = Table(
     "inbox",
     metadata,
@@ -99,6 +100,7 @@ inbox = Table(
     Column("interaction", BigInt),
     Column("evidence", Text),
     Column("message_key", LargeBinary),
+    Column("channel", Text),
 )
 
 # The journal of durable steps. `number` counts the uses of a name within the turn of the request, from 1. `result` is JSON
@@ -126,6 +128,7 @@ crashed_requests = Table(
     Column("crashes", Integer, nullable=False),
     Column("failed_at", BigInt),
     Column("stops", Integer, nullable=False, server_default="0"),
+    Column("channel", Text),
 )
 
 # Failures that people were told of by a number. `errors` is the chain of exceptions as JSON, and `texts` are their texts, which

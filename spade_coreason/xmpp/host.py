@@ -374,6 +374,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             refused_by_rooms=dict(self.rooms.refused),
             dropped=dict(self._gateway.dropped + self.rooms.dropped),
             rejected=dict(connection.rejected),
+            without_channel=dict(runner.without_channel),
             quotas=tuple(runner.quota_limit.usage()),
             process=agent.process_status if isinstance(agent := self.runtime.agent, IsolatedAgent) else None,
             recent=runner.metrics.snapshot(),

@@ -8,7 +8,6 @@ import logging
 import re
 import sqlite3
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentInteractionMemory, Interaction
-from spade_coreason.app.status_socket import serve_status_socket
 from spade_coreason.cli.app import COMMANDS
 from spade_coreason.cli.logging import OneLineFormatter, TracebackFormatter, configure_logging
 from spade_coreason.contracts import AuditEntry
@@ -28,11 +26,11 @@ from spade_coreason.memory.knowledge.knowledge import Knowledge
 from spade_coreason.runtime.intake.quotas import QuotaUsage
 from spade_coreason.runtime.upkeep.status import AgentStatus, PlatformStatus, ProcessStatus
 from spade_coreason.storage import open_database
-from spade_coreason.storage.backends.lock import lock_directory
 from spade_coreason.storage.knowledge import KnowledgeRepository
 from spade_coreason.storage.records import TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
 from tests.cli.conftest import Invoke
+from tests.support.platform_status import serve_status
 from tests.support.program import run_in_background, write_project
 from tests.support.records import NOW, new_conversation, receive_request
 
@@ -133,28 +131,8 @@ def hostile_platform(data_dir: Path) -> Iterator[None]:
         process=ProcessStatus(None, 1, LABEL),
         card=AgentCard(AGENT, LABEL, TEXT),
     )
-
-    async def get_status() -> PlatformStatus:
-        return PlatformStatus(1, LABEL, (agent,))
-
-    is_ready, loop = threading.Event(), asyncio.new_event_loop()
-    stop = asyncio.Event()
-
-    async def serve() -> None:
-        async with serve_status_socket(data_dir, get_status):
-            is_ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    with lock_directory(data_dir):
-        thread.start()
-        assert is_ready.wait(60)
-        try:
-            yield
-        finally:
-            loop.call_soon_threadsafe(stop.set)
-            thread.join()
-            loop.close()
+    with serve_status(data_dir, PlatformStatus(1, LABEL, (agent,))):
+        yield
 
 
 @pytest.mark.parametrize(

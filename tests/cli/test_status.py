@@ -23,6 +23,7 @@ from spade_coreason.storage.backends.lock import lock_directory
 from tests.cli.conftest import Invoke
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import PROJECT, Tunnel
+from tests.support.platform_status import serve_status
 from tests.support.program import MOODY_AGENT_SOURCE, RunningCommand, run_in_background
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
@@ -90,6 +91,16 @@ def test_the_status_of_an_older_version_is_understood() -> None:
 def test_the_status_of_a_process_is_carried_over() -> None:
     status = PlatformStatus(1, "embedded", (AgentStatus("echo@localhost", "online", process=ProcessStatus(7, 2, "ended")),))
     assert PlatformStatus.from_json(status.to_json()) == status
+
+
+def test_stored_requests_whose_channel_is_not_installed_are_counted(invoke: Invoke, tmp_path: Path) -> None:
+    agent = AgentStatus("echo@localhost", "online", without_channel={"web": 2, "a2a": 1})
+    with serve_status(tmp_path, PlatformStatus(1, "embedded", (agent,))):
+        shown = invoke("status", "--data", str(tmp_path)).stdout
+        [dumped] = json.loads(invoke("status", "--data", str(tmp_path), "--json").stdout)["agents"]
+    assert "2 stored requests of echo@localhost: the channel web is not installed" in shown
+    assert "1 stored request of echo@localhost: the channel a2a is not installed" in shown
+    assert dumped["without_channel"] == {"web": 2, "a2a": 1}
 
 
 def test_without_a_platform_status_is_one_line_and_exit_code_4(invoke: Invoke, tmp_path: Path) -> None:

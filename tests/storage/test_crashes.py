@@ -124,6 +124,18 @@ async def test_a_failed_request_stays_until_it_is_dropped_or_run_again(repositor
     assert [(row["request"], row["sender"]) for row in waiting] == [('{"q": 1}', second.sender)]
 
 
+async def test_a_failed_request_that_runs_again_has_its_channel(repository: AgentRepository, database_url: str) -> None:
+    row, is_new, _ = repository.inbox.receive(b"k" * 16, ALICE, "{}", NOW, channel="web")
+    assert await is_new
+    for _ in range(3):
+        await _crash(repository, row)
+    await repository.inbox.finish(row, new_conversation(repository), None, None)
+    await _crash(repository)
+    [failed] = await load_failed_requests(repository._database, [AGENT])
+    await retry_failed_request(repository._database, failed)
+    assert [row["channel"] for row in read_rows(database_url, "inbox")] == ["web", "web"]
+
+
 async def test_failed_requests_are_deleted_with_their_sender_and_after_seven_days(repository: AgentRepository) -> None:
     database = repository._database
     for erase in (True, False):

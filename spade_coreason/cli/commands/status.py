@@ -71,6 +71,10 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
         if agent.rejected:
             print_line(f"{agent.jid} rejected {', '.join(_describe_count(*count) for count in agent.rejected.items())}")
     for agent in found.agents:
+        for channel, count in agent.without_channel.items():
+            stored = f"{count:,} stored request{'s' if count != 1 else ''}"
+            print_line(paint(f"{stored} of {agent.jid}: the channel {channel} is not installed", "yellow"))
+    for agent in found.agents:
         if (process := agent.process) is not None:
             state = "starting again" if process.pid is None else str(process.pid)
             times = f"{process.restarts:,} time{'s' if process.restarts != 1 else ''}"

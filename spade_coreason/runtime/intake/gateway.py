@@ -180,6 +180,14 @@ class InboundGateway:
             stored.on_stored(partial(self._send_receipt, incoming, is_archived=is_archived))
         return stored
 
+    async def repeat_reply(self, incoming: InboundRequest, *, channel: str) -> bool:
+        """Send the reply to an earlier request once more, by the channel of a name; see `Runner.repeat_reply`.
+
+        Return False too if the sender has no access.
+        """
+        bound = replace(incoming, channel_name=channel)
+        return self.access.is_allowed(incoming.sender) and await self._runner.repeat_reply(bound)
+
     def _send_receipt(self, incoming: InboundRequest, is_new: bool, *, is_archived: bool) -> None:
         if is_new or not is_archived:
             channel = self._channels[incoming.channel_name]

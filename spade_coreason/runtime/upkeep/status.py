@@ -65,6 +65,8 @@ class AgentStatus:
     """The number of messages since the platform started that were no request or not taken, by the reason."""
     rejected: dict[str, int] = field(default_factory=dict)
     """The number of stanzas since the platform started that exceed a limit, or at which a handler failed, by the reason."""
+    without_channel: dict[str, int] = field(default_factory=dict)
+    """The number of stored requests and replies that wait for a channel which is not installed, by its name."""
     quotas: tuple[QuotaUsage, ...] = ()
     """The use of its quotas today (UTC): the total first, then the domains, rooms and people with most messages."""
     process: ProcessStatus | None = None

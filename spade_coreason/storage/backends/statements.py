@@ -24,6 +24,7 @@ from ..schema import conversations, inbox, interactions, steps, variables
 (
     RECEIVE,
     RECEIVE_ANSWERED,
+    SET_CHANNEL,
     SAVE_CONVERSATION,
     ADD_INTERACTION,
     SAVE_VARIABLE,
@@ -31,8 +32,8 @@ from ..schema import conversations, inbox, interactions, steps, variables
     DELETE_STEPS,
     ANSWER,
     CLOSE,
-) = range(9)
-STATEMENTS = range(9)
+) = range(10)
+STATEMENTS = range(10)
 MAX_ROWS = 16
 """The most rows of one statement on SQLite.
 
@@ -54,6 +55,7 @@ _UPDATES = {
         ["id", "state", "answer", "interaction"],
     ),
     CLOSE: ({"state": "2", "answer": "NULL", "request": "NULL"}, ["id"]),
+    SET_CHANNEL: ({"channel": f"{_ROWS}.channel"}, ["id", "channel"]),
 }
 
 
@@ -101,6 +103,7 @@ KEY_COLUMNS: dict[int, slice] = {
     DELETE_STEPS: slice(0, 1),
     ANSWER: slice(0, 1),
     CLOSE: slice(0, 1),
+    SET_CHANNEL: slice(0, 1),
 }
 """The values of a row that identify it, by statement."""
 TEXT_INDEXES = {

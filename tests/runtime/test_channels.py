@@ -1,0 +1,174 @@
+"""Channels: each request is answered by the one that it came by, also after a restart and if its channel is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from spade_coreason import AgentRequest, Response, Session, agent
+from spade_coreason.runtime import OutboundMessage
+from tests.support.channel_hosts import CHANNEL_HOSTS, PROGRAM_JID, ChannelHost, FetchedHost, run_on_channels
+from tests.support.databases import ANSWERED, CLOSED, RECEIVED, SQLITE, read_rows
+from tests.support.fetched_channel import NAME, Event, FetchedChannel, texts_of
+
+
+class Gate:
+    """An agent that answers each query once `opened` is set, and counts its turns."""
+
+    def __init__(self) -> None:
+        self.opened, self.entered = asyncio.Event(), asyncio.Event()
+        self.opened.set()
+        self.queries: list[str] = []
+
+    def build(self) -> Any:
+        @agent
+        async def gated(request: AgentRequest, session: Session, response: Response) -> None:
+            self.queries.append(request.payload["query"])
+            self.entered.set()
+            await self.opened.wait()
+            await response.markdown(f"{request.metadata['channel']}: {request.payload['query']}")
+
+        return gated
+
+
+async def read_all(events: AsyncIterator[Event]) -> list[Event]:
+    return [event async for event in events]
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"{SQLITE}{tmp_path / 'platform.db'}"
+
+
+both_channels = pytest.mark.parametrize("channel", CHANNEL_HOSTS)
+
+
+@both_channels
+async def test_a_repeated_request_runs_once_and_gets_the_stored_reply(channel: str, sqlite_url: str) -> None:
+    gate, request_id = Gate(), uuid4()
+    host: ChannelHost
+    async with CHANNEL_HOSTS[channel](sqlite_url, gate.build()) as host:
+        assert await host.ask("one", request_id) == ["program: one"]
+        assert await host.ask("one", request_id) == ["repeated", "program: one"]
+        assert await host.ask("one", request_id, thread="another") == ["repeated", "program: one"]
+        await host.restart()
+        assert await host.ask("one", request_id) == ["repeated", "program: one"]
+        assert await host.ask("two", request_id) == ["refused"]
+        assert await host.ask("one", request_id, sender="mallory@localhost") == ["program: one"]
+    assert gate.queries == ["one", "one"]
+
+
+async def test_a_request_that_is_repeated_during_its_turn_gets_the_same_reply(sqlite_url: str) -> None:
+    gate, request_id = Gate(), uuid4()
+    gate.opened.clear()
+    async with FetchedHost(sqlite_url, gate.build()) as host:
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(host.ask("one", request_id))
+            await gate.entered.wait()
+            second = tasks.create_task(host.ask("one", request_id))
+            asyncio.get_running_loop().call_soon(gate.opened.set)  # when the second request was received
+        assert first.result() == second.result() == ["program: one"]
+    assert gate.queries == ["one"]
+
+
+@both_channels
+async def test_requests_of_a_conversation_run_in_their_order(channel: str, sqlite_url: str) -> None:
+    gate = Gate()
+    async with CHANNEL_HOSTS[channel](sqlite_url, gate.build()) as host, asyncio.TaskGroup() as tasks:
+        for number in range(20):
+            tasks.create_task(host.ask(str(number), uuid4()))
+    assert gate.queries == [str(number) for number in range(20)]
+
+
+async def test_a_request_whose_turn_was_cut_off_is_answered_after_the_restart_by_its_channel(sqlite_url: str) -> None:
+    gate, request_id = Gate(), uuid4()
+    gate.opened.clear()
+    async with FetchedHost(sqlite_url, gate.build()) as host:
+        asking = asyncio.create_task(host.ask("one", request_id))
+        await gate.entered.wait()
+        await host.restart()
+        gate.opened.set()
+        assert texts_of(await read_all(host.channel.fetch(PROGRAM_JID, request_id))) == ["program: one"]
+        assert await asking == ["program: one"]  # its address is still the one of the request
+        assert texts_of(await read_all(host.channel.fetch(PROGRAM_JID, request_id))) == ["program: one"]
+        assert await read_all(host.channel.fetch("mallory@localhost", request_id)) == []
+        assert [event async for event in host.channel.fetch(PROGRAM_JID, uuid4())] == []
+        assert await read_all(host.channel.fetch("stranger@elsewhere.example", request_id)) == []
+    assert gate.queries == ["one", "one"]
+
+
+async def test_a_reply_is_fetched_after_the_process_was_killed(sqlite_url: str) -> None:
+    request_id = uuid4()
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-m", __name__, sqlite_url, str(request_id), stdout=PIPE)
+    assert killed.stdout is not None
+    assert await killed.stdout.readline() == b"the turn runs\n"
+    killed.kill()
+    await killed.wait()
+    gate = Gate()
+    async with FetchedHost(sqlite_url, gate.build()) as host:
+        assert texts_of(await read_all(host.channel.fetch(PROGRAM_JID, request_id))) == ["program: one"]
+        assert await host.ask("one", request_id) == ["repeated", "program: one"]
+    assert gate.queries == ["one"]
+
+
+async def ask_and_wait(url: str, request_id: str) -> None:
+    """Ask an agent that does not answer, and say when its turn runs."""
+    gate = Gate()
+    gate.opened.clear()
+    async with FetchedHost(url, gate.build()) as host:
+        asking = asyncio.create_task(host.ask("one", UUID(request_id)))
+        await gate.entered.wait()
+        await host.runtime.runner.repository.inbox.flush()  # the turn began before the request was stored
+        print("the turn runs", flush=True)
+        await asking
+
+
+async def test_a_request_whose_channel_is_missing_stays_and_hinders_no_start(database_url: str) -> None:
+    gate, request_id, channel = Gate(), uuid4(), FetchedChannel()
+    gate.opened.clear()
+    async with run_on_channels(database_url, gate.build(), {NAME: channel}):
+        asking = asyncio.create_task(read_all(channel.ask(PROGRAM_JID, "one", request_id)))
+        await gate.entered.wait()
+    async with run_on_channels(database_url, gate.build(), {}) as runtime:
+        assert runtime.runner.without_channel == {NAME: 1}
+        assert runtime.runner.turns_in_flight == 0
+        [row] = read_rows(database_url, "inbox")
+        assert (row["state"], row["channel"]) == (RECEIVED, NAME)
+    gate.opened.set()
+    async with run_on_channels(database_url, gate.build(), {NAME: channel}) as runtime:
+        assert runtime.runner.without_channel == {}
+        assert texts_of(await asking) == ["program: one"]
+        await runtime.runner.wait_until_idle()
+    assert gate.queries == ["one", "one"]
+
+
+class DeafChannel(FetchedChannel):
+    """A channel that pushes its messages and never learns that they have arrived."""
+
+    def send(self, messages: Sequence[OutboundMessage]) -> None:
+        pass
+
+
+async def test_a_stored_reply_whose_channel_is_missing_stays_until_it_is_there(database_url: str) -> None:
+    gate, request_id, deaf = Gate(), uuid4(), DeafChannel()
+    async with run_on_channels(database_url, gate.build(), {NAME: deaf}) as runtime:
+        asking = asyncio.create_task(read_all(deaf.ask(PROGRAM_JID, "one", request_id)))
+        await gate.entered.wait()
+        await runtime.runner.wait_until_idle()
+        asking.cancel()
+    for channels, count, state in (({}, 1, ANSWERED), ({NAME: FetchedChannel()}, 0, CLOSED)):
+        async with run_on_channels(database_url, gate.build(), channels) as runtime:
+            assert runtime.runner.without_channel.total() == count
+        assert [(row["state"], row["channel"]) for row in read_rows(database_url, "inbox")] == [(state, NAME)]
+    assert gate.queries == ["one"]
+
+
+if __name__ == "__main__":
+    asyncio.run(ask_and_wait(*sys.argv[1:]))
