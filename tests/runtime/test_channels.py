@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,6 +19,7 @@ from spade_coreason.runtime import OutboundMessage
 from tests.support.channel_hosts import CHANNEL_HOSTS, PROGRAM_JID, ChannelHost, FetchedHost, run_on_channels
 from tests.support.databases import ANSWERED, CLOSED, RECEIVED, SQLITE, read_rows
 from tests.support.fetched_channel import NAME, Event, FetchedChannel, texts_of
+from tests.support.line_channel import NAME as LINE, LineChannel
 
 
 class Gate:
@@ -147,6 +150,79 @@ async def test_a_request_whose_channel_is_missing_stays_and_hinders_no_start(dat
         assert texts_of(await asking) == ["program: one"]
         await runtime.runner.wait_until_idle()
     assert gate.queries == ["one", "one"]
+
+
+@asynccontextmanager
+async def connect(port: int, address: str) -> AsyncIterator[Callable[..., Coroutine[Any, Any, Event]]]:
+    """Connect as a sender, and yield a function that sends a line, if there is one, and returns the next event."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{address}\n".encode())
+
+    async def exchange(**request: str) -> Event:
+        if request:
+            writer.write(f"{json.dumps(request)}\n".encode())
+        event: Event = json.loads(await reader.readline())
+        return event
+
+    try:
+        yield exchange
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_another_transport_is_a_channel(database_url: str) -> None:
+    gate, channel, request_id = Gate(), LineChannel(), str(uuid4())
+    address = f"{PROGRAM_JID}/1"
+    async with (
+        run_on_channels(database_url, gate.build(), {LINE: channel}),
+        channel.listen() as port,
+        connect(port, address) as exchange,
+        connect(port, "stranger@elsewhere.example/1") as of_stranger,
+    ):
+        assert (await exchange(query="one", id=request_id))["content"] == "program: one"
+        assert (await exchange())["type"] == "Completed"
+        assert (await exchange(query="one", id=request_id))["type"] == "Repeated"
+        assert [(await exchange())["type"] for _ in range(2)] == ["TextEmitted", "Completed"]
+        assert (await exchange(id=request_id))["type"] == "Malformed"
+        assert (await of_stranger(query="one", id=request_id))["type"] == "Refused"
+    gate.entered.clear()
+    gate.opened.clear()
+    async with (
+        run_on_channels(database_url, gate.build(), {LINE: channel}),
+        channel.listen() as port,
+        connect(port, address) as exchange,
+    ):
+        asking = asyncio.create_task(exchange(query="two", id=str(uuid4())))
+        await gate.entered.wait()
+        asking.cancel()
+    gate.opened.set()
+    channel = LineChannel()
+    async with run_on_channels(database_url, gate.build(), {LINE: channel}) as runtime, channel.listen() as port:
+        await runtime.runner.wait_until_idle()
+        async with connect(port, address) as exchange:
+            assert (await exchange())["content"] == "program: two"
+            assert (await exchange())["type"] == "Completed"
+    assert gate.queries == ["one", "two", "two"]
+
+
+async def test_a_request_that_another_channel_repeats_gets_the_stored_reply_in_the_form_of_its_own(database_url: str) -> None:
+    gate, line, fetched, request_id = Gate(), LineChannel(), FetchedChannel(), uuid4()
+    gate.opened.clear()
+    async with (
+        run_on_channels(database_url, gate.build(), {LINE: line, NAME: fetched}),
+        line.listen() as port,
+        connect(port, f"{PROGRAM_JID}/1") as exchange,
+    ):
+        asking = asyncio.create_task(exchange(query="one", id=str(request_id)))
+        await gate.entered.wait()
+        repeating = asyncio.create_task(read_all(fetched.ask(PROGRAM_JID, "one", request_id)))
+        asyncio.get_running_loop().call_soon(gate.opened.set)
+        assert (await asking)["content"] == "program: one"
+        events = await repeating
+        assert [event["type"] for event in events] == ["Repeated", "TextEmitted", "Completed"]
+        assert (await exchange())["type"] == "Completed"
+    assert gate.queries == ["one"]
 
 
 class DeafChannel(FetchedChannel):

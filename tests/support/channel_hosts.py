@@ -15,6 +15,7 @@ from spade_coreason.runtime import AgentParts, AgentRuntime, Channel
 from spade_coreason.testing import Policy
 from tests.support.databases import open_without_sync
 from tests.support.fetched_channel import NAME, FetchedChannel, texts_of
+from tests.support.line_channel import LineChannel
 from tests.support.records import AGENT
 from tests.support.transports import make_transport
 
@@ -43,7 +44,7 @@ async def run_on_channels(
     parts = AgentParts(AGENT, database, network._replace(channels={**network.channels, **channels}))
     runtime = parts.build_runtime(agent, AccessPolicy(AGENT), policy)
     for channel in channels.values():
-        if isinstance(channel, FetchedChannel):
+        if isinstance(channel, FetchedChannel | LineChannel):
             channel.gateway = runtime.gateway
     await runtime.runner.open()
     runtime.runner.send_unsent()
