@@ -37,13 +37,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from spade_coreason import load_settings
 from spade_coreason.exceptions import CoReasonError
-from tests.support.program import clean_environment
+from tests.support.program import COMMAND, clean_environment
 from tests.support.wait import TIMEOUT_S
+from tests.support.warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -192,42 +194,34 @@ class PageRun:
         if command.endswith(" &"):
             self._start(command.removesuffix(" &"), output, here)
             return here
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=here,
-            env=self._environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=4 * TIMEOUT_S,
-            check=False,
-        )
-        if output is None:
-            assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout}"
-        else:
-            is_failure = _FAILURE.search(output) is not None
-            assert is_failure or done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout}"
-            check_output(command, output, done.stdout)
+        with self._popen(command, here) as process:
+            try:
+                printed = process.communicate(timeout=4 * TIMEOUT_S)[0].decode()
+            except BaseException:
+                process.kill()
+                raise
+        is_failure = output is not None and _FAILURE.search(output) is not None
+        assert is_failure or process.returncode == 0, f"{command}: exit code {process.returncode}\n{printed}"
+        if output is not None:
+            check_output(command, output, printed)
         return here
 
     def _start(self, command: str, output: str | None, here: Path) -> None:
-        process = subprocess.Popen(
-            ["bash", "-c", f"exec env {command}"],
-            cwd=here,
-            env=self._environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        background = _Background(process)
+        background = _Background(self._popen(command, here, before="exec env ", start_new_session=True))
         self._running.append(background)
         background.read_until_ready()
         for line in re.findall(r"^export (.*)$", background.output, re.M):
             self._exported.update((name, value) for name, _, value in (word.partition("=") for word in shlex.split(line)))
         if output:
             check_output(command, f"{output}…", background.output)
+
+    def _popen(self, command: str, here: Path, before: str = "", **options: Any) -> subprocess.Popen[bytes]:
+        environment = self._environment()
+        options |= {"cwd": here, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        if plain := read_plain_command(command, environment):
+            variables, arguments = plain
+            return WarmProcess[bytes]([*COMMAND, *arguments], env=environment | variables, **options)
+        return subprocess.Popen(["bash", "-c", f"{before}{command}"], env=environment, **options)
 
     def _environment(self) -> dict[str, str]:
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -250,6 +244,20 @@ def read_console(text: str) -> Iterator[tuple[str, str]]:
     for part in re.split(r"^\$ ", text.replace("\\\n", ""), flags=re.M)[1:]:
         command, _, output = part.partition("\n")
         yield command, output
+
+
+def read_plain_command(command: str, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]] | None:
+    """Return the variables and the arguments of a `spade-coreason` that needs no shell; None for other commands."""
+    match = re.match(r"((?:\w+=\S* )*)spade-coreason(?= |$)", command)
+    unquoted = re.sub(r"'[^'$]*'|\"[^\"$`\\]*\"", "", command)
+    values = "".join(environment.get(name, "") for name in re.findall(r"\$(\w+)", command))
+    if match is None or re.search(r"\s", values) or re.search(r"""['"\\`|&;<>(){}\[\]*?~#!]|\$\W""", unquoted + values):
+        return None
+    variables, arguments = (
+        shlex.split(re.sub(r"\$(\w+)", lambda name: environment.get(name[1], ""), part))
+        for part in (match[1], command[match.end() :])
+    )
+    return dict(word.split("=", 1) for word in variables), arguments
 
 
 def check_output(command: str, documented: str, output: str) -> None:

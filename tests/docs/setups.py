@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.support.servers import ejabberd as ejabberd_server, postgres as postgres_server, prosody as prosody_server
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
+from tests.support.warm import WarmProcess
 
 _DOMAIN = "example.org"
 
@@ -44,7 +45,7 @@ def postgresql(directory: Path) -> Iterator[Mapping[str, str]]:
 def scripted_model(directory: Path) -> Iterator[Mapping[str, str]]:
     """A script that plays a language model; `OPENAI_BASE_URL` and `OPENAI_MODEL` name it."""
     command = [sys.executable, "-m", "spade_coreason.llm.scripted"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with WarmProcess[str](command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
             yield dict(word.split("=", 1) for word in process.stdout.readline().split()[1:])

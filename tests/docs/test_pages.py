@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DOCS, PAGES, Block, Page, PageRun, check_output, read_console, read_page
+from tests.docs.pages import DOCS, PAGES, Block, Page, PageRun, check_output, read_console, read_page, read_plain_command
 from tests.docs.setups import SETUPS
 
 
@@ -43,6 +43,27 @@ def test_an_output_is_compared_with_the_documented_one(documented: str, printed:
     else:
         with pytest.raises(AssertionError, match="x: it printed"):
             check_output("x", documented, printed)
+
+
+@pytest.mark.parametrize(
+    ("command", "plain"),
+    [
+        ("spade-coreason", ({}, [])),
+        ("spade-coreason ask echo 'hi  you' \"it's\"", ({}, ["ask", "echo", "hi  you", "it's"])),
+        ("A=$WORD B= spade-coreason ask $WORD", ({"A": "a/b", "B": ""}, ["ask", "a/b"])),
+        ("spade-coreason ask $SENTENCE", None),
+        ("spade-coreason ask echo '$WORD'", None),
+        ('spade-coreason ask echo "$WORD"', None),
+        ("spade-coreason status | head -1", None),
+        ("spade-coreason ask echo hi >file", None),
+        ("python -c 1", None),
+        ("spade-coreason-more", None),
+        ("rm x; spade-coreason", None),
+        ("spade-coreason ask a$(date)", None),
+    ],
+)
+def test_a_command_that_needs_no_shell_is_read_as_a_shell_would(command: str, plain: object) -> None:
+    assert read_plain_command(command, {"WORD": "a/b", "SENTENCE": "a  'b"}) == plain
 
 
 def test_a_console_block_has_commands_with_their_outputs() -> None:
