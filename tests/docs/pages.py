@@ -219,8 +219,8 @@ class PageRun:
         environment = self._environment()
         options |= {"cwd": here, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         if plain := read_plain_command(command, environment):
-            variables, arguments = plain
-            return WarmProcess[bytes]([*COMMAND, *arguments], env=environment | variables, **options)
+            variables, words = plain
+            return WarmProcess[bytes](words, env=environment | variables, **options)
         return subprocess.Popen(["bash", "-c", f"{before}{command}"], env=environment, **options)
 
     def _environment(self) -> dict[str, str]:
@@ -228,6 +228,8 @@ class PageRun:
         home = self.directory / ".home"
         home.mkdir(exist_ok=True)
         own = {"PATH": programs, "HOME": str(home), "PYTHONUNBUFFERED": "1"}
+        # The plugins of this project's own tests take a second, and would have to be imported by pytest itself.
+        own |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p pytest_asyncio.plugin"}
         return clean_environment({**own, **self.environment, **self._exported})
 
     def _check_configuration(self, text: str) -> None:
@@ -247,8 +249,8 @@ def read_console(text: str) -> Iterator[tuple[str, str]]:
 
 
 def read_plain_command(command: str, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]] | None:
-    """Return the variables and the arguments of a `spade-coreason` that needs no shell; None for other commands."""
-    match = re.match(r"((?:\w+=\S* )*)spade-coreason(?= |$)", command)
+    """Return the variables and the words of a command of Python that needs no shell; None for other commands."""
+    match = re.match(r"((?:\w+=\S* )*)(spade-coreason|python -m pytest)(?= |$)", command)
     unquoted = re.sub(r"'[^'$]*'|\"[^\"$`\\]*\"", "", command)
     values = "".join(environment.get(name, "") for name in re.findall(r"\$(\w+)", command))
     if match is None or re.search(r"\s", values) or re.search(r"""['"\\`|&;<>(){}\[\]*?~#!]|\$\W""", unquoted + values):
@@ -257,7 +259,8 @@ def read_plain_command(command: str, environment: Mapping[str, str]) -> tuple[di
         shlex.split(re.sub(r"\$(\w+)", lambda name: environment.get(name[1], ""), part))
         for part in (match[1], command[match.end() :])
     )
-    return dict(word.split("=", 1) for word in variables), arguments
+    program = COMMAND if match[2] == "spade-coreason" else [sys.executable, "-m", "pytest"]
+    return dict(word.split("=", 1) for word in variables), [*program, *arguments]
 
 
 def check_output(command: str, documented: str, output: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.docs.pages import DOCS, PAGES, Block, Page, PageRun, check_output, read_console, read_page, read_plain_command
 from tests.docs.setups import SETUPS
+from tests.support.program import COMMAND
 
 
 @pytest.mark.timeout(600)
@@ -48,9 +50,10 @@ def test_an_output_is_compared_with_the_documented_one(documented: str, printed:
 @pytest.mark.parametrize(
     ("command", "plain"),
     [
-        ("spade-coreason", ({}, [])),
-        ("spade-coreason ask echo 'hi  you' \"it's\"", ({}, ["ask", "echo", "hi  you", "it's"])),
-        ("A=$WORD B= spade-coreason ask $WORD", ({"A": "a/b", "B": ""}, ["ask", "a/b"])),
+        ("spade-coreason", ({}, COMMAND)),
+        ("python -m pytest -q", ({}, [sys.executable, "-m", "pytest", "-q"])),
+        ("spade-coreason ask echo 'hi  you' \"it's\"", ({}, [*COMMAND, "ask", "echo", "hi  you", "it's"])),
+        ("A=$WORD B= spade-coreason ask $WORD", ({"A": "a/b", "B": ""}, [*COMMAND, "ask", "a/b"])),
         ("spade-coreason ask $SENTENCE", None),
         ("spade-coreason ask echo '$WORD'", None),
         ('spade-coreason ask echo "$WORD"', None),

@@ -18,7 +18,14 @@ import termios
 import time
 
 LEFT_OUT = ("spade_coreason.agents", "spade_coreason.storage.migrations.", "spade_coreason.__main__")
-FURTHER = ("aiosqlite", "asyncpg", "openai", "sqlalchemy.dialects.sqlite.aiosqlite", "sqlalchemy.dialects.postgresql.asyncpg")
+FURTHER = (
+    "aiosqlite",
+    "asyncpg",
+    "openai",
+    "pytest",
+    "sqlalchemy.dialects.sqlite.aiosqlite",
+    "sqlalchemy.dialects.postgresql.asyncpg",
+)
 
 
 def import_all() -> None:
