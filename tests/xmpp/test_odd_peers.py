@@ -218,7 +218,13 @@ async def test_an_error_from_the_peer_itself_is_a_bounce(real_server: XmppServer
 
 
 @pytest.mark.parametrize(
-    ("kind", "form"), [("ejabberd", "chunks"), ("ejabberd", "fragments"), ("ejabberd", "batches"), ("prosody", "chunks")]
+    ("kind", "form"),
+    [
+        ("ejabberd", "chunks"),
+        ("ejabberd", "fragments"),
+        ("ejabberd", "batches"),
+        pytest.param("prosody", "chunks", marks=pytest.mark.release),
+    ],
 )
 async def test_an_answer_of_50_megabytes_ends_its_ask_with_the_name_of_the_peer(
     kind: str, form: str, request: pytest.FixtureRequest, tmp_path: Path
