@@ -618,13 +618,19 @@ class Runner:
         """
         if incoming.request_id is None:
             return False
-        key = derive_request_key(self.jid, incoming.owner, incoming.request_id)
+        with use_language(self.languages.of_request(incoming)):
+            if not self._duplicate_limiter.allow(incoming.owner):
+                self._outbox.send_problem(incoming, FloodLimit.make_notice())
+                return True
+            return await self._repeat_reply(incoming, derive_request_key(self.jid, incoming.owner, incoming.request_id))
+
+    async def _repeat_reply(self, incoming: InboundRequest, key: UUID) -> bool:
         while (running := self._mailboxes.program_requests.get(key)) is not None:
             if self._attach(running, incoming, running.digest):
                 return True
             await running.wait_until_ended()
-        stored = await self.repository.inbox.load_earlier(key.bytes, incoming.channel_name)
-        if stored is None:
+        inbox = self.repository.inbox
+        if not inbox.may_have(key.bytes) or (stored := await inbox.load_earlier(key.bytes, incoming.channel_name)) is None:
             return False
         channel = self._outbox.channel_of(incoming)
         channel.send(repeat_reply(stored, stored.digest, channel.make_encoder(incoming, key)))

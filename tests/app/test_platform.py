@@ -6,6 +6,7 @@ import asyncio
 import re
 import secrets
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from spade.behaviour import OneShotBehaviour
@@ -14,6 +15,7 @@ from spade.template import Template
 
 from spade_coreason import Platform, Settings, load_settings
 from spade_coreason.exceptions import LoginError
+from tests.support.fetched_channel import NAME, FetchedChannel, texts_of
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
@@ -48,6 +50,27 @@ async def test_an_account_is_registered_only_if_the_configuration_says_so(real_s
             assert await alice.ask("hello", jid) == "hello"
     async with Platform(_settings(real_server, tmp_path, agent)) as platform:
         assert platform.agents[jid].is_alive()
+
+
+async def test_a_further_channel_serves_the_agents_of_a_platform_beside_xmpp(prosody: XmppServer, tmp_path: Path) -> None:
+    account, password = await prosody.account()
+    made: dict[str, FetchedChannel] = {}
+    settings = _settings(prosody, tmp_path, f"jid: {account}, password: '{password}'")
+
+    def make(jid: str) -> FetchedChannel:
+        return made.setdefault(jid, FetchedChannel())
+
+    async with (
+        Platform(settings, channels={NAME: make}) as platform,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
+        [(jid, channel)] = made.items()
+        channel.gateway = platform.agents[jid].runtime.gateway
+        program, request_id = f"program@{prosody.domain}", uuid4()
+        events = [event async for event in channel.ask(program, "by a call", request_id)]
+        assert "".join(texts_of(events)) == "by a call"  # as a stream
+        assert await alice.ask("by XMPP", jid) == "by XMPP"
+        assert texts_of([event async for event in channel.fetch(program, request_id)]) == ["by a call"]
 
 
 class _CallForProposals(OneShotBehaviour):  # type: ignore[misc]  # SPADE comes without types

@@ -107,6 +107,16 @@ async def test_a_request_whose_turn_was_cut_off_is_answered_after_the_restart_by
     assert gate.queries == ["one", "one"]
 
 
+async def test_a_sender_who_fetches_without_end_is_refused(sqlite_url: str) -> None:
+    gate = Gate()
+    async with FetchedHost(sqlite_url, gate.build()) as host:
+        fetched = [await read_all(host.channel.fetch(PROGRAM_JID, uuid4())) for _ in range(3100)]
+        assert fetched[0] == []
+        assert [event["type"] for event in fetched[-1]] == ["Refused"]
+        assert await read_all(host.channel.fetch("other@localhost", uuid4())) == []
+        assert await host.ask("one", uuid4(), sender="other@localhost") == ["program: one"]
+
+
 async def test_a_reply_is_fetched_after_the_process_was_killed(sqlite_url: str) -> None:
     request_id = uuid4()
     killed = await asyncio.create_subprocess_exec(sys.executable, "-m", __name__, sqlite_url, str(request_id), stdout=PIPE)

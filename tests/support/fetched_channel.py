@@ -18,7 +18,6 @@ from spade_coreason.domain.messages import (
     Failed,
     InboundRequest,
     Refused,
-    TextEmitted,
     TurnEvent,
     derive_part_id,
 )
@@ -109,8 +108,8 @@ async def _read(events: asyncio.Queue[Event]) -> AsyncIterator[Event]:
 
 
 def texts_of(events: Sequence[Event]) -> list[str]:
-    """Return the texts among events."""
-    return [event["content"] for event in events if event["type"] == TextEmitted.__name__]
+    """Return the texts among events, and the pieces of streams."""
+    return [text for event in events if (text := event.get("content", event.get("chunk"))) is not None]
 
 
 def _build_request(sender: str, query: str, request_id: UUID, thread: str | None) -> InboundRequest:
