@@ -13,3 +13,4 @@ from ..runtime import Channel
 ChannelFactories: TypeAlias = Mapping[str, Callable[[str], Channel]]
 
 CHANNELS: ChannelFactories = {}
+"""The channels of all agents. The inbox stores the name, so a name stays as it is once it is in use."""

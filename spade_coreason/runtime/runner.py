@@ -254,7 +254,12 @@ class Runner:
                 incoming = InboundRequest.from_json(pending_request.request, pending_request.channel)
                 requests[pending_request.inbox_row] = incoming
         for name, count in self.without_channel.items():
-            log.warning("%s: %d stored requests wait for the channel %s, which is not installed", self.jid, count, name)
+            log.warning(
+                "%s: %d stored requests wait for the channel %s, which is not installed; install it and start again",
+                self.jid,
+                count,
+                name,
+            )
         replaced_rows = find_replaced(requests)
         for pending_request in pending:
             inbox_row = pending_request.inbox_row

@@ -73,7 +73,9 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     for agent in found.agents:
         for channel, count in agent.without_channel.items():
             stored = f"{count:,} stored request{'s' if count != 1 else ''}"
-            print_line(paint(f"{stored} of {agent.jid}: the channel {channel} is not installed", "yellow"))
+            print_line(
+                paint(f"{stored} of {agent.jid}: the channel {channel} is not installed; install it and start again", "yellow")
+            )
     for agent in found.agents:
         if (process := agent.process) is not None:
             state = "starting again" if process.pid is None else str(process.pid)
