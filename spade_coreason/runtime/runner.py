@@ -245,11 +245,10 @@ class Runner:
         self._mailboxes.start(self)
         requests: dict[int, InboundRequest] = {}
         for pending_request in pending:
-            channel = self._channels.get(pending_request.channel)
-            if channel is None:
+            if pending_request.channel not in self._channels:
                 self.without_channel[pending_request.channel] += 1
             elif pending_request.reply is not None:
-                self._outbox.add_unsent(channel, pending_request.inbox_row, pending_request.reply)
+                self._outbox.add_unsent(pending_request.channel, pending_request.inbox_row, pending_request.reply)
             elif pending_request.request is not None:
                 incoming = InboundRequest.from_json(pending_request.request, pending_request.channel)
                 requests[pending_request.inbox_row] = incoming
@@ -279,7 +278,7 @@ class Runner:
 
         A repeated request has a key that is not that of its content. It gets the answer to the request that it repeats.
         """
-        key, inbox_row, channel = UUID(bytes=pending.key), pending.inbox_row, self._outbox.channel_of(incoming)
+        key, inbox_row, channel = UUID(bytes=pending.key), pending.inbox_row, pending.channel
         if (failed := self._crash_guard.find_failed(inbox_row)) is not None:
             with use_language(self.languages.of_request(incoming)):
                 text = (
@@ -540,7 +539,7 @@ class Runner:
         if status.interaction_count == 1:
             self._services.usage.reset_conversation(conversation_id)
         if incoming.wants_displayed_marker and incoming.stanza_id:
-            channel = self._outbox.channel_of(incoming)
+            channel = self._channels[incoming.channel_name]
             if (displayed := channel.encode_displayed(incoming)) is not None:
                 channel.send([displayed])
         # Execute
@@ -607,13 +606,12 @@ class Runner:
                 return
             await earlier.wait_until_ended()
         stored = await self.repository.inbox.load_earlier(queued.key.bytes, incoming.channel_name)
-        channel = self._outbox.channel_of(incoming)
+        channel = self._channels[incoming.channel_name]
         make_encoder = channel.make_encoder
         for address in earlier.listeners if earlier is not None else ():
             channel.send(repeat_reply(stored, queued.digest, make_encoder(replace(incoming, sender=address), queued.key)))
-        self._outbox.send_final(
-            channel, queued.inbox_row, repeat_reply(stored, queued.digest, make_encoder(incoming, queued.key))
-        )
+        messages = repeat_reply(stored, queued.digest, make_encoder(incoming, queued.key))
+        self._outbox.send_final(incoming.channel_name, queued.inbox_row, messages)
 
     async def repeat_reply(self, incoming: InboundRequest) -> bool:
         """Send the reply to an earlier request once more, to the sender and by the channel of `incoming`, which has its id.
@@ -637,7 +635,7 @@ class Runner:
         inbox = self.repository.inbox
         if not inbox.may_have(key.bytes) or (stored := await inbox.load_earlier(key.bytes, incoming.channel_name)) is None:
             return False
-        channel = self._outbox.channel_of(incoming)
+        channel = self._channels[incoming.channel_name]
         channel.send(repeat_reply(stored, stored.digest, channel.make_encoder(incoming, key)))
         return True
 
@@ -663,7 +661,7 @@ class Runner:
     def _open_output(self, active: ActiveConversation, queued: QueuedRequest) -> TurnOutput:
         """Open the output for a request, by the preferences of the person and the features of their clients."""
         services, incoming, person = self._services, queued.incoming, active.record.owner
-        channel = self._outbox.channel_of(incoming)
+        channel = self._channels[incoming.channel_name]
         if incoming.kind.is_program:
             encoder = channel.make_encoder(incoming, queued.key)
             output = TurnOutput(encoder, channel.send, queued.key, services.reply_timers)
@@ -698,7 +696,7 @@ class Runner:
         await self.repository.inbox.finish(queued.inbox_row, active.record, None, output.stored_reply)
         await queued.stored
         if final_messages:
-            self._outbox.send_final(self._outbox.channel_of(queued.incoming), queued.inbox_row, final_messages)
+            self._outbox.send_final(queued.incoming.channel_name, queued.inbox_row, final_messages)
 
     def _has_lost_access(self, incoming: InboundRequest) -> bool:
         """Return True if the sender had access when the request was received, and has none any more.
@@ -762,7 +760,7 @@ class Runner:
         except StoreError as error:
             log.error("%s: %s", self.jid, error)
         else:
-            self._outbox.send_final(self._outbox.channel_of(queued.incoming), queued.inbox_row, messages)
+            self._outbox.send_final(queued.incoming.channel_name, queued.inbox_row, messages)
 
     def _notify_of_pause(self, queued: QueuedRequest, is_new: bool) -> None:
         """Tell a person that their message is stored until the pause ends. Programs get no notice: they wait for a reply."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -112,18 +113,14 @@ class Inbox:
                 values = (*values[:6], request(), *values[7:])
             self._open_rows.add(row)
             keys = database.inbox_keys
-
-            def work(connection: Connection) -> bool:
-                is_new = (
-                    insert_unless_repeated(connection, values, key, keys)
-                    if digest
-                    else insert_unless_copy(connection, values, key, own_key, evidence, keys)
+            insert = (
+                partial(insert_unless_repeated, values=values, key=key, key_index=keys)
+                if digest
+                else partial(
+                    insert_unless_copy, values=values, message_key=key, own_key=own_key, evidence=evidence, key_index=keys
                 )
-                if channel != DEFAULT_CHANNEL:
-                    connection.execute(update(inbox).where(inbox.c.id == row).values(channel=channel))
-                return is_new
-
-            return row, database.run(work), False
+            )
+            return row, database.run(partial(_insert, insert, row, channel)), False
         database.inbox_keys.add(key, row)
         database.open_inbox_rows[self._agent].add(row)
         rows: list[tuple[int, tuple[Any, ...]]] = [(RECEIVE, values)]
@@ -303,3 +300,11 @@ class Inbox:
 
     async def _fetch_rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         return await self._database.read(lambda connection: connection.execute(query).all())
+
+
+def _insert(insert: Callable[[Connection], bool], row: int, channel: str, connection: Connection) -> bool:
+    """Insert a request that may be a duplicate, with the name of its channel."""
+    is_new = insert(connection)
+    if channel != DEFAULT_CHANNEL:
+        connection.execute(update(inbox).where(inbox.c.id == row).values(channel=channel))
+    return is_new

@@ -166,8 +166,7 @@ class CommandExecutor:
         else:
             await repository.inbox.finish(queued.inbox_row, active.record, None, reply, is_command=True)
         await queued.stored
-        outbox = self._services.outbox
-        outbox.send_final(outbox.channel_of(queued.incoming), queued.inbox_row, messages)
+        self._services.outbox.send_final(queued.incoming.channel_name, queued.inbox_row, messages)
 
     def _encode_result(
         self, incoming: InboundRequest, key: UUID, result: CommandResult, conversation_id: str = ""

@@ -23,7 +23,7 @@ class Outbox:
         self._channels = channels
         self._inbox = inbox
         self._rate_limiter = RateLimiter()
-        self._unsent: list[tuple[Channel, int, list[OutboundMessage]]] = []
+        self._unsent: list[tuple[str, int, list[OutboundMessage]]] = []
         self.late_replies: dict[str, OutboundMessage] = {}
         """The end of the latest reply to each recipient (a bare JID) that the server is slow to take."""
         self._arrivals: dict[str, asyncio.Event] = {}
@@ -65,12 +65,12 @@ class Outbox:
         if incoming.kind.is_program or (tells_people and self._rate_limiter.allow(incoming.owner)):
             self.send(incoming, problem, key)
 
-    def send_final(self, channel: Channel, inbox_row: int, messages: list[OutboundMessage]) -> None:
+    def send_final(self, channel_name: str, inbox_row: int, messages: list[OutboundMessage]) -> None:
         """Send the final messages of a reply. The request is closed when the last one is acknowledged."""
         last = messages[-1]
         last.is_last = True
         last.on_acknowledged = partial(self._inbox.close, inbox_row)
-        if channel.send(messages) and not last.is_acknowledged:
+        if self._channels[channel_name].send(messages) and not last.is_acknowledged:
             recipient = bare_jid(last.recipient)
             self.late_replies[recipient] = last
             last.on_acknowledged = partial(self._on_late_reply_arrived, inbox_row, recipient, last)
@@ -82,12 +82,13 @@ class Outbox:
         else:
             last.on_acknowledged = partial(self._inbox.close, inbox_row)
 
-    def add_unsent(self, channel: Channel, inbox_row: int, reply: str) -> None:
+    def add_unsent(self, channel_name: str, inbox_row: int, reply: str) -> None:
         """Hold a stored reply, the JSON text of `dump_reply`, until `send_unsent`."""
-        self._unsent.append((channel, inbox_row, [channel.load_message(content) for content in from_json(reply)]))
+        load = self._channels[channel_name].load_message
+        self._unsent.append((channel_name, inbox_row, [load(content) for content in from_json(reply)]))
 
     def send_unsent(self) -> None:
         """Send the held replies, with the same ids as before."""
         unsent, self._unsent = self._unsent, []
-        for channel, inbox_row, messages in unsent:
-            self.send_final(channel, inbox_row, messages)
+        for channel_name, inbox_row, messages in unsent:
+            self.send_final(channel_name, inbox_row, messages)

@@ -303,7 +303,7 @@ class Turn:
             return
         try:
             if final_messages:
-                outbox.send_final(outbox.channel_of(self.queued.incoming), self.queued.inbox_row, final_messages)
+                outbox.send_final(self.queued.incoming.channel_name, self.queued.inbox_row, final_messages)
             elif self.output.messages:
                 outbox.close_when_acknowledged(self.queued.inbox_row, self.output.last_sent)
         except Exception:
