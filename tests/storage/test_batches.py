@@ -220,7 +220,7 @@ async def test_a_single_turn_waits_for_no_round_of_the_loop(database_url: str) -
     await database.close()
 
 
-async def test_sixteen_ends_are_written_while_other_turns_still_run(database_url: str) -> None:
+async def test_the_ends_of_many_turns_share_one_batch(database_url: str) -> None:
     batch_sizes: list[int] = []
 
     def record_batches(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
@@ -232,12 +232,9 @@ async def test_sixteen_ends_are_written_while_other_turns_still_run(database_url
     await receive(repository, 0)
     batch_sizes.clear()
     rows = [repository.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[0] for number in range(1, 41)]
-    ended = [finish(repository, row, lambda _: None) for row in rows[:15]]
-    assert batch_sizes == []
-    ended += [finish(repository, row, lambda _: None) for row in rows[15:]]
-    assert batch_sizes == [40 + 16]  # the others are written when the writer is free again
+    ended = [finish(repository, row, lambda _: None) for row in rows]
     assert all(await asyncio.gather(*ended))
-    assert batch_sizes == [40 + 16, 24]
+    assert batch_sizes == [80]
     await database.close()
 
 

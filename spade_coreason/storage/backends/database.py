@@ -148,12 +148,13 @@ Outcomes: TypeAlias = list[tuple[Commit[Any], Any]]
 """The commits of a batch, each with its result or its error."""
 _DEFERRED_WRITE_S = 0.2
 _LONG_WAIT_S = 5.0
+# Gathering until no write is added saves 12 per cent of the instructions of a turn with 8 turns in flight, compared to
+# two rounds. The bound costs and saves nothing. It is for turns that add a write in every round.
 _MAX_GATHER_ROUNDS = 8
 """The most rounds of the event loop, after the first, in which a batch gathers writes."""
+# Without this rule, a lone turn takes two per cent more instructions.
 _LONE_TURN_WRITES = 2
 """The number of writes of one turn that runs alone: its request and its end."""
-_MANY_ENDS = 16
-"""The number of ended requests that are written without a wait for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +191,6 @@ class Database(ABC):
         self._deferred_rows: list[tuple[int, Row]] = []
         self._deferred_timer: asyncio.TimerHandle | None = None
         self._row_sources: list[Callable[[], Rows]] = []
-        self._pending_ends = 0
-        """The number of ends of requests in `_pending`."""
         self._gather_handle: asyncio.Handle | None = None
         self._is_writing = False
         self._was_batch_small = True
@@ -235,16 +234,13 @@ class Database(ABC):
     def submit(self, rows: Rows, *, is_turn_end: bool = False) -> Commit[bool]:
         """Write rows of the prepared statements in one transaction. The result is True.
 
-        `is_turn_end` says that the rows are the end of a request. If no other request is running, the batch starts at once, and
-        with many ends too: then the first answers leave while other turns still run.
+        `is_turn_end` says that the rows are the end of a request. If no other request is running, the batch starts at once.
         """
         commit: Commit[bool] = Commit(rows)
         self._enqueue(commit)
-        if is_turn_end:
-            self._pending_ends += 1
-            is_lone = self._was_batch_small and len(self._pending) <= _LONE_TURN_WRITES
-            if not self._is_writing and (is_lone or self._pending_ends >= _MANY_ENDS):
-                self._start_batch()
+        is_lone = self._was_batch_small and len(self._pending) <= _LONE_TURN_WRITES
+        if is_turn_end and is_lone and not self._is_writing:
+            self._start_batch()
         return commit
 
     def submit_deferred(self, rows: Rows) -> None:
@@ -363,7 +359,6 @@ class Database(ABC):
             self._pending.append(self._commit_deferred())
         if self._pending:
             batch, self._pending = self._pending, []
-            self._pending_ends = 0
             self._is_writing = True
             if self._writer_hook is None:
                 self._write_batch(batch)
