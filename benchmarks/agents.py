@@ -140,7 +140,8 @@ def build_hosted(jid: str, password: str, endpoint: ServerEndpoint, database: Da
     from spade_coreason.agents.echo import EchoAgent
     from spade_coreason.domain.access import AccessPolicy
     from spade_coreason.domain.conversation import Rules
-    from spade_coreason.runtime import AgentParts, Policy
+    from spade_coreason.domain.policy import Policy
+    from spade_coreason.runtime import AgentParts
     from spade_coreason.xmpp.host import HostedAgent
 
     policy = Policy(rules=Rules(max_interactions=0))

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.runtime import Policy, tune_gc
+from spade_coreason.domain.policy import Policy
+from spade_coreason.runtime import tune_gc
 from tests.support.hosting import FunctionAgent, OnlineAgent, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer

@@ -23,7 +23,7 @@ from spade_coreason.domain import channel_kinds
 from spade_coreason.domain.conversation import ConversationStatus, Rules
 from spade_coreason.domain.identifiers import candidate_conversation_ids, derive_session_id
 from spade_coreason.domain.messages import InboundRequest
-from spade_coreason.runtime import Policy
+from spade_coreason.domain.policy import Policy
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backends.database import Database

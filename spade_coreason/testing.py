@@ -55,6 +55,7 @@ from .domain.access import AccessPolicy, TrustedAgents
 from .domain.conversation import Rules
 from .domain.jid import bare_jid
 from .domain.messages import RequestContext
+from .domain.policy import Keep, Policy, Retention, RunnerTimings
 from .exceptions import ConfigError, PeerError
 from .llm import FakeFailure, FakeModel, FakeReply, FakeToolCall, ModelRequest, Reply, error, stream, tool_call
 from .memory import AgentInteractionMemory, Embedder, Summariser, TokenCounter
@@ -68,18 +69,14 @@ from .runtime import (
     IsolatedAgent,
     Isolation,
     IsolationTimings,
-    Keep,
     OnConversationEnd,
     OpenRequests,
     OutboundMessage,
     PeerAnswer,
     PeerEvent,
     PlatformDirectory,
-    Policy,
     Progress,
-    Retention,
     Runner,
-    RunnerTimings,
     SendMessages,
     TopicStore,
     UnknownClientFeatures,

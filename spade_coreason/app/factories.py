@@ -14,12 +14,12 @@ from ..domain.access import AccessPolicy, TrustedAgents
 from ..domain.avatar import Avatar, read_avatar
 from ..domain.conversation import Rules
 from ..domain.jid import bare_jid, local_part
+from ..domain.policy import Keep, MemoryLimits, Policy, Retention
 from ..exceptions import ConfigError
 from ..memory import (
     Embedder,
     ExtractiveSummariser,
     LocalEmbedder,
-    MemoryLimits,
     ModelSummariser,
     OpenAIApi,
     OpenAIEmbedder,
@@ -29,7 +29,7 @@ from ..memory import (
     counter_for,
     guard_counter,
 )
-from ..runtime import AgentFinder, Keep, PlatformDirectory, Policy, Retention
+from ..runtime import AgentFinder, PlatformDirectory
 from ..xmpp import RoomConfig
 
 

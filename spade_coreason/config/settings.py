@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from ..domain.policy import REQUESTS_PER_ROOT, MemoryLimits, Policy, StartupMode
 from ..domain.quotas import Quota, Quotas, Role
 from .setting_types import (
     SQLITE_PREFIX,
@@ -42,7 +43,8 @@ from .setting_types import (
     Tokenizer,
 )
 
-_QUOTAS = Quotas()
+_MEMORY_LIMITS, _POLICY = MemoryLimits(), Policy()
+_QUOTAS, _RULES, _MEMORY = _POLICY.quotas, _POLICY.rules, _POLICY.memory
 DIRECTORY_AGENT = "spade_coreason.app.directory_agent:DirectoryAgent"
 """The code of an agent with `directory: true`."""
 Mode = Literal["auto", "embedded", "prosody", "external"]
@@ -179,39 +181,39 @@ class RetentionSettings(RetentionLimits):
 class ConversationSettings(Section):
     """The rules of conversations, for all agents or for one agent."""
 
-    max_interactions: CountOrZero = 100
+    max_interactions: CountOrZero = _RULES.max_interactions
     """The number of turns after which a conversation pauses. 0 means no limit."""
-    cooldown_s: Seconds = 300
+    cooldown_s: Seconds = int(_RULES.cooldown.total_seconds())
     """Seconds after which a conversation that reached `max_interactions` continues by itself."""
-    timeout_s: Seconds = 3600
+    timeout_s: Seconds = int(_RULES.timeout.total_seconds())
     """Seconds without a message after which a conversation times out. The next message starts a new episode. 0 means never."""
-    assist_timeout_s: Annotated[Seconds, Field(gt=0)] = 120
+    assist_timeout_s: Annotated[Seconds, Field(gt=0)] = _POLICY.assist_timeout_s
     """Seconds that an agent may take for one answer, and for `startup()` with its first conversation."""
-    lifecycle: Literal["eager", "on_demand"] = "eager"
+    lifecycle: StartupMode = _POLICY.lifecycle
     """The time at which `startup()` is called.
 
     - eager: before the agent goes online. If `startup()` raises, the agent stays offline and is started again later.
     - on_demand: with the first conversation. `shutdown()` follows when no conversation was active for `idle_shutdown_s`.
     """
-    idle_shutdown_s: Seconds = 300
+    idle_shutdown_s: Seconds = _POLICY.idle_shutdown_s
     """Seconds without an active conversation after which an `on_demand` agent shuts down."""
-    on_restart: Literal["rerun", "report"] = "rerun"
+    on_restart: Literal["rerun", "report"] = _POLICY.on_restart
     """The treatment of a request whose turn was running when the platform was killed.
 
     - rerun: the agent gets the request again, with `redelivered` in its metadata
     - report: its sender is told that it was interrupted
     """
-    max_failures: Count = 3
+    max_failures: Count = _RULES.max_failures
     """The number of failed turns in a row that ends a conversation."""
-    commands: bool = True
+    commands: bool = _POLICY.commands
     """Let the platform answer commands of people, such as `/help`, `/history` and `/forget me`. If false, the agent gets them
     as texts.
     """
-    command_prefixes: CommandPrefixes = ("/",)
+    command_prefixes: CommandPrefixes = _POLICY.command_prefixes
     """The characters with which a command begins: `/`, or `["/", "!"]` so that `!help` works too. Some clients run
     `/help` themselves. A space before the slash works in every client.
     """
-    thoughts: bool = False
+    thoughts: bool = _POLICY.thoughts
     """Show the thoughts of agents as separate messages. If false, people see only that the agent is typing. Each person can
     override this for themselves.
     """
@@ -247,7 +249,7 @@ class SummariserSettings(Section):
 class MemorySettings(Section):
     """The turns of a conversation that a language model sees, for agents whose manifest does not set them."""
 
-    strategy: Literal["all", "sliding_window", "token_buffer", "summary", "vector_store"] = "sliding_window"
+    strategy: Literal["all", "sliding_window", "token_buffer", "summary", "vector_store"] = _MEMORY.strategy.value
     """The choice of the turns. Turns that leave the window stay stored.
 
     - sliding_window: the last `limit` turns
@@ -256,7 +258,7 @@ class MemorySettings(Section):
     - vector_store: the last `limit` turns; older ones become knowledge of the conversation, and `session.recall` finds them
     - all: every turn
     """
-    limit: Count = 20
+    limit: Count = _MEMORY.limit
     """The number of turns in the window; for `token_buffer` the number of tokens."""
     summary_prompt: str = Field(
         "Summarise this conversation in at most 150 words: facts, names, dates, decisions, wishes, and what is still open.",
@@ -309,27 +311,27 @@ class KnowledgeSettings(Section):
 class LimitSettings(Section):
     """The limits of a platform. The keys `memory_…` limit interaction memories (`MemoryLimits`)."""
 
-    stanza_bytes: Annotated[int, NotBool, Field(ge=10_000)] = 65536
+    stanza_bytes: Annotated[int, NotBool, Field(ge=10_000)] = _POLICY.stanza_bytes
     """The size in bytes of the largest message to send. Longer answers are sent in several. Most servers close a connection
     that sends more than 262,144 bytes at once.
     """
-    file_over_bytes: CountOrZero = 262144
+    file_over_bytes: CountOrZero = _POLICY.file_over_bytes
     """The size in bytes above which an answer to a person is sent as a summary and a file, if the server stores files
     (XEP-0363). 0 means never.
 
     If an external server does not, or its service is broken, the log has a warning at the start and at the first failed upload.
     """
-    concurrency: Count = 256
+    concurrency: Count = _POLICY.concurrency
     """The number of turns of one agent that run at once."""
-    queue: Count = 1000
+    queue: Count = _POLICY.queue
     """The number of messages that wait in one conversation."""
     grace_s: Seconds = 10
     """Seconds that running turns may take when the platform stops."""
-    memory_entry_bytes: Count = 65_536
+    memory_entry_bytes: Count = _MEMORY_LIMITS.entry_bytes
     """The size in bytes of the largest entry of an interaction memory."""
-    memory_conversation_bytes: Count = 16_777_216
+    memory_conversation_bytes: Count = _MEMORY_LIMITS.conversation_bytes
     """The size in bytes of the interaction memory of one conversation."""
-    memory_journal_bytes: Count = 1_048_576
+    memory_journal_bytes: Count = _MEMORY_LIMITS.journal_bytes
     """The size in bytes above which a journal is merged into its memory file. It must also be larger than that file."""
 
 
@@ -469,7 +471,7 @@ class PeerSettings(Section):
     - direct: from one agent to the other, as soon as both are online
     - wire: over the server, as all other messages
     """
-    requests_per_root: Annotated[int, NotBool, Field(ge=1)] = 10_000
+    requests_per_root: Annotated[int, NotBool, Field(ge=1)] = REQUESTS_PER_ROOT
     """The number of requests between agents to which one request of a person or a program may lead."""
     topics: Person | None = None
     """The topic broker of the agents, for `@subscribe` and `peers.publish`: an agent of this platform or of another one."""

@@ -42,7 +42,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "command_request",
             "to_request",
         ],
-        "policy": ["Keep", "Policy", "Retention", "RunnerTimings"],
         "intake.quotas": ["QuotaUsage"],
         "runner": ["Runner"],
         "turns.steps": ["MAX_RESULT_BYTES"],

@@ -80,12 +80,6 @@ from .peers.peers import (
     command_request as command_request,
     to_request as to_request,
 )
-from .policy import (
-    Keep as Keep,
-    Policy as Policy,
-    Retention as Retention,
-    RunnerTimings as RunnerTimings,
-)
 from .runner import (
     Runner as Runner,
 )

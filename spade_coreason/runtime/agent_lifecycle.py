@@ -6,11 +6,10 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
-from typing import Literal
+
+from ..domain.policy import StartupMode
 
 log = logging.getLogger(__name__)
-
-StartupMode = Literal["eager", "on_demand"]
 
 
 class AgentLifecycle:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from ..contracts import Agent, AgentDefinition, Interceptor
 from ..contracts.base import utc_now
 from ..domain.access import AccessPolicy, TrustedAgents
+from ..domain.policy import Policy
 from ..memory import AgentInteractionMemory, Embedder, Knowledge, Summariser, TokenCounter, Usage
 from ..storage import AgentRepository, Database, KnowledgeRepository
 from .agent_factory import Injectables
@@ -24,7 +25,6 @@ from .languages import PersonLanguages
 from .peers.directory import AgentFinder
 from .peers.open_requests import OpenRequests
 from .peers.peers import FanOutLimit, Peers
-from .policy import Policy
 from .runner import Runner
 from .topics.announcement import SubscriptionAnnouncement
 from .topics.decorator import subscriptions_of

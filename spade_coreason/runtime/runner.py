@@ -26,6 +26,7 @@ from ..domain.duplicates import NO_EVIDENCE
 from ..domain.identifiers import NO_DIGEST, derive_inbox_key, derive_request_key
 from ..domain.jid import bare_jid
 from ..domain.messages import Failed, InboundRequest, Refused, TextEmitted
+from ..domain.policy import Policy
 from ..domain.texts.translation import LANGUAGE, translate, use_language
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
@@ -58,7 +59,6 @@ from .intake.repeated_requests import (
     repeat_reply,
 )
 from .languages import PersonLanguages
-from .policy import Policy
 from .topics.requests import is_item
 from .turns.long_answers import LongAnswers
 from .turns.outbox import Outbox

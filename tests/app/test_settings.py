@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import MethodType, UnionType
@@ -12,9 +13,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import yaml
 
 from spade_coreason import AgentDefinition, Platform, load_settings
+from spade_coreason.app.factories import build_memory_limits, build_policy
 from spade_coreason.config import AgentSettings, Settings
 from spade_coreason.config.settings import RoomSettings, Section, find_section
-from spade_coreason.runtime import Policy
+from spade_coreason.domain.policy import MemoryLimits, Policy
 from tests.support.certificates import sign_by_itself
 from tests.support.picture_files import make_picture
 
@@ -211,3 +213,10 @@ async def test_each_key_of_the_settings_has_an_effect(tmp_path: Path) -> None:
         if not {place for place, _ in parts.items() ^ changed.items()} - varying:
             without_effect.append(path)
     assert without_effect == []
+
+
+def test_the_defaults_of_the_settings_are_those_of_the_policy() -> None:
+    agent = AgentSettings(jid="echo@localhost", agent="spade_coreason.agents.echo:EchoAgent")
+    policy = build_policy(Settings(agents=(agent,)), agent, None)
+    assert replace(policy, memory=policy.memory.model_copy(update={"summary_prompt": None})) == Policy()
+    assert build_memory_limits(Settings()) == MemoryLimits()

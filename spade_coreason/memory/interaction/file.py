@@ -21,9 +21,9 @@ from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...domain.policy import MemoryLimits as MemoryLimits
 from ...exceptions import MemoryFullError, StoreError
 from . import journal
 from .disk import FileLock, OSErrorTranslator, append, make_directory, sync, sync_directory, write_replacement
@@ -31,20 +31,6 @@ from .format import LinesByConversation, decode_entries, dump
 from .reader import MemoryContent, MemoryReader
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryLimits:
-    """Limits of an interaction memory, in bytes (UTF-8).
-
-    - `entry_bytes`: the maximum for one piece of information, and for the id of a conversation.
-    - `conversation_bytes`: the maximum for one conversation, timestamps included.
-    - `journal_bytes`: a journal that is longer than this and longer than the memory file is folded into it.
-    """
-
-    entry_bytes: int = 65_536
-    conversation_bytes: int = 16_777_216
-    journal_bytes: int = 1_048_576
 
 
 class Addition(Future[None]):

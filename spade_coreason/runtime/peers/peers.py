@@ -28,6 +28,7 @@ from ...domain.messages import (
     ROOT_SENDER,
     RequestContext,
 )
+from ...domain.policy import REQUESTS_PER_ROOT
 from ...exceptions import (
     AnswerTooLongError,
     ConfigError,
@@ -90,7 +91,7 @@ class FanOutLimit:
     Counts of the `_MAX_ROOTS` roots that led to requests last are in memory.
     """
 
-    def __init__(self, max_requests: int = 10_000) -> None:
+    def __init__(self, max_requests: int = REQUESTS_PER_ROOT) -> None:
         self.max_requests = max_requests
         self._counts: OrderedDict[UUID, int] = OrderedDict()
 

@@ -21,9 +21,9 @@ from ...domain.messages import (
     TurnEvent,
     derive_part_id,
 )
+from ...domain.policy import RunnerTimings
 from ...domain.texts.text import SurrogateJoiner
 from ..channels import OutboundMessage, ReplyEncoder, SendMessages
-from ..policy import RunnerTimings
 from .long_answers import UNCHANGED, LongAnswers, RenderedAnswer
 
 _CHUNKS_UNTIL_YIELD = 64

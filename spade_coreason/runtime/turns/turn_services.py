@@ -9,12 +9,12 @@ from datetime import datetime
 
 from ...concurrency import DeadlineTimers
 from ...contracts import Agent, Interceptor, Next
+from ...domain.policy import Policy
 from ...memory import HistoryWindows, Knowledge, Usage
 from ...storage import AgentRepository
 from ..agent_lifecycle import AgentLifecycle
 from ..crash_guard import CrashGuard
 from ..intake.mailboxes import Mailboxes
-from ..policy import Policy
 from ..topics.decorator import route_items
 from ..upkeep.expiry import ConversationExpiry
 from ..upkeep.incidents import IncidentRecorder

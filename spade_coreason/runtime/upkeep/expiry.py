@@ -13,12 +13,12 @@ from typing import Any
 from ...contracts import ConversationState
 from ...domain import conversation
 from ...domain.conversation import Rules
+from ...domain.policy import RunnerTimings
 from ...exceptions import StoreError
 from ...memory import ActiveConversation
 from ...storage import AgentRepository, StoredConversation
 from ..agent_lifecycle import AgentLifecycle
 from ..intake.mailboxes import Mailboxes
-from ..policy import RunnerTimings
 from ..signal import Signal
 
 log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ...contracts import ConversationState
+from ...domain.policy import Keep, Retention
 from ...exceptions import StoreError
 from ...memory import AgentInteractionMemory, HistoryWindows, erase_conversation
 from ...storage import AgentRepository, StoredConversation
 from ..intake.mailboxes import Mailboxes
-from ..policy import Keep, Retention
 from .expiry import ConversationExpiry
 
 log = logging.getLogger(__name__)

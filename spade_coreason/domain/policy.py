@@ -1,4 +1,4 @@
-"""The policy of one agent as values: its limits, its retention and its waits."""
+"""The policy of one agent as values: its limits, its retention and its waits. They have the defaults of the settings."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from types import MappingProxyType
 from typing import Literal
 
 from ..contracts import ConversationState, MemoryConfig
-from ..domain.conversation import Rules
-from ..domain.quotas import Quotas
-from .agent_lifecycle import StartupMode
+from .conversation import Rules
+from .quotas import Quotas
+
+StartupMode = Literal["eager", "on_demand"]
+REQUESTS_PER_ROOT = 10_000
+"""The number of requests between agents to which one request may lead, unless the settings say otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +84,34 @@ class RunnerTimings:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """Limits of an interaction memory, in bytes (UTF-8).
+
+    - `entry_bytes`: the maximum for one piece of information, and for the id of a conversation.
+    - `conversation_bytes`: the maximum for one conversation, timestamps included.
+    - `journal_bytes`: a journal that is longer than this and longer than the memory file is folded into it.
+    """
+
+    entry_bytes: int = 65_536
+    conversation_bytes: int = 16_777_216
+    journal_bytes: int = 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """The limits and settings of one agent. `config/reference.yaml` explains the keys of the same names."""
 
     rules: Rules = field(default_factory=Rules)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     retention: Retention = field(default_factory=Retention)
-    assist_timeout_s: float = 120.0
+    assist_timeout_s: float = 120
     lifecycle: StartupMode = "eager"
-    idle_shutdown_s: float = 300.0
+    idle_shutdown_s: float = 300
     on_restart: Literal["rerun", "report"] = "rerun"
     concurrency: int = 256
     queue: int = 1000
     commands: bool = True
-    command_prefixes: tuple[str, ...] = ("/",)
+    command_prefixes: tuple[Literal["/", "!"], ...] = ("/",)
     operators: frozenset[str] = frozenset()
     thoughts: bool = False
     stanza_bytes: int = 65536
