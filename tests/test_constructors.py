@@ -1,0 +1,35 @@
+"""The number of parameters of constructors: a constructor with many does many jobs, or lacks a noun."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "spade_coreason"
+MAX_PARAMETERS = 8
+PUBLIC = {"AgentTester", "LLMAgent"}
+"""Constructors for users of the library, whose parameters are options."""
+TOO_LONG = {"AgentClient", "AgentParts", "Connection", "HostedAgent", "Peers", "Runner", "TurnSession"}
+"""The constructors that still have more. Add none, and remove one that has become shorter."""
+
+
+def find_constructors(source: str) -> Iterator[tuple[str, int]]:
+    """Iterate over the written constructors of a module: the class, and the number of parameters. Dataclasses write none."""
+    for kind in ast.walk(ast.parse(source)):
+        if isinstance(kind, ast.ClassDef):
+            for function in kind.body:
+                if isinstance(function, ast.FunctionDef) and function.name in ("__init__", "__new__"):
+                    arguments = function.args
+                    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+                    yield kind.name, len([argument for argument in named if argument is not None]) - 1
+
+
+def test_no_constructor_has_more_than_eight_parameters() -> None:
+    constructors = [found for path in PACKAGE.rglob("*.py") for found in find_constructors(path.read_text(encoding="utf-8"))]
+    assert {name for name, count in constructors if count > MAX_PARAMETERS} - PUBLIC == TOO_LONG
+
+
+def test_all_kinds_of_parameters_are_counted() -> None:
+    source = "class A:\n def __init__(self, a, /, b, *c, d=1, **e): ...\nclass B:\n def __new__(cls, a): ..."
+    assert list(find_constructors(source)) == [("A", 5), ("B", 1)]
