@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ...exceptions import CoReasonError
@@ -32,18 +31,11 @@ def draw_qr_code(code: segno.QRCode, *, has_colours: bool) -> list[str]:
 
     Without colours the characters draw the light modules, as on a terminal with light text on a dark background.
     """
-    rows = [[bool(module) for module in row] for row in code.matrix_iter(border=QUIET_ZONE)]
+    rows = [[bool(module) == has_colours for module in row] for row in code.matrix_iter(border=QUIET_ZONE)]
     if len(rows) % 2:
-        rows.append([False] * len(rows[0]))
-    pairs = list(zip(rows[::2], rows[1::2], strict=True))
-    if has_colours:
-        return [f"{_START}{_draw_line(zip(upper, lower, strict=True))}{_END}" for upper, lower in pairs]
-    return [_draw_line(zip(_invert(upper), _invert(lower), strict=True)) for upper, lower in pairs]
-
-
-def _draw_line(modules: Iterable[tuple[bool, bool]]) -> str:
-    return "".join(_BLOCKS[pair] for pair in modules)
-
-
-def _invert(modules: Sequence[bool]) -> list[bool]:
-    return [not module for module in modules]
+        rows.append([not has_colours] * len(rows[0]))
+    lines = [
+        "".join(_BLOCKS[pair] for pair in zip(upper, lower, strict=True))
+        for upper, lower in zip(rows[::2], rows[1::2], strict=True)
+    ]
+    return [f"{_START}{line}{_END}" for line in lines] if has_colours else lines
