@@ -67,7 +67,7 @@ class AgentParts:
         self.memory = memory
         self.clock = clock
         self.repository = AgentRepository(database, jid)
-        self.open_requests = OpenRequests()
+        self.open_requests = OpenRequests(lambda: self._runner is not None and self._runner.is_cancelling_turns)
         self.people = KnownPeople(self.repository)
         self._runner: Runner | None = None
         self.peers = Peers(
@@ -79,7 +79,6 @@ class AgentParts:
             finder=self.finder,
             topic_broker=topic_broker,
             fan_out=fan_out,
-            is_stopping=lambda: self._runner is not None and self._runner.is_cancelling_turns,
         )
         self.topic_store = TopicStore(jid, self.repository.topics, self.open_requests, network.requests, clock)
         self.files = Files(upload, fetch_file, upload_warnings or UploadWarnings())

@@ -63,9 +63,14 @@ class _OpenRequest:
 
 
 class OpenRequests:
-    """The requests of one JID that wait for a reply. Events for no open request are dropped, and counted in `dropped`."""
+    """The requests of one JID that wait for a reply. Events for no open request are dropped, and counted in `dropped`.
 
-    def __init__(self) -> None:
+    While `is_stopping` returns True, requests that are cancelled are not taken back: their turns run again after the next
+    start, and then get the same answers.
+    """
+
+    def __init__(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
+        self.is_stopping = is_stopping
         # By id and JID, because one request may be sent to several peers at once.
         self._open: dict[tuple[str, str], _OpenRequest] = {}
         self._batch_readers: set[str] = set()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -119,9 +119,7 @@ class Peers:
 
     `jid` is the agent that asks. It asks neither itself nor an agent that waits for the current request, which would be a
     circle. Agents in `trusted_agents` are told the person whose request led to theirs, for whose quotas it counts. `tell`
-    refuses the addresses of `people`. `topic_broker` is the agent to which `publish` publishes. While `is_stopping` returns
-    True, requests that are cancelled are not taken back: their turns run again after the next start, and then get the same
-    answers.
+    refuses the addresses of `people`. `topic_broker` is the agent to which `publish` publishes.
     """
 
     def __init__(
@@ -135,7 +133,6 @@ class Peers:
         finder: AgentFinder | None = None,
         topic_broker: str | None = None,
         fan_out: FanOutLimit | None = None,
-        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._people = people
         self._topic_broker = topic_broker
@@ -147,7 +144,6 @@ class Peers:
         self._requests = requests
         self._sender = sender
         self._fan_out = fan_out or FanOutLimit()
-        self._is_stopping = is_stopping
 
     async def find(
         self,
@@ -321,7 +317,7 @@ class Peers:
                     has_ended = event.type in FINAL_EVENTS
                     yield event
         except (asyncio.CancelledError, GeneratorExit, PeerTimeoutError, AnswerTooLongError):
-            if not has_ended and not self._is_stopping():
+            if not has_ended and not self._requests.is_stopping():
                 send([self._sender.encode_retraction(jid, request_id)])  # so that the peer stops its turn
             raise
 
