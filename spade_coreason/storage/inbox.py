@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, Select, case, delete, func, select, update
 
+from ..contracts.base import utc_now
 from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.duplicates import NO_EVIDENCE, Evidence
 from ..domain.identifiers import NO_DIGEST
@@ -28,9 +29,11 @@ from .backends.statements import (
 )
 from .crashes import delete_old_crashes
 from .dedup import DUPLICATE_DAYS, insert_unless_copy, insert_unless_repeated
+from .erasure import MESSAGE_COUNT_SCOPES
 from .records import (
     EarlierRequest,
     InboxRecord,
+    MessageCount,
     PendingRequest,
     StoredConversation,
     StoredStep,
@@ -212,6 +215,19 @@ class Inbox:
             self._database.inbox_rows_with_steps.discard(inbox_row)
             rows.append((DELETE_STEPS, (inbox_row,)))
         self._database.submit_deferred(rows)
+
+    def save_message_counts(self, take_counts: Callable[[], Iterable[MessageCount]]) -> None:
+        """Store counts of received messages in the next transaction. `take_counts` is called when that begins."""
+
+        def make_rows() -> Rows:
+            counts, now = take_counts(), to_micros(utc_now())
+            return [
+                (SAVE_VARIABLE, (self._agent, MESSAGE_COUNT_SCOPES[kind], holder, "today", value, now))
+                for kind, holder, day, messages, size in counts
+                for value in (f'{{"day": "{day}", "messages": {messages}, "bytes": {size}}}',)
+            ]
+
+        self._database.submit_with_next(make_rows)
 
     def flush(self) -> Commit[bool]:
         """Store the requests that were closed, at once. The result is True."""

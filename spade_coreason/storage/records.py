@@ -215,7 +215,3 @@ class MessageCount(NamedTuple):
     day: date
     messages: int
     bytes: int
-
-    def to_json(self) -> str:
-        """Return the JSON text of day, messages and bytes."""
-        return f'{{"day": "{self.day}", "messages": {self.messages}, "bytes": {self.bytes}}}'

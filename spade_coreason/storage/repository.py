@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -39,7 +39,6 @@ from .knowledge import KnowledgeRepository
 from .records import (
     ConversationColumns,
     LoadedConversation,
-    MessageCount,
     StorageErasureReport,
     StoredConversation,
     conversation_columns,
@@ -66,7 +65,6 @@ _CONVERSATION_PAGE = 50
 _TURN_PAGE = 500
 _AGENT_SCOPE = "agent"
 """The scope of values that belong to the agent itself."""
-_TODAY = "today"
 """The name of the variables that count the messages of a day."""
 
 
@@ -347,18 +345,6 @@ class AgentRepository:
         return {
             (kind, holder): (count["messages"], count["bytes"]) for kind, holder, count in stored if count["day"] == str(day)
         }
-
-    def save_message_counts(self, take_counts: Callable[[], Iterable[MessageCount]]) -> None:
-        """Store counts in the next transaction. `take_counts` is called when that begins."""
-
-        def make_rows() -> list[tuple[int, tuple[Any, ...]]]:
-            now = to_micros(utc_now())
-            return [
-                (SAVE_VARIABLE, (self.agent, MESSAGE_COUNT_SCOPES[count.kind], count.holder, _TODAY, count.to_json(), now))
-                for count in take_counts()
-            ]
-
-        self._database.submit_with_next(make_rows)
 
     def delete_message_counts(self, before: datetime) -> Commit[None]:
         """Delete the counts that were stored before a time."""

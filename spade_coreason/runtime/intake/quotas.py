@@ -221,7 +221,7 @@ class QuotaLimit:
         own.is_told = False
         if own not in self._unsaved:
             if not self._unsaved:
-                self._repository.save_message_counts(self._take_unsaved)
+                self._repository.inbox.save_message_counts(self._take_unsaved)
             self._unsaved.update(dict.fromkeys(counters))
         return _ACCEPT
 
