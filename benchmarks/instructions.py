@@ -1,9 +1,8 @@
 """Count the instructions of a turn, independent of other load on the machine: `python -m benchmarks.instructions`.
 
 Times on a shared machine differ by a third from one run to the next. Instructions differ by less than one per cent, and show
-small changes. An echo agent with a database on disk runs under callgrind (Debian's package valgrind). It counts the way from
-the bytes of the stream to the bytes of the answers, in all threads. callgrind leaves its profile of C functions for
-`callgrind_annotate`.
+small changes. An echo agent with a database on disk runs under callgrind (Debian's package valgrind), from the bytes of its
+stream to the bytes of its answers, in all threads. callgrind leaves its profile of C functions for `callgrind_annotate`.
 
 `--check` compares the instructions, the path of a message and the tokens of the package with `figures.toml`, and fails if one
 is exceeded.

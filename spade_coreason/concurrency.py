@@ -47,10 +47,12 @@ class TimerGroup:
         self.delay_s = delay_s
         self._due_times: dict[Callable[[], None], float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def schedule(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, in `delay_s` seconds. It must not be scheduled already."""
-        loop = asyncio.get_running_loop()
+        if (loop := self._loop) is None:
+            loop = self._loop = asyncio.get_running_loop()  # Python 3.11 asks the system for each call of this
         self._due_times[callback] = loop.time() + self.delay_s
         if self._timer is None:
             self._timer = loop.call_later(self.delay_s, self._run_due)

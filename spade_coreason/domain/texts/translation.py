@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def translate(message: str, /, **values: object) -> str:
     if isinstance(message, Text):
         values = message.values
         message = message.message
-    if (catalogue := _shipped().find(tag)) is None:
+    if (catalogue := _find_catalogue(tag)) is None:
         return _fill(message, values, ",") if values else message
     return _fill_translated(catalogue, catalogue.gettext(message) if message else "", message, values)
 
@@ -65,7 +65,7 @@ def translate_plural(singular: str, plural: str, number: int, /, **values: objec
     values["number"] = number
     source = singular if number == 1 else plural
     tag = LANGUAGE.get()
-    catalogue = None if tag is None else _shipped().find(tag)
+    catalogue = None if tag is None else _find_catalogue(tag)
     if catalogue is None:
         return _fill(source, values, ",")
     return _fill_translated(catalogue, catalogue.ngettext(singular, plural, number), source, values)
@@ -114,6 +114,11 @@ class Catalogues:
         except (OSError, ValueError, SyntaxError) as error:
             log.error("%s: cannot be read, so texts in this language are in English: %s", path, error)
             return None
+
+
+@lru_cache(maxsize=128)  # a message may have any tag, and nearly each has one
+def _find_catalogue(tag: str) -> gettext.GNUTranslations | None:
+    return _shipped().find(tag)
 
 
 @cache

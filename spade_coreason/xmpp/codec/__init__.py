@@ -23,7 +23,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "read_page",
         ],
         "attachments": ["is_link"],
-        "batches": ["BatchPart", "build_batch", "read_batch_part"],
+        "batches": ["BATCH_START", "BatchPart", "build_batch", "read_batch_part"],
         "cloud_events": ["request_stanza", "retraction_stanza"],
         "decode": ["decode", "read_bounce"],
         "encoders.chat": ["ChatEncoder", "GroupchatEncoder"],

@@ -18,6 +18,7 @@ from .attachments import (
     is_link as is_link,
 )
 from .batches import (
+    BATCH_START as BATCH_START,
     BatchPart as BatchPart,
     build_batch as build_batch,
     read_batch_part as read_batch_part,

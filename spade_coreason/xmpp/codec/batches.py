@@ -9,7 +9,8 @@ from .elements import ANSWER_MARKER_XML
 from .namespaces import JSON_NAMESPACE
 from .xml import escape_attribute
 
-_ARRAY_START = f"'><json xmlns='{JSON_NAMESPACE}'>["
+BATCH_START = f"'><json xmlns='{JSON_NAMESPACE}'>["
+"""The text that each message for a recipient that reads batches has, and no message for people."""
 _ARRAY_END = "]</json>"
 
 
@@ -28,7 +29,7 @@ def read_batch_part(stanza: str) -> BatchPart | None:
 
     A message for a recipient that reads them has an array already, be it of one event.
     """
-    opening, start, rest = stanza.partition(_ARRAY_START)
+    opening, start, rest = stanza.partition(BATCH_START)
     events, end, tail = rest.partition(_ARRAY_END)
     if not start or not end:
         return None
@@ -44,4 +45,4 @@ def build_batch(to: str, parts: Sequence[BatchPart]) -> str:
     stanza_id = parts[-1].stanza_id if is_reply else " ".join([part.stanza_id for part in parts])
     events = ",".join([part.events for part in parts])
     tail = ANSWER_MARKER_XML if is_reply else ""
-    return f"<message to='{escape_attribute(to)}' id='{stanza_id}{_ARRAY_START}{events}{_ARRAY_END}{tail}</message>"
+    return f"<message to='{escape_attribute(to)}' id='{stanza_id}{BATCH_START}{events}{_ARRAY_END}{tail}</message>"

@@ -189,7 +189,7 @@ def decode(message: Element, receiver: Receiver = ANY_RECEIVER, *, in_room: bool
     if (reference := read_message_reference(parts, sender)) is not None:
         return reference
     if not _ENCRYPTED_TAGS.isdisjoint(parts):
-        return EncryptedMessage(sender, read_encryption(parts), read_language(parts.get(BODY), message))
+        return EncryptedMessage(sender, read_encryption(parts), read_language(message, parts.get(BODY)))
     body = parts.get(BODY)
     text = "".join(body.itertext()) if body is not None else ""
     container = parts.get(JSON)
@@ -305,7 +305,7 @@ def _metadata(message: Element, parts: Mapping[str, Element], thread: str | None
         metadata["reply_to"] = reply.get("id")
     if thread is not None and (parent := parent_thread(parts[THREAD])) is not None:
         metadata[PARENT_THREAD] = parent
-    if (language := read_language(parts.get(BODY), message)) is not None:
+    if (language := read_language(message, parts.get(BODY))) is not None:
         metadata["language_tag"] = language
     if delay is not None and delay.get("stamp"):
         metadata["delayed_since"] = delay.get("stamp")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...domain.jid import bare_jid
 from ...runtime import OutboundMessage
-from ..codec import BatchPart, build_batch, read_batch_part
+from ..codec import BATCH_START, BatchPart, build_batch, read_batch_part
 
 MAX_MESSAGES = 16
 """The most messages in one batch."""
@@ -58,6 +58,8 @@ class _OpenBatch:
 
 def build_batches(messages: Sequence[OutboundMessage]) -> list[OutboundMessage]:
     """Make batches of the messages that may be in one, and keep the others. Those to one bare JID keep their order."""
+    if not any(BATCH_START in message.content for message in messages):
+        return list(messages)  # nearly always
     sent: list[OutboundMessage | _OpenBatch] = []
     open_batches: dict[str, _OpenBatch] = {}
     for message in messages:
