@@ -220,7 +220,7 @@ async def test_a_single_turn_waits_for_no_round_of_the_loop(database_url: str) -
     await database.close()
 
 
-async def test_the_ends_of_many_turns_share_one_batch(database_url: str) -> None:
+async def test_all_that_ends_in_one_round_is_one_batch(database_url: str) -> None:
     batch_sizes: list[int] = []
 
     def record_batches(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
@@ -233,8 +233,9 @@ async def test_the_ends_of_many_turns_share_one_batch(database_url: str) -> None
     batch_sizes.clear()
     rows = [repository.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[0] for number in range(1, 41)]
     ended = [finish(repository, row, lambda _: None) for row in rows]
+    assert batch_sizes == []
     assert all(await asyncio.gather(*ended))
-    assert batch_sizes == [80]
+    assert batch_sizes == [40 + 40]
     await database.close()
 
 
