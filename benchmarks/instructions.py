@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from time import monotonic
 from typing import Any, NoReturn
 
 from spade_coreason.runtime import tune_gc
@@ -46,7 +47,7 @@ _TIMEOUT_S = 280.0
 _SLOWDOWN = 50
 """callgrind takes about so many times as long."""
 _START_S = 30.0
-"""How far the clock is put on after the start. The send queue treats the first seconds of a session in another way."""
+"""How far the clock is put on after the warm-up. The send queue treats the first seconds with a recipient in another way."""
 _UNAVAILABLE = "<service-unavailable xmlns='urn:ietf:params:xml:ns:xmpp-stanzas'/>"
 _STREAM_MANAGEMENT = "<sm xmlns='urn:xmpp:sm:3'/>"
 
@@ -57,7 +58,7 @@ class _Loop(asyncio.SelectorEventLoop):
     offset_s = 0.0
 
     def time(self) -> float:
-        return super().time() / _SLOWDOWN + self.offset_s
+        return monotonic() / _SLOWDOWN + self.offset_s
 
 
 async def _let_in(peer: Peer) -> None:
@@ -132,8 +133,8 @@ async def _run(loop: _Loop, directory: str) -> NoReturn:
             await asyncio.sleep(0)
         client = agent.connection.client
         client.transport = stream = _Stream(client)
-        loop.offset_s += _START_S
         await stream.talk(WARM_UP)
+        loop.offset_s += _START_S
         tune_gc()
         _control("--instr=on")
         await stream.talk(IN_FLIGHT)

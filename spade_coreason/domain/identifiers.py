@@ -27,6 +27,7 @@ EXPORT_SCHEMA = "ai.coreason.export"
 
 NO_DIGEST = b""
 
+_IS_SAFE = SafeUUID.unknown  # Python 3.11 calls a function for each look at a member
 _INBOX_HASH = hashlib.sha1(INBOX_NAMESPACE.bytes, usedforsecurity=False)
 
 _LONG_CHARACTERS = 2**16
@@ -64,7 +65,7 @@ def derive_inbox_key(agent: str, sender: str, stanza_id: str, content: str, serv
         digest.update(content.encode())
     key = object.__new__(UUID)
     object.__setattr__(key, "int", int.from_bytes(digest.digest()[:16], "big") & _VERSION_MASK | _VERSION_5)
-    object.__setattr__(key, "is_safe", SafeUUID.unknown)
+    object.__setattr__(key, "is_safe", _IS_SAFE)
     return key
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..domain.jid import bare_jid
 from ..domain.messages import InboundRequest
 from ..domain.preferences import PREFERENCES_SCOPE, Preferences
+from ..domain.texts.translation import is_translated
 from ..storage import AgentRepository
 
 
@@ -36,6 +37,7 @@ class PersonLanguages:
     def of_request(self, incoming: InboundRequest) -> str | None:
         """Return the language of the answer to a request: a setting, else its `xml:lang`. None for English.
 
+        A language without a catalogue counts as English.
         In a room it is the setting of the occupant who asks, if the room shows their JID.
         """
         metadata = incoming.metadata
@@ -44,4 +46,5 @@ class PersonLanguages:
             person = bare_jid(occupant) if isinstance(occupant, str) else incoming.root_sender or incoming.owner
             if (language := self.by_person.get(person)) is not None:
                 return language
-        return metadata.get("language_tag")
+        tag = metadata.get("language_tag")  # clients and servers add one, nearly always "en"
+        return tag if tag is not None and is_translated(tag) else None

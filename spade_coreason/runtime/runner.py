@@ -368,9 +368,10 @@ class Runner:
         `is_archived` is True for a request from the archive. Returns None if the request is refused and not stored
         (`admission`). The sender is told.
         """
-        if not (incoming.metadata or self.languages.by_person):
-            return self._receive(incoming, is_archived)  # nearly always: no language is known
-        token = LANGUAGE.set(self.languages.of_request(incoming))
+        language = self.languages.of_request(incoming)
+        if language is LANGUAGE.get():
+            return self._receive(incoming, is_archived)
+        token = LANGUAGE.set(language)
         try:
             return self._receive(incoming, is_archived)
         finally:
@@ -480,8 +481,7 @@ class Runner:
 
     async def handle(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
         """Answer one request in the worker of its mailbox. A failure is logged, and the sender is told."""
-        is_known = queued.incoming.metadata or self.languages.by_person
-        language = self.languages.of_request(queued.incoming) if is_known else None
+        language = self.languages.of_request(queued.incoming)
         if language is not LANGUAGE.get():
             LANGUAGE.set(language)
         try:

@@ -43,6 +43,7 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
 
 log = logging.getLogger(__name__)
 
+_LOGGED_IN = Phase.LOGGED_IN  # Python 3.11 calls a function for each look at a member
 _STANZAS = ("{jabber:client}iq", "{jabber:client}message", "{jabber:client}presence")
 _REGISTRATION_TIMEOUT_S = 10.0
 _SLICE_S = 0.01
@@ -246,7 +247,7 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         slice_end = loop.time() + slice_s
         while unhandled:
             stanza = unhandled.popleft()
-            if self.negotiation.phase is not Phase.LOGGED_IN and not self.negotiation.admits(stanza):
+            if self.negotiation.phase is not _LOGGED_IN and not self.negotiation.admits(stanza):
                 unhandled.clear()
                 return
             count = self.stream_management.config["handled"]
