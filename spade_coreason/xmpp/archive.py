@@ -133,8 +133,7 @@ class Archive:
 
     def record_received(self, message: Element, stored: Commit[Any] | None) -> None:
         """Record a message that came directly. It need not be delivered again when it is `stored` (None: at once)."""
-        may_record = self.is_reading and len(self._received) < _MAX_RECEIVED_WHILE_READING
-        if not (self._is_caught_up or may_record):
+        if not self._is_caught_up and (not self.is_reading or len(self._received) >= _MAX_RECEIVED_WHILE_READING):
             return
         message_id = assigned_id(message, self._own_jid)
         if message_id:

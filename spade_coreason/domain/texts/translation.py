@@ -116,12 +116,13 @@ class Catalogues:
             return None
 
 
+@lru_cache(maxsize=128)  # a message may have any tag, and nearly each has one
 def is_translated(tag: str) -> bool:
     """Return True if there is a catalogue for a language tag. Without one, people read English."""
-    return _find_catalogue(tag) is not None
+    return _shipped().find(tag) is not None
 
 
-@lru_cache(maxsize=128)  # a message may have any tag, and nearly each has one
+@lru_cache(maxsize=128)
 def _find_catalogue(tag: str) -> gettext.GNUTranslations | None:
     return _shipped().find(tag)
 

@@ -12,24 +12,13 @@ SMALL_CHARACTERS = 16_384
 """The characters of smaller stanzas are not counted."""
 
 
-class FairQueue:
-    """Stanzas that wait, by recipient (a bare JID). Those of one recipient keep their order."""
-
-    def __init__(self) -> None:
-        self._by_recipient: dict[str, deque[OutboundMessage]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_recipient)
-
-    @property
-    def recipients(self) -> Iterable[str]:
-        """The recipients (bare JIDs) with a waiting stanza, in turn."""
-        return self._by_recipient.keys()
+class FairQueue(dict[str, deque[OutboundMessage]]):
+    """Stanzas that wait, by recipient (a bare JID), in turn. Those of one recipient keep their order."""
 
     def extend(self, stanzas: Iterable[OutboundMessage]) -> None:
         """Add stanzas, each behind the others of its recipient."""
         for stanza in stanzas:
-            self._by_recipient.setdefault(bare_jid(stanza.recipient), deque()).append(stanza)
+            self.setdefault(bare_jid(stanza.recipient), deque()).append(stanza)
 
     def take(
         self, max_stanzas: int, max_characters: int, room_by_recipient: Mapping[str, int] | None = None
@@ -41,11 +30,11 @@ class FairQueue:
         those that have to wait.
         """
         taken: list[OutboundMessage] = []
-        by_recipient, blocked = self._by_recipient, {}
+        blocked: dict[str, deque[OutboundMessage]] = {}
         room = dict(room_by_recipient or {})
-        while by_recipient and len(taken) < max_stanzas:
-            recipient = next(iter(by_recipient))
-            stanzas = by_recipient.pop(recipient)
+        while self and len(taken) < max_stanzas:
+            recipient = next(iter(self))
+            stanzas = self.pop(recipient)
             size = len(stanzas[0].content)
             if recipient in room:
                 if room[recipient] <= 0:
@@ -59,13 +48,15 @@ class FairQueue:
                 max_characters -= size
             taken.append(stanzas.popleft())
             if stanzas:
-                by_recipient[recipient] = stanzas  # now the last in turn
+                self[recipient] = stanzas  # now the last in turn
         if blocked:
-            self._by_recipient = {**blocked, **by_recipient}  # their turn is not lost
+            blocked.update(self)  # their turn is not lost
+            self.clear()
+            self.update(blocked)
         return taken
 
     def take_all(self) -> list[OutboundMessage]:
         """Remove and return all stanzas."""
-        stanzas = [stanza for waiting in self._by_recipient.values() for stanza in waiting]
-        self._by_recipient = {}
+        stanzas = [stanza for waiting in self.values() for stanza in waiting]
+        self.clear()
         return stanzas

@@ -74,7 +74,7 @@ class SendQueue:
             len(self._queued) >= _EARLY_WRITE_STANZAS and self._client.stream_management.enabled_out
         ):
             self._write()
-        return bool(self._waiting) and bool(stanzas) and bare_jid(stanzas[0].recipient) in self._waiting.recipients
+        return bool(self._waiting) and bool(stanzas) and bare_jid(stanzas[0].recipient) in self._waiting
 
     def _is_end_of_lone_reply(self, stanzas: Sequence[OutboundMessage]) -> bool:
         """Return True for the end of a reply while replies are sent one by one: there is nothing to wait for."""
@@ -202,9 +202,7 @@ class SendQueue:
         room_by_recipient = {}
         if self._has_several_recipients:
             counts = Counter(bare_jid(stanza.recipient) for stanza in unacknowledged if isinstance(stanza, OutboundMessage))
-            room_by_recipient = {
-                recipient: _MAX_UNACKNOWLEDGED_EACH - counts[recipient] for recipient in self._waiting.recipients
-            }
+            room_by_recipient = {recipient: _MAX_UNACKNOWLEDGED_EACH - counts[recipient] for recipient in self._waiting}
         return self._waiting.take(
             _MAX_UNACKNOWLEDGED - len(unacknowledged),
             _MAX_UNACKNOWLEDGED_CHARACTERS - _count_large(unacknowledged),

@@ -48,7 +48,7 @@ def test_a_recipient_without_room_keeps_its_turn_and_the_others_go_on() -> None:
     queue.extend([_message("bob@localhost", "a"), _message("carol@localhost", "b")])
     first = queue.take(10, 10_000, {"mallory@localhost": 1, "bob@localhost": 5})
     assert [stanza.recipient for stanza in first] == ["mallory@localhost", "bob@localhost", "carol@localhost"]
-    assert list(queue.recipients) == ["mallory@localhost"]
+    assert list(queue) == ["mallory@localhost"]
     assert queue.take(10, 10_000, {"mallory@localhost": 0}) == []
     assert len(queue.take(10, 10_000)) == 3
 
