@@ -223,7 +223,8 @@ class TurnOutput:
         if self.encoder.batches:
             self._schedule_batch(messages)
         elif messages:
-            buffered, self._buffered = self._drain_buffer(), messages
+            buffered = self._drain_buffer() if self._buffered else []
+            self._buffered = messages
             if not self.is_held:
                 self.timers.buffering.schedule(self._flush)
             if buffered:
@@ -255,7 +256,8 @@ class TurnOutput:
 
     def _encode(self, event: TurnEvent) -> list[OutboundMessage]:
         """Add an event to the reply. Return its messages, which the caller sends."""
-        self.require_open()
+        if self.is_closed:
+            self.require_open()
         messages = self._as_messages(self.encoder.encode(event))
         self.messages += messages
         return messages
@@ -414,14 +416,14 @@ class TurnStream:
         """Mark the stream as closed. Return False if it was closed before."""
         if self._output.streams.pop(self._number, None) is None:
             return False
-        self._stop_updates()
+        if self._is_updating:
+            self._stop_updates()
         return True
 
     def _stop_updates(self) -> None:
         """Send no further updates before the end."""
-        if self._is_updating:
-            self._output.timers.first_update.cancel(self._send_update)
-            self._output.timers.updates.cancel(self._send_update)
+        self._output.timers.first_update.cancel(self._send_update)
+        self._output.timers.updates.cancel(self._send_update)
 
     def _schedule_update(self) -> None:
         """Schedule an update: the first soon, the following ones at an interval. Each stream has its own timer."""

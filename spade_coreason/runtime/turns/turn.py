@@ -256,7 +256,8 @@ class Turn:
         # Save
         usage_variables = await self._count_usage(usage) if usage else ()
         await self.store(final_messages, TurnRecord(output.encoder.key, self.started_at, turn.text), usage_variables)
-        await self.queued.stored  # if this raises, the sender is told, and the server keeps the request
+        if not self.queued.stored.is_stored:
+            await self.queued.stored  # if this raises, the sender is told, and the server keeps the request
         self.changes.publish()
         active.turns = turns
         if windows.compacts:

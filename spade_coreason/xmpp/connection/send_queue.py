@@ -70,15 +70,15 @@ class SendQueue:
         self._sends_this_round += 1
         self.flush_soon()
         # The embedded server reversed the parts of a reply that came in two writes of one round. It has no stream management.
-        if self._is_end_of_lone_reply(stanzas) or (
+        if (self._is_quiet and self._is_end_of_lone_reply(stanzas)) or (
             len(self._queued) >= _EARLY_WRITE_STANZAS and self._client.stream_management.enabled_out
         ):
             self._write()
         return bool(self._waiting) and bool(stanzas) and bare_jid(stanzas[0].recipient) in self._waiting
 
     def _is_end_of_lone_reply(self, stanzas: Sequence[OutboundMessage]) -> bool:
-        """Return True for the end of a reply while replies are sent one by one: there is nothing to wait for."""
-        return bool(self._is_quiet and self._sends_this_round == 1 and stanzas) and stanzas[-1].is_last
+        """Return True for the end of a reply that is sent alone in a quiet time: there is nothing to wait for."""
+        return bool(self._sends_this_round == 1 and stanzas) and stanzas[-1].is_last
 
     def withdraw_unsent(self, stanza_type: type[StanzaT]) -> list[StanzaT]:
         """Remove the queued stanzas of one type, and return them: those not sent yet, or to be sent again in a new session."""
