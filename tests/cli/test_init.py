@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Invoke
-from tests.support.program import clean_environment, run_in_background
+from tests.support.program import run_in_background, run_pytest
 from tests.support.wait import TIMEOUT_S
 
 
@@ -39,14 +38,7 @@ def test_a_new_project_has_an_agent_its_configuration_and_its_test(
 
 
 def test_the_test_of_a_new_project_passes(project: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"],
-        cwd=project,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
+    done = run_pytest(cwd=project)
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
 
@@ -67,15 +59,7 @@ def test_with_llm_its_agent_has_a_language_model_and_its_test_needs_none(
     assert "ask town_guide@localhost 'How is the weather in Berlin?'" in made.stdout
     code = Path("town/town_guide.py").read_text().partition("class TownGuide(LLMAgent)")[2].splitlines()
     assert len([line for line in code if line]) <= 4
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"],
-        cwd="town",
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = run_pytest(cwd=Path("town"))
     assert "2 passed" in done.stdout, done.stdout
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)

@@ -43,7 +43,7 @@ import yaml
 
 from spade_coreason import load_settings
 from spade_coreason.exceptions import CoReasonError
-from tests.support.program import COMMAND, clean_environment
+from tests.support.program import ASYNCIO_PLUGIN_ALONE, COMMAND, clean_environment
 from tests.support.wait import TIMEOUT_S
 from tests.support.warm import WarmProcess
 
@@ -228,9 +228,7 @@ class PageRun:
         home = self.directory / ".home"
         home.mkdir(exist_ok=True)
         own = {"PATH": programs, "HOME": str(home), "PYTHONUNBUFFERED": "1"}
-        # The plugins of this project's own tests take a second, and would have to be imported by pytest itself.
-        own |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p pytest_asyncio.plugin"}
-        return clean_environment({**own, **self.environment, **self._exported})
+        return clean_environment({**own, **ASYNCIO_PLUGIN_ALONE, **self.environment, **self._exported})
 
     def _check_configuration(self, text: str) -> None:
         values = yaml.safe_load(text)

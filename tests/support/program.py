@@ -13,13 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.support.errors import check_errors, errors_in
 from tests.support.wait import TIMEOUT_S
 from tests.support.warm import WarmProcess
 
 COMMAND = [sys.executable, "-c", "from spade_coreason.cli import main; main()"]
+
+ASYNCIO_PLUGIN_ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p pytest_asyncio.plugin"}
+"""Variables for a pytest of a project's own: the other plugins take a second, and pytest itself would have to import them."""
 
 # An agent for the difficult cases; the query selects one.
 MOODY_AGENT_SOURCE = '''\
@@ -97,9 +99,19 @@ def run_command(
     *arguments: str, cwd: Path, stdin: str = "", env: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
+    return _run([*COMMAND, *arguments], cwd, stdin, clean_environment(env), timeout_s)
+
+
+def run_pytest(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the tests of a project to their end."""
+    return _run([sys.executable, "-m", "pytest", "-q", *arguments], cwd, "", clean_environment(ASYNCIO_PLUGIN_ALONE), TIMEOUT_S)
+
+
+def _run(
+    command: list[str], cwd: Path, stdin: str, env: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
     pipe = subprocess.PIPE
-    options: dict[str, Any] = {"cwd": cwd, "env": clean_environment(env), "stdin": pipe, "stdout": pipe, "stderr": pipe}
-    with WarmProcess[str]([*COMMAND, *arguments], text=True, **options) as process:
+    with WarmProcess[str](command, cwd=cwd, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             out, err = process.communicate(stdin, timeout_s)
         except BaseException:

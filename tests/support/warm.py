@@ -84,6 +84,7 @@ def _start_server() -> socket.socket:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            cwd="/",  # no module of a test's own directory is imported
             start_new_session=True,
             env=_environment(),
         )
