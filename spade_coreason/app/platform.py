@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -17,7 +16,6 @@ from typing import Any
 
 from ..concurrency import handle_signals
 from ..config import AgentSettings, RunFile, Settings, write_run_file
-from ..contracts import Agent, Interceptor
 from ..contracts.base import utc_now
 from ..domain.jid import bare_jid, jid_domain
 from ..exceptions import (
@@ -30,47 +28,23 @@ from ..exceptions import (
     ServerError,
     StoreError,
 )
-from ..memory import AgentInteractionMemory, Embedder, Knowledge
+from ..memory import Knowledge
 from ..runtime import (
-    AgentNetwork,
-    AgentParts,
-    AgentRuntime,
     AgentStatus,
     CrashGuard,
-    FanOutLimit,
     InterceptorSource,
-    IsolatedAgent,
-    Isolation,
     OnConversationEnd,
-    PlatformDirectory,
     PlatformStatus,
     Runner,
-    UploadFile,
-    UploadWarnings,
     describe_upload_problem,
     find_agent,
     find_agents,
-    load_agent,
-    load_interceptors,
-    load_isolated_agent,
-    make_interceptor,
 )
 from ..storage import Database, RunningRequests, index_outdated_passages, open_database, record_crash
-from ..xmpp import BackOff, HostedAgent, LocalExchange, LocalServer, ServerEndpoint, describe_start_error
+from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error
 from .accounts import GUEST_USER, LocalAccounts
+from .agent_builder import AgentBuilder
 from .channels import CHANNELS, ChannelFactories
-from .factories import (
-    build_access_policy,
-    build_embedder,
-    build_finder,
-    build_memory_limits,
-    build_policy,
-    build_room_configs,
-    build_summariser,
-    build_token_counter,
-    build_trusted_agents,
-    load_avatar,
-)
 from .incident_socket import serve_incident_socket
 from .knowledge_socket import serve_knowledge_socket
 from .loop_watch import BLOCKED_S, take_block, watch_loop
@@ -135,28 +109,22 @@ class Platform:
         self.endpoint = ServerEndpoint()
         self.database: Database | None = None
         self._report_status = on_status or (lambda line: None)
-        self._on_conversation_end = on_conversation_end
-        self._interceptors = interceptors
-        self._channels = channels
+        self._new_builder = partial(
+            AgentBuilder, settings, on_conversation_end=on_conversation_end, interceptors=interceptors, channels=channels
+        )
+        self._builder: AgentBuilder
         self._is_strict = is_strict
         self._starts: list[asyncio.Task[bool]] = []
         self._reported_problems: set[str] = set()
         self._descriptions: dict[str, str] = {}
         self._absent: dict[str, CoReasonError] = {}
         """The agents, by bare JID, that stay offline while the others serve, and why."""
-        self._isolated_agents: list[IsolatedAgent] = []
         self._stack = AsyncExitStack()
         self._accounts = LocalAccounts(settings)
-        self._memories: dict[str, AgentInteractionMemory] = {}
         self._knowledge: dict[str, Knowledge] = {}
-        self._embedder: Embedder | None = None
         self._crash_guard: CrashGuard | None = None
-        self._upload_warnings: defaultdict[str, UploadWarnings] = defaultdict(UploadWarnings)
-        self._fan_out = FanOutLimit(settings.peers.requests_per_root)
-        self._local_exchange = LocalExchange() if settings.peers.local == "direct" and len(settings.agents) > 1 else None
         self._checked_upload_domains: set[str] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
-        self._directory = PlatformDirectory()
 
     async def __aenter__(self) -> Platform:
         try:
@@ -266,12 +234,10 @@ class Platform:
             remedy = "correct the permissions of the directory above, or name another directory"
             problem = f"{settings.storage.memory_dir}: cannot be created: {error.strerror}; {remedy}"
             raise ConfigError(settings.place("storage.memory_dir"), problem) from error
-        self._stack.push_async_callback(self._close_memories)
-        self._embedder = build_embedder(settings)
-        if self._embedder is not None:
-            self._stack.push_async_callback(self._embedder.close)
+        self._builder = self._new_builder(self.database, self._crash_guard)
+        self._stack.push_async_callback(self._builder.close)
         await self._open_server()
-        self._stack.push_async_callback(self._close_isolated_agents)
+        self._stack.push_async_callback(self._builder.close_isolated_agents)
         for place, agent in agents:
             if bare_jid(agent.jid) not in self._absent:
                 self._try_to_build(place, agent)
@@ -362,106 +328,15 @@ class Platform:
 
     def _build_agent(self, place: str, settings: AgentSettings) -> None:
         jid = bare_jid(settings.jid)
-        if self.database is None:
-            raise CoReasonError("open the database before the agents")
         configured = settings.password.get_secret_value() if settings.password is not None else None
         password = configured or self._accounts.passwords.get(jid, "")
         needs_registration = settings.register_account and self.server is None
-        host = HostedAgent(
-            settings.jid,
-            password,
-            self.endpoint,
-            partial(self._build_runtime, place, settings, self.database),
-            stanza_bytes=self.settings.limits.stanza_bytes,
-            register=needs_registration,
-            avatar=load_avatar(settings, place),
-            rooms=build_room_configs(self.settings, settings),
-            local_exchange=self._local_exchange,
-            directory=self._directory if settings.directory else None,
-        )
-        agent = host.runtime.agent
-        if not settings.directory:
-            self._directory.add(
-                jid, agent.manifest, host.runtime.gateway.access_requests, host.takes_requests, host.count_turns
-            )
+        host = self._builder.build(place, settings, self.endpoint, password, register=needs_registration)
+        manifest = host.runtime.agent.manifest
         self.agents[jid] = host
         self.runners[jid] = host.runtime.runner
         self._knowledge[jid] = host.runtime.parts.knowledge
-        self._descriptions[jid] = agent.manifest.capabilities[0].description or agent.manifest.metadata.name
-
-    def _build_runtime(
-        self, place: str, settings: AgentSettings, database: Database, network: AgentNetwork, upload: UploadFile
-    ) -> AgentRuntime:
-        jid, project = bare_jid(settings.jid), self.settings.project
-        channels = {name: make(jid) for name, make in self._channels.items()}
-        parts = AgentParts(
-            jid,
-            database,
-            network._replace(channels={**network.channels, **channels}),
-            upload,
-            partial(self._get_memory, jid),
-            embedder=self._embedder,
-            trusted_agents=build_trusted_agents(self.settings, settings),
-            upload_warnings=self._upload_warnings[jid_domain(jid)],
-            fan_out=self._fan_out,
-            finder=build_finder(self.settings, settings, self._directory),
-            topic_broker=self.settings.peers.topics,
-        )
-        agent = self._load_agent(place, settings, parts)
-        memory = self.settings.memory_of(settings)
-        return parts.build_runtime(
-            agent,
-            build_access_policy(self.settings, settings),
-            build_policy(self.settings, settings, agent.manifest.config.memory),
-            on_conversation_end=self._on_conversation_end,
-            summariser=build_summariser(memory),
-            count_tokens=build_token_counter(memory, project, f"{place}.memory.tokenizer"),
-            interceptors=self._build_interceptors(place, settings),
-            crash_guard=self._crash_guard,
-        )
-
-    def _load_agent(self, place: str, settings: AgentSettings, parts: AgentParts) -> Agent:
-        spec, project, options = settings.agent, self.settings.project, settings.options
-        if settings.isolation == "none":
-            injectables = parts.as_injectables(settings.manifest)
-            return load_agent(spec, place=place, project=project, injectables=injectables, options=options)
-        isolated = load_isolated_agent(
-            spec,
-            place=place,
-            project=project,
-            parts=parts,
-            isolation=Isolation(settings.memory_mb),
-            options=options,
-            manifest=settings.manifest,
-        )
-        self._isolated_agents.append(isolated)
-        return isolated
-
-    async def _close_isolated_agents(self) -> None:
-        await asyncio.gather(*(agent.aclose() for agent in self._isolated_agents))
-
-    def _build_interceptors(self, place: str, settings: AgentSettings) -> list[Interceptor]:
-        """Build the interceptors of an agent: those of the configuration for all agents, the given ones, and its own."""
-        jid, project = bare_jid(settings.jid), self.settings.project
-        return [
-            *load_interceptors(self.settings.interceptors, project, self.settings.place("interceptors"), jid),
-            *(make_interceptor(source, "interceptors", jid, project) for source in self._interceptors),
-            *load_interceptors(settings.interceptors, project, f"{place}.interceptors", jid),
-        ]
-
-    def _get_memory(self, jid: str) -> AgentInteractionMemory:
-        if jid not in self._memories:
-            storage = self.settings.storage
-            limits = build_memory_limits(self.settings)
-            self._memories[jid] = AgentInteractionMemory(jid, storage.memory_dir, limits=limits, durability=storage.durability)
-        return self._memories[jid]
-
-    async def _close_memories(self) -> None:
-        for memory in self._memories.values():
-            try:
-                await memory.aclose()
-            except StoreError as error:  # no data is lost: entries that could not be merged stay in the journal
-                log.error("%s", error)
+        self._descriptions[jid] = manifest.capabilities[0].description or manifest.metadata.name
 
     async def _start_agents(self) -> None:
         slots = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
@@ -516,7 +391,7 @@ class Platform:
         while isinstance(self._absent.get(jid), StoreError):
             await asyncio.sleep(next(delays_s))
             try:
-                await asyncio.to_thread(self._get_memory, jid)  # it reads the whole file
+                await asyncio.to_thread(self._builder.get_memory, jid)  # it reads the whole file
             except StoreError as error:
                 self._absent[jid] = error
             else:

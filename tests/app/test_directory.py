@@ -109,7 +109,7 @@ async def test_the_list_is_used_until_the_presence_of_its_directory_changes(real
         async with running(real_server, tmp_path / "one", *one) as listing:
             payloads = record_asked(listing, directory)
             assert jids(await peers.find()) == {echo.jid}
-            version = listing._directory.version
+            version = listing._builder.directory.version
             await eventually(lambda: shown_version(platform, asker, directory) == version)
             assert jids(await peers.find()) == {echo.jid}
             assert payloads == [{}]
@@ -117,7 +117,7 @@ async def test_the_list_is_used_until_the_presence_of_its_directory_changes(real
         with pytest.raises(PeerUnavailableError, match=directory.jid):
             await peers.find()
         async with running(real_server, tmp_path / "one", *one, notes.agent(f"agent: '{NOTES}'")) as listing:
-            await eventually(lambda: shown_version(platform, asker, directory) == listing._directory.version)
+            await eventually(lambda: shown_version(platform, asker, directory) == listing._builder.directory.version)
             assert jids(await peers.find()) == {echo.jid, notes.jid}
 
 
@@ -173,7 +173,9 @@ async def test_the_next_agent_is_asked_after_a_bounce(real_server: XmppServer, t
         running(real_server, tmp_path / "two", asker.agent(f"agent: '{ECHO}'"), more=peers_key) as platform,
     ):
         runtime = listing.agents[echo.jid].runtime
-        listing._directory.add(missing, runtime.agent.manifest, runtime.gateway.access_requests, lambda: True, lambda: 0)
+        listing._builder.directory.add(
+            missing, runtime.agent.manifest, runtime.gateway.access_requests, lambda: True, lambda: 0
+        )
         peers = peers_of(platform, asker)
         assert {missing, echo.jid} == jids(await peers.find())
         answer = await peers.ask(Capability("chat"), "hello")
@@ -198,7 +200,7 @@ async def test_on_another_domain_only_an_open_directory_answers_and_it_hides_the
         running(real_server, tmp_path / "two", asker.agent(f"agent: '{ECHO}'"), more=peers_key) as platform,
     ):
         assert jids(await peers_of(platform, asker).find()) == {open_one.jid}
-        await eventually(lambda: shown_version(platform, asker, directory) == listing._directory.version)
+        await eventually(lambda: shown_version(platform, asker, directory) == listing._builder.directory.version)
 
 
 async def test_a_directory_in_the_same_platform_is_not_asked(prosody: XmppServer, tmp_path: Path) -> None:

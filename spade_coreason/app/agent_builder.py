@@ -1,0 +1,180 @@
+"""The construction of agents: each with its runtime, and with what all agents of a platform share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+
+from ..config import AgentSettings, Settings
+from ..contracts import Agent, Interceptor
+from ..domain.jid import bare_jid, jid_domain
+from ..exceptions import StoreError
+from ..memory import AgentInteractionMemory
+from ..runtime import (
+    AgentNetwork,
+    AgentParts,
+    AgentRuntime,
+    CrashGuard,
+    FanOutLimit,
+    InterceptorSource,
+    IsolatedAgent,
+    Isolation,
+    OnConversationEnd,
+    PlatformDirectory,
+    UploadFile,
+    UploadWarnings,
+    load_agent,
+    load_interceptors,
+    load_isolated_agent,
+    make_interceptor,
+)
+from ..storage import Database
+from ..xmpp import HostedAgent, LocalExchange, ServerEndpoint
+from .channels import ChannelFactories
+from .factories import (
+    build_access_policy,
+    build_embedder,
+    build_finder,
+    build_memory_limits,
+    build_policy,
+    build_room_configs,
+    build_summariser,
+    build_token_counter,
+    build_trusted_agents,
+    load_avatar,
+)
+
+log = logging.getLogger(__name__)
+
+
+class AgentBuilder:
+    """Builds the agents of a platform. They share the database, the embedder, the directory and the exchange in the process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        crash_guard: CrashGuard,
+        *,
+        on_conversation_end: tuple[OnConversationEnd, ...],
+        interceptors: Sequence[InterceptorSource],
+        channels: ChannelFactories,
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._crash_guard = crash_guard
+        self._on_conversation_end = on_conversation_end
+        self._interceptors = interceptors
+        self._channels = channels
+        self._embedder = build_embedder(settings)
+        self._memories: dict[str, AgentInteractionMemory] = {}
+        self._isolated_agents: list[IsolatedAgent] = []
+        self._upload_warnings: defaultdict[str, UploadWarnings] = defaultdict(UploadWarnings)
+        self._fan_out = FanOutLimit(settings.peers.requests_per_root)
+        self._local_exchange = LocalExchange() if settings.peers.local == "direct" and len(settings.agents) > 1 else None
+        self.directory = PlatformDirectory()
+        """The agents of the platform, without those that are directories themselves."""
+
+    def build(
+        self, place: str, settings: AgentSettings, endpoint: ServerEndpoint, password: str, *, register: bool
+    ) -> HostedAgent:
+        """Build an agent that is not online yet. Raise ConfigError, at a key below `place`, or StoreError."""
+        host = HostedAgent(
+            settings.jid,
+            password,
+            endpoint,
+            partial(self._build_runtime, place, settings),
+            stanza_bytes=self._settings.limits.stanza_bytes,
+            register=register,
+            avatar=load_avatar(settings, place),
+            rooms=build_room_configs(self._settings, settings),
+            local_exchange=self._local_exchange,
+            directory=self.directory if settings.directory else None,
+        )
+        if not settings.directory:
+            runtime = host.runtime
+            access_requests = runtime.gateway.access_requests
+            self.directory.add(
+                bare_jid(settings.jid), runtime.agent.manifest, access_requests, host.takes_requests, host.count_turns
+            )
+        return host
+
+    def get_memory(self, jid: str) -> AgentInteractionMemory:
+        """Return the interaction memory of an agent (a bare JID). The first call reads its file; StoreError if it cannot."""
+        if jid not in self._memories:
+            storage = self._settings.storage
+            limits = build_memory_limits(self._settings)
+            self._memories[jid] = AgentInteractionMemory(jid, storage.memory_dir, limits=limits, durability=storage.durability)
+        return self._memories[jid]
+
+    async def close_isolated_agents(self) -> None:
+        """End the processes of isolated agents."""
+        await asyncio.gather(*(agent.aclose() for agent in self._isolated_agents))
+
+    async def close(self) -> None:
+        """Close what the agents share, and their interaction memories."""
+        if self._embedder is not None:
+            await self._embedder.close()
+        for memory in self._memories.values():
+            try:
+                await memory.aclose()
+            except StoreError as error:  # no data is lost: entries that could not be merged stay in the journal
+                log.error("%s", error)
+
+    def _build_runtime(self, place: str, settings: AgentSettings, network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
+        jid, project = bare_jid(settings.jid), self._settings.project
+        channels = {name: make(jid) for name, make in self._channels.items()}
+        parts = AgentParts(
+            jid,
+            self._database,
+            network._replace(channels={**network.channels, **channels}),
+            upload,
+            partial(self.get_memory, jid),
+            embedder=self._embedder,
+            trusted_agents=build_trusted_agents(self._settings, settings),
+            upload_warnings=self._upload_warnings[jid_domain(jid)],
+            fan_out=self._fan_out,
+            finder=build_finder(self._settings, settings, self.directory),
+            topic_broker=self._settings.peers.topics,
+        )
+        agent = self._load_agent(place, settings, parts)
+        memory = self._settings.memory_of(settings)
+        return parts.build_runtime(
+            agent,
+            build_access_policy(self._settings, settings),
+            build_policy(self._settings, settings, agent.manifest.config.memory),
+            on_conversation_end=self._on_conversation_end,
+            summariser=build_summariser(memory),
+            count_tokens=build_token_counter(memory, project, f"{place}.memory.tokenizer"),
+            interceptors=self._build_interceptors(place, settings),
+            crash_guard=self._crash_guard,
+        )
+
+    def _load_agent(self, place: str, settings: AgentSettings, parts: AgentParts) -> Agent:
+        spec, project, options = settings.agent, self._settings.project, settings.options
+        if settings.isolation == "none":
+            injectables = parts.as_injectables(settings.manifest)
+            return load_agent(spec, place=place, project=project, injectables=injectables, options=options)
+        isolated = load_isolated_agent(
+            spec,
+            place=place,
+            project=project,
+            parts=parts,
+            isolation=Isolation(settings.memory_mb),
+            options=options,
+            manifest=settings.manifest,
+        )
+        self._isolated_agents.append(isolated)
+        return isolated
+
+    def _build_interceptors(self, place: str, settings: AgentSettings) -> list[Interceptor]:
+        """Build the interceptors of an agent: those of the configuration for all agents, the given ones, and its own."""
+        jid, project = bare_jid(settings.jid), self._settings.project
+        return [
+            *load_interceptors(self._settings.interceptors, project, self._settings.place("interceptors"), jid),
+            *(make_interceptor(source, "interceptors", jid, project) for source in self._interceptors),
+            *load_interceptors(settings.interceptors, project, f"{place}.interceptors", jid),
+        ]
