@@ -16,7 +16,8 @@ class ArchiveHold:
 
     def __init__(self, start: Callable[[], None]) -> None:
         self._start = start
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        """The end of the hold at the latest; None while nothing is held."""
         self.rows: set[int] = set()
         """The inbox rows of the requests that wait."""
         self.is_archive_read = False
@@ -31,7 +32,7 @@ class ArchiveHold:
         if self.rows:
             return
         self._stop_timer()
-        self._timer = asyncio.get_running_loop().call_later(at_most_s, self.release)
+        self.timer = asyncio.get_running_loop().call_later(at_most_s, self.release)
 
     def release(self) -> None:
         """Start what is held, in the order of its arrival."""
@@ -47,8 +48,8 @@ class ArchiveHold:
         self.rows.clear()
 
     def add(self, queued: QueuedRequest) -> bool:
-        """Hold a request if it may not go before those of the archive. Return True if it waits."""
-        if self._timer is None or not queued.may_be_in_archive:
+        """Hold a request during a hold, if it may not go before those of the archive. Return True if it waits."""
+        if not queued.may_be_in_archive:
             return False
         self.rows.add(queued.inbox_row)
         return True
@@ -58,6 +59,6 @@ class ArchiveHold:
         return next((item for item in mailbox.queue if item.inbox_row in self.rows and item.is_for_agent), None)
 
     def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None

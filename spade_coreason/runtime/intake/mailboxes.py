@@ -257,7 +257,7 @@ class Mailboxes:
             mailbox.enqueue_archived(queued, self.archive_hold.rows)
         else:
             mailbox.enqueue(queued)
-            if self.archive_hold.add(queued):
+            if self.archive_hold.timer is not None and self.archive_hold.add(queued):
                 is_large = len(queued.incoming.content) > LARGE_CHARACTERS
                 if 2 * self.count_queued(sender) >= self.max_queued or (is_large and self.is_full_for_large(sender)):
                     self.archive_hold.release()  # before further ones are refused, though the agent is free
