@@ -116,13 +116,15 @@ class AgentBuilder:
 
     async def close(self) -> None:
         """Close what the agents share, and their interaction memories."""
-        if self._embedder is not None:
-            await self._embedder.close()
-        for memory in self._memories.values():
-            try:
-                await memory.aclose()
-            except StoreError as error:  # no data is lost: entries that could not be merged stay in the journal
-                log.error("%s", error)
+        try:
+            if self._embedder is not None:
+                await self._embedder.close()
+        finally:
+            for memory in self._memories.values():
+                try:
+                    await memory.aclose()
+                except StoreError as error:  # no data is lost: entries that could not be merged stay in the journal
+                    log.error("%s", error)
 
     def _build_runtime(self, place: str, settings: AgentSettings, network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
         jid, project = bare_jid(settings.jid), self._settings.project
@@ -130,7 +132,7 @@ class AgentBuilder:
         parts = AgentParts(
             jid,
             self._database,
-            network._replace(channels={**network.channels, **channels}),
+            network._replace(channels={**channels, **network.channels}),
             upload,
             partial(self.get_memory, jid),
             embedder=self._embedder,

@@ -1,6 +1,7 @@
-"""The channels of agents, by name: what makes each for an agent, given its bare JID.
+"""The factories of the channels of an agent, by name. Each gets the bare JID of the agent.
 
-XMPP's is not among them, because it comes with the connection of the agent (`xmpp/transport.py`).
+XMPP's is not among them, because it comes with the connection of the agent (`xmpp/transport.py`). A channel that listens passes
+requests to `Platform.agents[jid].runtime.gateway`, once the platform is open.
 """
 
 from __future__ import annotations
@@ -13,4 +14,4 @@ from ..runtime import Channel
 ChannelFactories: TypeAlias = Mapping[str, Callable[[str], Channel]]
 
 CHANNELS: ChannelFactories = {}
-"""The channels of all agents. The inbox stores the name, so a name stays as it is once it is in use."""
+"""The factories for all agents. The inbox stores the name, so a name stays as it is once it is in use."""

@@ -28,7 +28,7 @@ class ChannelKind:
         return self.is_human and not self.is_room
 
     @property
-    def is_archived(self) -> bool:
+    def may_have_archive(self) -> bool:
         """True if a network may keep older messages of the same sender for an agent that was away."""
         return not (self.is_program or self.is_room)
 

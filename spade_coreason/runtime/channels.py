@@ -111,7 +111,7 @@ class ReplyEncoder(Protocol):
         return ""
 
     def preview(self, text: str, *, is_markdown: bool) -> str:
-        """Return the beginning of a long text as a person reads it, before the link to the whole."""
+        """Return the beginning of a long text as a person reads it, before the link to the whole, if it `shows_files`."""
         return text
 
     def encode_update(self, stream_id: str) -> list[str]:
@@ -186,7 +186,8 @@ class Channel(Protocol):
         """Send messages in order, as `SendMessages`.
 
         A channel that pushes them acknowledges each when the other side has it; until then they are sent again after a restart.
-        A channel whose replies are fetched acknowledges them at once: the inbox has each reply for seven days.
+        A channel whose replies are fetched may acknowledge the reply of a turn at once: the inbox has the turn for seven days.
+        A reply without a turn, such as a refusal or the result of a command, is gone when it is acknowledged.
         """
         ...
 

@@ -56,6 +56,7 @@ from .intake.repeated_requests import (
     identify_message,
     refuse_further_address,
     refuse_other_content,
+    refuse_unanswered,
     repeat_reply,
 )
 from .languages import PersonLanguages
@@ -243,6 +244,7 @@ class Runner:
         early_rows = {queued.inbox_row for _, queued in early}
         self._is_accepting = True
         self._mailboxes.start(self)
+        self.without_channel.clear()
         requests: dict[int, InboundRequest] = {}
         for pending_request in pending:
             if pending_request.channel not in self._channels:
@@ -254,10 +256,10 @@ class Runner:
                 requests[pending_request.inbox_row] = incoming
         for name, count in self.without_channel.items():
             log.warning(
-                "%s: %d stored requests wait for the channel %s, which is not installed; install it and start again",
+                "%s: requests or replies that wait for the channel %s, which is not installed: %d; install it and start again",
                 self.jid,
-                count,
                 name,
+                count,
             )
         replaced_rows = find_replaced(requests)
         for pending_request in pending:
@@ -585,13 +587,16 @@ class Runner:
     def _attach(self, earlier: InFlightRequest, incoming: InboundRequest, digest: bytes) -> bool:
         """Attach a repeated request to the one that is queued or runs. Return False if it has to wait for the stored reply.
 
-        The sender is told if the id was used for another request, or if too many addresses wait for the answer.
+        The sender is told if the id was used for another request, if too many addresses wait for the answer, or if it goes to
+        another channel: that gets the stored reply, in its own form, when it asks again. To wait here could take the turn slot
+        that the first request needs.
         """
         if earlier.digest != digest:
             self._outbox.send_problem(incoming, refuse_other_content())
             return True
         if earlier.channel_name != incoming.channel_name:
-            return False  # another channel gets the stored reply, in its own form
+            self._outbox.send_problem(incoming, refuse_unanswered())
+            return True
         if not earlier.has_recipient(incoming.sender) and not earlier.accepts_address(incoming.sender):
             self._outbox.send_problem(incoming, refuse_further_address())
             return True
@@ -628,6 +633,9 @@ class Runner:
             return await self._repeat_reply(incoming, derive_request_key(self.jid, incoming.owner, incoming.request_id))
 
     async def _repeat_reply(self, incoming: InboundRequest, key: UUID) -> bool:
+        if not self._is_accepting:  # the request may wait for the start, or run again after the next one
+            self._outbox.send_problem(incoming, refuse_unanswered())
+            return True
         while (running := self._mailboxes.program_requests.get(key)) is not None:
             if self._attach(running, incoming, running.digest):
                 return True

@@ -57,6 +57,9 @@ from .schema import (
     steps,
 )
 
+_COUNT_NAME = "today"
+"""The name of the variables that count the messages of a day."""
+
 
 class Inbox:
     """The requests of one agent (a bare JID). Each is received, then answered, then closed."""
@@ -222,9 +225,8 @@ class Inbox:
         def make_rows() -> Rows:
             counts, now = take_counts(), to_micros(utc_now())
             return [
-                (SAVE_VARIABLE, (self._agent, MESSAGE_COUNT_SCOPES[kind], holder, "today", value, now))
-                for kind, holder, day, messages, size in counts
-                for value in (f'{{"day": "{day}", "messages": {messages}, "bytes": {size}}}',)
+                (SAVE_VARIABLE, (self._agent, MESSAGE_COUNT_SCOPES[count.kind], count.holder, _COUNT_NAME, count.dump(), now))
+                for count in counts
             ]
 
         self._database.submit_with_next(make_rows)

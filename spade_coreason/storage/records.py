@@ -215,3 +215,7 @@ class MessageCount(NamedTuple):
     day: date
     messages: int
     bytes: int
+
+    def dump(self) -> str:
+        """Return the JSON text that is stored."""
+        return f'{{"day": "{self.day}", "messages": {self.messages}, "bytes": {self.bytes}}}'

@@ -65,7 +65,6 @@ _CONVERSATION_PAGE = 50
 _TURN_PAGE = 500
 _AGENT_SCOPE = "agent"
 """The scope of values that belong to the agent itself."""
-"""The name of the variables that count the messages of a day."""
 
 
 async def list_stored_agents(database: Database) -> list[str]:

@@ -114,6 +114,10 @@ async def _ask(task: Task) -> dict[str, Tally]:
                 delay_s = interval_s * (number / len(askers) + place / len(task["intervals_s"]) / len(askers))
                 tasks.append(asyncio.create_task(asker.ask(target, interval_s, delay_s)))
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(task["wait_s"]):
+                while not all(tally["asked"] for tally in tallies.values()):  # noqa: ASYNC110 - a short run ends before the first
+                    await asyncio.sleep(0.05)
         for asking in tasks:
             asking.cancel()
         with suppress(TimeoutError):

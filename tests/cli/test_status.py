@@ -98,8 +98,10 @@ def test_stored_requests_whose_channel_is_not_installed_are_counted(invoke: Invo
     with serve_status(tmp_path, PlatformStatus(1, "embedded", (agent,))):
         shown = invoke("status", "--data", str(tmp_path)).stdout
         [dumped] = json.loads(invoke("status", "--data", str(tmp_path), "--json").stdout)["agents"]
-    assert "2 stored requests of echo@localhost: the channel web is not installed; install it and start again" in shown
-    assert "1 stored request of echo@localhost: the channel a2a is not installed" in shown
+    assert (
+        "2 stored requests or replies of echo@localhost: the channel web is not installed; install it and start again" in shown
+    )
+    assert "1 stored request or reply of echo@localhost: the channel a2a is not installed" in shown
     assert dumped["without_channel"] == {"web": 2, "a2a": 1}
 
 

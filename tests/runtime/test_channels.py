@@ -21,6 +21,8 @@ from tests.support.databases import ANSWERED, CLOSED, RECEIVED, SQLITE, read_row
 from tests.support.fetched_channel import NAME, Event, FetchedChannel, texts_of
 from tests.support.line_channel import NAME as LINE, LineChannel
 
+NOT_READY = "The answer to this request is not ready yet. Ask for it again in a while."
+
 
 class Gate:
     """An agent that answers each query once `opened` is set, and counts its turns."""
@@ -216,7 +218,7 @@ async def test_another_transport_is_a_channel(database_url: str) -> None:
     assert gate.queries == ["one", "two", "two"]
 
 
-async def test_a_request_that_another_channel_repeats_gets_the_stored_reply_in_the_form_of_its_own(database_url: str) -> None:
+async def test_another_channel_gets_the_stored_reply_in_its_own_form_once_there_is_one(database_url: str) -> None:
     gate, line, fetched, request_id = Gate(), LineChannel(), FetchedChannel(), uuid4()
     gate.opened.clear()
     async with (
@@ -226,13 +228,36 @@ async def test_a_request_that_another_channel_repeats_gets_the_stored_reply_in_t
     ):
         asking = asyncio.create_task(exchange(query="one", id=str(request_id)))
         await gate.entered.wait()
-        repeating = asyncio.create_task(read_all(fetched.ask(PROGRAM_JID, "one", request_id)))
-        asyncio.get_running_loop().call_soon(gate.opened.set)
+        for events in (fetched.ask(PROGRAM_JID, "one", request_id), fetched.fetch(PROGRAM_JID, request_id)):
+            [refused] = await read_all(events)  # it does not wait for the turn, in a slot that the turn may need
+            assert (refused["type"], refused["message"]) == ("Refused", NOT_READY)
+        gate.opened.set()
         assert (await asking)["content"] == "program: one"
-        events = await repeating
-        assert [event["type"] for event in events] == ["Repeated", "TextEmitted", "Completed"]
         assert (await exchange())["type"] == "Completed"
+        fetched_events = await read_all(fetched.fetch(PROGRAM_JID, request_id))
+        assert [event["type"] for event in fetched_events] == ["Repeated", "TextEmitted", "Completed"]
     assert gate.queries == ["one"]
+
+
+async def test_a_reply_that_is_fetched_from_an_agent_that_stops_is_not_ready(sqlite_url: str) -> None:
+    gate, request_id, channel = Gate(), uuid4(), FetchedChannel()
+    gate.opened.clear()
+    async with run_on_channels(sqlite_url, gate.build(), {NAME: channel}) as runtime:
+        asking = asyncio.create_task(read_all(channel.ask(PROGRAM_JID, "one", request_id)))
+        await gate.entered.wait()
+        await runtime.runner.drain(0.0)  # the request runs again after the next start
+        [refused] = await read_all(channel.fetch(PROGRAM_JID, request_id))
+        assert (refused["type"], refused["message"]) == ("Refused", NOT_READY)
+        asking.cancel()
+
+
+async def test_a_channel_that_the_agent_does_not_have_passes_nothing_on(sqlite_url: str) -> None:
+    channel = FetchedChannel()
+    async with run_on_channels(sqlite_url, Gate().build(), {}) as runtime:
+        channel.gateway = runtime.gateway
+        with pytest.raises(KeyError, match=NAME):
+            await read_all(channel.ask(PROGRAM_JID, "one", uuid4()))
+    assert read_rows(sqlite_url, "inbox") == []
 
 
 class DeafChannel(FetchedChannel):

@@ -222,6 +222,7 @@ async def test_operators_and_groups_have_quotas_of_their_own(database: Database)
 
 async def test_the_counts_of_a_day_survive_a_restart_and_older_ones_are_deleted(database: Database) -> None:
     meter = Meter(database, for_user(messages_per_day=10, messages_per_minute=100))
+    await meter.limit.load()
     meter.send_many(4, text="four")
     meter.send(BOB)
     await AgentRepository(database, AGENT).save_agent_value("any", 1)  # the next transaction has the counts
@@ -247,6 +248,7 @@ async def test_the_counts_of_a_day_survive_a_restart_and_older_ones_are_deleted(
 @pytest.mark.parametrize("pause_s", [0.01, 2])
 async def test_messages_are_counted_exactly_at_any_kill(database: Database, pause_s: float) -> None:
     meter = Meter(database, for_user(messages_per_day=1_000_000))
+    await meter.limit.load()
     for number in range(100):
         meter.send()
         await AgentRepository(database, AGENT).save_agent_value("any", number)  # the transaction of the message
@@ -260,6 +262,7 @@ async def test_an_orderly_stop_stores_exact_counts(tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path}/quotas.db"
     database = await open_without_sync(url)
     meter = Meter(database, for_user(messages_per_day=1_000_000))
+    await meter.limit.load()
     meter.send_many(100)
     await database.close()
     database = await open_without_sync(url)
@@ -271,6 +274,7 @@ async def test_an_orderly_stop_stores_exact_counts(tmp_path: Path) -> None:
 
 async def test_many_senders_take_a_limited_amount_of_memory(database: Database) -> None:
     meter = Meter(database, for_user(messages_per_minute=1))
+    await meter.limit.load()
     meter.send()
     assert meter.send() is not None
     for number in range(100_000):
@@ -278,6 +282,35 @@ async def test_many_senders_take_a_limited_amount_of_memory(database: Database) 
     await AgentRepository(database, AGENT).save_agent_value("any", 1)  # the next transaction has the counts
     assert meter.send() is None  # forgotten
     assert len(meter.limit.usage(1_000_000)) == 100_002
+
+
+async def test_a_start_that_is_retried_counts_nothing_twice_and_early_messages_count_too(database: Database) -> None:
+    meter = Meter(database, for_user(messages_per_day=10))
+    await meter.limit.load()
+    meter.send_many(4)
+    repository = AgentRepository(database, AGENT)
+    await repository.save_agent_value("any", 1)  # the next transaction has the counts
+    again = Meter(database, for_user(messages_per_day=10))
+    again.send()  # before the counts are loaded
+    await repository.save_agent_value("any", 2)
+    await again.limit.load()
+    await again.limit.load()
+    assert again.limit.usage_of(ALICE).messages == 5
+    await repository.save_agent_value("any", 3)
+    assert (await repository.load_message_counts(NOW.date()))["person", ALICE][0] == 5
+
+
+async def test_a_new_day_reaches_a_count_that_made_room_for_others(database: Database) -> None:
+    meter = Meter(database, for_user(messages_per_day=1))
+    in_use = meter.limit.slots_of(ALICE, is_room=False)
+    meter.send()
+    for number in range(100_000):
+        meter.send(f"{number}@localhost")
+    meter.clock.now += timedelta(days=1)
+    meter.pass_time(2)
+    meter.send()
+    assert meter.limit.slots_of(ALICE, is_room=False) is in_use
+    assert meter.limit.usage_of(ALICE).messages == 1
 
 
 async def test_turns_of_a_sender_that_is_forgotten_meanwhile_still_count(database: Database) -> None:

@@ -50,17 +50,20 @@ class LineChannel(JsonChannel):
         self._writers[address] = writer
         self.send(self._waiting.pop(address, []))
         assert self.gateway is not None
-        while line := await reader.readline():
-            self.gateway.receive(_decode(line, address), channel=NAME)
-        del self._writers[address]
-        writer.close()
+        try:
+            while line := await reader.readline():
+                self.gateway.receive(_decode(line, address), channel=NAME)
+        finally:
+            if self._writers.get(address) is writer:
+                del self._writers[address]
+            writer.close()
 
 
 def _decode(line: bytes, sender: str) -> InboundRequest | MalformedRequest:
     try:
         fields = json.loads(line)
         query, thread, request_id = fields["query"], fields.get("thread"), UUID(fields["id"])
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         return MalformedRequest(sender, "", None, repr(error))
     content = line.decode()
     owner = bare_jid(sender)

@@ -72,7 +72,7 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
             print_line(f"{agent.jid} rejected {', '.join(_describe_count(*count) for count in agent.rejected.items())}")
     for agent in found.agents:
         for channel, count in agent.without_channel.items():
-            stored = f"{count:,} stored request{'s' if count != 1 else ''}"
+            stored = f"{count:,} stored {'requests or replies' if count != 1 else 'request or reply'}"
             print_line(
                 paint(f"{stored} of {agent.jid}: the channel {channel} is not installed; install it and start again", "yellow")
             )

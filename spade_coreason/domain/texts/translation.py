@@ -96,14 +96,21 @@ class Catalogues:
 
     def find(self, tag: str) -> gettext.GNUTranslations | None:
         """Return the catalogue for a language tag: `pt` for `pt-BR` if that has none. None if there is none for either."""
+        name = self.find_name(tag)
+        if name is None:
+            return None
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
+
+    def find_name(self, tag: str) -> str | None:
+        """Return the language of the catalogue for a language tag, without reading it; None if there is none."""
         name = tag.lower()
         while name not in self._names:
             name, separator, _ = name.rpartition("-")
             if not separator:
                 return None
-        if name not in self._loaded:
-            self._loaded[name] = self._load(self._names[name])
-        return self._loaded[name]
+        return self._names[name]
 
     def _load(self, name: str) -> gettext.GNUTranslations | None:
         import polib  # the first person with another language needs it
@@ -119,7 +126,7 @@ class Catalogues:
 @lru_cache(maxsize=128)  # a message may have any tag, and nearly each has one
 def is_translated(tag: str) -> bool:
     """Return True if there is a catalogue for a language tag. Without one, people read English."""
-    return _shipped().find(tag) is not None
+    return _shipped().find_name(tag) is not None
 
 
 @lru_cache(maxsize=128)

@@ -99,8 +99,10 @@ class InboundGateway:
 
         Once the returned commit, if any, is done, the message may be acknowledged to the network.
         `is_archived` is True if the network kept it while the agent was away, and newer ones may have come before it.
+        Raise KeyError if the agent has no channel of that name.
         """
         if channel is not DEFAULT_CHANNEL:
+            self._channels[channel]  # before a request is stored that nothing could answer
             message = bind(message, channel)
         if isinstance(message, InboundRequest):
             return self.receive_request(message, is_archived=is_archived)
@@ -237,7 +239,7 @@ class InboundGateway:
         if message.request_id is None and not self._rate_limiter.allow(bare_jid(message.sender)):
             # No request waits for this reply, and a program may answer each of ours with malformed JSON again, without end.
             return
-        if not message.is_text:
+        if not message.is_text or message.channel_name is not DEFAULT_CHANNEL:
             channel = self._channels[message.channel_name]
             channel.send(channel.encode_malformed_reply(message))
             return

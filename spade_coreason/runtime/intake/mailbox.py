@@ -47,7 +47,9 @@ class QueuedRequest:
     @property
     def may_be_in_archive(self) -> bool:
         """True if the request came by itself, and earlier ones of its conversation may still be in the archive."""
-        return self.incoming.kind.is_archived and not (self.is_archived or self.is_redelivered or self.incoming.is_from_room)
+        return self.incoming.kind.may_have_archive and not (
+            self.is_archived or self.is_redelivered or self.incoming.is_from_room
+        )
 
 
 @dataclass(slots=True, eq=False)

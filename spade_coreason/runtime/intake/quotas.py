@@ -76,9 +76,22 @@ class _Counter(Semaphore):
     """
 
     __slots__ = (
-        *("byte_s", "bytes", "bytes_due_s", "holder", "is_told", "max_bytes", "max_messages", "message_s", "messages"),
-        *("messages_due_s", "outer", "quota", "refused", "role", "scope"),
-    )  # fmt: skip
+        "byte_s",
+        "bytes",
+        "bytes_due_s",
+        "holder",
+        "is_told",
+        "max_bytes",
+        "max_messages",
+        "message_s",
+        "messages",
+        "messages_due_s",
+        "outer",
+        "quota",
+        "refused",
+        "role",
+        "scope",
+    )
 
     def __init__(
         self,
@@ -180,18 +193,25 @@ class QuotaLimit:
             "person": {},
         }
         self._evicted: weakref.WeakValueDictionary[tuple[Scope, str], _Counter] = weakref.WeakValueDictionary()
-        """The counters that had to make room for others while a turn has a slot of them."""
+        """The counters that had to make room for others while a mailbox or a turn in memory uses them."""
         self._unsaved: dict[_Counter, None] = {}
         self._day = _midnight(clock())
         self._day_check_due_s = 0.0
+        self._is_loaded = False
 
     async def load(self) -> None:
-        """Load the counts of today."""
+        """Load the counts of today, once. What was counted before is added, and stored only now."""
         self._check_day()
-        for (scope, holder), (messages, size) in (await self._repository.load_message_counts(self._day.date())).items():
+        if self._is_loaded:
+            return
+        stored = await self._repository.load_message_counts(self._day.date())
+        self._is_loaded = True
+        for (scope, holder), (messages, size) in stored.items():
             counter = self._find_or_add(cast(Scope, scope), holder)
             counter.messages += messages
             counter.bytes += size
+        if self._unsaved:
+            self._repository.inbox.save_message_counts(self._take_unsaved)
         self._repository.delete_message_counts(self._day)
 
     def forget(self, holder: str) -> None:
@@ -220,7 +240,7 @@ class QuotaLimit:
             is_refusing = own.role != "operator"
         own.is_told = False
         if own not in self._unsaved:
-            if not self._unsaved:
+            if not self._unsaved and self._is_loaded:
                 self._repository.inbox.save_message_counts(self._take_unsaved)
             self._unsaved.update(dict.fromkeys(counters))
         return _ACCEPT
@@ -274,7 +294,7 @@ class QuotaLimit:
             return counter
         if "/" in holder:  # an occupant who writes privately counts for the room
             return self._find_or_add("room", bare_jid(holder))
-        if len(counters) >= _MAX_COUNTERS:  # the count of the first begins anew
+        if len(counters) >= _MAX_COUNTERS:  # the count of the first begins anew, unless it is in use
             first = next(iter(counters))
             self._evicted[scope, first] = counters.pop(first)
         counter = counters[holder] = self._evicted.get((scope, holder)) or self._make_counter(scope, holder)
@@ -296,7 +316,7 @@ class QuotaLimit:
         # A clock that is set back a little does not begin a day twice; one that was days ahead must not stop the days.
         if not self._day - _DAY <= now < self._day + _DAY:
             self._day = _midnight(now)
-            for counter in itertools.chain.from_iterable(map(dict.values, self._counters.values())):
+            for counter in itertools.chain(self._evicted.values(), *map(dict.values, self._counters.values())):
                 counter.messages = counter.bytes = counter.refused = 0
             self._repository.delete_message_counts(self._day)
         self._day_check_due_s = self._now() + min(1.0, (self._day + _DAY - now).total_seconds())

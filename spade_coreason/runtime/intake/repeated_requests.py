@@ -31,6 +31,8 @@ from ..turns.output import TurnOutput
 
 _MAX_LISTENERS = 16
 """Number of further addresses that get the reply to one request."""
+_RETRY_AFTER_S = 5.0
+"""The time after which to ask again for a reply that is not ready."""
 
 
 def identify(agent: str, incoming: InboundRequest) -> tuple[UUID, bytes]:
@@ -144,6 +146,12 @@ def refuse_further_address() -> Refused:
     """Return the refusal of a repeated request from one address too many."""
     text = translate("Too many addresses wait for the answer to this request. Send it again when it is answered.")
     return Refused(text, ErrorCode.TOO_MANY_REQUESTS)
+
+
+def refuse_unanswered() -> Refused:
+    """Return the refusal to repeat a reply that does not exist yet, or that goes to another channel."""
+    text = translate("The answer to this request is not ready yet. Ask for it again in a while.")
+    return Refused(text, ErrorCode.UNAVAILABLE, _RETRY_AFTER_S)
 
 
 def repeat_reply(earlier: EarlierRequest | None, digest: bytes, encoder: ReplyEncoder) -> list[OutboundMessage]:
