@@ -266,7 +266,9 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
                     "%s: an exception occurred while a stanza from %s was handled", self.boundjid.bare, stanza.get("from")
                 )
                 self._reject(stanza, "an internal error", count)
-            if unhandled and self.transport is not None and loop.time() > slice_end:
+            # Before the login all that came together is judged together: no login begins before what must not be there.
+            is_due = unhandled and loop.time() > slice_end and self.negotiation.phase is _LOGGED_IN
+            if is_due and self.transport is not None:
                 self.transport.pause_reading()
                 loop.call_soon(self._handle_more, reader, loop.time())
                 return
