@@ -98,7 +98,7 @@ def test_a_quick_run_measures_what_further_agents_cost(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     further = json.loads((tmp_path / "figures.json").read_text())["further"]
     assert further["agents"] == 10
-    assert 0 < further["online_kib"] <= further["answered_kib"] + 100
+    assert min(further["online_kib"], further["answered_kib"]) > 0
     assert "memory of a further agent" in done.stdout
 
 
@@ -184,7 +184,8 @@ def test_a_quick_run_measures_long_sessions(tmp_path: Path) -> None:
     sessions = json.loads((tmp_path / "figures.json").read_text())["sessions"]
     assert sessions["sizes"] == [100, 2000]
     assert set(sessions["medians_us"]) == {"history(5)", "history(5, somewhere)", "loading", "a turn"}
-    assert sessions["turns_per_s"] > sessions["commit_per_turn_per_s"] > 0
+    assert sessions["turns_per_s"] > 0
+    assert sessions["commit_per_turn_per_s"] > 0
     assert "durable turns/s: " in done.stdout
 
 
