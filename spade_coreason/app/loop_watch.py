@@ -81,9 +81,9 @@ class _Watch:
     async def beat(self) -> None:
         """Beat in the loop, until cancelled."""
         while True:
-            self._last_beat = time.monotonic()
             if os.fstat(self._descriptor).st_size:
                 os.ftruncate(self._descriptor, 0)
+            self._last_beat = time.monotonic()  # last: stacks that are written before it are of the beat before it
             await asyncio.sleep(self._beat_s)
 
     def run(self) -> None:

@@ -24,7 +24,7 @@ from spade_coreason.contracts import Accept, AgentCapability, AgentMetadata, Err
 from spade_coreason.domain.cards import dump_card
 from spade_coreason.testing import Isolation
 from tests.contracts.test_json_schema import MAIL, NO_MAIL
-from tests.support.wait import eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 OUTPUTS = {
     "type": "object",
@@ -89,7 +89,7 @@ class Finder:
 
 
 async def call(t: AgentTester, payload: dict[str, Any]) -> dict[str, Any]:
-    [block] = (await t.ask(payload)).data
+    [block] = (await t.ask(payload, timeout=TIMEOUT_S)).data
     data: dict[str, Any] = block["data"]
     return data
 
