@@ -20,10 +20,12 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 from spade_coreason import AgentDefinition
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain import channel_kinds
+from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.conversation import ConversationStatus, Rules
 from spade_coreason.domain.identifiers import candidate_conversation_ids, derive_session_id
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.policy import Policy
+from spade_coreason.runtime import AgentParts
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backends.database import Database
@@ -151,8 +153,9 @@ class _Session:
     async def open(cls, path: Path, size: int) -> _Session:
         database = await open_database(f"sqlite+aiosqlite:///{path}", "full")
         store = AgentRepository(database, AGENT)
-        channels = XmppTransport(AGENT, lambda messages: None).network.channels
-        runner = Runner(_Echo(), AGENT, store, channels, Policy(rules=Rules(max_interactions=0)))
+        parts = AgentParts(store, XmppTransport(AGENT, lambda messages: None).network)
+        policy = Policy(rules=Rules(max_interactions=0))
+        runner = parts.build_runtime(_Echo(), AccessPolicy(AGENT), policy).runner
         await runner.open()
         return cls(database, store, runner, size)
 
@@ -167,7 +170,7 @@ class _Session:
         }
 
     async def _turn(self) -> None:
-        self.runner.receive(
+        self.runner.intake.receive(
             InboundRequest(channel_kinds.PERSON, f"{PERSON}/x", str(uuid4()), "t", {"query": "hello"}, "hello", owner=PERSON)
         )
         await self.runner.wait_until_idle()

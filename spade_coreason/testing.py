@@ -89,7 +89,7 @@ from .runtime import (
     spec_of,
     to_request,
 )
-from .storage import Database, open_database
+from .storage import AgentRepository, Database, open_database
 from .xmpp import (
     BODY,
     CHAT_STATES,
@@ -688,8 +688,7 @@ class AgentTester:
     def _build_runner(self, jid: str, agent_spec: Any, database: Database) -> None:
         send = self._network.build_sender(f"{jid}/{_AGENT_RESOURCE}")
         parts = AgentParts(
-            jid,
-            database,
+            AgentRepository(database, jid),
             XmppTransport(jid, send, self._policy.stanza_bytes, self._devices).network,
             self._upload,
             partial(self._get_memory, jid),

@@ -31,7 +31,7 @@ from ..runtime import (
     load_isolated_agent,
     make_interceptor,
 )
-from ..storage import Database
+from ..storage import AgentRepository, Database
 from ..xmpp import HostedAgent, LocalExchange, ServerEndpoint
 from .channels import ChannelFactories
 from .factories import (
@@ -130,8 +130,7 @@ class AgentBuilder:
         jid, project = bare_jid(settings.jid), self._settings.project
         channels = {name: make(jid) for name, make in self._channels.items()}
         parts = AgentParts(
-            jid,
-            self._database,
+            AgentRepository(self._database, jid),
             network._replace(channels={**channels, **network.channels}),
             upload,
             partial(self.get_memory, jid),

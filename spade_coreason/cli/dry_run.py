@@ -34,6 +34,7 @@ def build_unstarted_agent(settings: Settings, number: int) -> Agent:
     """Build a configured agent without starting it. Raise ConfigError as `load_agent` and `load_interceptors` do."""
     from ..memory import AgentInteractionMemory
     from ..runtime import AgentParts, load_agent, load_interceptors
+    from ..storage import AgentRepository
     from ..xmpp import XmppTransport
 
     agent, project = settings.agents[number], settings.project
@@ -42,8 +43,7 @@ def build_unstarted_agent(settings: Settings, number: int) -> Agent:
     load_interceptors(agent.interceptors, project, f"{place}.interceptors", jid)
     unavailable = _Unavailable(jid)
     parts = AgentParts(
-        jid,
-        cast("Database", unavailable),
+        AgentRepository(cast("Database", unavailable), jid),
         XmppTransport(jid, unavailable.send).network,
         unavailable.upload,
         lambda: AgentInteractionMemory(jid, settings.storage.memory_dir),

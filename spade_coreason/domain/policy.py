@@ -13,6 +13,7 @@ from .conversation import Rules
 from .quotas import Quotas
 
 StartupMode = Literal["eager", "on_demand"]
+RestartMode = Literal["rerun", "report"]
 REQUESTS_PER_ROOT = 10_000
 """The number of requests between agents to which one request may lead, unless the settings say otherwise."""
 
@@ -107,7 +108,7 @@ class Policy:
     assist_timeout_s: float = 120
     lifecycle: StartupMode = "eager"
     idle_shutdown_s: float = 300
-    on_restart: Literal["rerun", "report"] = "rerun"
+    on_restart: RestartMode = "rerun"
     concurrency: int = 256
     queue: int = 1000
     commands: bool = True

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from ..concurrency import RateLimiter
 from ..domain import conversation
 from ..domain.conversation import ConversationStatus
 from ..domain.texts.translation import N_
@@ -33,7 +32,6 @@ class AgentControl:
         self._mailboxes = mailboxes
         self._expiry = expiry
         self._clock = clock
-        self._rate_limiter = RateLimiter()
         self.pause_changed: Signal[[]] = Signal()
         """Emitted when the agent is paused or resumed."""
 
@@ -69,10 +67,6 @@ class AgentControl:
         stored = self._repository.save_variable(_SCOPE, self._repository.agent, _NAME, "true" if is_paused else "false")
         stored.on_failed(self._log_failed_write)
         self.pause_changed.emit()
-
-    def allow_notice(self, person: str) -> bool:
-        """Return True if a person may be told of the pause now: once a minute."""
-        return self._rate_limiter.allow(person)
 
     async def end(self, conversation_id: str) -> bool:
         """End an active conversation, with the state `completed`. A running turn still sends its reply.

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias
 
+from ..concurrency import DeadlineTimers
 from ..contracts import Agent, AgentDefinition, Interceptor
 from ..contracts.base import utc_now
 from ..domain.access import AccessPolicy, TrustedAgents
 from ..domain.policy import Policy
-from ..memory import AgentInteractionMemory, Embedder, Knowledge, Summariser, TokenCounter, Usage
-from ..storage import AgentRepository, Database, KnowledgeRepository
+from ..memory import AgentInteractionMemory, Embedder, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
+from ..storage import AgentRepository, KnowledgeRepository
+from .agent_control import AgentControl
 from .agent_factory import Injectables
+from .agent_lifecycle import AgentLifecycle
 from .channels import AgentNetwork
+from .commands.context import CommandContext
+from .commands.executor import CommandExecutor
+from .commands.registry import Commands
 from .crash_guard import CrashGuard
 from .files import FetchFile, Files, UploadFile, UploadWarnings, fetch, refuse_upload
 from .intake.access_requests import AccessRequests
+from .intake.admission import Admission
 from .intake.gateway import InboundGateway
 from .intake.known_people import KnownPeople
+from .intake.loader import ConversationLoader
+from .intake.mailboxes import Mailboxes
+from .intake.quotas import QuotaLimit
+from .intake.received_reactions import ReceivedReactions
+from .intake.recovery import InboxRecovery
+from .intake.repeated_requests import RepeatedRequests
+from .intake.request_intake import RequestIntake
+from .intake.revocation import AccessRevocation
 from .languages import PersonLanguages
 from .peers.directory import AgentFinder
 from .peers.open_requests import OpenRequests
@@ -29,23 +44,30 @@ from .runner import Runner
 from .topics.announcement import SubscriptionAnnouncement
 from .topics.decorator import subscriptions_of
 from .topics.store import TopicStore
-from .upkeep.expiry import OnConversationEnd
+from .turns.long_answers import LongAnswers
+from .turns.outbox import Outbox
+from .turns.output import ReplyTimers
+from .turns.turn_services import TurnServices
+from .turns.worker import MailboxWorkers, RequestHandler
+from .upkeep.expiry import ConversationExpiry, OnConversationEnd
+from .upkeep.incidents import IncidentRecorder
+from .upkeep.metrics import Metrics
+from .upkeep.retention_job import EphemeralOwners, RetentionJob
 
 
 class AgentParts:
     """The parts of one agent that its constructor may take and that its runner uses.
 
-    `jid` is a bare JID. `upload` stores a file. `memory` returns the interaction memory; None for an
-    agent without one. `fetch_file` gets the target of a link. `clock` is the time of conversations. `trusted_agents` and this
-    agent tell each other the person whose request they pass on. `upload_warnings` is that of all agents of the server, and
-    `fan_out` that of all agents of the process. `finder` finds other agents.
+    `repository` has the rows of the agent, whose bare JID is `repository.agent`. `upload` stores a file. `memory` returns the
+    interaction memory; None for an agent without one. `fetch_file` gets the target of a link. `clock` is the time of
+    conversations. `trusted_agents` and this agent tell each other the person whose request they pass on. `upload_warnings` is
+    that of all agents of the server, and `fan_out` that of all agents of the process. `finder` finds other agents.
     `topic_broker` is the agent (a bare JID) that passes on the items of topics, if there is one.
     """
 
     def __init__(
         self,
-        jid: str,
-        database: Database,
+        repository: AgentRepository,
         network: AgentNetwork,
         upload: UploadFile = refuse_upload,
         memory: Callable[[], AgentInteractionMemory] | None = None,
@@ -59,17 +81,18 @@ class AgentParts:
         finder: AgentFinder | None = None,
         topic_broker: str | None = None,
     ) -> None:
-        self.jid = jid
+        jid = self.jid = repository.agent
+        """The bare JID of the agent."""
         self.finder = finder or AgentFinder(jid)
         self.topic_broker = topic_broker
         self.trusted_agents = trusted_agents or TrustedAgents()
         self.network = network
         self.memory = memory
         self.clock = clock
-        self.repository = AgentRepository(database, jid)
-        self.open_requests = OpenRequests(lambda: self._runner is not None and self._runner.is_cancelling_turns)
+        self.repository = repository
+        self._mailboxes: Mailboxes | None = None
+        self.open_requests = OpenRequests(lambda: self._mailboxes is not None and self._mailboxes.is_cancelling_turns)
         self.people = KnownPeople(self.repository)
-        self._runner: Runner | None = None
         self.peers = Peers(
             jid,
             self.open_requests,
@@ -82,7 +105,7 @@ class AgentParts:
         )
         self.topic_store = TopicStore(jid, self.repository.topics, self.open_requests, network.requests, clock)
         self.files = Files(upload, fetch_file, upload_warnings or UploadWarnings())
-        self.knowledge = Knowledge(KnowledgeRepository(database, jid), embedder, clock=clock)
+        self.knowledge = Knowledge(KnowledgeRepository(repository.database, jid), embedder, clock=clock)
         self.usage = Usage(self.repository, clock)
 
     def as_injectables(self, manifest_file: Path | None = None, manifest: AgentDefinition | None = None) -> Injectables:
@@ -104,61 +127,117 @@ class AgentParts:
         access: AccessPolicy,
         policy: Policy | None = None,
         *,
-        on_conversation_end: tuple[OnConversationEnd, ...] = (),
+        on_conversation_end: Sequence[OnConversationEnd] = (),
         summariser: Summariser | None = None,
         count_tokens: TokenCounter | None = None,
         interceptors: Sequence[Interceptor] = (),
         crash_guard: CrashGuard | None = None,
     ) -> AgentRuntime:
-        """Build the runner and the gateway of an agent. `access` decides who may talk to it; for the rest see `Runner`."""
+        """Build the runner, the intake and the gateway of an agent.
+
+        `access` decides who may talk to it. `policy` has its limits and timeouts. `on_conversation_end` are called with the
+        conversation id and the final state when an episode ends; a method of the agent of this name is called last.
+        `summariser` and `count_tokens` are parts of the memory strategy. `interceptors` decide on new requests, and run around
+        `assist`, in their order. `crash_guard` is the one of the process.
+        """
+        policy, crash_guard = policy or Policy(), crash_guard or CrashGuard()
+        repository, network, clock = self.repository, self.network, self.clock
+        languages, metrics, channels = PersonLanguages(repository), Metrics(), network.channels
         self.people.add_operators(access.operators)
-        languages = PersonLanguages(self.repository)
-        access_requests = AccessRequests(access, self.repository, agent.manifest.metadata.name, self.network.notices, languages)
+        access_requests = AccessRequests(access, repository, agent.manifest.metadata.name, network.notices, languages)
         self.topic_store.follow_access(access_requests)
-        runner = Runner(
-            agent,
-            self.jid,
-            self.repository,
-            self.network.channels,
-            policy,
-            clock=self.clock,
-            on_conversation_end=on_conversation_end,
-            interaction_memory=self.memory,
-            files=self.files,
-            knowledge=self.knowledge,
-            summariser=summariser,
-            count_tokens=count_tokens,
-            usage=self.usage,
-            access_requests=access_requests,
+
+        # What the turns share
+        history_windows = HistoryWindows(
+            repository, policy.memory, count_tokens=count_tokens, summariser=summariser, knowledge=self.knowledge
+        )
+        quotas = replace(policy.quotas, operators=policy.operators)
+        quota_limit = QuotaLimit(repository, quotas, policy.concurrency, clock, metrics.now)
+        mailboxes = self._mailboxes = Mailboxes(repository, quota_limit, policy.queue, policy.remembered_turns)
+        lifecycle = AgentLifecycle(agent, policy.lifecycle, policy.idle_shutdown_s, policy.timings.shutdown_s)
+        expiry = ConversationExpiry(
+            repository, mailboxes, lifecycle, policy.rules, clock, history_windows.with_current_window, policy.timings
+        )
+        for callback in (*on_conversation_end, getattr(agent, "on_conversation_end", None)):
+            if callable(callback):
+                expiry.conversation_ended.subscribe(callback)
+        outbox = Outbox(channels, repository.inbox)
+        services = TurnServices(
+            agent=agent,
             interceptors=interceptors,
+            jid=self.jid,
+            repository=repository,
+            policy=policy,
+            clock=clock,
+            mailboxes=mailboxes,
             crash_guard=crash_guard,
-            languages=languages,
+            lifecycle=lifecycle,
+            expiry=expiry,
+            history_windows=history_windows,
+            knowledge=self.knowledge,
+            long_answers=LongAnswers(self.jid, self.files, policy.file_over_bytes),
+            outbox=outbox,
+            reply_timers=ReplyTimers(policy.timings),
+            assist_timers=DeadlineTimers(policy.assist_timeout_s, self.jid, policy.timings.blocked_s),
+            usage=self.usage,
+            metrics=metrics,
+            incidents=IncidentRecorder(repository, clock),
         )
-        self._runner = runner
+
+        # Commands
+        loader = ConversationLoader(services, languages)
+        commands = Commands(agent, is_enabled=policy.commands, operators=policy.operators, prefixes=policy.command_prefixes)
+        admission = Admission(self.jid, mailboxes, quota_limit, services.incidents, interceptors)
+        context = CommandContext(
+            agent=agent,
+            repository=repository,
+            rules=policy.rules,
+            shows_thoughts=policy.thoughts,
+            prefixes=policy.command_prefixes,
+            clock=clock,
+            mailboxes=mailboxes,
+            loader=loader,
+            control=AgentControl(repository, mailboxes, expiry, clock),
+            files=self.files,
+            quota_limit=quota_limit,
+            access_requests=access_requests,
+            get_interaction_memory=self.memory,
+        )
+        executor = CommandExecutor(services, loader, commands, context, admission)
+
+        # The way of a request
+        repeated = RepeatedRequests(repository, mailboxes, outbox, clock)
+        intake = RequestIntake(repository, mailboxes, admission, executor, repeated, outbox, languages, clock)
+        revocation = AccessRevocation(self.jid, access_requests, mailboxes, outbox)
+        handler = RequestHandler(services, languages, loader, executor, intake, repeated, revocation)
+        workers = MailboxWorkers(mailboxes, quota_limit, crash_guard, handler.handle)
+        reactions = ReceivedReactions(agent, repository, mailboxes, policy.assist_timeout_s)
         gateway = InboundGateway(
-            runner,
-            self.open_requests,
-            access_requests,
-            self.network.channels,
-            self.network.notices,
-            self.trusted_agents,
-            self.people,
-            self.topic_broker,
+            intake, reactions, self.open_requests, access_requests, network, self.trusted_agents, self.people, self.topic_broker
         )
+
+        # Opening and closing
+        recovery = InboxRecovery(repository, mailboxes, outbox, commands, languages, crash_guard, policy.on_restart)
+        retention_job = RetentionJob(
+            repository, self.memory, mailboxes, expiry, policy.retention, clock, history_windows.cancel_for_conversation
+        )
+        runner = Runner(services, intake, recovery, workers, revocation, executor, reactions, retention_job)
         patterns = [subscription.pattern for subscription in subscriptions_of(agent)]
-        announcement = SubscriptionAnnouncement(self.peers, self.repository, patterns, self.topic_broker)
-        return AgentRuntime(agent, self, runner, gateway, announcement)
+        announcement = SubscriptionAnnouncement(self.peers, repository, patterns, self.topic_broker)
+        ephemeral_owners = EphemeralOwners(repository, mailboxes, history_windows)
+        return AgentRuntime(agent, self, runner, gateway, announcement, ephemeral_owners)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRuntime:
-    """An agent with its parts, its runner, its gateway and the announcement of its subscriptions."""
+    """An agent with its parts, its runner, its gateway and what else the platform calls."""
 
     agent: Agent
     parts: AgentParts
     runner: Runner
     gateway: InboundGateway
     announcement: SubscriptionAnnouncement
+    ephemeral_owners: EphemeralOwners
 
 
 BuildRuntime: TypeAlias = Callable[[AgentNetwork, UploadFile], AgentRuntime]

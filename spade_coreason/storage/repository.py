@@ -81,7 +81,7 @@ class AgentRepository:
     """
 
     def __init__(self, database: Database, agent: str) -> None:
-        self._database = database
+        self.database = database
         self.agent = agent
         self.inbox = Inbox(database, agent)
         """The requests of the agent, in the same database."""
@@ -93,22 +93,22 @@ class AgentRepository:
     @property
     def is_failing(self) -> bool:
         """True while the database accepts no writes."""
-        return self._database.is_failing
+        return self.database.is_failing
 
     @property
     def failure(self) -> StoreError | None:
         """The reason why the database accepts no writes; None while it does."""
-        return self._database.failure
+        return self.database.failure
 
     # Conversations
 
     def next_conversation_row_id(self) -> int:
         """Return an unused row id for a new conversation."""
-        return self._database.next_id("conversations")
+        return self.database.next_id("conversations")
 
     def save_conversation(self, record: StoredConversation) -> Commit[bool]:
         """Store a conversation. Its commit is done when it is durable."""
-        return self._database.submit([(SAVE_CONVERSATION, conversation_columns(self.agent, record))])
+        return self.database.submit([(SAVE_CONVERSATION, conversation_columns(self.agent, record))])
 
     async def find_conversations(self, ids: Iterable[str]) -> dict[str, StoredConversation]:
         """Return those of the conversations that exist, by id."""
@@ -143,7 +143,7 @@ class AgentRepository:
             preferences = dict((yield LOAD_VARIABLES, (self.agent, PREFERENCES_SCOPE, sender)))
             return LoadedConversation(records, history, values, person, preferences)
 
-        return self._database.run_queries(queries())
+        return self.database.run_queries(queries())
 
     async def list_conversations(
         self, owner: str | None = None, state: ConversationState | None = None, limit: int = 100, id_prefix: str = ""
@@ -167,17 +167,17 @@ class AgentRepository:
     @property
     def retention(self) -> RetentionRepository:
         """The retention queries of the agent, in the same database."""
-        return RetentionRepository(self._database, self.agent)
+        return RetentionRepository(self.database, self.agent)
 
     @property
     def knowledge(self) -> KnowledgeRepository:
         """The knowledge of the agent, in the same database."""
-        return KnowledgeRepository(self._database, self.agent)
+        return KnowledgeRepository(self.database, self.agent)
 
     @property
     def topics(self) -> TopicRepository:
         """The topics of the agent, if it is a topic broker, in the same database."""
-        return TopicRepository(self._database, self.agent)
+        return TopicRepository(self.database, self.agent)
 
     async def list_people(self) -> list[str]:
         """Return everyone (bare JIDs) about whom the agent stores anything."""
@@ -209,7 +209,7 @@ class AgentRepository:
                 delete_person_copies(connection, self.agent, record)
             return delete_everything(connection, self.agent, [record])
 
-        return await self._database.erase(work)
+        return await self.database.erase(work)
 
     async def erase_person(self, person: str) -> StorageErasureReport:
         """Delete everything about a person (a bare JID): conversations, turns, variables, pending requests, knowledge,
@@ -218,7 +218,7 @@ class AgentRepository:
         Entries of the audit trail are erased; their hashes stay.
         """
         records = await self._load_conversations(self._select_conversations().where(conversations.c.owner == person))
-        return await self._database.erase(lambda connection: delete_everything(connection, self.agent, records, person))
+        return await self.database.erase(lambda connection: delete_everything(connection, self.agent, records, person))
 
     # Turns and variables
 
@@ -268,7 +268,7 @@ class AgentRepository:
         meta["feedback"] = list(reactions)
         body = json.dumps(turn, ensure_ascii=False)
         statement = update(interactions).where(interactions.c.id == row.id).values(body=body)
-        await self._database.write(lambda connection: connection.execute(statement))
+        await self.database.write(lambda connection: connection.execute(statement))
         return str(row.conversation_id), body
 
     async def load_history(self, conversation: int, limit: int, offset: int = 0) -> list[str]:
@@ -330,7 +330,7 @@ class AgentRepository:
 
     def save_variable(self, scope: str, holder: str, name: str, value: str) -> Commit[bool]:
         """Store one variable (JSON) outside of a turn. Its commit is done when it is durable."""
-        return self._database.submit([(SAVE_VARIABLE, (self.agent, scope, holder, name, value, to_micros(utc_now())))])
+        return self.database.submit([(SAVE_VARIABLE, (self.agent, scope, holder, name, value, to_micros(utc_now())))])
 
     # Counts of the messages of a day
 
@@ -356,7 +356,7 @@ class AgentRepository:
         def work(connection: Connection) -> None:
             connection.execute(statement)
 
-        return self._database.run(work)
+        return self.database.run(work)
 
     # Refused people
 
@@ -371,7 +371,7 @@ class AgentRepository:
 
     def delete_refusal(self, person: str) -> Commit[None]:
         """Delete the mark of `save_refusal`. Its commit is done when that is durable."""
-        return self._database.run(lambda connection: delete_refusal(connection, self.agent, person))
+        return self.database.run(lambda connection: delete_refusal(connection, self.agent, person))
 
     # Values of the agent itself
 
@@ -396,9 +396,9 @@ class AgentRepository:
         return [conversation_from_row(row) for row in await self._fetch_rows(query)]
 
     async def _fetch_rows(self, query: Select[Any], *, is_background: bool = False) -> Sequence[Row[Any]]:
-        return await self._database.read(lambda connection: connection.execute(query).all(), is_background=is_background)
+        return await self.database.read(lambda connection: connection.execute(query).all(), is_background=is_background)
 
     async def _fetch_scalars(self, query: Select[Any] | CompoundSelect[Any], *, is_background: bool = False) -> Sequence[Any]:
-        return await self._database.read(
+        return await self.database.read(
             lambda connection: connection.execute(query).scalars().all(), is_background=is_background
         )

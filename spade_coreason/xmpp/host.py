@@ -238,7 +238,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self._profile.prepare_session()
             await self._hook_plugin_after_connection()
             if self.rooms.may_join_any:
-                await self._runner.ephemeral_owners.erase_where(is_ephemeral_owner)
+                await self.runtime.ephemeral_owners.erase_where(is_ephemeral_owner)
             await self._restore_invited_rooms(self._runner.repository)
             await self._runner.open()
             self._runner.send_unsent()  # before the turns that begin now send anything
@@ -427,7 +427,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         return bool(roster.has_jid(jid) and roster[jid]["to"])
 
     def _on_occupant_left(self, owner: str) -> None:
-        task = asyncio.create_task(self._runner.ephemeral_owners.erase(owner))
+        task = asyncio.create_task(self.runtime.ephemeral_owners.erase(owner))
         self._deletions.add(task)
         task.add_done_callback(self._deletions.discard)
 

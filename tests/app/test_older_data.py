@@ -30,6 +30,7 @@ from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.codec.evidence import Receiver
 from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.databases import SQLITE, execute
+from tests.support.runner import make_runtime
 from tests.support.servers.clients import StockClient
 from tests.support.servers.prosody import installed
 from tests.support.servers.requirements import require
@@ -139,10 +140,9 @@ async def run_reader(
             sent.append(fromstring(message.content))
             message.acknowledge()
 
-    knowledge = Knowledge(KnowledgeRepository(database, jid))
     policy = Policy(memory=MEMORY_CONFIGS[jid])
-    channels = XmppTransport(jid, send).network.channels
-    runner = Runner(reader, jid, AgentRepository(database, jid), channels, policy, clock=lambda: now, knowledge=knowledge)
+    network = XmppTransport(jid, send).network
+    runner = make_runtime(reader, AgentRepository(database, jid), network, policy, clock=lambda: now).runner
     await runner.open()
     runner.send_unsent()
     await runner.wait_until_idle()
@@ -158,7 +158,7 @@ async def receive(runner: Runner, sender: str, stanza: str) -> bool:
     message = fromstring(stanza)
     message.set("from", f"{sender}/phone")
     received: Any = decode(message, Receiver(KEEPER))
-    is_new = runner.receive(received)
+    is_new = runner.intake.receive(received)
     assert is_new is not None
     await runner.wait_until_idle()
     return await is_new

@@ -598,7 +598,7 @@ async def test_data_that_pretend_to_be_instructions_are_in_no_system_message() -
         return evil
 
     async with run_helper_agent(tool_call_answer(("read", {})), text_answer("No."), tools=[read]) as (server, t):
-        knowledge = t.runners[t.jid].knowledge
+        knowledge = t.runtimes[t.jid].parts.knowledge
         assert knowledge is not None
         await knowledge.add(evil, "pirate.txt")
         await t.ask({"query": "obey the pirate", "attachments": [{"name": evil}]})

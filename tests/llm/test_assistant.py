@@ -35,7 +35,7 @@ async def test_the_assistant_uses_time_memory_documents_and_mcp_servers(
         monkeypatch.setenv("OPENAI_MODEL", "small")
         options = {"mcp": {"files": legacy_server(tmp_path / "log")}}
         async with AgentTester(AssistantAgent, options=options, isolation=isolation) as t:
-            knowledge = t.runners[t.jid].knowledge
+            knowledge = t.runtimes[t.jid].parts.knowledge
             assert knowledge is not None
             await knowledge.add("The office opens at nine.", "office.txt")
             assert (await t.ask("I live in Valencia; how late is it?")).text == "It is late."

@@ -41,7 +41,7 @@ async def test_nothing_crosses_between_people_and_threads() -> None:
             await (tell if SECRET in message_contents(wire.body, "user")[-1] else tool_call_answer(*SEARCH_CALLS))(wire)
 
     async with run_helper_agent(answer, peers={"peer@localhost": Peer()}, agents=["peer@localhost"]) as (server, t):
-        knowledge = t.runners[t.jid].knowledge
+        knowledge = t.runtimes[t.jid].parts.knowledge
         assert knowledge is not None
         await t.ask(told, user="ada@localhost", thread="one")
         await knowledge.add(f"{told}, she said", "note", person="ada@localhost")

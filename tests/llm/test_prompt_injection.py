@@ -88,7 +88,7 @@ async def test_data_never_arrive_as_an_instruction() -> None:
         server,
         t,
     ):
-        knowledge = t.runners[t.jid].knowledge
+        knowledge = t.runtimes[t.jid].parts.knowledge
         assert knowledge is not None
         await knowledge.add(INJECTION, INJECTION)
         sent = {"query": QUESTION, "attachments": [{"name": INJECTION, "description": INJECTION}], INJECTION: INJECTION}

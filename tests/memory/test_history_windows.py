@@ -394,7 +394,7 @@ async def test_turns_that_leave_the_window_are_recalled_by_their_owner_only(test
         assert seen["history"] == ["my plane leaves on Friday", "hello", "what is new?", "nothing"]
         assert (await ask_and_settle(t, "When does the plane leave?", thread="other"))["recalled"] == []
         assert (await ask_and_settle(t, "When does the plane leave?", user="bob@localhost"))["recalled"] == []
-        knowledge = t.runners[t.jid].knowledge
+        knowledge = t.runtimes[t.jid].parts.knowledge
         assert knowledge is not None
         documents = await knowledge.list(conversation=f"{ALICE}_agent@localhost")
         assert [document.name for document in documents] == ["turn 1", "turn 2", "turn 3"]
@@ -408,6 +408,6 @@ async def test_a_long_conversation_is_compacted_completely_when_the_strategy_cha
             await t.ask({"query": f"number {number}"}, user=ALICE)
         await t.restart(policy=policy(MemoryStrategy.VECTOR_STORE, 2))
         await ask_and_settle(t, "x")
-        knowledge = t.runners[t.jid].knowledge
+        knowledge = t.runtimes[t.jid].parts.knowledge
         assert knowledge is not None
         assert len(await knowledge.list(conversation=f"{ALICE}_agent@localhost")) == 59

@@ -251,7 +251,7 @@ async def test_nothing_runs_for_an_occupant_who_left_during_a_pause() -> None:
         runner.control.pause()
         send(t, "y")
         await eventually(lambda: t.unread() == [PAUSED_NOTICE])
-        await runner.ephemeral_owners.erase(ALICE)
+        await t.runtimes[AGENT].ephemeral_owners.erase(ALICE)
         runner.control.resume()
         await t.settled()
         assert counting_agent(t).asked == ["x"]

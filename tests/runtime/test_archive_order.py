@@ -34,9 +34,9 @@ async def test_the_order_of_the_archive_counts(database_url: str) -> None:
         runner = harness.runner
         runner.hold(LONG_S)
         for text in ("2", "4", "5"):
-            runner.receive(request(text, text))
+            runner.intake.receive(request(text, text))
         for text in ("1", "2", "3"):  # the second one is here already
-            runner.receive(request(text, text), is_archived=True)
+            runner.intake.receive(request(text, text), is_archived=True)
         await runner.wait_until_idle()
         assert queries(harness) == ["1", "2", "3"]
         runner.release()
@@ -47,7 +47,7 @@ async def test_the_order_of_the_archive_counts(database_url: str) -> None:
 async def test_what_is_in_no_archive_waits_for_none(database_url: str) -> None:
     async with RunnerHarness(database_url, Echo()) as harness:
         harness.runner.hold(LONG_S)
-        harness.runner.receive(request("of a program", kind=PROGRAM))
+        harness.runner.intake.receive(request("of a program", kind=PROGRAM))
         await harness.runner.wait_until_idle()
         assert queries(harness) == ["of a program"]
 
@@ -55,7 +55,7 @@ async def test_what_is_in_no_archive_waits_for_none(database_url: str) -> None:
 async def test_an_archive_that_is_not_read_in_time_holds_up_nobody(database_url: str) -> None:
     async with RunnerHarness(database_url, Echo()) as harness:
         harness.runner.hold(0.0)
-        harness.runner.receive(request("live"))
+        harness.runner.intake.receive(request("live"))
         await eventually(lambda: queries(harness) == ["live"])
 
 
@@ -63,9 +63,9 @@ async def test_live_requests_that_fill_the_queue_leave_it_when_the_archive_needs
     async with RunnerHarness(database_url, Echo(), Policy(queue=2)) as harness:
         harness.runner.hold(LONG_S)
         for text in ("3", "4"):
-            harness.runner.receive(request(text, text))
-        await harness.runner.wait_for_capacity(request("1", "1"))
-        harness.runner.receive(request("1", "1"), is_archived=True)
+            harness.runner.intake.receive(request(text, text))
+        await harness.runner.intake.wait_for_capacity(request("1", "1"))
+        harness.runner.intake.receive(request("1", "1"), is_archived=True)
         await harness.runner.wait_until_idle()
         assert queries(harness) == ["3", "4", "1"]
 
@@ -75,7 +75,7 @@ async def test_requests_that_wait_for_the_archive_leave_room_for_further_ones(da
         harness.runner.hold(LONG_S)
         texts = ["1", "2", "3", "4", "5"]
         for text in texts:
-            harness.runner.receive(request(text, text))
+            harness.runner.intake.receive(request(text, text))
             await harness.runner.wait_until_idle()
         assert queries(harness) == texts
 
@@ -85,7 +85,7 @@ async def test_long_requests_that_wait_for_the_archive_leave_room_for_further_on
         harness.runner.hold(LONG_S)
         texts = [str(number) * (LARGE_CHARACTERS + 1) for number in range(MAX_LARGE_REQUESTS)]
         for text in texts:
-            harness.runner.receive(request(text, text[0]))
+            harness.runner.intake.receive(request(text, text[0]))
         await harness.runner.wait_until_idle()
         assert queries(harness) == texts
 
@@ -93,7 +93,7 @@ async def test_long_requests_that_wait_for_the_archive_leave_room_for_further_on
 async def test_sessions_that_follow_each_other_do_not_prolong_the_wait(database_url: str) -> None:
     async with RunnerHarness(database_url, Echo()) as harness:
         harness.runner.hold(0.0)
-        harness.runner.receive(request("live"))
+        harness.runner.intake.receive(request("live"))
         harness.runner.hold(LONG_S)
         await eventually(lambda: queries(harness) == ["live"])
 
@@ -102,8 +102,8 @@ async def test_a_reply_whose_thread_is_searched_waits_for_the_archive_too(databa
     async with RunnerHarness(database_url, Echo()) as harness:
         runner = harness.runner
         runner.hold(LONG_S)
-        runner.receive(replace(request("2", "2"), metadata={"reply_to": str(uuid4())}))
-        runner.receive(request("1", "1"), is_archived=True)
+        runner.intake.receive(replace(request("2", "2"), metadata={"reply_to": str(uuid4())}))
+        runner.intake.receive(request("1", "1"), is_archived=True)
         runner.release()
         await runner.wait_until_idle()
         assert queries(harness) == ["1", "2"]
@@ -115,11 +115,11 @@ async def test_a_question_that_waits_for_the_archive_can_be_cancelled(database_u
         runner = harness.runner
         cancel = replace(request("/cancel"), stanza_id="1")
         if is_known:  # by its id, which is that of an earlier one
-            runner.receive(cancel)
+            runner.intake.receive(cancel)
             await runner.wait_until_idle()
         runner.hold(LONG_S)
         for held in (request("1", "1"), request("2", "2"), cancel):
-            stored = runner.receive(held)
+            stored = runner.intake.receive(held)
             assert stored is not None
             await stored
         runner.release()

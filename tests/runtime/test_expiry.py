@@ -21,7 +21,8 @@ from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Keep, Policy, Retention, Rules
 from tests.runtime.test_runner_faults import ALICE, BOB, make_request
 from tests.support.clock import Clock
-from tests.support.transports import make_channels
+from tests.support.runner import make_runtime
+from tests.support.transports import make_network
 from tests.support.wait import TIMEOUT_S
 
 AGENT = "agent@localhost"
@@ -74,7 +75,7 @@ class ExpiryHarness:
     ended: list[tuple[str, str]]
 
     async def ask(self, text: str, sender: str = ALICE) -> None:
-        self.runner.receive(make_request(text, sender))
+        self.runner.intake.receive(make_request(text, sender))
         await self.runner.wait_until_idle(sender, None)
 
     async def states(self) -> dict[str, str]:
@@ -88,8 +89,9 @@ async def run_harness(
     store, agent, clock, ended = InterruptedRepository(database, AGENT), EndingAgent(), Clock(), list[tuple[str, str]]()
     rules = Rules(timeout=timedelta(hours=hours))
     callbacks = (lambda name, state: ended.append((name, state)), *callbacks)
-    policy_with_rules, channels = Policy(rules=rules, **policy), make_channels(AGENT)
-    runner = Runner(agent, AGENT, store, channels, policy_with_rules, clock=clock, on_conversation_end=callbacks)
+    policy_with_rules, network = Policy(rules=rules, **policy), make_network(AGENT)
+    runtime = make_runtime(agent, store, network, policy_with_rules, clock=clock, on_conversation_end=callbacks)
+    runner = runtime.runner
     await runner.open()
     try:
         yield ExpiryHarness(runner, store, agent, clock, ended)
@@ -124,7 +126,7 @@ async def test_a_conversation_that_begins_again_while_its_end_is_stored_ends_aga
     async with run_harness(database) as harness:
         await harness.ask("hi")
         [row] = await harness.store.list_conversations()
-        harness.store.callback = lambda: harness.runner.receive(make_request("again"))
+        harness.store.callback = lambda: harness.runner.intake.receive(make_request("again"))
         if by == "an operator":
             assert await harness.runner.control.end(row.conversation_id)
         else:
@@ -143,7 +145,7 @@ async def test_a_conversation_that_begins_again_while_retention_deletes_it_times
     async with run_harness(database, hours=24 * 30, retention=Retention(default=Keep(age=timedelta(days=1)))) as harness:
         await harness.ask("hi")
         harness.clock.advance(days=2)
-        harness.store.callback = lambda: harness.runner.receive(make_request("again"))
+        harness.store.callback = lambda: harness.runner.intake.receive(make_request("again"))
         assert (await harness.runner.purge()).conversations == 1
         await harness.runner.wait_until_idle()
         assert await harness.states() == {ALICE: "active"}
@@ -167,7 +169,7 @@ async def test_a_change_of_a_conversation_while_others_expire_is_kept(database: 
         expiring = asyncio.create_task(harness.runner.expire_idle())
         await callback_started.wait()  # one of them has ended, the row of the other is read
         [other] = [owner for owner, state in (await harness.states()).items() if state == "active"]
-        harness.runner.receive(make_request("end", other))
+        harness.runner.intake.receive(make_request("end", other))
         async with asyncio.timeout(TIMEOUT_S):
             while (await harness.states())[other] == "active":  # noqa: ASYNC110 - in the database
                 await asyncio.sleep(0.01)

@@ -15,7 +15,6 @@ from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.texts.error_chain import find_frame
 from spade_coreason.runtime import command
-from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import Incident, load_newest_incidents
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Isolation, Keep, Policy, Retention
@@ -24,8 +23,8 @@ from tests.support.clock import Clock
 from tests.support.databases import WriterGate, execute, open_without_sync, read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE, BOB
-from tests.support.runner import RunnerHarness
-from tests.support.transports import make_channels
+from tests.support.runner import RunnerHarness, make_runtime
+from tests.support.transports import make_network
 from tests.support.wait import eventually
 
 TOLD = re.compile(r"\(incident ([0-9a-f]{8})\)")
@@ -85,12 +84,13 @@ async def test_a_sender_is_told_when_the_incident_is_stored(database_url: str, e
         writes, sent = WriterGate(), list[str]()
         database = await open_without_sync(database_url, writes)
         repository = AgentRepository(database, AGENT)
-        runner = Runner(FailingAgent(), AGENT, repository, make_channels(AGENT, sent.extend), interceptors=interceptors)
+        network = make_network(AGENT, sent.extend)
+        runner = make_runtime(FailingAgent(), repository, network, interceptors=interceptors).runner
         await runner.open()
         before = len(read_rows(database_url, "incidents"))
         with writes.hold_batches() as batches:
             incoming = InboundRequest(PERSON, f"{ALICE}/x", str(uuid4()), "t", {"query": "dance"}, "dance", owner=ALICE)
-            runner.receive(incoming)
+            runner.intake.receive(incoming)
             await eventually(lambda batches=batches: len(batches) > 0)  # type: ignore[misc]  # mypy knows no type of it
             assert not any(TOLD.search(stanza) for stanza in sent)
         await eventually(lambda sent=sent: any(TOLD.search(stanza) for stanza in sent))  # type: ignore[misc]  # as above
@@ -106,7 +106,7 @@ async def test_the_incident_of_an_interceptor_has_no_conversation(database_url: 
     expected_errors(f"a request of {ALICE}")
     async with RunnerHarness(database_url, FailingAgent(), interceptors=[FailingInterceptor()]) as harness:
         incoming = InboundRequest(PERSON, f"{ALICE}/x", str(uuid4()), "t", {"query": "dance"}, "dance", owner=ALICE)
-        assert harness.runner.receive(incoming) is None
+        assert harness.runner.intake.receive(incoming) is None
         await eventually(lambda: bool(numbers_told(harness)))
         [incident] = await load_all(harness)
         assert [incident.number] == numbers_told(harness)

@@ -131,11 +131,11 @@ async def test_a_refused_request_is_not_stored_and_may_be_sent_again(database_ur
     recorder = Recorder(lambda request: TOO_FAST)
     async with RunnerHarness(database_url, EchoAgent(), interceptors=[recorder]) as harness:
         incoming = InboundRequest(PERSON, f"{ALICE}/x", "1", "t", {"query": "one"}, "one", owner=ALICE)
-        assert harness.runner.receive(incoming) is None
+        assert harness.runner.intake.receive(incoming) is None
         await harness.database.write(lambda connection: None)
         assert await harness.repository.inbox.load_received_from(ALICE) == []
         recorder.decide = lambda request: Accept()
-        stored = harness.runner.receive(incoming)
+        stored = harness.runner.intake.receive(incoming)
         assert stored is not None
         assert await stored
         await harness.runner.wait_until_idle()
@@ -182,7 +182,7 @@ async def test_the_limits_of_hops_and_capacity_come_first() -> None:
         incoming = InboundRequest(
             PROGRAM, f"{BOB}/x", "1", "u", {"query": "circle"}, "", owner=BOB, context=RequestContext(MAX_HOPS + 1)
         )
-        assert t.runners[t.jid].receive(incoming) is None
+        assert t.runners[t.jid].intake.receive(incoming) is None
         assert recorder.received == ["0", "1"]
 
 
@@ -195,7 +195,7 @@ async def test_a_new_request_that_looks_like_a_duplicate_is_decided_before_its_t
             )
             key = derive_inbox_key(AGENT, ALICE, incoming.stanza_id, incoming.content)
             harness.database.inbox_keys.add(key.bytes, 10**6)  # no request has this row
-            stored = harness.runner.receive(incoming)
+            stored = harness.runner.intake.receive(incoming)
             assert stored is not None
             assert await stored
             await harness.runner.wait_until_idle()
@@ -478,11 +478,11 @@ async def test_the_stack_inside_an_agent_tells_the_way_of_its_request() -> None:
     async with AgentTester(StackAgent(), interceptors=[Bracket("a", [])]) as t:
         await t.ask("one")
     [stack] = stacks
-    assert stack[stack.index("mailboxes._run_worker") :] == [
-        "mailboxes._run_worker",
-        "mailboxes._run_item",
-        "runner.handle",
-        "runner._answer",
+    assert stack[stack.index("worker.run") :] == [
+        "worker.run",
+        "worker._run_item",
+        "worker.handle",
+        "worker.answer",
         "turn.run",
         "concurrency.run",
         "interceptors.assist",

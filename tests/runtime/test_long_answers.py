@@ -170,7 +170,7 @@ async def test_a_long_answer_sent_again_after_a_restart_is_the_same_and_is_not_u
             LongReplyAgent(Files(files.upload)), recorder, database_url, policy=FILE_POLICY, files=Files(files.upload)
         ) as runner:
             if recorder is first:
-                runner.receive(person_question("a block"))
+                runner.intake.receive(person_question("a block"))
             await runner.wait_until_idle()
     assert [message.content for message in second.sent] == [message.content for message in first.sent]
     [link] = files.files
@@ -190,7 +190,7 @@ async def test_a_turn_interrupted_after_its_upload_uploads_again(database_url: s
 
     first, second = StanzaRecorder(), StanzaRecorder()
     async with run_runner(LongReplyAgent(Files(put)), first, database_url, policy=FILE_POLICY, files=Files(put)) as runner:
-        runner.receive(person_question("a block"))
+        runner.intake.receive(person_question("a block"))
         await uploaded.wait()
     assert first.sent == []
     async with run_runner(LongReplyAgent(Files(put)), second, database_url, policy=FILE_POLICY, files=Files(put)) as runner:

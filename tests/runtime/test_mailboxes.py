@@ -19,6 +19,7 @@ from spade_coreason.runtime.intake.admission import CapacityLimit
 from spade_coreason.runtime.intake.mailbox import Mailbox, QueuedRequest
 from spade_coreason.runtime.intake.mailboxes import Mailboxes
 from spade_coreason.runtime.intake.quotas import QuotaLimit
+from spade_coreason.runtime.turns.worker import MailboxWorkers
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.records import ALICE, BOB, NOW
 from tests.support.wait import eventually
@@ -48,8 +49,9 @@ class MailboxHarness:
         self.repository = repository
         self.handler = GatedHandler()
         quotas = QuotaLimit(repository, Quotas(), max_turns, utc_now)
-        self.mailboxes = Mailboxes(repository, quotas, MAX_QUEUED, remembered_turns=10, crash_guard=CrashGuard())
-        self.mailboxes.start(self.handler)
+        self.mailboxes = Mailboxes(repository, quotas, MAX_QUEUED, remembered_turns=10)
+        workers = MailboxWorkers(self.mailboxes, quotas, CrashGuard(), self.handler.handle)
+        self.mailboxes.start(workers.run)
 
     async def put(self, text: str, sender: str = ALICE, thread: str | None = "t", *, is_for_agent: bool = True) -> None:
         """Store a request whose id is its text, and put it into its mailbox."""

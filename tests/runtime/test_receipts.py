@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, fromstring
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.runtime import AgentParts, InboundGateway, Runner
-from spade_coreason.storage import Commit
+from spade_coreason.storage import AgentRepository, Commit
 from spade_coreason.storage.backends.statements import RECEIVE
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.codec.evidence import Receiver
@@ -57,7 +57,7 @@ async def run_gateway(url: str, **policy: Any) -> AsyncIterator[GatewayHarness]:
             said.append(f"receipt {receipt.get('id')}" if receipt is not None else stanza.findtext("body") or "")
 
     transport = make_transport(AGENT, send)
-    parts = AgentParts(AGENT, database, transport.network)
+    parts = AgentParts(AgentRepository(database, AGENT), transport.network)
     runtime = parts.build_runtime(Echo(), AccessPolicy(AGENT), Policy(**policy))
     runner = runtime.runner
     await runner.open()

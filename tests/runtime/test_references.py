@@ -14,7 +14,6 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interaction, ResponseHandler, SessionHandle
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.quotas import Quotas
-from spade_coreason.runtime.crash_guard import CrashGuard
 from spade_coreason.runtime.intake.mailboxes import Mailboxes
 from spade_coreason.runtime.intake.quotas import QuotaLimit
 from spade_coreason.runtime.intake.received_reactions import ReceivedReactions
@@ -321,7 +320,7 @@ async def test_a_retraction_is_stored_before_it_is_acknowledged() -> None:
         t.send("a question", id="1")
         await eventually(lambda: bool(slow.asked))
         runner = t.runners[AGENT]
-        stored = runner.cancel_request(ALICE, "1")
+        stored = runner.intake.cancel_request(ALICE, "1")
         assert stored is not None
         await stored
         assert await runner.repository.inbox.load_pending() == []
@@ -452,7 +451,7 @@ async def test_of_the_reactions_that_wait_the_latest_to_each_message_counts() ->
 
 
 async def test_the_waiting_reactions_of_one_sender_are_limited(repository: AgentRepository) -> None:
-    mailboxes = Mailboxes(repository, QuotaLimit(repository, Quotas(), 8, utc_now), 8, 8, CrashGuard())
+    mailboxes = Mailboxes(repository, QuotaLimit(repository, Quotas(), 8, utc_now), 8, 8)
     received = ReceivedReactions(SlowAgent(), repository, mailboxes, timeout_s=1.0)
     accepted = [received.receive_reaction(ALICE, str(uuid4()), ("👍",), "") for _ in range(1000)]
     assert accepted == [True] * 100 + [False] * 900

@@ -23,7 +23,8 @@ from spade_coreason.testing import Keep, Policy, Retention, Rules
 from tests.support.clock import Clock
 from tests.support.databases import read_rows
 from tests.support.records import query_of
-from tests.support.transports import make_channels
+from tests.support.runner import make_runtime
+from tests.support.transports import make_network
 from tests.support.wait import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -58,7 +59,9 @@ class RetentionHarness:
         self.runner, self.agent, self.url = runner, agent, url
 
     def say(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
-        self.runner.receive(InboundRequest(PERSON, f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender))
+        self.runner.intake.receive(
+            InboundRequest(PERSON, f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender)
+        )
 
     async def ask(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
         self.say(text, sender, thread)
@@ -77,8 +80,8 @@ async def run_harness(
     memory = AgentInteractionMemory(AGENT, path / "memory")
     agent = StoringAgent(memory)
     policy = Policy(rules=Rules(timeout=timedelta(0)), memory=MemoryConfig(limit=window), retention=retention)
-    repository, channels = AgentRepository(database, AGENT), make_channels(AGENT)
-    runner = Runner(agent, AGENT, repository, channels, policy, clock=clock, interaction_memory=lambda: memory)
+    repository, network = AgentRepository(database, AGENT), make_network(AGENT)
+    runner = make_runtime(agent, repository, network, policy, clock=clock, memory=lambda: memory).runner
     await runner.open()
     try:
         yield RetentionHarness(runner, agent, url)

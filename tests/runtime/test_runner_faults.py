@@ -30,16 +30,12 @@ from spade_coreason import (
     command,
 )
 from spade_coreason.contracts import ConversationState, MemoryConfig, MemoryStrategy
-from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.memory.interaction.file import MemoryLimits
-from spade_coreason.runtime.intake.access_requests import AccessRequests
+from spade_coreason.runtime import AgentRuntime
 from spade_coreason.runtime.intake.admission import MAX_HOPS
-from spade_coreason.runtime.intake.gateway import InboundGateway
-from spade_coreason.runtime.peers.open_requests import OpenRequests
-from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import COMPACTION_VARIABLE, open_database
 from spade_coreason.storage.backends.database import Commit, Database
 from spade_coreason.storage.backends.statements import RECEIVE
@@ -52,8 +48,9 @@ from spade_coreason.xmpp.transport import receive_stanza
 from tests.support.databases import SAME_STANZA, SQLITE, WriterGate, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.records import NOT_REMEMBERED
+from tests.support.runner import make_runtime
 from tests.support.servers.postgres import Postgres
-from tests.support.transports import make_channels, make_transport
+from tests.support.transports import make_network
 from tests.support.wait import TIMEOUT_S, eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -118,12 +115,13 @@ class FaultHarness:
     """A runner on a database, and its output."""
 
     def __init__(
-        self, runner: Runner, store: FaultyRepository, agent: RecordingAgent, said: list[str], writes: WriterGate
+        self, runtime: AgentRuntime, store: FaultyRepository, agent: RecordingAgent, said: list[str], writes: WriterGate
     ) -> None:
-        self.runner, self.store, self.agent, self.output, self.writes = runner, store, agent, said, writes
+        self.runtime, self.runner = runtime, runtime.runner
+        self.store, self.agent, self.output, self.writes = store, agent, said, writes
 
     async def ask(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
-        self.runner.receive(make_request(text, sender, thread))
+        self.runner.intake.receive(make_request(text, sender, thread))
         await self.runner.wait_until_idle()
 
     async def states(self) -> list[ConversationState]:
@@ -142,10 +140,11 @@ async def run_harness(url: str, send: Callable[[list[str]], None] | None = None,
     database = await open_without_sync(url, writes)
     store, agent, said = FaultyRepository(database, AGENT), RecordingAgent(), list[str]()
     send = send or (lambda stanzas: said.extend(fromstring(stanza).findtext("body") or "" for stanza in stanzas))
-    runner = Runner(agent, AGENT, store, make_channels(AGENT, send), Policy(**policy))
+    runtime = make_runtime(agent, store, make_network(AGENT, send), Policy(**policy))
+    runner = runtime.runner
     await runner.open()
     try:
-        yield FaultHarness(runner, store, agent, said, writes)
+        yield FaultHarness(runtime, store, agent, said, writes)
     finally:
         await runner.drain(0)
         await runner.close()
@@ -161,9 +160,11 @@ def idle_after(seconds: float) -> Rules:
 
 async def test_messages_during_an_expiry_start_no_second_timer(database_url: str) -> None:
     async with run_harness(database_url, rules=idle_after(0.1)) as harness:
-        harness.store.during_lookup = lambda: harness.runner.receive(make_request("hi", f"u{harness.store.lookups}@localhost"))
+        harness.store.during_lookup = lambda: harness.runner.intake.receive(
+            make_request("hi", f"u{harness.store.lookups}@localhost")
+        )
         began = asyncio.get_running_loop().time()
-        harness.runner.receive(make_request("hi"))
+        harness.runner.intake.receive(make_request("hi"))
         await eventually(lambda: harness.store.lookups >= 15)
         harness.store.during_lookup = lambda: None
         took_s = asyncio.get_running_loop().time() - began
@@ -200,7 +201,7 @@ async def test_a_first_turn_that_was_interrupted_leaves_a_conversation_that_time
     rules = idle_after(0.3)
     async with run_harness(database_url, rules=rules, on_restart="report") as harness:
         harness.agent.waits_for = asyncio.Event()
-        harness.runner.receive(make_request("one"))
+        harness.runner.intake.receive(make_request("one"))
         await eventually(lambda: bool(harness.agent.asked))
     async with run_harness(database_url, rules=rules, on_restart="report") as harness:
         assert await harness.states() == [ConversationState.ACTIVE]
@@ -245,19 +246,19 @@ async def test_a_faulty_end_callback_delays_no_conversation(
 async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database_url: str) -> None:
     class EarlyInbox(Inbox):
         async def load_pending(self) -> Any:
-            before = runner.receive(make_request("before"))
+            before = runner.intake.receive(make_request("before"))
             assert before is not None
             await before
             found = await super().load_pending()
-            runner.receive(make_request("after"))
+            runner.intake.receive(make_request("after"))
             return found
 
     database = await open_database(database_url, "off")
     agent = RecordingAgent()
     repository = AgentRepository(database, AGENT)
     repository.inbox = EarlyInbox(database, AGENT)
-    runner = Runner(agent, AGENT, repository, make_channels(AGENT))
-    first = runner.receive(make_request("first"))
+    runner = make_runtime(agent, repository, make_network(AGENT)).runner
+    first = runner.intake.receive(make_request("first"))
     assert first is not None
     await first
     await runner.open()
@@ -272,7 +273,7 @@ async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_b
     async with run_harness(database_url) as harness:
         await harness.ask("known")
         with harness.writes.hold_batches() as held_batches:
-            is_durable = harness.runner.receive(make_request("quick"))
+            is_durable = harness.runner.intake.receive(make_request("quick"))
             await eventually(lambda: bool(held_batches))
             assert harness.agent.asked == ["known", "quick"]
             assert is_durable is not None
@@ -312,7 +313,7 @@ async def test_a_request_that_was_not_stored_is_not_answered(
     async with run_harness(database_url) as harness:
         await harness.ask("known")
         with harness.writes.hold_batches() as held_batches:
-            is_durable = harness.runner.receive(make_request(text))
+            is_durable = harness.runner.intake.receive(make_request(text))
             assert is_durable is not None
             await eventually(lambda: bool(held_batches))
             held_batches[0][0].rows = [(RECEIVE, ("no",) * 3)]
@@ -324,7 +325,7 @@ async def test_a_request_that_was_not_stored_is_not_answered(
 async def test_an_immediate_duplicate_is_dropped(database_url: str) -> None:
     async with run_harness(database_url) as harness:
         twice = replace(make_request("hi"), evidence=SAME_STANZA)
-        stored = [harness.runner.receive(twice) for _ in range(3)]
+        stored = [harness.runner.intake.receive(twice) for _ in range(3)]
         assert [await one for one in stored if one is not None] == [True, False, False]
         await harness.runner.wait_until_idle()
         assert (harness.agent.asked, harness.output) == (["hi"], ["hi"])
@@ -339,12 +340,12 @@ async def test_with_a_full_queue_a_peer_that_sends_everything_back_gets_one_noti
     def echo(stanzas: list[str]) -> None:
         for stanza in stanzas:
             notices.append(text := fromstring(stanza).findtext("body") or "")
-            asyncio.get_running_loop().call_soon(harness.runner.receive, make_request(text))
+            asyncio.get_running_loop().call_soon(harness.runner.intake.receive, make_request(text))
 
     async with run_harness(database_url, echo, queue=3) as harness:
         harness.agent.waits_for = asyncio.Event()
         for number in range(10):
-            harness.runner.receive(make_request(str(number)))
+            harness.runner.intake.receive(make_request(str(number)))
             await asyncio.sleep(0.01)
         assert len(notices) == 1
         assert notices[0].startswith("This conversation already has 3 messages waiting")
@@ -359,7 +360,7 @@ async def test_with_a_failing_store_a_peer_that_sends_everything_back_gets_one_a
     def echo(stanzas: list[str]) -> None:
         for stanza in stanzas:
             apologies.append(text := fromstring(stanza).findtext("body") or "")
-            asyncio.get_running_loop().call_soon(harness.runner.receive, make_request(text))
+            asyncio.get_running_loop().call_soon(harness.runner.intake.receive, make_request(text))
 
     async with run_harness(database_url, echo) as harness:
         harness.store.inbox.fails_to_finish = True
@@ -401,12 +402,9 @@ async def test_a_peer_that_sends_malformed_messages_gets_at_most_thirty_replies(
     def deliver(container: str, number: int) -> None:
         json = f"<json xmlns='urn:xmpp:json:0'>{container}</json>"
         stanza = f"<message xmlns='jabber:client' from='{ALICE}/x' id='{number}'>{json}</message>"
-        assert receive_stanza(gateway, Receiver(AGENT), fromstring(stanza)) is None
+        assert receive_stanza(harness.runtime.gateway, Receiver(AGENT), fromstring(stanza)) is None
 
-    async with run_harness(database_url) as harness:
-        transport = make_transport(AGENT, sent.extend)
-        access_requests = AccessRequests(AccessPolicy(AGENT), harness.runner.repository, "agent", transport)
-        gateway = InboundGateway(harness.runner, OpenRequests(), access_requests, transport.network.channels, transport)
+    async with run_harness(database_url, sent.extend) as harness:
         for number in range(50):
             deliver('{"error": "cannot parse"}', number)
         assert len(sent) == 30
@@ -469,7 +467,7 @@ async def test_a_turn_that_ends_while_the_database_server_is_away_is_answered_wh
     async with run_harness(own_postgres.url(), timings=RunnerTimings(retry_s=0.1)) as harness:
         await harness.ask("before")
         harness.agent.waits_for = asyncio.Event()
-        stored = harness.runner.receive(make_request("during"))
+        stored = harness.runner.intake.receive(make_request("during"))
         assert stored is not None
         assert await stored
         await eventually(lambda: harness.agent.asked == ["before", "during"])

@@ -20,6 +20,7 @@ from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.databases import read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.records import NOT_REMEMBERED
+from tests.support.runner import make_runtime
 
 AGENT = "agent@localhost"
 
@@ -67,7 +68,8 @@ async def run_runner(
 ) -> AsyncIterator[Runner]:
     """Run one life of a process, with its own connection or `database`; `settings` are those of its runner."""
     database = database or await open_database(url, "off")
-    runner = Runner(agent, AGENT, AgentRepository(database, AGENT), XmppTransport(AGENT, recorder).network.channels, **settings)
+    network = XmppTransport(AGENT, recorder).network
+    runner = make_runtime(agent, AgentRepository(database, AGENT), network, **settings).runner
     await runner.open()
     runner.send_unsent()
     try:
@@ -96,7 +98,7 @@ RECEIVED, ANSWERED, CLOSED = range(3)
 
 async def receive_stored(runner: Runner, incoming: InboundRequest) -> bool:
     """Receive a request, wait until it is on disk, and tell if it was new."""
-    stored = runner.receive(incoming)
+    stored = runner.intake.receive(incoming)
     assert stored is not None
     return await stored
 
@@ -116,7 +118,7 @@ async def test_a_final_answer_leaves_when_it_is_stored(database_url: str) -> Non
         states.append(inbox_states(database_url))
 
     async with run_runner(Echo(), send, database_url) as runner:
-        runner.receive(person_question("hi"))
+        runner.intake.receive(person_question("hi"))
         await runner.wait_until_idle()
     assert states == [[(ANSWERED, 1)]]
 
@@ -126,8 +128,8 @@ async def test_an_unacknowledged_reply_is_sent_again_with_the_same_id_and_not_ru
 ) -> None:
     first, second, third = StanzaRecorder(), StanzaRecorder(), StanzaRecorder()
     async with run_runner(Echo(), first, database_url) as runner:
-        runner.receive(person_question("hi", "1"))
-        runner.receive(person_question("ho", "2"))
+        runner.intake.receive(person_question("hi", "1"))
+        runner.intake.receive(person_question("ho", "2"))
         await runner.wait_until_idle()
     agent = Echo()
     async with run_runner(agent, second, database_url) as runner:
@@ -146,9 +148,9 @@ async def test_the_next_turns_of_a_sender_wait_while_the_server_is_slow_to_take_
     agent, recorder = Echo(), StanzaRecorder()
     recorder.is_slow = True
     async with run_runner(agent, recorder, database_url) as runner:
-        runner.receive(person_question("one", "1"))
+        runner.intake.receive(person_question("one", "1"))
         await runner.wait_until_idle()
-        runner.receive(person_question("two", "2"))
+        runner.intake.receive(person_question("two", "2"))
         await receive_stored(runner, person_question("me too", "1", sender="bob@localhost/x"))
         await runner.wait_until_idle("bob@localhost", None)
         assert (agent.turns, recorder.bodies) == (2, ["one", "me too"])
@@ -156,7 +158,7 @@ async def test_the_next_turns_of_a_sender_wait_while_the_server_is_slow_to_take_
         recorder.acknowledge()
         await runner.wait_until_idle()
         assert (agent.turns, recorder.bodies) == (3, ["one", "me too", "two"])
-        runner.receive(person_question("three", "3"))
+        runner.intake.receive(person_question("three", "3"))
         await runner.wait_until_idle()
         assert recorder.bodies[-1] == "three"
 
@@ -164,7 +166,7 @@ async def test_the_next_turns_of_a_sender_wait_while_the_server_is_slow_to_take_
 async def test_an_acknowledged_reply_is_not_sent_again(database_url: str) -> None:
     first, second = StanzaRecorder(), StanzaRecorder()
     async with run_runner(Echo(), first, database_url) as runner:
-        runner.receive(person_question("hi"))
+        runner.intake.receive(person_question("hi"))
         await runner.wait_until_idle()
         first.acknowledge()
     async with run_runner(Echo(), second, database_url):
@@ -179,7 +181,7 @@ async def test_a_silent_turn_is_closed_at_once(database_url: str) -> None:
 
     recorder = StanzaRecorder()
     async with run_runner(Silent(), recorder, database_url) as runner:
-        runner.receive(person_question("hi"))
+        runner.intake.receive(person_question("hi"))
         await runner.wait_until_idle()
     assert recorder.sent == []
     assert inbox_states(database_url) == [(CLOSED, 0)]
@@ -198,7 +200,7 @@ async def test_stanzas_sent_before_an_interruption_are_sent_again_with_the_same_
 
     first, second = StanzaRecorder(), StanzaRecorder()
     async with run_runner(InterruptedAgent(), first, database_url) as runner:
-        runner.receive(person_question("hi"))
+        runner.intake.receive(person_question("hi"))
         await first_block_sent.wait()
     assert first.bodies == ["first"]
     assert inbox_states(database_url) == [(RECEIVED, 0)]
@@ -229,7 +231,7 @@ async def test_a_turn_that_cannot_be_stored_says_so_and_runs_after_the_next_star
     database = await open_database(database_url, "off")
     agent = FailingDiskAgent(database)
     async with run_runner(agent, first, database_url, database) as runner:
-        runner.receive(person_question("hi"))
+        runner.intake.receive(person_question("hi"))
         await runner.wait_until_idle()
     assert first.bodies == [NOT_REMEMBERED]
     async with run_runner(agent, second, database_url) as runner:

@@ -20,7 +20,7 @@ from tests.support.records import AGENT, ALICE, NOW, new_conversation, receive_r
 
 
 async def _crash(repository: AgentRepository, *rows: int) -> dict[int, CrashedRequest]:
-    return {request.id: request for request in await record_crash(repository._database, rows, NOW)}
+    return {request.id: request for request in await record_crash(repository.database, rows, NOW)}
 
 
 def test_what_ran_is_in_the_file_until_it_is_cleared(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ async def test_a_request_fails_at_the_third_crash_if_it_ran_alone(repository: Ag
 async def test_a_request_fails_at_the_sixth_stop_that_cuts_it_off_alone(repository: AgentRepository) -> None:
     row = await receive_request(repository)
     for number in range(1, 7):
-        [stopped] = await record_crash(repository._database, [row], NOW, is_stop=True)
+        [stopped] = await record_crash(repository.database, [row], NOW, is_stop=True)
         assert (stopped.crashes, stopped.stops, stopped.is_suspect) == (0, number, number == 5)
     assert (stopped.failed_at, stopped.has_crashed) == (NOW, False)
 
@@ -65,7 +65,7 @@ async def test_a_stop_does_not_fail_a_request_that_crashes_made_a_suspect(reposi
     for _ in range(2):
         await _crash(repository, row)
     for _ in range(3):
-        [stopped] = await record_crash(repository._database, [row], NOW, is_stop=True)
+        [stopped] = await record_crash(repository.database, [row], NOW, is_stop=True)
     assert (stopped.crashes, stopped.stops, stopped.failed_at) == (2, 3, None)
     assert (await _crash(repository, row))[row].has_crashed
 
@@ -74,14 +74,14 @@ async def test_a_request_that_blocked_the_event_loop_fails_at_once_and_the_other
     repository: AgentRepository,
 ) -> None:
     rows = [await receive_request(repository) for _ in range(3)]
-    crashed = await record_crash(repository._database, rows, NOW, rows[1])
+    crashed = await record_crash(repository.database, rows, NOW, rows[1])
     assert [(request.id, request.crashes, request.failed_at) for request in crashed] == [(rows[1], 1, NOW)]
 
 
 async def test_a_block_without_a_turn_is_a_crash_of_all_that_ran(repository: AgentRepository) -> None:
     rows = [await receive_request(repository) for _ in range(2)]
     for blocking_row in (0, 4711):
-        crashed = await record_crash(repository._database, rows, NOW, blocking_row)
+        crashed = await record_crash(repository.database, rows, NOW, blocking_row)
         assert {request.failed_at for request in crashed} == {None}
     assert {request.crashes for request in crashed} == {2}
 
@@ -107,7 +107,7 @@ async def test_a_request_that_was_never_stored_is_not_counted(repository: AgentR
 
 
 async def test_a_failed_request_stays_until_it_is_dropped_or_run_again(repository: AgentRepository, database_url: str) -> None:
-    database = repository._database
+    database = repository.database
     rows = [await receive_request(repository, request=f'{{"q": {n}}}') for n in range(2)]
     for row in rows:
         for _ in range(3):
@@ -131,13 +131,13 @@ async def test_a_failed_request_that_runs_again_has_its_channel(repository: Agen
         await _crash(repository, row)
     await repository.inbox.finish(row, new_conversation(repository), None, None)
     await _crash(repository)
-    [failed] = await load_failed_requests(repository._database, [AGENT])
-    await retry_failed_request(repository._database, failed)
+    [failed] = await load_failed_requests(repository.database, [AGENT])
+    await retry_failed_request(repository.database, failed)
     assert [row["channel"] for row in read_rows(database_url, "inbox")] == ["web", "web"]
 
 
 async def test_failed_requests_are_deleted_with_their_sender_and_after_seven_days(repository: AgentRepository) -> None:
-    database = repository._database
+    database = repository.database
     for erase in (True, False):
         row = await receive_request(repository, ALICE)
         for _ in range(3):

@@ -156,7 +156,7 @@ async def test_a_clock_that_jumps_back_loses_and_reorders_nothing(database_url: 
         # The same message, after the clock has gone back, is known all the same.
         again = InboundRequest(PERSON, f"{ALICE}/x", "again", "t", {"query": "5"}, "5", evidence=SAME_STANZA, owner=ALICE)
         for _ in range(2):
-            harness.runner.receive(again)
+            harness.runner.intake.receive(again)
             await harness.runner.wait_until_idle()
             clock.advance(days=-100)
     async with RunnerHarness(database_url, clock=clock) as harness:

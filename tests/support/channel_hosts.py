@@ -12,6 +12,7 @@ from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.messages import Refused, Repeated
 from spade_coreason.exceptions import PeerRefusedError
 from spade_coreason.runtime import AgentParts, AgentRuntime, Channel
+from spade_coreason.storage import AgentRepository
 from spade_coreason.testing import Policy
 from tests.support.databases import open_without_sync
 from tests.support.fetched_channel import NAME, FetchedChannel, texts_of
@@ -41,7 +42,7 @@ async def run_on_channels(
     """Run an agent on the database at a URL, with these channels beside XMPP, whose stanzas go nowhere."""
     database = await open_without_sync(url)
     network = make_transport(AGENT, lambda stanzas: None).network
-    parts = AgentParts(AGENT, database, network._replace(channels={**network.channels, **channels}))
+    parts = AgentParts(AgentRepository(database, AGENT), network._replace(channels={**network.channels, **channels}))
     runtime = parts.build_runtime(agent, AccessPolicy(AGENT), policy)
     for channel in channels.values():
         if isinstance(channel, FetchedChannel | LineChannel):

@@ -151,7 +151,7 @@ class OnlineAgent:
 
     def _build(self, network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
         trusted_agents = TrustedAgents(domains=self.trusted_domains)
-        parts = AgentParts(self.jid, self.database, network, upload, clock=self.clock, trusted_agents=trusted_agents)
+        parts = AgentParts(self.repository, network, upload, clock=self.clock, trusted_agents=trusted_agents)
         self.agent = self.make_agent(parts.peers)
         access = AccessPolicy(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
         return parts.build_runtime(

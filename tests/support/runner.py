@@ -11,15 +11,31 @@ from uuid import uuid4
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, Session
 from spade_coreason.contracts import Interceptor
 from spade_coreason.contracts.base import utc_now
+from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
-from spade_coreason.runtime.runner import Runner
+from spade_coreason.runtime import AgentNetwork, AgentParts, AgentRuntime
 from spade_coreason.storage import Commit
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy
 from tests.support.databases import WriterGate, open_without_sync
 from tests.support.records import AGENT, ALICE
-from tests.support.transports import make_channels
+from tests.support.transports import make_network
+
+
+def make_runtime(
+    agent: Any,
+    repository: AgentRepository,
+    network: AgentNetwork,
+    policy: Policy | None = None,
+    *,
+    memory: Callable[[], AgentInteractionMemory] | None = None,
+    clock: Callable[[], datetime] = utc_now,
+    **options: Any,
+) -> AgentRuntime:
+    """Make the runtime of an agent to which everybody has access. `options` are those of `AgentParts.build_runtime`."""
+    parts = AgentParts(repository, network, memory=memory, clock=clock)
+    return parts.build_runtime(agent, AccessPolicy(repository.agent, "*"), policy, **options)
 
 
 class Observation(NamedTuple):
@@ -77,16 +93,11 @@ class RunnerHarness:
     async def __aenter__(self) -> RunnerHarness:
         self.database = await open_without_sync(self.url, self.writes)
         self.repository = AgentRepository(self.database, AGENT)
-        channels = make_channels(AGENT, self.sent.extend)
-        self.runner = Runner(
-            self.agent,
-            AGENT,
-            self.repository,
-            channels,
-            self.policy,
-            clock=self.clock,
-            interceptors=self.interceptors,
+        network = make_network(AGENT, self.sent.extend)
+        runtime = make_runtime(
+            self.agent, self.repository, network, self.policy, clock=self.clock, interceptors=self.interceptors
         )
+        self.runner = runtime.runner
         await self.runner.open()
         self.runner.send_unsent()
         return self
@@ -97,7 +108,7 @@ class RunnerHarness:
         await self.database.close()
 
     def receive(self, text: str, thread: str | None = "t", sender: str = ALICE) -> Commit[bool]:
-        stored = self.runner.receive(
+        stored = self.runner.intake.receive(
             InboundRequest(PERSON, f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender)
         )
         assert stored is not None

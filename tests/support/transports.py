@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from spade_coreason.runtime import Channel
+from spade_coreason.runtime import AgentNetwork
 from spade_coreason.xmpp.transport import XmppTransport
 
 STANZA_BYTES = 65_536
@@ -15,6 +15,6 @@ def make_transport(jid: str, send: Callable[[list[str]], object], stanza_bytes: 
     return XmppTransport(jid, lambda messages: send([message.content for message in messages]), stanza_bytes)
 
 
-def make_channels(jid: str, send: Callable[[list[str]], object] = lambda stanzas: None) -> Mapping[str, Channel]:
-    """Make the channels of an agent (a bare JID) that pass the texts of their stanzas to `send`, by default nowhere."""
-    return make_transport(jid, send).network.channels
+def make_network(jid: str, send: Callable[[list[str]], object] = lambda stanzas: None) -> AgentNetwork:
+    """Make the network of an agent (a bare JID) that passes the texts of its stanzas to `send`, by default nowhere."""
+    return make_transport(jid, send).network

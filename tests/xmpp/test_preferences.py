@@ -49,7 +49,7 @@ async def test_thoughts_are_shown_and_not_stored_and_an_answer_comes_complete_if
         thinker.release.set()
         assert corrected_id(await alice.answer()) == first["id"]
         thinker.release.clear()
-        await agent.runner.loader.set_preferences(alice.jid, Preferences(thoughts=True, streaming=False))
+        await agent.runner.command_context.loader.set_preferences(alice.jid, Preferences(thoughts=True, streaming=False))
         alice.send("as preferred", agent.jid, thread="t", extra_xml=ACTIVE)
         thought = await alice.answer()
         assert (thought["body"], thought["thread"]) == ("_Looking out of the window…_", "t")

@@ -326,8 +326,6 @@ async def _reject(invocation: Invocation) -> CommandResult:
 
 async def _decide_access(invocation: Invocation, *, is_admitted: bool) -> CommandResult:
     access_requests = invocation.context.access_requests
-    if access_requests is None:
-        return CommandResult(translate("There is no person to admit here."), is_error=True)
     decide = access_requests.admit if is_admitted else access_requests.reject
     return CommandResult(await decide(invocation.owner, invocation.values["person"]))
 

@@ -37,8 +37,8 @@ class CommandContext:
     control: AgentControl
     files: Files
     quota_limit: QuotaLimit
-    access_requests: AccessRequests | None
-    """The requests for access that operators decide; None if there is no operator to ask."""
+    access_requests: AccessRequests
+    """The requests for access that operators decide."""
     get_interaction_memory: Callable[[], AgentInteractionMemory] | None
 
     @property

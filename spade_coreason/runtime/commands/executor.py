@@ -46,8 +46,8 @@ class CommandExecutor:
     ) -> None:
         self._services = services
         self._loader = loader
-        self._commands = commands
-        self._context = context
+        self.commands = commands
+        self.context = context
         self._admission = admission
 
     def cancel_if_requested(self, queued: QueuedRequest, sender: str) -> None:
@@ -81,13 +81,13 @@ class CommandExecutor:
             found = await repository.find_conversations([conversation_id])
             records = [record for record in found.values() if record.owner == owner] or records
         record = self._loader.current_record(records[0]) if records else None
-        if command.is_immediate or not self._commands.may_run(owner, command):
-            return await self._commands.run(command, values, self._context, owner, record)
+        if command.is_immediate or not self.commands.may_run(owner, command):
+            return await self.commands.run(command, values, self.context, owner, record)
         thread = recover_thread(record.conversation_id, owner, self._services.jid) if record is not None else None
-        is_for_agent = command.name in self._commands.agent_commands
+        is_for_agent = command.name in self.commands.agent_commands
         if is_for_agent:
             incoming = InboundRequest(PERSON, owner, "", thread, {"query": command.text, **values}, "", owner=owner)
-            refusal = self._admission.refuse_early(incoming) or self._admission.refuse_new(incoming, is_for_agent=True)
+            refusal = self._admission.refuse(incoming, is_for_agent=True)
             if refusal is not None:
                 if refusal.incident is not None:
                     await refusal.incident.wait()
@@ -110,7 +110,7 @@ class CommandExecutor:
         """Run a command from outside of the conversation. Requests up to `before_row` that still wait are older."""
         LANGUAGE.set(language)
         active = mailbox.active or await self._loader.load(mailbox)
-        agent_command = self._commands.agent_commands.get(command.name)
+        agent_command = self.commands.agent_commands.get(command.name)
         if agent_command is not None:
             incoming = InboundRequest(
                 PERSON, mailbox.sender, "", mailbox.key[1], {"query": command.text}, "", owner=mailbox.sender
@@ -118,7 +118,7 @@ class CommandExecutor:
             queued = QueuedRequest(incoming, uuid4(), 0, Commit.completed(True), self._services.metrics.now())
             turn = self._make_turn(mailbox, active, queued, lambda messages: None)
             return await self._run_agent_command(turn, agent_command, values, sends_reply=False)
-        result = await self._commands.run(command, values, self._context, mailbox.sender, active.record)
+        result = await self.commands.run(command, values, self.context, mailbox.sender, active.record)
         result = await self._apply_result(mailbox, active, result, before_row + 1)
         if mailbox.active is not None:
             await self._services.repository.save_conversation(active.record)
@@ -131,14 +131,14 @@ class CommandExecutor:
     ) -> None:
         """Reply to a command in a message; a `parsed` text is an unknown command. StoreError if the reply is not stored."""
         repository = self._services.repository
-        agent_command = self._commands.agent_commands.get(parsed.command.name) if isinstance(parsed, ParsedCommand) else None
-        may_run = isinstance(parsed, ParsedCommand) and self._commands.may_run(mailbox.sender, parsed.command)
+        agent_command = self.commands.agent_commands.get(parsed.command.name) if isinstance(parsed, ParsedCommand) else None
+        may_run = isinstance(parsed, ParsedCommand) and self.commands.may_run(mailbox.sender, parsed.command)
         if isinstance(parsed, ParsedCommand) and agent_command is not None and parsed.values is not None and may_run:
             turn = self._make_turn(mailbox, active, queued)
             await self._run_agent_command(turn, agent_command, parsed.values, sends_reply=True)
             return
         if isinstance(parsed, str):
-            suggestion = self._commands.suggest(parsed, mailbox.sender)
+            suggestion = self.commands.suggest(parsed, mailbox.sender)
             problem = (
                 translate("There is no such command. Did you mean {command}? /help lists the commands.", command=suggestion)
                 if suggestion is not None
@@ -155,8 +155,8 @@ class CommandExecutor:
             mailbox.has_cancelled_turn = False
         else:
             is_from_program = queued.incoming.kind.is_program
-            result = await self._commands.run_parsed(
-                parsed, self._context, mailbox.sender, active.record, is_from_program=is_from_program
+            result = await self.commands.run_parsed(
+                parsed, self.context, mailbox.sender, active.record, is_from_program=is_from_program
             )
             result = await self._apply_result(mailbox, active, result, queued.inbox_row)
         messages = self._encode_result(queued.incoming, queued.key, result, active.record.conversation_id)
@@ -265,13 +265,13 @@ class CommandExecutor:
             await asyncio.wait(workers, timeout=services.policy.timings.cancel_grace_s)
         await services.history_windows.cancel_for_owner(owner)
         if everything:
-            self._context.quota_limit.forget(owner)
-            report = await erase_person(services.repository, self._context.interaction_memory, owner)
+            self.context.quota_limit.forget(owner)
+            report = await erase_person(services.repository, self.context.interaction_memory, owner)
             active.person.variables.values.clear()
             active.person.preferences = DEFAULT_PREFERENCES
             self._loader.languages.set(owner, None)
         else:
-            report = await erase_conversation(services.repository, self._context.interaction_memory, active.record)
+            report = await erase_conversation(services.repository, self.context.interaction_memory, active.record)
             remaining = await services.repository.load_variables("person", owner)
             person_values = active.person.variables.values
             for name, text in active.variables.values.items():

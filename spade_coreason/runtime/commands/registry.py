@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from ...contracts import Agent
 from ...domain.forms import FieldError, FieldValue
+from ...domain.messages import InboundRequest
 from ...domain.texts.translation import translate
 from ...exceptions import ConfigError
 from ...storage import StoredConversation
@@ -52,6 +54,25 @@ class Commands:
             return text
         commands = [command for command in self.all if command.name in self.agent_commands] if is_in_room else self.all
         return parse_command(text, commands, self.prefixes) or remove_escape(text, commands, self.prefixes)
+
+    def parse_request(self, incoming: InboundRequest) -> tuple[InboundRequest, ParsedCommand | str | None, bool]:
+        """Parse the command that a request may be.
+
+        Return the request as the agent gets it, the command or None, and True if the agent handles the request.
+        """
+        text = str(incoming.payload.get("query", ""))
+        kind = incoming.kind
+        if kind.is_human and not text.lstrip().startswith(self.prefixes):
+            return incoming, None, True
+        if incoming.may_be_command or kind.is_room:
+            parsed = self.parse(text, is_in_room=kind.is_room)
+            if isinstance(parsed, ParsedCommand):
+                return incoming, parsed, parsed.command.name in self.agent_commands
+            if kind.is_program:
+                return incoming, parsed, True
+            if parsed is not text:
+                return replace(incoming, payload={**incoming.payload, "query": parsed}), None, True
+        return incoming, None, True
 
     def suggest(self, text: str, owner: str) -> str | None:
         """Suggest the command that a misspelt one probably meant, such as `/history`. Only those that `owner` may run."""

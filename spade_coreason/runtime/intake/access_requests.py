@@ -34,10 +34,10 @@ class AccessRequests:
         repository: AgentRepository,
         agent_name: str,
         notices: NoticeSender,
-        languages: PersonLanguages | None = None,
+        languages: PersonLanguages,
     ) -> None:
         self.access = access
-        self.languages = languages or PersonLanguages(repository)
+        self.languages = languages
         """The languages in which operators and strangers are told."""
         self._repository = repository
         self._agent_name = agent_name

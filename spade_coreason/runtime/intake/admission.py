@@ -185,11 +185,18 @@ class Admission:
         self._check_for_agent, self._check_for_commands = quota_limit.receive, CommandLimit().receive
         self._receivers = tuple(i.receive for i in interceptors if overrides(i.receive, Interceptor.receive))
 
-    def refuse_early(self, incoming: InboundRequest) -> Refusal | None:
-        """Ask the limits that hold for every request, also for a duplicate. Return the refusal of the first that refuses."""
+    def refuse(self, incoming: InboundRequest, *, is_for_agent: bool, may_be_duplicate: bool = False) -> Refusal | None:
+        """Ask the limits that hold for every request; unless it may be a duplicate, then as `refuse_new`.
+
+        Return the refusal of the first that refuses, or None.
+        """
         verdict = _ACCEPT if incoming.context is NO_CONTEXT else self._check_way(incoming)
         if not isinstance(verdict, Refuse):
             verdict = self._check_capacity(incoming)
+        if not isinstance(verdict, Refuse) and not may_be_duplicate:
+            verdict = self._check_for_agent(incoming) if is_for_agent else self._check_for_commands(incoming)
+            if not isinstance(verdict, Refuse):
+                return self.ask_interceptors(incoming) if is_for_agent and self._receivers else None
         return _as_refused(verdict) if isinstance(verdict, Refuse) else None
 
     def refuse_new(self, incoming: InboundRequest, *, is_for_agent: bool) -> Refusal | None:

@@ -3,18 +3,18 @@
 The way of a message, by module (docs/explanation/architecture.md has it in full):
 
 1. `gateway` routes the decoded message and checks the access of the sender.
-2. `runner` (`Runner.receive`) asks `admission`, and stores the request in the inbox.
+2. `request_intake` asks `admission`, and stores the request in the inbox.
 3. `mailboxes` puts the request into its mailbox and starts a worker; `thread_resolver` finds the thread of a reply.
-4. The worker calls `Runner.handle`: `loader` loads the conversation; a command goes to `commands.executor`.
+4. `turns.worker` answers it: `loader` loads the conversation; a command goes to `commands.executor`.
 5. `turn` runs the agent with a `response`. `output` makes messages of what it says, in the form of its channel.
-6. `turn` stores the turn with its reply. Then `outbox` sends the last messages, and closes the request when they have arrived.
+6. The turn is stored with its reply. Then `outbox` sends the last messages, and closes the request when they have arrived.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from uuid import uuid4
@@ -40,12 +40,13 @@ from ...domain.messages import (
 from ...domain.texts.translation import N_, translate, use_language
 from ...domain.topics import TOPIC_ITEM
 from ...storage import Commit
-from ..channels import Channel, NoticeSender, encode_reply
+from ..channels import AgentNetwork, encode_reply
 from ..peers.open_requests import OpenRequests
-from ..runner import Runner
 from ..topics.requests import ItemReader, is_item
 from .access_requests import AccessRequests
 from .known_people import KnownPeople
+from .received_reactions import ReceivedReactions
+from .request_intake import RequestIntake
 
 log = logging.getLogger(__name__)
 
@@ -67,22 +68,24 @@ class InboundGateway:
 
     def __init__(
         self,
-        runner: Runner,
+        intake: RequestIntake,
+        reactions: ReceivedReactions,
         requests: OpenRequests,
         access_requests: AccessRequests,
-        channels: Mapping[str, Channel],
-        notices: NoticeSender,
-        trusted_agents: TrustedAgents | None = None,
-        people: KnownPeople | None = None,
-        topic_broker: str | None = None,
+        network: AgentNetwork,
+        trusted_agents: TrustedAgents,
+        people: KnownPeople,
+        topic_broker: str | None,
     ) -> None:
-        self._runner = runner
+        self._intake = intake
+        self._jid = intake.jid
+        self._reactions = reactions
         self._items = ItemReader(topic_broker)
         self._open_requests = requests
         self.access = access_requests.access
         self.access_requests = access_requests
-        self._channels, self._notices = channels, notices
-        self._trusted_agents = trusted_agents or TrustedAgents()
+        self._channels, self._notices = network.channels, network.notices
+        self._trusted_agents = trusted_agents
         self._people = people
         self._rate_limiter = RateLimiter(_MAX_REPLIES_PER_MINUTE)
         self._told_of_encryption: OrderedDict[str, None] = OrderedDict()
@@ -127,8 +130,8 @@ class InboundGateway:
         Return what `receive` returns.
         """
         if isinstance(reference, Retraction):
-            return self._runner.cancel_request(owner, reference.stanza_id, reference.author)
-        if not self._runner.record_reaction(owner, reference.stanza_id, reference.emojis, reference.nickname):
+            return self._intake.cancel_request(owner, reference.stanza_id, reference.author)
+        if not self._reactions.receive_reaction(owner, reference.stanza_id, reference.emojis, reference.nickname):
             self.dropped["too many reactions"] += 1
         return None
 
@@ -141,7 +144,7 @@ class InboundGateway:
         if isinstance(message, InboundRequest):
             message = self._items.read(message)
             if is_item(message) or self.access.is_allowed(message.sender):
-                await self._runner.wait_for_capacity(message)
+                await self._intake.wait_for_capacity(message)
                 return self.receive_request(message, is_archived=True)
         if isinstance(message, RequestBatch):
             return _join([await self.receive_archived(request) for request in message.requests])
@@ -155,7 +158,7 @@ class InboundGateway:
 
         For a request from a room (it has an address), the room has checked the access.
         """
-        if bare_jid(incoming.sender) == self._runner.jid:
+        if bare_jid(incoming.sender) == self._jid:
             self.dropped["from itself"] += 1
             return None
         if TOPIC_ITEM in incoming.metadata:
@@ -164,8 +167,7 @@ class InboundGateway:
         if not incoming.address and not self.access.is_allowed(incoming.sender) and not is_item(incoming):
             self._refuse(incoming)
             return None
-        if self._people is not None:
-            self._people.record(incoming)
+        self._people.record(incoming)
         context = incoming.context
         if context.hops or context.root_sender:
             is_trusted = incoming.sender in self._trusted_agents
@@ -173,22 +175,22 @@ class InboundGateway:
             known_context = context._replace(root_sender=root_sender, hides_person=not is_trusted)
             if known_context != context:
                 incoming = replace(incoming, context=known_context)
-        flood_limit = self._runner.flood_limit
+        flood_limit = self._intake.flood_limit
         if flood_limit.has_refusals and flood_limit.is_flood(incoming):
             self.dropped["too many refused"] += 1
             return None
-        stored = self._runner.receive(incoming, is_archived=is_archived)
+        stored = self._intake.receive(incoming, is_archived=is_archived)
         if stored is not None and incoming.wants_receipt and incoming.stanza_id:
             stored.on_stored(partial(self._send_receipt, incoming, is_archived=is_archived))
         return stored
 
     async def repeat_reply(self, incoming: InboundRequest, *, channel: str) -> bool:
-        """Send the reply to an earlier request once more, by the channel of a name; see `Runner.repeat_reply`.
+        """Send the reply to an earlier request once more, by the channel of a name; see `RequestIntake.repeat_reply`.
 
         Return False too if the sender has no access.
         """
         bound = replace(incoming, channel_name=channel)
-        return self.access.is_allowed(incoming.sender) and await self._runner.repeat_reply(bound)
+        return self.access.is_allowed(incoming.sender) and await self._intake.repeat_reply(bound)
 
     def _send_receipt(self, incoming: InboundRequest, is_new: bool, *, is_archived: bool) -> None:
         if is_new or not is_archived:
@@ -201,7 +203,7 @@ class InboundGateway:
         self.dropped["not admitted"] += 1
         is_asked = self.access_requests.ask_operators(stranger)
         if not self.access_requests.record_refusal(stranger):
-            log.info("%s: refused %s (access.allow)", self._runner.jid, stranger)
+            log.info("%s: refused %s (access.allow)", self._jid, stranger)
         elif not incoming.kind.is_program or not self._rate_limiter.allow(stranger):
             return  # people are told once; a program waits for a reply to each request
         with use_language(self.access_requests.languages.of_request(incoming)):
@@ -214,7 +216,7 @@ class InboundGateway:
         """Tell a person once, until the next start, that the agent cannot read what is encrypted."""
         person = bare_jid(message.sender)
         self.dropped["encrypted"] += 1
-        if person == self._runner.jid or person in self._told_of_encryption or not self.access.is_allowed(message.sender):
+        if person == self._jid or person in self._told_of_encryption or not self.access.is_allowed(message.sender):
             return
         self._told_of_encryption[person] = None
         if len(self._told_of_encryption) > _MAX_TOLD:
@@ -234,7 +236,7 @@ class InboundGateway:
 
     def _reply_to_malformed(self, message: MalformedRequest) -> None:
         self.dropped["malformed"] += 1
-        if bare_jid(message.sender) == self._runner.jid or not self.access.is_allowed(message.sender):
+        if bare_jid(message.sender) == self._jid or not self.access.is_allowed(message.sender):
             return
         if message.request_id is None and not self._rate_limiter.allow(bare_jid(message.sender)):
             # No request waits for this reply, and a program may answer each of ours with malformed JSON again, without end.

@@ -28,7 +28,7 @@ class QueuedRequest:
     stored: Commit[bool]
     """The commit of the request in the inbox: True for a new request, False for a duplicate."""
     received_at_s: float
-    """Time of arrival, in seconds of the clock `Metrics.now`."""
+    """Time of arrival, in seconds of `time.monotonic`."""
     may_start_early: bool = False
     """True if the turn may begin before `stored` is done."""
     is_redelivered: bool = False
@@ -132,25 +132,20 @@ class Mailbox:
         """The bare JID of the sender of all requests here."""
         return self.key[0]
 
-    def enqueue(self, item: QueuedRequest | MailboxTask) -> None:
-        """Add an item at the end of the queue."""
-        self.queue.append(item)
-        self.sender_state.queued_count += 1
-
     def requeue(self, item: QueuedRequest | MailboxTask) -> None:
         """Put an item back at the head of the queue."""
         self.queue.appendleft(item)
         self.sender_state.queued_count += 1
 
-    def dequeue(self, *, for_agent: bool, held_rows: Set[int]) -> QueuedRequest | MailboxTask | None:
-        """Remove and return the first item, or the first that is not for the agent; None if there is none before a held one.
+    def dequeue(self, is_paused: bool, held_rows: Set[int]) -> QueuedRequest | MailboxTask | None:
+        """Remove and return the first item. In a pause, it is the first that is not for the agent. None before a held one.
 
         It still counts as queued, until it has a slot.
         """
         for number, item in enumerate(self.queue):
-            if held_rows and item.inbox_row in held_rows:
+            if item.inbox_row in held_rows:
                 return None
-            if for_agent or not item.is_for_agent:
+            if not (is_paused and item.is_for_agent):
                 del self.queue[number]
                 return item
         return None

@@ -1,7 +1,7 @@
-"""The mailboxes of one agent: order, capacity, pause and withdrawal of requests, and the workers that take them out.
+"""The mailboxes of one agent: order, capacity, pause and withdrawal of requests.
 
 A mailbox holds the requests of one sender on one thread, in order. It also holds the loaded `ActiveConversation`, and stays in
-memory while that conversation is active. A request goes in by `Mailboxes.put` and is given to the handler in a worker: one task
+memory while that conversation is active. A request goes in by `Mailboxes.put`, which starts a worker (`turns.worker`): one task
 for each mailbox takes its items one after the other, and many mailboxes are worked on at once.
 """
 
@@ -11,36 +11,25 @@ import asyncio
 import math
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import Any
 
-from ...concurrency import Semaphore
 from ...domain.messages import InboundRequest
 from ...storage import AgentRepository
-from ..crash_guard import CrashGuard
 from .archive_hold import ArchiveHold
 from .conversation_cache import ConversationCache
 from .mailbox import Mailbox, MailboxTask, QueuedRequest, SenderState
+from .program_requests import InFlightRequests
 from .quotas import QuotaLimit
-from .repeated_requests import InFlightRequests
 from .thread_resolver import ThreadResolver
 
 LARGE_CHARACTERS = 2**18
 MAX_LARGE_REQUESTS = 4
 """Number of requests of one sender with more than `LARGE_CHARACTERS` that are queued or worked on at once."""
-_LARGE_PAUSE_S = 0.1
-"""The time from the beginning of a large request to that of the next of its sender. Each costs as much as a hundred others."""
 _MAX_QUEUES_PER_SENDER = 10  # a sender may have as many queued requests as so many full mailboxes hold
 _POLL_S = 1.0
 _CANCEL_S = 2.0
-
-
-class RequestHandler(Protocol):
-    """The work on requests: `handle` answers one in the worker of its mailbox, and raises nothing but cancellation."""
-
-    async def handle(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
-        """Answer a request."""
 
 
 class Mailboxes:
@@ -57,16 +46,12 @@ class Mailboxes:
         quota_limit: QuotaLimit,
         max_queued: int,
         remembered_turns: int,
-        crash_guard: CrashGuard,
     ) -> None:
         self._inbox = repository.inbox
         self.max_queued = max_queued
         """The largest number of queued requests of one conversation."""
         self.max_queued_per_sender = max_queued * _MAX_QUEUES_PER_SENDER
-        self._crash_guard = crash_guard
         self._slots_of = quota_limit.slots_of
-        self._slots_for_large: weakref.WeakValueDictionary[str, Semaphore] = weakref.WeakValueDictionary()
-        """A slot for each person or room whose large requests begin one after the other."""
         self._mailboxes: dict[tuple[str, str | None], Mailbox] = {}
         self.conversations = ConversationCache()
         """The conversations in memory."""
@@ -88,7 +73,8 @@ class Mailboxes:
         """True while no item for the agent is started."""
         self.archive_hold = ArchiveHold(self._start_workers)
         """The requests that wait while the archive is read."""
-        self._is_draining = False
+        self.is_accepting = False
+        """True from `start` until `drain`. At other times what is put in waits for the next start."""
         self.is_cancelling_turns = False
         """True while a stop cancels the running turns. Their requests run again after the next start."""
 
@@ -97,11 +83,11 @@ class Mailboxes:
 
     # Putting in and taking out
 
-    def start(self, handler: RequestHandler) -> None:
-        """Begin to work on what is put in. Call it in the event loop."""
-        self._handler = handler
+    def start(self, work: Callable[[Mailbox], Coroutine[Any, Any, None]]) -> None:
+        """Begin to work on what is put in: `work` empties a mailbox. Call it in the event loop."""
+        self._work = work
         self._loop = asyncio.get_running_loop()
-        self._is_draining = self.is_cancelling_turns = False
+        self.is_accepting, self.is_cancelling_turns = True, False
 
     def resolve_thread(self, incoming: InboundRequest, sender: str) -> InboundRequest:
         """Return a request of a sender (a bare JID) with the thread of what it replies to, if that is known by now."""
@@ -109,7 +95,13 @@ class Mailboxes:
         return incoming if thread is None else replace(incoming, thread=thread)
 
     def put(self, queued: QueuedRequest, sender: str) -> None:
-        """Queue a request of a sender (a bare JID) behind their earlier ones, and start the worker of its mailbox."""
+        """Queue a request of a sender (a bare JID) behind their earlier ones, and start the worker of its mailbox.
+
+        Before the start and after `drain` it is kept for the next start.
+        """
+        if not self.is_accepting:
+            self.put_unopened(queued, sender)
+            return
         if queued.digest:
             self.program_requests.add(queued.key, queued.incoming, queued.digest, queued.stored)
         if sender in self._unresolved:
@@ -122,7 +114,7 @@ class Mailboxes:
 
     def put_later(self, queued: QueuedRequest, sender: str, delay_s: float) -> None:
         """Queue a request again after a delay, unless the mailboxes are drained before."""
-        if self._is_draining:
+        if not self.is_accepting:
             return
 
         def put() -> None:
@@ -133,7 +125,8 @@ class Mailboxes:
 
     def put_task(self, mailbox: Mailbox, task: MailboxTask) -> None:
         """Queue a task behind the requests of a mailbox, and start its worker."""
-        mailbox.enqueue(task)
+        mailbox.queue.append(task)
+        mailbox.sender_state.queued_count += 1
         self._start_worker(mailbox)
 
     def take_unopened(self) -> list[tuple[str, QueuedRequest]]:
@@ -177,6 +170,14 @@ class Mailboxes:
                 self._withdraw(queued, sender)
         return latest.incoming
 
+    def withdraw_replaced(self, correction: QueuedRequest, is_new: bool) -> None:
+        """Withdraw the version that a stored correction replaces.
+
+        A correction that is not new may have come live, before the archive delivered the message that it corrects.
+        """
+        incoming = correction.incoming
+        self.withdraw(incoming.owner, incoming.replaces, incoming.author, before_row=correction.inbox_row, is_late=not is_new)
+
     def _unanswered(self, sender: str) -> Iterator[QueuedRequest]:
         """Iterate over the requests of a sender (a bare JID) that wait or run and are not cancelled."""
         for mailbox in self.of_sender(sender):
@@ -205,7 +206,7 @@ class Mailboxes:
             self._retries.pop(queued.inbox_row)[0].cancel()
         else:
             self._unopened.remove((sender, queued))
-        self._close_request(queued)
+        self.close_request(queued)
 
     def drop(self, mailbox: Mailbox, item: QueuedRequest | MailboxTask) -> None:
         """Remove an item from the queue of a mailbox for good: close the request, or cancel the future of the task."""
@@ -213,19 +214,22 @@ class Mailboxes:
         if isinstance(item, MailboxTask):
             item.future.cancel()
         else:
-            self._close_request(item)
+            self.close_request(item)
 
     def drop_all(self, mailbox: Mailbox) -> None:
         """Remove all items from the queue of a mailbox for good."""
         for item in list(mailbox.queue):
             self.drop(mailbox, item)
 
-    def _close_request(self, queued: QueuedRequest) -> None:
+    def close_request(self, queued: QueuedRequest) -> None:
+        """Close a request that gets no turn."""
         self._inbox.close(queued.inbox_row)
-        self._end_program_request(queued)
+        self.end_program_request(queued)
 
-    def _end_program_request(self, queued: QueuedRequest) -> None:
-        """Forget a program's request, and close its repetitions, which had the same reply."""
+    def end_program_request(self, queued: QueuedRequest) -> None:
+        """Forget a program's request, unless it runs again later, and close its repetitions, which had the same reply."""
+        if queued.inbox_row in self._retries:
+            return
         repeated_rows = self.program_requests.remove(queued.key, queued.stored)
         if not self.is_cancelling_turns:  # then it runs again after the next start, and answers them all
             for inbox_row in repeated_rows:
@@ -256,12 +260,18 @@ class Mailboxes:
         if queued.is_archived and self.archive_hold.rows:
             mailbox.enqueue_archived(queued, self.archive_hold.rows)
         else:
-            mailbox.enqueue(queued)
+            mailbox.queue.append(queued)
+            mailbox.sender_state.queued_count += 1
             if self.archive_hold.timer is not None and self.archive_hold.add(queued):
                 is_large = len(queued.incoming.content) > LARGE_CHARACTERS
                 if 2 * self.count_queued(sender) >= self.max_queued or (is_large and self.is_full_for_large(sender)):
                     self.archive_hold.release()  # before further ones are refused, though the agent is free
         self._start_worker(mailbox)
+
+    def _start_worker(self, mailbox: Mailbox) -> None:
+        if mailbox.worker is None:
+            # With a name, because asyncio formats a default one for each task.
+            mailbox.worker = self._loop.create_task(self._work(mailbox), name=mailbox.key[0])
 
     # Capacity
 
@@ -349,7 +359,7 @@ class Mailboxes:
 
     async def drain(self, grace_s: float) -> bool:
         """Empty all mailboxes and wait for the running turns. After `grace_s`, cancel those that still run and return False."""
-        self._is_draining = True
+        self.is_accepting = False
         self.archive_hold.drop()
         for sender, unresolved in self._unresolved.items():
             self._unopened += [(sender, queued) for queued in unresolved]
@@ -379,60 +389,6 @@ class Mailboxes:
             if mailbox.worker is not None:
                 mailbox.worker.cancel()
         return [mailbox.sender for mailbox in running]
-
-    # Workers
-
-    def _start_worker(self, mailbox: Mailbox) -> None:
-        if mailbox.worker is None:
-            # With a name, because asyncio formats a default one for each task.
-            mailbox.worker = self._loop.create_task(self._run_worker(mailbox), name=mailbox.sender)
-
-    async def _run_worker(self, mailbox: Mailbox) -> None:
-        suspects = self._crash_guard.suspects
-        try:
-            while (item := mailbox.dequeue(for_agent=not self.is_paused, held_rows=self.archive_hold.rows)) is not None:
-                mailbox.is_cancelled = False
-                mailbox.current = item if isinstance(item, QueuedRequest) else None
-                if suspects and isinstance(item, QueuedRequest):
-                    async with self._crash_guard.permit(item.inbox_row):
-                        await self._run_item(mailbox, item)
-                else:
-                    await self._run_item(mailbox, item)
-        finally:
-            mailbox.worker = mailbox.current = None
-            self.evict_if_idle(mailbox)
-
-    async def _run_item(self, mailbox: Mailbox, item: QueuedRequest | MailboxTask) -> None:
-        slots = mailbox.sender_state.slots
-        if isinstance(item, QueuedRequest):
-            incoming = item.incoming
-            if incoming.context.root_sender or incoming.kind.is_room:
-                slots = self._slots_of(incoming.root_owner, is_room=incoming.kind.is_room)
-        is_waiting = True
-        try:
-            if isinstance(item, QueuedRequest) and len(item.incoming.content) > LARGE_CHARACTERS:
-                await self._pace_large(item.incoming.root_owner)
-            async with slots:
-                is_waiting = False
-                mailbox.sender_state.queued_count -= 1
-                if self._is_draining:  # since it began to wait for its slot; the inbox has the request
-                    if isinstance(item, MailboxTask):
-                        item.future.cancel()
-                    elif not mailbox.is_cancelled:
-                        self.put_unopened(item, mailbox.sender)
-                elif self.is_paused and item.is_for_agent and not mailbox.is_cancelled:
-                    mailbox.requeue(item)  # it was paused while this one waited for its slot
-                elif mailbox.is_cancelled and isinstance(item, QueuedRequest) and not item.incoming.kind.is_program:
-                    self._close_request(item)  # it was cancelled while it waited for its slot
-                elif isinstance(item, QueuedRequest):
-                    await self._handler.handle(mailbox, item)
-                    if item.digest and item.inbox_row not in self._retries:
-                        self._end_program_request(item)
-                else:
-                    await item.run()
-        finally:
-            if is_waiting:
-                mailbox.sender_state.queued_count -= 1
 
     def cancel_turns(self, sender: str) -> int:
         """Cancel the running turns of a sender (a bare JID) in all conversations. Return their number."""
@@ -474,14 +430,6 @@ class Mailboxes:
         if state is None:
             state = self._senders[sender] = SenderState(self._slots_of(sender, is_room=False))
         return state
-
-    async def _pace_large(self, owner: str) -> None:
-        """Wait until the next large request of a sender may begin, which is some time after the one before it."""
-        slot = self._slots_for_large.get(owner)
-        if slot is None:
-            slot = self._slots_for_large[owner] = Semaphore(1)
-        await slot.acquire()
-        self._loop.call_later(_LARGE_PAUSE_S, slot.release)
 
 
 def _is_late(incoming: InboundRequest, ids: set[str]) -> bool:

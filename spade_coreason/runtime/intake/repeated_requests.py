@@ -6,8 +6,9 @@ seven days the same request runs once, however often it is sent.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
 from uuid import UUID
 
 from pydantic_core import from_json
@@ -25,12 +26,13 @@ from ...domain.messages import (
     TurnEvent,
 )
 from ...domain.texts.translation import translate
-from ...storage import Commit, EarlierRequest
+from ...storage import AgentRepository, Commit, EarlierRequest
 from ..channels import OutboundMessage, ReplyEncoder, encode_reply
-from ..turns.output import TurnOutput
+from ..turns.outbox import Outbox
+from .mailbox import QueuedRequest
+from .mailboxes import Mailboxes
+from .program_requests import InFlightRequest
 
-_MAX_LISTENERS = 16
-"""Number of further addresses that get the reply to one request."""
 _RETRY_AFTER_S = 5.0
 """The time after which to ask again for a reply that is not ready."""
 
@@ -51,89 +53,96 @@ def identify_message(agent: str, incoming: InboundRequest) -> UUID:
     return derive_inbox_key(agent, incoming.owner, incoming.stanza_id, incoming.content, incoming.evidence.server_id)
 
 
-class InFlightRequest:
-    """A program's request from its arrival to the end of its turn, with the addresses that wait for the reply."""
+class RepeatedRequests:
+    """Answers the repeated requests to one agent: with the reply of the turn that runs, or with the one that is stored."""
 
-    __slots__ = ("_ended", "channel_name", "digest", "listeners", "output", "repeated_rows", "sender", "stored")
+    def __init__(
+        self, repository: AgentRepository, mailboxes: Mailboxes, outbox: Outbox, clock: Callable[[], datetime]
+    ) -> None:
+        self._inbox = repository.inbox
+        self._mailboxes = mailboxes
+        self._outbox = outbox
+        self._clock = clock
 
-    def __init__(self, incoming: InboundRequest, digest: bytes, stored: Commit[bool]) -> None:
-        self.sender = incoming.sender
-        self.channel_name = incoming.channel_name
-        self.digest = digest
-        self.stored = stored
-        self.listeners: list[str] = []
-        """The full JIDs that sent the request too."""
-        self.repeated_rows: list[int] = []
-        """The inbox rows of the repeated requests from these addresses. They stay open until the turn is stored."""
-        self.output: TurnOutput | None = None
-        """The output of its turn, once that has begun."""
-        self._ended: asyncio.Event | None = None
+    def attach_new(self, incoming: InboundRequest, key: UUID, digest: bytes) -> Commit[bool] | None:
+        """Attach a request that has just come to the one that it repeats, if that is queued or runs.
 
-    def has_recipient(self, address: str) -> bool:
-        """Return True if an address (a full JID) gets the reply already."""
-        return address == self.sender or address in self.listeners
+        Return its commit, or None if there is none. A request from another address is stored: if the turn begins anew after
+        a crash, this address gets the answer too.
+        """
+        if (earlier := self._mailboxes.program_requests.get(key)) is None:
+            return None
+        is_other_address = earlier.digest == digest and earlier.accepts_address(incoming.sender)
+        if not self._attach(earlier, incoming, digest):
+            return None
+        if not is_other_address:
+            return earlier.stored
+        inbox_row, stored, _ = self._inbox.receive(
+            key.bytes,
+            incoming.owner,
+            incoming.to_json(),
+            self._clock(),
+            digest=digest,
+            may_be_duplicate=True,
+            channel=incoming.channel_name,
+        )
+        earlier.repeated_rows.append(inbox_row)
+        return stored
 
-    def accepts_address(self, address: str) -> bool:
-        """Return True if the reply may go to an address (a full JID) that does not get it already."""
-        return not self.has_recipient(address) and len(self.listeners) < _MAX_LISTENERS
+    async def answer(self, queued: QueuedRequest) -> None:
+        """Answer a request that was received before: with the reply of the turn that runs, or with the one that is stored."""
+        incoming, program_requests = queued.incoming, self._mailboxes.program_requests
+        while (earlier := program_requests.get(queued.key)) is not None and earlier.stored is not queued.stored:
+            if self._attach(earlier, incoming, queued.digest):
+                earlier.repeated_rows.append(queued.inbox_row)
+                return
+            await earlier.wait_until_ended()
+        stored = await self._inbox.load_earlier(queued.key.bytes, incoming.channel_name)
+        channel = self._outbox.channel_of(incoming)
+        make_encoder = channel.make_encoder
+        for address in earlier.listeners if earlier is not None else ():
+            channel.send(repeat_reply(stored, queued.digest, make_encoder(replace(incoming, sender=address), queued.key)))
+        messages = repeat_reply(stored, queued.digest, make_encoder(incoming, queued.key))
+        self._outbox.send_final(incoming.channel_name, queued.inbox_row, messages)
 
-    def attach(self, address: str) -> bool:
-        """Send the whole reply to an address (a full JID). Return False if the turn has sent its last message already."""
-        if self.output is not None and self.output.is_closed:
+    async def repeat(self, incoming: InboundRequest, key: UUID) -> bool:
+        """Send the reply to the request with a key once more, to the sender and by the channel of `incoming`.
+
+        Return False if there is none.
+        """
+        if not self._mailboxes.is_accepting:  # the request may wait for the start, or run again after the next one
+            self._outbox.send_problem(incoming, refuse_unanswered())
+            return True
+        while (running := self._mailboxes.program_requests.get(key)) is not None:
+            if self._attach(running, incoming, running.digest):
+                return True
+            await running.wait_until_ended()
+        if not self._inbox.may_have(key.bytes):
             return False
-        if not self.has_recipient(address):
-            self.listeners.append(address)
-        if self.output is not None:
-            self.output.repeat_to(address)
+        stored = await self._inbox.load_earlier(key.bytes, incoming.channel_name)
+        if stored is None:
+            return False
+        channel = self._outbox.channel_of(incoming)
+        channel.send(repeat_reply(stored, stored.digest, channel.make_encoder(incoming, key)))
         return True
 
-    def open_output(self, output: TurnOutput) -> None:
-        """Set the output of the turn, which begins."""
-        self.output = output
-        for address in self.listeners:
-            output.repeat_to(address)
+    def _attach(self, earlier: InFlightRequest, incoming: InboundRequest, digest: bytes) -> bool:
+        """Attach a repeated request to the one that is queued or runs. Return False if it has to wait for the stored reply.
 
-    async def wait_until_ended(self) -> None:
-        """Wait until the turn is stored, or the request is dropped."""
-        if self._ended is None:
-            self._ended = asyncio.Event()
-        await self._ended.wait()
-
-    def end(self) -> None:
-        """Wake the tasks in `wait_until_ended`."""
-        if self._ended is not None:
-            self._ended.set()
-
-
-class InFlightRequests:
-    """The requests of programs that are queued or run, by inbox key."""
-
-    def __init__(self) -> None:
-        self._open: dict[UUID, InFlightRequest] = {}
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def add(self, key: UUID, incoming: InboundRequest, digest: bytes, stored: Commit[bool]) -> None:
-        """Add a request that is queued. One with this key stays as it is."""
-        if key not in self._open:
-            self._open[key] = InFlightRequest(incoming, digest, stored)
-
-    def get(self, key: UUID) -> InFlightRequest | None:
-        """Return the request with a key, or None."""
-        return self._open.get(key)
-
-    def remove(self, key: UUID, stored: Commit[bool]) -> Sequence[int]:
-        """Remove a request whose turn has ended, or that was dropped, and return the inbox rows of its repetitions.
-
-        A request with this key but another commit than `stored` stays: the caller's is a repetition of it.
+        The sender is told if the id was used for another request, or if too many addresses wait for the answer. It is also
+        told if the answer goes to another channel. That gets the stored reply, in its own form, when it asks again. To wait
+        here could take the turn slot that the first request needs.
         """
-        request = self._open.get(key)
-        if request is None or request.stored is not stored:
-            return ()
-        del self._open[key]
-        request.end()
-        return request.repeated_rows
+        if earlier.digest != digest:
+            self._outbox.send_problem(incoming, refuse_other_content())
+            return True
+        if earlier.channel_name != incoming.channel_name:
+            self._outbox.send_problem(incoming, refuse_unanswered())
+            return True
+        if not earlier.has_recipient(incoming.sender) and not earlier.accepts_address(incoming.sender):
+            self._outbox.send_problem(incoming, refuse_further_address())
+            return True
+        return earlier.attach(incoming.sender)
 
 
 def refuse_other_content() -> Refused:

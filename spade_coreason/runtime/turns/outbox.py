@@ -20,7 +20,8 @@ class Outbox:
     """The outbox of one agent: it sends replies, and closes their requests in the inbox when the server has them."""
 
     def __init__(self, channels: Mapping[str, Channel], inbox: Inbox) -> None:
-        self._channels = channels
+        self.channels = channels
+        """The channels of the agent, by name."""
         self._inbox = inbox
         self._rate_limiter = RateLimiter()
         self._unsent: list[tuple[str, int, list[OutboundMessage]]] = []
@@ -30,7 +31,7 @@ class Outbox:
 
     def channel_of(self, incoming: InboundRequest) -> Channel:
         """Return the channel by which a request came."""
-        return self._channels[incoming.channel_name]
+        return self.channels[incoming.channel_name]
 
     async def wait_until_arrived(self, recipient: str) -> None:
         """Wait until the server has the latest reply to a recipient (a bare JID), if it is slow to take it.
@@ -70,7 +71,7 @@ class Outbox:
         last = messages[-1]
         last.is_last = True
         last.on_acknowledged = partial(self._inbox.close, inbox_row)
-        if self._channels[channel_name].send(messages) and not last.is_acknowledged:
+        if self.channels[channel_name].send(messages) and not last.is_acknowledged:
             recipient = bare_jid(last.recipient)
             self.late_replies[recipient] = last
             last.on_acknowledged = partial(self._on_late_reply_arrived, inbox_row, recipient, last)
@@ -84,7 +85,7 @@ class Outbox:
 
     def add_unsent(self, channel_name: str, inbox_row: int, reply: str) -> None:
         """Hold a stored reply, the JSON text of `dump_reply`, until `send_unsent`."""
-        load = self._channels[channel_name].load_message
+        load = self.channels[channel_name].load_message
         self._unsent.append((channel_name, inbox_row, [load(content) for content in from_json(reply)]))
 
     def send_unsent(self) -> None:

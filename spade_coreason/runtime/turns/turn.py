@@ -16,7 +16,6 @@ from pydantic_core import to_json
 
 from ...concurrency import CURRENT_HOLDER, Deadline
 from ...contracts import AgentRequest, ErrorCode, UserErrorBlock
-from ...domain import conversation
 from ...domain.messages import CHAIN, DEADLINE, NO_CONTEXT, ROOT_SENDER, Completed, Failed, TurnEvent
 from ...domain.texts.text import replace_lone_surrogates
 from ...domain.texts.translation import N_, translate
@@ -71,10 +70,11 @@ class Turn:
         services, active, queued = self.services, self.conversation, self.queued
         self.request = _make_request(active, queued, self.started_at, services.policy.operators)
         identity = active.identity_for(queued.incoming.kind, queued.incoming.nickname)
+        self.steps = StepJournal(services.repository.inbox, queued.inbox_row, queued.key)
+        person = queued.incoming.person
         self.changes = SessionChanges(
             active.variables, self.person.variables if self.person is not None else None, active.shared
         )
-        self.steps = StepJournal(services.repository.inbox, queued.inbox_row, queued.key)
         windows = services.history_windows
         self.session = TurnSession(
             active.record,
@@ -85,7 +85,7 @@ class Turn:
             self.steps,
             compaction=windows.compaction_state(active.variables) if windows.compacts else NO_COMPACTION,
             knowledge=services.knowledge,
-            person=queued.incoming.person,
+            person=person,
             on_window_read=windows.warn_unbounded,
         )
         self.response = TurnResponse(self.output, self.request, active.record.owner, services.repository)
@@ -228,49 +228,10 @@ class Turn:
 
     async def close_cancelled(self) -> None:
         """Close the request of a turn that its sender has cancelled. What it cost is counted."""
-        usage = await self._count_usage(sum_usage(self.output.events))
+        usage = await self.count_usage(sum_usage(self.output.events))
         await self.services.repository.inbox.finish(self.queued.inbox_row, self.conversation.record, None, None, usage)
 
-    async def finish(self, final_event: TurnEvent) -> None:
-        """Update the conversation, prune its window and store both with the reply, which leaves in that moment.
-
-        `StoreError` if they cannot be stored.
-        """
-        services, active, output = self.services, self.conversation, self.output
-        rules = services.policy.rules
-        # Update
-        status = active.record.status
-        is_active = status.is_active  # an operator may have ended it during the turn
-        if is_active:
-            status = conversation.record_failure(status, rules) if self.has_failed else conversation.record_success(status)
-        if self.changes.is_ended:
-            status = conversation.complete(status)
-        final_messages = output.finish(final_event)
-        usage = sum_usage(output.events) if output.events else {}
-        text = _encode_turn(self._interaction_fields(usage, final_event))
-        # Prune
-        windows, record = services.history_windows, active.record
-        turn, turns, window_start = windows.append(active.turns, text, record.turns + 1, active.variables)
-        record = record.with_turns(status, rules.max_interactions, max(window_start, record.window_start), record.turns + 1)
-        active.record = record  # a change during this write is stored after it
-        # Save
-        usage_variables = await self._count_usage(usage) if usage else ()
-        await self.store(final_messages, TurnRecord(output.encoder.key, self.started_at, turn.text), usage_variables)
-        if not self.queued.stored.is_stored:
-            await self.queued.stored  # if this raises, the sender is told, and the server keeps the request
-        self.changes.publish()
-        active.turns = turns
-        if windows.compacts:
-            windows.compact_later(active)
-        active.last_reply = "\n\n".join(output.texts).strip()
-        services.metrics.record_reply(self.queued.received_at_s)
-        if log.isEnabledFor(logging.INFO):
-            waited_ms = (services.metrics.now() - self.queued.received_at_s) * 1000
-            log.info("%s: answered %s in %.0f ms", services.jid, self.queued.incoming.sender, waited_ms)
-        if is_active and not status.is_active:
-            await services.expiry.on_ended(record.conversation_id, status.state)
-
-    async def _count_usage(self, usage: dict[str, Any]) -> list[Variable]:
+    async def count_usage(self, usage: dict[str, Any]) -> list[Variable]:
         """Add the tokens of the turn to the counters, and return the counters as variables to store."""
         if not usage:
             return []
@@ -312,8 +273,8 @@ class Turn:
             log.exception("%s: cannot send the answer to %s", self.services.jid, self.queued.incoming.sender)
             self.services.metrics.record_failure("an answer cannot be sent; see the log")
 
-    def _interaction_fields(self, usage: dict[str, Any], final_event: TurnEvent) -> dict[str, Any]:
-        """Build the fields of the `Interaction`. `usage` is the turn's use of language models."""
+    def encode(self, usage: dict[str, Any], final_event: TurnEvent) -> str:
+        """Encode the turn as the JSON text of an `Interaction`. `usage` is its use of language models."""
         request, reply, incoming = self.request, self.output, self.queued.incoming
         key = reply.encoder.key
         request_id = incoming.request_id or key
@@ -335,7 +296,7 @@ class Turn:
             meta["incident"] = final_event.incident
         elif self.changes.is_ended:
             meta["state"] = "completed"
-        return {
+        fields = {
             "interaction_id": key,
             "timestamp": self.started_at,
             "input": request.payload,
@@ -344,6 +305,11 @@ class Turn:
             "meta": meta,
             "lineage": {"root_request_id": incoming.root_request_id or request_id},
         }
+        try:
+            return to_json(fields, inf_nan_mode="null").decode()
+        except ValueError:  # lone surrogates, or values in the payload that are no JSON
+            fields["input"] = {name: value for name, value in request.payload.items() if _is_json({name: value})}
+            return to_json(replace_lone_surrogates(fields), fallback=repr).decode()
 
 
 def construct_valid(model: type[M], fields: dict[str, Any]) -> M:
@@ -421,11 +387,3 @@ def _is_json(value: object) -> bool:
     except ValidationError:
         return False
     return True
-
-
-def _encode_turn(turn: dict[str, Any]) -> str:
-    try:
-        return to_json(turn, inf_nan_mode="null").decode()
-    except ValueError:  # lone surrogates, or values in the payload that are no JSON
-        payload = {name: value for name, value in turn["input"].items() if _is_json({name: value})}
-        return to_json(replace_lone_surrogates({**turn, "input": payload}), fallback=repr).decode()

@@ -22,7 +22,7 @@ from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.exceptions import ConnectError, LoginError, StoreError
 from spade_coreason.runtime import AgentNetwork, AgentParts, AgentRuntime, OutboundMessage, UploadFile
-from spade_coreason.storage import Commit, open_database
+from spade_coreason.storage import AgentRepository, Commit, open_database
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.connection.errors import explain
@@ -54,7 +54,7 @@ async def _start(jid: str, password: str, endpoint: ServerEndpoint, tmp_path: Pa
     try:
 
         def build(network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
-            return AgentParts(jid, database, network, upload).build_runtime(Echo(), AccessPolicy(jid))
+            return AgentParts(AgentRepository(database, jid), network, upload).build_runtime(Echo(), AccessPolicy(jid))
 
         host = HostedAgent(jid, password, endpoint, build, register=register)
         await host.start()

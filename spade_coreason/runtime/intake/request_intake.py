@@ -1,0 +1,205 @@
+"""The intake of requests: each new one goes to the inbox, which stores it, and to its mailbox. Others are refused here."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from uuid import UUID, uuid4
+
+from ...concurrency import RateLimiter
+from ...domain.duplicates import NO_EVIDENCE
+from ...domain.identifiers import NO_DIGEST, derive_inbox_key, derive_request_key
+from ...domain.messages import InboundRequest, TextEmitted
+from ...domain.texts.translation import LANGUAGE, translate, use_language
+from ...storage import AgentRepository, Commit
+from ..agent_control import PAUSED_NOTICE
+from ..commands.executor import CommandExecutor
+from ..languages import PersonLanguages
+from ..turns.outbox import Outbox
+from .admission import Admission, FloodLimit, Refusal
+from .corrections import inherit
+from .mailbox import QueuedRequest
+from .mailboxes import LARGE_CHARACTERS, Mailboxes
+from .repeated_requests import RepeatedRequests, identify, identify_message
+
+log = logging.getLogger(__name__)
+
+_MAX_DUPLICATES_PER_MINUTE = 3000
+"""Largest number of requests of one sender within a minute that are looked up because they may be duplicates."""
+
+
+class RequestIntake:
+    """The intake of one agent's requests, from the gateway to the mailboxes."""
+
+    def __init__(
+        self,
+        repository: AgentRepository,
+        mailboxes: Mailboxes,
+        admission: Admission,
+        executor: CommandExecutor,
+        repeated: RepeatedRequests,
+        outbox: Outbox,
+        languages: PersonLanguages,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self.jid = repository.agent
+        self._inbox = repository.inbox
+        self._mailboxes = mailboxes
+        self._admission = admission
+        self._executor = executor
+        self._commands = executor.commands
+        self._repeated = repeated
+        self._outbox = outbox
+        self.languages = languages
+        """The languages that people have set."""
+        self._clock = clock
+        self.flood_limit = FloodLimit()
+        """The senders whose further requests are to be dropped before they come here."""
+        self._duplicate_limiter = RateLimiter(_MAX_DUPLICATES_PER_MINUTE)
+        self._pause_limiter = RateLimiter()
+
+    def receive(self, incoming: InboundRequest, *, is_archived: bool = False) -> Commit[bool] | None:
+        """Receive a request, and return its commit: True if it is new, False for a duplicate, which is not run.
+
+        `is_archived` is True for a request from the archive. Returns None if the request is refused and not stored
+        (`admission`). The sender is told.
+        """
+        language = self.languages.of_request(incoming)
+        if language is LANGUAGE.get():
+            return self._receive(incoming, is_archived)
+        token = LANGUAGE.set(language)
+        try:
+            return self._receive(incoming, is_archived)
+        finally:
+            LANGUAGE.reset(token)  # the caller may be the turn of another agent, which asks this one
+
+    def _receive(self, incoming: InboundRequest, is_archived: bool) -> Commit[bool] | None:
+        sender, inbox = incoming.owner, self._inbox
+        if incoming.thread is None:
+            incoming = self._mailboxes.resolve_thread(incoming, sender)
+        digest = NO_DIGEST
+        if incoming.request_id is None:
+            key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.evidence.server_id)
+        else:
+            key, digest = identify(self.jid, incoming)
+        message_key = key.bytes
+        is_known = inbox.may_have(message_key)
+        # A message that says nothing about its origin is no copy: many clients number their messages from 1 at each start.
+        may_be_duplicate = is_known and (bool(digest) or incoming.evidence is not NO_EVIDENCE)
+        for_agent, command, is_for_agent = incoming, None, True
+        if not incoming.kind.is_human or str(incoming.payload.get("query", "")).lstrip().startswith(self._commands.prefixes):
+            for_agent, command, is_for_agent = self._commands.parse_request(incoming)
+        if may_be_duplicate and not self._duplicate_limiter.allow(sender):
+            self._tell_of_flood(incoming, self.flood_limit.begin(incoming))
+            return None
+        if digest and not is_known and inbox.has_older_keys and inbox.may_have(identify_message(self.jid, incoming).bytes):
+            return Commit.completed(False)
+        if may_be_duplicate and digest and (attached := self._repeated.attach_new(incoming, key, digest)) is not None:
+            return attached
+        refusal = self._admission.refuse(for_agent, is_for_agent=is_for_agent, may_be_duplicate=may_be_duplicate)
+        if refusal is not None:
+            self._tell_of_refusal(incoming, refusal)
+            return None
+        if incoming.replaces and not may_be_duplicate:
+            withdrawn = self._mailboxes.withdraw(sender, incoming.replaces, incoming.author)
+            if withdrawn is not None:
+                incoming, for_agent = inherit(incoming, withdrawn), inherit(for_agent, withdrawn)
+        request = incoming.to_json if incoming.is_text_only else incoming.to_json()
+        if is_known and not digest:
+            key = uuid4()  # an earlier message has the key of this id and content
+        inbox_row, stored, may_start_early = inbox.receive(
+            message_key,
+            sender,
+            request,
+            self._clock(),
+            digest=digest,
+            evidence=incoming.evidence,
+            channel=incoming.channel_name,
+            may_be_duplicate=is_known,
+            own_key=key.bytes if is_known else None,
+        )
+        received_at_s = time.monotonic()
+        queued = QueuedRequest(
+            for_agent,
+            key,
+            inbox_row,
+            stored,
+            received_at_s,
+            may_start_early,
+            False,
+            command,
+            may_be_duplicate,
+            is_for_agent,
+            digest,
+            is_archived,
+        )
+        if command is not None:
+            self._executor.cancel_if_requested(queued, sender)
+        if self._mailboxes.is_paused:
+            stored.on_stored(partial(self._notify_of_pause, queued))
+        if incoming.replaces and may_be_duplicate:
+            stored.on_stored(partial(self._mailboxes.withdraw_replaced, queued))
+        self._mailboxes.put(queued, sender)
+        return stored
+
+    async def wait_for_capacity(self, incoming: InboundRequest) -> None:
+        """Wait until the queues have room for a request, so that `receive` does not refuse it for their length."""
+        is_large = len(incoming.content) > LARGE_CHARACTERS
+        await self._mailboxes.wait_for_capacity(incoming.owner, incoming.thread, is_large=is_large)
+
+    def cancel_request(self, sender: str, message_id: str, author: str | None = "") -> Commit[bool] | None:
+        """Cancel an unanswered request of `sender` (a bare JID). Return its commit, or None if there was no such request.
+
+        `author` is that of a `Retraction`.
+        """
+        if self._mailboxes.withdraw(sender, (message_id,) if message_id else (), author) is None:
+            return None
+        return self._inbox.flush()
+
+    async def repeat_reply(self, incoming: InboundRequest) -> bool:
+        """Send the reply to an earlier request once more, to the sender and by the channel of `incoming`, which has its id.
+
+        Nothing is asked anew: the rest of `incoming` does not count. If the turn still runs, the reply follows as it comes.
+        Return False if there was no such request of this sender within seven days.
+        """
+        if incoming.request_id is None:
+            return False
+        with use_language(self.languages.of_request(incoming)):
+            if not self._duplicate_limiter.allow(incoming.owner):
+                self._outbox.send_problem(incoming, FloodLimit.make_notice())
+                return True
+            return await self._repeated.repeat(incoming, derive_request_key(self.jid, incoming.owner, incoming.request_id))
+
+    # Refusals and notices
+
+    def refuse_late(self, queued: QueuedRequest) -> bool:
+        """Ask the limits and the interceptors about a request that looked like a duplicate and is none. True if one refuses."""
+        if queued.is_redelivered:
+            return False
+        if (refusal := self._admission.refuse_new(queued.incoming, is_for_agent=queued.is_for_agent)) is None:
+            return False
+        self._inbox.close(queued.inbox_row)
+        self._tell_of_refusal(queued.incoming, refusal, queued.key)
+        return True
+
+    def _tell_of_refusal(self, incoming: InboundRequest, refusal: Refusal, key: UUID | None = None) -> None:
+        refusal.when_recorded(partial(self._outbox.send_problem, incoming, refusal.problem, key))
+        self._tell_of_flood(incoming, self.flood_limit.record_refusal(incoming))
+
+    def _tell_of_flood(self, incoming: InboundRequest, has_begun: bool) -> None:
+        if has_begun:
+            log.warning("%s: ignores %s for a minute: it had to refuse too many of its requests", self.jid, incoming.owner)
+            self._outbox.send(incoming, FloodLimit.make_notice())
+
+    def _notify_of_pause(self, queued: QueuedRequest, is_new: bool) -> None:
+        """Tell a person that their message is stored until the pause ends. Programs get no notice: they wait for a reply."""
+        incoming = queued.incoming
+        if not is_new or not self._mailboxes.is_paused or not incoming.kind.is_human:
+            return
+        if queued.is_for_agent and self._pause_limiter.allow(incoming.owner):
+            with use_language(self.languages.of_request(incoming)):
+                notice = TextEmitted(translate(PAUSED_NOTICE), 1)
+            self._outbox.send(incoming, notice)
