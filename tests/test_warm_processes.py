@@ -84,6 +84,20 @@ def test_it_has_the_imports_and_a_new_process_has_not(tmp_path: Path) -> None:
     assert [run(code, tmp_path, further)[1] for further in ({}, COLD)] == ["True\n", "False\n"]
 
 
+def test_it_has_the_descriptors_that_are_passed_under_their_numbers_and_no_others() -> None:
+    code = "import os, sys; os.write(int(sys.argv[1]), str(sorted(map(int, os.listdir('/proc/self/fd')))).encode())"
+    here, passed, kept = *os.pipe(), os.dup(0)
+    with WarmProcess[bytes]([sys.executable, "-c", code, str(passed)], pass_fds=[passed]) as process:
+        assert process.wait(TIMEOUT_S) == 0
+    os.close(passed)
+    with open(here, "rb") as result:
+        descriptors = json.loads(result.read())
+    os.close(kept)
+    assert descriptors[:3] == [0, 1, 2]
+    assert passed in descriptors
+    assert len(descriptors) == 5  # and the directory itself
+
+
 def test_a_kill_ends_it_and_what_it_started_is_no_child_of_the_tests(tmp_path: Path) -> None:
     code = "import os, time; child = os.fork(); child and os.write(1, b'%d\\n' % child); time.sleep(3600)"
     process = WarmProcess[bytes]([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)

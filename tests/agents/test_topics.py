@@ -21,9 +21,10 @@ from spade_coreason.domain.topics import TOPIC_ITEM, derive_item_id
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerUnavailableError
 from spade_coreason.runtime.intake.admission import MAX_HOPS
 from spade_coreason.runtime.topics.decorator import subscriptions_of
-from spade_coreason.testing import Isolation, Policy, Rules
+from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock
 from tests.support.errors import ExpectedErrors
+from tests.support.isolation import WARM_ISOLATION
 from tests.support.wait import TIMEOUT_S, eventually
 
 BROKER = "topics@localhost"
@@ -176,7 +177,7 @@ class IsolatedReader:
 async def test_an_agent_in_a_process_of_its_own_subscribes_and_publishes() -> None:
     shelf = Shelf()
     other = make_reader("seen", take=shelf.take)
-    async with run_topics(IsolatedReader, peers={"other": other}, isolation=Isolation()) as t:
+    async with run_topics(IsolatedReader, peers={"other": other}, isolation=WARM_ISOLATION) as t:
         await publish(t, "news/sport", "We won")
         await t.settled()
         await eventually(lambda: bool(shelf.items))
@@ -351,7 +352,7 @@ async def test_a_wrong_option_is_named(options: dict[str, Any], problem: str) ->
 
 async def test_a_broker_in_a_process_of_its_own_is_refused() -> None:
     with pytest.raises(ConfigError, match="needs topic_store, which is not available here"):
-        async with AgentTester(TopicBroker, isolation=Isolation()):
+        async with AgentTester(TopicBroker, isolation=WARM_ISOLATION):
             pass
 
 

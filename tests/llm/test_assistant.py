@@ -14,12 +14,13 @@ from spade_coreason import AgentTester, ConfigError, load_settings
 from spade_coreason.runtime.agent_factory import Injectables, load_agent
 from spade_coreason.testing import Isolation
 from tests.support.chat_completions import ChatCompletionsServer, message_contents, text_answer, tool_call_answer
+from tests.support.isolation import WARM_ISOLATION
 from tests.support.mcp_servers.servers import legacy_server
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
 async def test_the_assistant_uses_time_memory_documents_and_mcp_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: Isolation | None
 ) -> None:

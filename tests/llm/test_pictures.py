@@ -15,9 +15,10 @@ from spade_coreason import AgentTester, ConfigError
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm import LLMAgent, Pictures
 from spade_coreason.llm.pictures import recognise_picture
-from spade_coreason.testing import FakeModel, Isolation, error, tool_call
+from spade_coreason.testing import FakeModel, error, tool_call
 from tests.llm.test_agent import run_helper_agent
 from tests.support.chat_completions import ChatCompletionsServer, CompletionStream, error_answer, text_answer
+from tests.support.isolation import WARM_ISOLATION
 from tests.support.llm_agent import stored_turns
 from tests.support.picture_files import GIF, PICTURES
 from tests.support.web_server import WebServer, page, redirect
@@ -273,7 +274,7 @@ async def test_merged_messages_keep_their_pictures() -> None:
 async def test_an_agent_in_a_process_of_its_own_shows_pictures_too() -> None:
     async with WebServer({"/a.gif": page(GIF)}) as web, ChatCompletionsServer(text_answer("A dot.")) as server:
         options = {"model": "small", "endpoint": {"url": server.url}, "pictures": PUBLIC}
-        async with AgentTester(LLMAgent, isolation=Isolation(), options=options) as t:
+        async with AgentTester(LLMAgent, isolation=WARM_ISOLATION, options=options) as t:
             assert (await t.ask(attach(web.url("/a.gif")))).text == "A dot."
     assert sent_pictures(server.requests[0]) == [GIF]
 

@@ -7,6 +7,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, ResponseHandler, SessionHandle, Usage
 from spade_coreason.contracts import CloudEvent
 from spade_coreason.testing import Isolation
+from tests.support.isolation import WARM_ISOLATION
 from tests.support.llm_agent import stored_turns
 
 
@@ -30,7 +31,7 @@ class TokenSpender:
         await response.markdown("{} {} {}".format(*before))
 
 
-@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
 async def test_the_sums_include_all_turns_that_reported_usage(isolation: Isolation | None) -> None:
     async with AgentTester(TokenSpender, isolation=isolation) as t:
         assert (await t.ask("3 4", user="ada@localhost")).text == "0 0 0"

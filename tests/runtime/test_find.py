@@ -22,8 +22,8 @@ from spade_coreason import (
 from spade_coreason.app.directory_agent import DirectoryAgent
 from spade_coreason.contracts import Accept, AgentCapability, AgentMetadata, ErrorCode, Interceptor, ReceivedRequest, Refuse
 from spade_coreason.domain.cards import dump_card
-from spade_coreason.testing import Isolation
 from tests.contracts.test_json_schema import MAIL, NO_MAIL
+from tests.support.isolation import WARM_ISOLATION
 from tests.support.wait import TIMEOUT_S, eventually
 
 OUTPUTS = {
@@ -79,7 +79,7 @@ class Finder:
                 await response.data({"events": events})
             case {"ask": name, **rest}:
                 try:
-                    answer = await self.peers.ask(Capability(name), "hello", rest.get("timeout", 10.0))
+                    answer = await self.peers.ask(Capability(name), "hello", rest.get("timeout", TIMEOUT_S))
                 except PeerError as error:
                     await response.data({"error": str(error), "type": type(error).__name__})
                 else:
@@ -261,7 +261,7 @@ async def isolated_finder(request: AgentRequest, session: SessionHandle, respons
 
 async def test_an_agent_in_a_process_of_its_own_finds_and_asks_in_the_same_way() -> None:
     translator = Translator(outputs=OUTPUTS)
-    async with AgentTester(isolated_finder, peers={"translator": translator}, isolation=Isolation()) as t:
+    async with AgentTester(isolated_finder, peers={"translator": translator}, isolation=WARM_ISOLATION) as t:
         data = (await t.ask("translate")).data[0]["data"]
         assert data == {"found": "translator@localhost", "answered": "translator@localhost", "data": {"texts": ["hola"]}}
         translator.blocks = ({},)

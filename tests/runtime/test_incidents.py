@@ -22,6 +22,7 @@ from tests.runtime.isolation.scripted_agent import ScriptedAgent
 from tests.support.clock import Clock
 from tests.support.databases import WriterGate, execute, open_without_sync, read_rows
 from tests.support.errors import ExpectedErrors
+from tests.support.isolation import WARM_ISOLATION
 from tests.support.records import AGENT, ALICE, BOB
 from tests.support.runner import RunnerHarness, make_runtime
 from tests.support.transports import make_network
@@ -134,7 +135,7 @@ async def test_a_turn_that_takes_too_long_shows_where_it_waited(expected_errors:
     assert place.file.endswith("scripted_agent.py")
 
 
-@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
 async def test_the_incident_of_an_isolated_agent_has_the_places_of_its_code(
     isolation: Isolation | None, expected_errors: ExpectedErrors
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session, agent
 from spade_coreason.exceptions import PeerError
 from spade_coreason.testing import Isolation, Policy
+from tests.support.isolation import WARM_ISOLATION
 
 ADA = "ada@localhost"
 
@@ -32,7 +33,7 @@ async def worker(request: AgentRequest, session: Session, response: Response) ->
     await response.markdown("thanks")
 
 
-@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "isolated"])
+@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "isolated"])
 @pytest.mark.parametrize("address", [ADA, f"{ADA}/phone", ADA.upper()])
 async def test_telling_a_person_is_an_error_that_says_so(address: str, isolation: Isolation | None) -> None:
     async with AgentTester(Reminder, isolation=isolation) as t:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentRequest, AgentTester, PeerAnswer, Peers, Response, Session, agent
-from spade_coreason.runtime import Isolation
+from tests.support.isolation import WARM_ISOLATION
 from tests.support.restarting_asker import RestartingAsker
 from tests.support.wait import TIMEOUT_S
 
@@ -104,7 +104,7 @@ async def test_steps_of_asks_are_gone_with_the_end_of_their_turn() -> None:
 
 async def test_an_isolated_agent_does_not_send_a_finished_ask_again() -> None:
     peer = CountingPeer()
-    async with AgentTester(RestartingAsker, peers={PEER: peer.build()}, isolation=Isolation()) as t:
+    async with AgentTester(RestartingAsker, peers={PEER: peer.build()}, isolation=WARM_ISOLATION) as t:
         asking = asyncio.create_task(t.ask("go", timeout=TIMEOUT_S))
         async with asyncio.timeout(TIMEOUT_S):
             await peer.is_waiting.wait()

@@ -33,6 +33,7 @@ from spade_coreason.testing import Isolation, Policy
 from spade_coreason.xmpp.codec.cloud_events import request_stanza
 from spade_coreason.xmpp.codec.decode import decode
 from tests.support.errors import ExpectedErrors
+from tests.support.isolation import WARM_ISOLATION
 from tests.support.records import query_of
 
 ALICE = "alice@localhost"
@@ -78,7 +79,7 @@ async def test_a_scope_may_be_named(scope: str | None, elsewhere: Any) -> None:
         assert await read_variable(t, "two") == elsewhere
 
 
-@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["in the platform", "in its own process"])
+@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["in the platform", "in its own process"])
 async def test_everybody_shares_the_variables_of_the_agent(isolation: Isolation | None) -> None:
     async with AgentTester(store_variables, isolation=isolation) as t:
         await t.ask({"set": {"v": 1}}, thread="one", user=BOB)

@@ -40,7 +40,7 @@ class WarmProcess(subprocess.Popen[AnyStr]):
         super().__init__(command, **options)
 
     def _execute_child(self, command: Sequence[str], *arguments: Any) -> None:
-        _, _, _, _, cwd, env, _, _, _, *pipes = arguments[:15]
+        _, _, _, pass_fds, cwd, env, _, _, _, *pipes = arguments[:15]
         environment = dict(os.environ if env is None else env)
         if _read_at_start(environment) != _read_at_start(_environment()):
             super()._execute_child(command, *arguments)  # type: ignore[misc]  # it is not in the stubs
@@ -53,21 +53,22 @@ class WarmProcess(subprocess.Popen[AnyStr]):
             "env": environment,
             "start_new_session": arguments[20],
             "controls_terminal": self._controls_terminal,
+            "pass_fds": pass_fds,
         }
         streams = [number if stream == -1 else stream for number, stream in enumerate((stdin, stdout, stderr))]
-        self.pid = _fork(request, streams)
+        self.pid = _fork(request, [*streams, *pass_fds])
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]  # it is not in the stubs
 
 
-def _fork(request: Mapping[str, Any], streams: Sequence[int]) -> int:
+def _fork(request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
     """Return the pid of a new child of this process."""
     with _lock:
         requests = _start_server()
         prctl = ctypes.CDLL(None).prctl
         prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # the child of the child of a child becomes ours
         try:
-            socket.send_fds(requests, [json.dumps(request).encode()], streams)
+            socket.send_fds(requests, [json.dumps(request).encode()], descriptors)
             pid, ready = requests.recv(100), requests.recv(100)
         finally:
             prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)

@@ -1,7 +1,8 @@
 """A process that has imported the package, and forks for each command of a test instead of starting Python anew.
 
 It runs as `python -c SOURCE FD`, so that it adds no module. A request on the socket FD is a JSON object with the three standard
-streams. The answer is the pid of the new process, and then `ready`, once that is a child of the nearest subreaper (prctl(2)).
+streams and the descriptors of `pass_fds`. The answer is the pid of the new process, and then `ready`, once that is a child of
+the nearest subreaper (prctl(2)).
 """
 
 import atexit
@@ -17,7 +18,12 @@ import sys
 import termios
 import time
 
-LEFT_OUT = ("spade_coreason.agents", "spade_coreason.storage.migrations.", "spade_coreason.__main__")
+LEFT_OUT = (
+    "spade_coreason.agents",
+    "spade_coreason.storage.migrations.",
+    "spade_coreason.__main__",
+    "spade_coreason.runtime.isolation.child",  # it is a program
+)
 FURTHER = (
     "aiosqlite",
     "asyncpg",
@@ -26,6 +32,7 @@ FURTHER = (
     "sqlalchemy.dialects.sqlite.aiosqlite",
     "sqlalchemy.dialects.postgresql.asyncpg",
 )
+MAX_DESCRIPTORS = 8
 
 
 def import_all() -> None:
@@ -40,9 +47,9 @@ def import_all() -> None:
 
 
 def serve(requests: socket.socket) -> tuple[dict, list[int]]:  # type: ignore[type-arg]  # JSON
-    """Fork for each request. Return in the new process, with its request and its streams."""
+    """Fork for each request. Return in the new process, with its request and its descriptors."""
     while True:
-        data, streams, _, _ = socket.recv_fds(requests, 1 << 20, 3)
+        data, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, MAX_DESCRIPTORS)
         if not data:
             os._exit(0)  # the tests have ended
         if (between := os.fork()) == 0:
@@ -51,20 +58,24 @@ def serve(requests: socket.socket) -> tuple[dict, list[int]]:  # type: ignore[ty
                 requests.close()
                 while os.getppid() == between:
                     time.sleep(0.0005)  # there is no event for another parent
-                return json.loads(data), streams
+                return json.loads(data), descriptors
             requests.send(str(pid).encode())
             os._exit(0)  # this gives the new process its other parent
         os.waitpid(between, 0)
         requests.send(b"ready")
-        for stream in streams:
-            os.close(stream)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
-def become_new(request: dict, streams: list[int]) -> None:  # type: ignore[type-arg]  # JSON
+def become_new(request: dict, descriptors: list[int]) -> None:  # type: ignore[type-arg]  # JSON
     """Make of this process what Python would be at the begin of the request's program."""
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    os.closerange(3, max(streams) + 1)
+    numbers = [0, 1, 2, *request["pass_fds"]]
+    first_free = max(numbers + descriptors) + 1
+    spare = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, first_free) for descriptor in descriptors]
+    os.closerange(3, first_free)
+    for number, descriptor in zip(numbers, spare, strict=True):
+        os.dup2(descriptor, number)
+    os.closerange(first_free, max(spare) + 1)
     if request["start_new_session"]:
         os.setsid()
     if request["controls_terminal"]:
@@ -105,8 +116,8 @@ requests = socket.socket(fileno=int(sys.argv[1]))
 import_all()
 gc.collect()
 gc.freeze()
-request, streams = serve(requests)
-become_new(request, streams)
+request, descriptors = serve(requests)
+become_new(request, descriptors)
 try:
     exec(request["code"], {"__name__": "__main__", "__builtins__": __builtins__})
 except SystemExit as exit:

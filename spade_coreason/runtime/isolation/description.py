@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,10 +59,13 @@ class IsolationTimings:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """The settings of an agent's process. `memory_mb`: the memory in MiB (resident) above which it is ended; None for any."""
+    """The settings of an agent's process."""
 
     memory_mb: int | None = None
+    """The memory in MiB (resident) above which the process is ended; None for any."""
     timings: IsolationTimings = field(default_factory=IsolationTimings)
+    popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
+    """Starts the process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class AgentProcess:
         os.set_blocking(self._output, False)
         # In the thread of the event loop: on Linux the process dies with the thread that started it (child.py).
         try:
-            self._popen = subprocess.Popen(
+            self._popen = isolation.popen(
                 [sys.executable, "-m", _MODULE, str(theirs.fileno()), jid],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

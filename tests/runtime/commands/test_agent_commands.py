@@ -11,6 +11,7 @@ from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response,
 from spade_coreason.domain.forms import Choice, Field, FieldError
 from spade_coreason.runtime.commands.decorator import commands_of
 from spade_coreason.testing import Isolation
+from tests.support.isolation import WARM_ISOLATION
 
 if TYPE_CHECKING:
     from nowhere import Unknown  # type: ignore[import-not-found]  # what only a type checker sees is no hindrance
@@ -72,7 +73,7 @@ def test_fields_come_from_the_parameters() -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
 async def test_the_words_of_a_text_fill_the_fields_in_order(text: str, answer: str, isolation: Isolation | None) -> None:
     async with AgentTester(InheritingAgent, isolation=isolation) as t:
         assert await t.say(text) == [answer]

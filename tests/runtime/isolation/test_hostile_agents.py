@@ -16,9 +16,10 @@ from tests.runtime.isolation.hostile_agent import HostileAgent
 from tests.support.errors import ExpectedErrors
 from tests.support.processes import is_running
 from tests.support.wait import eventually
+from tests.support.warm import WarmProcess
 
 TIMINGS = IsolationTimings(check_s=0.1, blocked_s=5, cancel_grace_s=3, first_delay_s=0.05, healthy_s=0)
-ISOLATION = Isolation(memory_mb=200, timings=TIMINGS)
+ISOLATION = Isolation(memory_mb=400, timings=TIMINGS, popen=WarmProcess)
 POLICY = Policy(assist_timeout_s=9, rules=Rules(max_interactions=0))
 TIMEOUT_S = 60.0
 PAUSE_S = 0.05
@@ -35,7 +36,7 @@ ATTACKS: dict[str, str | None] = {
     "recurse_without_end": "",
     "close_all_descriptors": "",
     "allocate_at_once": None,
-    "leak": "MiB of memory (memory_mb: 200",
+    "leak": "MiB of memory (memory_mb: 400",
     "print_without_end": None,
     "log_without_end": None,
     "send_no_json": "sent a malformed frame",

@@ -16,6 +16,7 @@ from spade_coreason.exceptions import PeerError
 from spade_coreason.testing import Isolation, Policy
 from tests.runtime.isolation.scripted_agent import ScriptedAgent
 from tests.support.errors import ExpectedErrors
+from tests.support.isolation import WARM_ISOLATION
 from tests.support.llm_agent import stored_turns
 from tests.support.processes import is_running
 from tests.support.wait import TIMEOUT_S, eventually
@@ -108,17 +109,17 @@ async def play(script: str, isolation: Isolation | None, interceptors: tuple[typ
 async def test_an_agent_does_the_same_in_its_own_process(script: str, expected_errors: ExpectedErrors) -> None:
     if script == "peers":
         expected_errors("peer@localhost: incident")
-    assert await play(script, Isolation()) == await play(script, None)
+    assert await play(script, WARM_ISOLATION) == await play(script, None)
 
 
 @pytest.mark.parametrize("script", ["blocks", "streams", "wrong calls", "session", "steps", "events"])
 async def test_an_agent_behind_an_interceptor_does_the_same_in_its_own_process(script: str) -> None:
-    assert await play(script, Isolation(), (PassOn,)) == await play(script, None, (PassOn,))
+    assert await play(script, WARM_ISOLATION, (PassOn,)) == await play(script, None, (PassOn,))
 
 
 async def test_what_an_interceptor_refuses_is_refused_in_the_agents_code(expected_errors: ExpectedErrors) -> None:
     expected_errors("agent@localhost: incident")
-    assert await play("refused", Isolation(), (PassOn,)) == (sent := await play("refused", None, (PassOn,)))
+    assert await play("refused", WARM_ISOLATION, (PassOn,)) == (sent := await play("refused", None, (PassOn,)))
     assert "PermissionError: not this word" in json.dumps(sent)
 
 
@@ -127,13 +128,13 @@ async def test_an_agent_fails_in_its_own_process_as_it_does_here(
     script: str, expected_errors: ExpectedErrors, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected_errors("agent@localhost: incident")
-    assert await play(script, Isolation()) == await play(script, None)
+    assert await play(script, WARM_ISOLATION) == await play(script, None)
     if script == "raise":
         assert 'raise ZeroDivisionError("a secret")' in caplog.text
         assert caplog.text.count("in play_raise") == 6
 
 
-@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
 async def test_commands_feedback_ends_and_lifecycle(isolation: Isolation | None, expected_errors: ExpectedErrors) -> None:
     expected_errors("agent@localhost: incident")
     async with AgentTester(ScriptedAgent, isolation=isolation) as t:
@@ -167,7 +168,7 @@ async def test_commands_feedback_ends_and_lifecycle(isolation: Isolation | None,
         )
 
 
-@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
 async def test_a_cancelled_turn_ends_in_the_agent(isolation: Isolation | None) -> None:
     async with AgentTester(ScriptedAgent, isolation=isolation) as t:
         t.send("wait")
@@ -176,7 +177,7 @@ async def test_a_cancelled_turn_ends_in_the_agent(isolation: Isolation | None) -
         assert (await t.ask("seen", user="other@localhost")).data[0]["data"]["seen"] == ["startup", "cancelled"]
 
 
-@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
 async def test_a_stream_that_the_agent_leaves_stops_the_peer(isolation: Isolation | None) -> None:
     stopped = asyncio.Event()
 
@@ -193,7 +194,7 @@ async def test_a_stream_that_the_agent_leaves_stops_the_peer(isolation: Isolatio
         await asyncio.wait_for(stopped.wait(), TIMEOUT_S)
 
 
-@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
 async def test_a_turn_that_takes_too_long_ends_in_the_agent(
     isolation: Isolation | None, expected_errors: ExpectedErrors
 ) -> None:
@@ -204,7 +205,7 @@ async def test_a_turn_that_takes_too_long_ends_in_the_agent(
 
 
 async def test_an_agent_keeps_its_data_over_a_restart_of_the_platform() -> None:
-    async with AgentTester(ScriptedAgent, isolation=Isolation()) as t:
+    async with AgentTester(ScriptedAgent, isolation=WARM_ISOLATION) as t:
         assert await t.say("/count 3") == ["3 visits"]
         await t.say("memory")
         await t.restart()
@@ -213,7 +214,7 @@ async def test_an_agent_keeps_its_data_over_a_restart_of_the_platform() -> None:
 
 
 async def test_processes_end_with_the_tester() -> None:
-    async with AgentTester(ScriptedAgent, isolation=Isolation()) as t:
+    async with AgentTester(ScriptedAgent, isolation=WARM_ISOLATION) as t:
         pid = t.agent.process_status.pid  # type: ignore[attr-defined]
         assert is_running(pid)
     await eventually(lambda: not is_running(pid))
@@ -231,7 +232,7 @@ class HalvesAgent:
             await stream.write(piece)
 
 
-@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["here", "process"])
+@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
 async def test_an_emoji_in_two_halves_arrives_whole(isolation: Isolation | None) -> None:
     async with AgentTester(HalvesAgent, isolation=isolation) as t:
         events = [event async for event in t.stream("go", user="program@localhost")]

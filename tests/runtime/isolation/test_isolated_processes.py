@@ -20,10 +20,12 @@ from tests.runtime.isolation import faulty_agents
 from tests.runtime.isolation.faulty_agents import PlainAgent, UncertainAgent
 from tests.runtime.isolation.hostile_agent import HostileAgent
 from tests.support.errors import ExpectedErrors
+from tests.support.isolation import WARM_ISOLATION
 from tests.support.processes import is_running
 from tests.support.wait import eventually
+from tests.support.warm import WarmProcess
 
-FAST = Isolation(timings=IsolationTimings(check_s=0.1, first_delay_s=0.05, max_delay_s=0.1))
+FAST = Isolation(timings=IsolationTimings(check_s=0.1, first_delay_s=0.05, max_delay_s=0.1), popen=WarmProcess)
 
 
 def status(t: AgentTester) -> Any:
@@ -43,7 +45,7 @@ def status(t: AgentTester) -> Any:
 )
 async def test_a_mistake_is_the_same_one_line_as_without_isolation(target: Any, options: dict[str, Any]) -> None:
     problems = []
-    for isolation in (None, Isolation()):
+    for isolation in (None, WARM_ISOLATION):
         with pytest.raises(ConfigError) as error:
             async with AgentTester(target, options=options, isolation=isolation):
                 pass
@@ -201,21 +203,21 @@ async def test_a_killed_process_is_replaced_between_two_questions(expected_error
 
 async def test_threads_that_never_end_do_not_delay_the_stop() -> None:
     timings = IsolationTimings(exit_s=0.5)
-    async with AgentTester(HostileAgent, isolation=Isolation(timings=timings)) as t:
+    async with AgentTester(HostileAgent, isolation=Isolation(timings=timings, popen=WarmProcess)) as t:
         pid = status(t).pid
         assert (await t.ask("start_endless_threads")).text == "done"
     assert not is_running(pid)
 
 
 async def test_the_ready_made_agents_run_in_processes_of_their_own() -> None:
-    async with AgentTester(EchoAgent, isolation=Isolation()) as t:
+    async with AgentTester(EchoAgent, isolation=WARM_ISOLATION) as t:
         assert (await t.ask("one two")).text == "one two"
-    async with AgentTester(NotesAgent, isolation=Isolation()) as t:
+    async with AgentTester(NotesAgent, isolation=WARM_ISOLATION) as t:
         await t.say("my plane leaves on Friday")
         assert "my plane leaves on Friday" in (await t.say("when does my plane leave?"))[0]
         await t.restart()
         assert "my plane leaves on Friday" in (await t.say("list"))[0]
     async with AgentTester(
-        RelayAgent, peers={"echo": EchoAgent}, options={"ask": ["echo@localhost"]}, isolation=Isolation()
+        RelayAgent, peers={"echo": EchoAgent}, options={"ask": ["echo@localhost"]}, isolation=WARM_ISOLATION
     ) as t:
         assert "hello there" in (await t.ask("hello there")).text

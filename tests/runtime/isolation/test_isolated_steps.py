@@ -10,9 +10,9 @@ import pytest
 
 from spade_coreason import AgentRequest, AgentTester, Response, Session, agent
 from spade_coreason.exceptions import PeerFailedError
-from spade_coreason.testing import Isolation
 from tests.support.databases import SQLITE, read_rows
 from tests.support.errors import ExpectedErrors
+from tests.support.isolation import WARM_ISOLATION
 from tests.support.stepping_agent import SteppingAgent, check_steps, read_steps
 from tests.support.wait import eventually
 
@@ -20,7 +20,7 @@ from tests.support.wait import eventually
 async def test_a_finished_step_does_not_run_again_in_the_next_process(tmp_path: Path) -> None:
     log, url = tmp_path / "steps.log", f"{SQLITE}{tmp_path}/platform.db"
     options = {"log": str(log), "steps": 12, "hang_at": 6}
-    async with AgentTester(SteppingAgent, options=options, isolation=Isolation(), database=url) as t:
+    async with AgentTester(SteppingAgent, options=options, isolation=WARM_ISOLATION, database=url) as t:
         asking = asyncio.create_task(t.ask("go"))
         await eventually(lambda: any(line.phase == "hangs" for line in read_steps(log)))
         assert len(read_rows(url, "steps")) == 6
@@ -47,7 +47,7 @@ async def forgetful(request: AgentRequest, session: Session, response: Response)
 
 
 async def test_a_mismatch_fails_the_turn_also_there(expected_errors: ExpectedErrors) -> None:
-    async with AgentTester(forgetful, isolation=Isolation()) as t:
+    async with AgentTester(forgetful, isolation=WARM_ISOLATION) as t:
         events = t.stream("go")
         assert (await anext(events)).type.endswith("thought")
         await t.restart(grace_s=0)
