@@ -167,7 +167,7 @@ async def test_a_long_answer_sent_again_after_a_restart_is_the_same_and_is_not_u
     first, second = StanzaRecorder(), StanzaRecorder()
     for recorder in (first, second):
         async with run_runner(
-            LongReplyAgent(Files(files.upload)), recorder, database_url, policy=FILE_POLICY, files=Files(files.upload)
+            LongReplyAgent(Files(files.upload)), recorder, database_url, policy=FILE_POLICY, upload=files.upload
         ) as runner:
             if recorder is first:
                 runner.intake.receive(person_question("a block"))
@@ -189,11 +189,11 @@ async def test_a_turn_interrupted_after_its_upload_uploads_again(database_url: s
         return link
 
     first, second = StanzaRecorder(), StanzaRecorder()
-    async with run_runner(LongReplyAgent(Files(put)), first, database_url, policy=FILE_POLICY, files=Files(put)) as runner:
+    async with run_runner(LongReplyAgent(Files(put)), first, database_url, policy=FILE_POLICY, upload=put) as runner:
         runner.intake.receive(person_question("a block"))
         await uploaded.wait()
     assert first.sent == []
-    async with run_runner(LongReplyAgent(Files(put)), second, database_url, policy=FILE_POLICY, files=Files(put)) as runner:
+    async with run_runner(LongReplyAgent(Files(put)), second, database_url, policy=FILE_POLICY, upload=put) as runner:
         await runner.wait_until_idle()
     _, again = files.files
     assert second.bodies[-1] == again

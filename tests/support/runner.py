@@ -14,7 +14,8 @@ from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
-from spade_coreason.runtime import AgentNetwork, AgentParts, AgentRuntime
+from spade_coreason.runtime import AgentNetwork, AgentParts, AgentRuntime, UploadFile
+from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.storage import Commit
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy
@@ -29,12 +30,13 @@ def make_runtime(
     network: AgentNetwork,
     policy: Policy | None = None,
     *,
+    upload: UploadFile = refuse_upload,
     memory: Callable[[], AgentInteractionMemory] | None = None,
     clock: Callable[[], datetime] = utc_now,
     **options: Any,
 ) -> AgentRuntime:
     """Make the runtime of an agent to which everybody has access. `options` are those of `AgentParts.build_runtime`."""
-    parts = AgentParts(repository, network, memory=memory, clock=clock)
+    parts = AgentParts(repository, network, upload, memory, clock=clock)
     return parts.build_runtime(agent, AccessPolicy(repository.agent, "*"), policy, **options)
 
 
