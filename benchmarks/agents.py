@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from spade_coreason.runtime import Files, PeerOptions
 from spade_coreason.storage import AgentRepository, open_database
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def build_hosted(jid: str, password: str, endpoint: ServerEndpoint, database: Da
     policy = Policy(rules=Rules(max_interactions=0))
 
     def build(network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
-        parts = AgentParts(AgentRepository(database, jid), network, upload)
+        parts = AgentParts(AgentRepository(database, jid), network, Files(upload), PeerOptions())
         return parts.build_runtime(EchoAgent(AgentDefinition.simple("echo")), AccessPolicy(jid), policy)
 
     return HostedAgent(jid, password, endpoint, build, stanza_bytes=policy.stanza_bytes)

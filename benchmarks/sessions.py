@@ -25,7 +25,8 @@ from spade_coreason.domain.conversation import ConversationStatus, Rules
 from spade_coreason.domain.identifiers import candidate_conversation_ids, derive_session_id
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.policy import Policy
-from spade_coreason.runtime import AgentParts
+from spade_coreason.runtime import AgentParts, Files, PeerOptions
+from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backends.database import Database
@@ -153,7 +154,8 @@ class _Session:
     async def open(cls, path: Path, size: int) -> _Session:
         database = await open_database(f"sqlite+aiosqlite:///{path}", "full")
         store = AgentRepository(database, AGENT)
-        parts = AgentParts(store, XmppTransport(AGENT, lambda messages: None).network)
+        network = XmppTransport(AGENT, lambda messages: None).network
+        parts = AgentParts(store, network, Files(refuse_upload), PeerOptions())
         policy = Policy(rules=Rules(max_interactions=0))
         runner = parts.build_runtime(_Echo(), AccessPolicy(AGENT), policy).runner
         await runner.open()

@@ -60,10 +60,10 @@ from .exceptions import ConfigError, PeerError
 from .llm import FakeFailure, FakeModel, FakeReply, FakeToolCall, ModelRequest, Reply, error, stream, tool_call
 from .memory import AgentInteractionMemory, Embedder, Summariser, TokenCounter
 from .runtime import (
-    AgentFinder,
     AgentParts,
     AgentRuntime,
     FetchedFile,
+    Files,
     InboundGateway,
     InterceptorSource,
     IsolatedAgent,
@@ -74,6 +74,7 @@ from .runtime import (
     OutboundMessage,
     PeerAnswer,
     PeerEvent,
+    PeerOptions,
     PlatformDirectory,
     Progress,
     Runner,
@@ -81,6 +82,7 @@ from .runtime import (
     TopicStore,
     UnknownClientFeatures,
     UploadFile,
+    UploadWarnings,
     build_agent,
     collect_answer,
     fetch,
@@ -690,14 +692,13 @@ class AgentTester:
         parts = AgentParts(
             AgentRepository(database, jid),
             XmppTransport(jid, send, self._policy.stanza_bytes, self._devices).network,
-            self._upload,
-            partial(self._get_memory, jid),
-            fetch_file=self._files.fetch,
+            Files(self._upload, self._files.fetch, UploadWarnings()),
+            PeerOptions(
+                self._platform_directory, trusted_agents=TrustedAgents(self._agent_specs), topic_broker=self._topic_broker
+            ),
+            memory=partial(self._get_memory, jid),
             embedder=self._embedder,
             clock=self._clock,
-            trusted_agents=TrustedAgents(self._agent_specs),
-            finder=AgentFinder(jid, self._platform_directory),
-            topic_broker=self._topic_broker,
         )
         with self._install_model(jid):
             agent = self.built_agents[jid] = self._build_agent(jid, agent_spec, parts)

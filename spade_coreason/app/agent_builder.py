@@ -19,6 +19,7 @@ from ..runtime import (
     AgentRuntime,
     CrashGuard,
     FanOutLimit,
+    Files,
     InterceptorSource,
     IsolatedAgent,
     Isolation,
@@ -37,13 +38,12 @@ from .channels import ChannelFactories
 from .factories import (
     build_access_policy,
     build_embedder,
-    build_finder,
     build_memory_limits,
+    build_peer_options,
     build_policy,
     build_room_configs,
     build_summariser,
     build_token_counter,
-    build_trusted_agents,
     load_avatar,
 )
 
@@ -132,14 +132,10 @@ class AgentBuilder:
         parts = AgentParts(
             AgentRepository(self._database, jid),
             network._replace(channels={**channels, **network.channels}),
-            upload,
-            partial(self.get_memory, jid),
+            Files(upload, warnings=self._upload_warnings[jid_domain(jid)]),
+            build_peer_options(self._settings, settings, self.directory, self._fan_out),
+            memory=partial(self.get_memory, jid),
             embedder=self._embedder,
-            trusted_agents=build_trusted_agents(self._settings, settings),
-            upload_warnings=self._upload_warnings[jid_domain(jid)],
-            fan_out=self._fan_out,
-            finder=build_finder(self._settings, settings, self.directory),
-            topic_broker=self._settings.peers.topics,
         )
         agent = self._load_agent(place, settings, parts)
         memory = self._settings.memory_of(settings)

@@ -29,7 +29,7 @@ from ..memory import (
     counter_for,
     guard_counter,
 )
-from ..runtime import AgentFinder, PlatformDirectory
+from ..runtime import FanOutLimit, PeerOptions, PlatformDirectory
 from ..xmpp import RoomConfig
 
 
@@ -64,15 +64,22 @@ def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig 
     )
 
 
-def build_trusted_agents(settings: Settings, agent: AgentSettings) -> TrustedAgents:
-    """Build the agents that an agent trusts to name the person they ask for: those of this platform, and of some domains."""
-    return TrustedAgents((bare_jid(other.jid) for other in settings.agents), settings.access_of(agent).trusted_domains)
+def build_peer_options(
+    settings: Settings, agent: AgentSettings, platform: PlatformDirectory, fan_out: FanOutLimit
+) -> PeerOptions:
+    """Build the relations of an agent to others.
 
-
-def build_finder(settings: Settings, agent: AgentSettings, platform: PlatformDirectory) -> AgentFinder:
-    """Build the finder of an agent. A directory of this platform needs no request: its agents are in `platform`."""
+    It trusts those of this platform, and of some domains, to name the person they ask for. A directory of this platform needs
+    no request: its agents are in `platform`.
+    """
     own = {bare_jid(other.jid) for other in settings.agents}
-    return AgentFinder(bare_jid(agent.jid), platform, [jid for jid in settings.peers.directories if jid not in own])
+    return PeerOptions(
+        platform,
+        tuple(jid for jid in settings.peers.directories if jid not in own),
+        TrustedAgents(own, settings.access_of(agent).trusted_domains),
+        fan_out,
+        settings.peers.topics,
+    )
 
 
 def build_access_policy(settings: Settings, agent: AgentSettings) -> AccessPolicy:

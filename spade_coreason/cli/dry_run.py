@@ -33,7 +33,7 @@ class HasModels(Protocol):
 def build_unstarted_agent(settings: Settings, number: int) -> Agent:
     """Build a configured agent without starting it. Raise ConfigError as `load_agent` and `load_interceptors` do."""
     from ..memory import AgentInteractionMemory
-    from ..runtime import AgentParts, load_agent, load_interceptors
+    from ..runtime import AgentParts, Files, PeerOptions, load_agent, load_interceptors
     from ..storage import AgentRepository
     from ..xmpp import XmppTransport
 
@@ -45,8 +45,9 @@ def build_unstarted_agent(settings: Settings, number: int) -> Agent:
     parts = AgentParts(
         AgentRepository(cast("Database", unavailable), jid),
         XmppTransport(jid, unavailable.send).network,
-        unavailable.upload,
-        lambda: AgentInteractionMemory(jid, settings.storage.memory_dir),
+        Files(unavailable.upload),
+        PeerOptions(),
+        memory=lambda: AgentInteractionMemory(jid, settings.storage.memory_dir),
     )
     injectables = parts.as_injectables(agent.manifest)
     return load_agent(agent.agent, place=place, project=project, injectables=injectables, options=agent.options)

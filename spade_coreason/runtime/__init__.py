@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "commands.dialogs": ["AdHocSessions"],
         "commands.model": ["CommandResult"],
         "crash_guard": ["CrashGuard"],
-        "peers.directory": ["AgentFinder", "PlatformDirectory"],
+        "peers.directory": ["PlatformDirectory"],
         "upkeep.expiry": ["OnConversationEnd"],
         "files": [
             "FetchFile",
@@ -37,6 +37,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "peers.peer_answers": ["PeerAnswer", "PeerEvent", "collect_answer"],
         "peers.peers": [
             "FanOutLimit",
+            "PeerOptions",
             "Peers",
             "Retry",
             "command_request",

@@ -64,7 +64,6 @@ from .isolation.description import (
     IsolationTimings as IsolationTimings,
 )
 from .peers.directory import (
-    AgentFinder as AgentFinder,
     PlatformDirectory as PlatformDirectory,
 )
 from .peers.open_requests import OpenRequests as OpenRequests
@@ -75,6 +74,7 @@ from .peers.peer_answers import (
 )
 from .peers.peers import (
     FanOutLimit as FanOutLimit,
+    PeerOptions as PeerOptions,
     Peers as Peers,
     Retry as Retry,
     command_request as command_request,

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from ..concurrency import DeadlineTimers
 from ..contracts import Agent, AgentDefinition, Interceptor
 from ..contracts.base import utc_now
-from ..domain.access import AccessPolicy, TrustedAgents
+from ..domain.access import AccessPolicy
 from ..domain.policy import Policy
 from ..memory import AgentInteractionMemory, Embedder, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
 from ..storage import AgentRepository, KnowledgeRepository
@@ -23,7 +23,7 @@ from .commands.context import CommandContext
 from .commands.executor import CommandExecutor
 from .commands.registry import Commands
 from .crash_guard import CrashGuard
-from .files import FetchFile, Files, UploadFile, UploadWarnings, fetch, refuse_upload
+from .files import Files, UploadFile
 from .intake.access_requests import AccessRequests
 from .intake.admission import Admission
 from .intake.gateway import InboundGateway
@@ -37,9 +37,8 @@ from .intake.repeated_requests import RepeatedRequests
 from .intake.request_intake import RequestIntake
 from .intake.revocation import AccessRevocation
 from .languages import PersonLanguages
-from .peers.directory import AgentFinder
 from .peers.open_requests import OpenRequests
-from .peers.peers import FanOutLimit, Peers
+from .peers.peers import PeerOptions, Peers
 from .runner import Runner
 from .topics.announcement import SubscriptionAnnouncement
 from .topics.decorator import subscriptions_of
@@ -58,55 +57,36 @@ from .upkeep.retention_job import EphemeralOwners, RetentionJob
 class AgentParts:
     """The parts of one agent that its constructor may take and that its runner uses.
 
-    `repository` has the rows of the agent, whose bare JID is `repository.agent`. `upload` stores a file. `memory` returns the
-    interaction memory; None for an agent without one. `fetch_file` gets the target of a link. `clock` is the time of
-    conversations. `trusted_agents` and this agent tell each other the person whose request they pass on. `upload_warnings` is
-    that of all agents of the server, and `fan_out` that of all agents of the process. `finder` finds other agents.
-    `topic_broker` is the agent (a bare JID) that passes on the items of topics, if there is one.
+    `repository` has the rows of the agent, whose bare JID is `repository.agent`. `memory` returns the interaction memory; None
+    for an agent without one. `clock` is the time of conversations.
     """
 
     def __init__(
         self,
         repository: AgentRepository,
         network: AgentNetwork,
-        upload: UploadFile = refuse_upload,
-        memory: Callable[[], AgentInteractionMemory] | None = None,
+        files: Files,
+        peer_options: PeerOptions,
         *,
-        fetch_file: FetchFile = fetch,
+        memory: Callable[[], AgentInteractionMemory] | None = None,
         embedder: Embedder | None = None,
         clock: Callable[[], datetime] = utc_now,
-        trusted_agents: TrustedAgents | None = None,
-        upload_warnings: UploadWarnings | None = None,
-        fan_out: FanOutLimit | None = None,
-        finder: AgentFinder | None = None,
-        topic_broker: str | None = None,
     ) -> None:
         jid = self.jid = repository.agent
         """The bare JID of the agent."""
-        self.finder = finder or AgentFinder(jid)
-        self.topic_broker = topic_broker
-        self.trusted_agents = trusted_agents or TrustedAgents()
+        self.repository = repository
         self.network = network
+        self.files = files
+        self.peer_options = peer_options
         self.memory = memory
         self.clock = clock
-        self.repository = repository
         self._mailboxes: Mailboxes | None = None
         self.open_requests = OpenRequests(lambda: self._mailboxes is not None and self._mailboxes.is_cancelling_turns)
-        self.people = KnownPeople(self.repository)
-        self.peers = Peers(
-            jid,
-            self.open_requests,
-            network.requests,
-            self.trusted_agents,
-            self.people,
-            finder=self.finder,
-            topic_broker=topic_broker,
-            fan_out=fan_out,
-        )
-        self.topic_store = TopicStore(jid, self.repository.topics, self.open_requests, network.requests, clock)
-        self.files = Files(upload, fetch_file, upload_warnings or UploadWarnings())
+        self.people = KnownPeople(repository)
+        self.peers = Peers(jid, self.open_requests, network.requests, peer_options, self.people)
+        self.topic_store = TopicStore(jid, repository.topics, self.open_requests, network.requests, clock)
         self.knowledge = Knowledge(KnowledgeRepository(repository.database, jid), embedder, clock=clock)
-        self.usage = Usage(self.repository, clock)
+        self.usage = Usage(repository, clock)
 
     def as_injectables(self, manifest_file: Path | None = None, manifest: AgentDefinition | None = None) -> Injectables:
         """Return the parts as arguments for the constructor of the agent."""
@@ -213,7 +193,7 @@ class AgentParts:
         workers = MailboxWorkers(mailboxes, quota_limit, crash_guard, handler.handle)
         reactions = ReceivedReactions(agent, repository, mailboxes, policy.assist_timeout_s)
         gateway = InboundGateway(
-            intake, reactions, self.open_requests, access_requests, network, self.trusted_agents, self.people, self.topic_broker
+            intake, reactions, self.open_requests, access_requests, network, self.peer_options, self.people
         )
 
         # Opening and closing
@@ -223,7 +203,7 @@ class AgentParts:
         )
         runner = Runner(services, intake, recovery, workers, revocation, executor, reactions, retention_job)
         patterns = [subscription.pattern for subscription in subscriptions_of(agent)]
-        announcement = SubscriptionAnnouncement(self.peers, repository, patterns, self.topic_broker)
+        announcement = SubscriptionAnnouncement(self.peers, repository, patterns, self.peer_options.topic_broker)
         ephemeral_owners = EphemeralOwners(repository, mailboxes, history_windows)
         return AgentRuntime(agent, self, runner, gateway, announcement, ephemeral_owners)
 

@@ -418,7 +418,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.peer_features.handle_presence(presence)
         # Prosody acknowledges a request for a subscription with "unavailable", before the other side has approved it.
         if (version := read_list_version(presence.xml)) or (version is not None and self._sees(presence["from"].bare)):
-            self.runtime.parts.finder.receive_presence(presence["from"].bare, version)
+            self.runtime.parts.peers.finder.receive_presence(presence["from"].bare, version)
         return False
 
     def _sees(self, jid: str) -> bool:
@@ -437,7 +437,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             return
         self._is_announced = False
         self.peer_features.clear()
-        self.runtime.parts.finder.forget_presences()
+        self.runtime.parts.peers.finder.forget_presences()
         self.archive.pause()
         self.offline_messages.stop()
         if self.connection.client.is_full_server:

@@ -56,7 +56,7 @@ def peers_of(platform: Platform, who: Account) -> Peers:
 
 
 def finder_of(platform: Platform, who: Account) -> AgentFinder:
-    return platform.agents[who.jid].runtime.parts.finder
+    return platform.agents[who.jid].runtime.parts.peers.finder
 
 
 def jids(cards: list[AgentCard]) -> set[str]:

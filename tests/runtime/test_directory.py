@@ -12,7 +12,13 @@ import pytest
 from spade_coreason import AgentCard, Capability, PeerAnswer, PeerError
 from spade_coreason.domain.cards import dump_card, dump_state
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
-from spade_coreason.runtime.peers.directory import OFFLINE_S, STATE_INTERVAL_S, UNSEEN_LIST_AGE_S, AgentFinder
+from spade_coreason.runtime.peers.directory import (
+    OFFLINE_S,
+    STATE_INTERVAL_S,
+    UNSEEN_LIST_AGE_S,
+    AgentFinder,
+    PlatformDirectory,
+)
 
 ME, DIRECTORY, OTHER = "me@localhost", "directory@example.org", "directory@example.com"
 
@@ -43,7 +49,7 @@ class Directory:
         return PeerAnswer(jid, "", ({"data": data},))
 
     def finder(self, *directories: str) -> AgentFinder:
-        return AgentFinder(ME, directories=directories or (DIRECTORY,), clock=lambda: self.now)
+        return AgentFinder(ME, PlatformDirectory(), directories=directories or (DIRECTORY,), clock=lambda: self.now)
 
     async def find(self, finder: AgentFinder, timeout_s: float = 10.0) -> list[AgentCard]:
         return await finder.find(self.ask, None, None, None, timeout_s)

@@ -15,6 +15,7 @@ from spade_coreason import AgentRequest, Peers
 from spade_coreason.domain.identifiers import derive_thread
 from spade_coreason.domain.messages import Bounce, InboundRequest
 from spade_coreason.exceptions import PeerError, RequestTooLongError
+from spade_coreason.runtime import PeerOptions
 from spade_coreason.runtime.peers.open_requests import OpenRequests
 from spade_coreason.runtime.peers.peers import CURRENT_REQUEST
 from spade_coreason.xmpp.codec.decode import decode
@@ -31,7 +32,7 @@ def decode_sent(stanza: str) -> InboundRequest:
 
 async def send_request(request: AgentRequest | Mapping[str, Any] | str, jid: str = PEER) -> tuple[str, InboundRequest]:
     sent: list[str] = []
-    await Peers(ME, OpenRequests(), make_transport(ME, sent.extend)).tell(jid, request)
+    await Peers(ME, OpenRequests(), make_transport(ME, sent.extend), PeerOptions()).tell(jid, request)
     (stanza,) = sent
     return stanza, decode_sent(stanza)
 
@@ -39,7 +40,7 @@ async def send_request(request: AgentRequest | Mapping[str, Any] | str, jid: str
 @pytest.mark.parametrize("way", ["ask", "tell"])
 async def test_an_overlong_request_is_not_sent(way: str) -> None:
     sent: list[str] = []
-    peers = Peers(ME, OpenRequests(), make_transport(ME, sent.extend, 10_000))
+    peers = Peers(ME, OpenRequests(), make_transport(ME, sent.extend, 10_000), PeerOptions())
     with pytest.raises(
         RequestTooLongError, match=r"was not sent the request, which has 3\d,\d{3} bytes .* \(limit: 10,000\)"
     ) as error:
@@ -64,7 +65,7 @@ async def test_an_agent_that_asks_itself_is_refused_and_nothing_is_sent(
     request_from: Callable[[Peers, str], Awaitable[object]], own: str
 ) -> None:
     sent: list[str] = []
-    peers = Peers(ME, OpenRequests(), make_transport(ME, sent.extend))
+    peers = Peers(ME, OpenRequests(), make_transport(ME, sent.extend), PeerOptions())
     with pytest.raises(PeerError, match="own address, and an agent cannot ask itself") as error:
         await request_from(peers, own)
     assert error.value.jid == own.partition("/")[0]
@@ -74,7 +75,7 @@ async def test_an_agent_that_asks_itself_is_refused_and_nothing_is_sent(
 async def test_tell_does_not_wait_and_its_reply_is_dropped() -> None:
     sent: list[str] = []
     requests = OpenRequests()
-    await Peers(ME, requests, make_transport(ME, sent.extend)).tell(PEER, "x")
+    await Peers(ME, requests, make_transport(ME, sent.extend), PeerOptions()).tell(PEER, "x")
     request_id = str(decode_sent(sent[0]).request_id)
     deliver(
         requests,
@@ -157,7 +158,7 @@ async def test_a_stream_that_is_closed_is_retracted_unless_its_last_event_has_pa
         if len(sent) == 1:
             deliver(requests, markdown_reply("x", **where), completed_reply(**where))
 
-    async with aclosing(Peers(ME, requests, make_transport(ME, answer)).stream(PEER, request)) as events:
+    async with aclosing(Peers(ME, requests, make_transport(ME, answer), PeerOptions()).stream(PEER, request)) as events:
         async for event in events:
             if event.type == last:
                 break
@@ -169,7 +170,7 @@ async def test_a_stream_that_is_closed_is_retracted_unless_its_last_event_has_pa
 
 async def test_one_request_may_be_asked_of_two_at_once() -> None:
     requests, sent = OpenRequests(), asyncio.Semaphore(0)
-    peers = Peers(ME, requests, make_transport(ME, lambda stanzas: sent.release()))
+    peers = Peers(ME, requests, make_transport(ME, lambda stanzas: sent.release()), PeerOptions())
     request = AgentRequest(session_id=uuid4(), payload={})
     both = asyncio.gather(*(peers.ask(jid, request, 1) for jid in (PEER, OTHER)))
     for _ in (PEER, OTHER):

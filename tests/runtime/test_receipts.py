@@ -9,7 +9,8 @@ from xml.etree.ElementTree import Element, fromstring
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.access import AccessPolicy
-from spade_coreason.runtime import AgentParts, InboundGateway, Runner
+from spade_coreason.runtime import AgentParts, Files, InboundGateway, PeerOptions, Runner
+from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.storage import AgentRepository, Commit
 from spade_coreason.storage.backends.statements import RECEIVE
 from spade_coreason.testing import Policy
@@ -57,7 +58,7 @@ async def run_gateway(url: str, **policy: Any) -> AsyncIterator[GatewayHarness]:
             said.append(f"receipt {receipt.get('id')}" if receipt is not None else stanza.findtext("body") or "")
 
     transport = make_transport(AGENT, send)
-    parts = AgentParts(AgentRepository(database, AGENT), transport.network)
+    parts = AgentParts(AgentRepository(database, AGENT), transport.network, Files(refuse_upload), PeerOptions())
     runtime = parts.build_runtime(Echo(), AccessPolicy(AGENT), Policy(**policy))
     runner = runtime.runner
     await runner.open()

@@ -8,16 +8,16 @@ from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 from spade_coreason import AgentRequest, AgentTester
-from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.messages import Refused, Repeated
 from spade_coreason.exceptions import PeerRefusedError
-from spade_coreason.runtime import AgentParts, AgentRuntime, Channel
+from spade_coreason.runtime import AgentRuntime, Channel
 from spade_coreason.storage import AgentRepository
 from spade_coreason.testing import Policy
 from tests.support.databases import open_without_sync
 from tests.support.fetched_channel import NAME, FetchedChannel, texts_of
 from tests.support.line_channel import LineChannel
 from tests.support.records import AGENT
+from tests.support.runner import make_runtime
 from tests.support.transports import make_transport
 
 PROGRAM_JID = "program@localhost"
@@ -42,8 +42,8 @@ async def run_on_channels(
     """Run an agent on the database at a URL, with these channels beside XMPP, whose stanzas go nowhere."""
     database = await open_without_sync(url)
     network = make_transport(AGENT, lambda stanzas: None).network
-    parts = AgentParts(AgentRepository(database, AGENT), network._replace(channels={**network.channels, **channels}))
-    runtime = parts.build_runtime(agent, AccessPolicy(AGENT), policy)
+    network = network._replace(channels={**network.channels, **channels})
+    runtime = make_runtime(agent, AgentRepository(database, AGENT), network, policy, allow=None)
     for channel in channels.values():
         if isinstance(channel, FetchedChannel | LineChannel):
             channel.gateway = runtime.gateway

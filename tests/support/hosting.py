@@ -29,6 +29,7 @@ from spade_coreason.domain.access import AccessPolicy, TrustedAgents
 from spade_coreason.domain.avatar import Avatar
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
+from spade_coreason.runtime import PeerOptions, UploadWarnings
 from spade_coreason.runtime.assembly import AgentParts, AgentRuntime
 from spade_coreason.runtime.channels import AgentNetwork
 from spade_coreason.runtime.files import Files, UploadFile
@@ -150,8 +151,8 @@ class OnlineAgent:
             raise
 
     def _build(self, network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
-        trusted_agents = TrustedAgents(domains=self.trusted_domains)
-        parts = AgentParts(self.repository, network, upload, clock=self.clock, trusted_agents=trusted_agents)
+        peer_options = PeerOptions(trusted_agents=TrustedAgents(domains=self.trusted_domains))
+        parts = AgentParts(self.repository, network, Files(upload, warnings=UploadWarnings()), peer_options, clock=self.clock)
         self.agent = self.make_agent(parts.peers)
         access = AccessPolicy(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
         return parts.build_runtime(

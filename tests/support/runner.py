@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -14,7 +14,7 @@ from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
-from spade_coreason.runtime import AgentNetwork, AgentParts, AgentRuntime, UploadFile
+from spade_coreason.runtime import AgentNetwork, AgentParts, AgentRuntime, Files, PeerOptions, UploadFile
 from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.storage import Commit
 from spade_coreason.storage.repository import AgentRepository
@@ -30,14 +30,15 @@ def make_runtime(
     network: AgentNetwork,
     policy: Policy | None = None,
     *,
+    allow: Iterable[str] | None = ("*",),
     upload: UploadFile = refuse_upload,
     memory: Callable[[], AgentInteractionMemory] | None = None,
     clock: Callable[[], datetime] = utc_now,
     **options: Any,
 ) -> AgentRuntime:
-    """Make the runtime of an agent to which everybody has access. `options` are those of `AgentParts.build_runtime`."""
-    parts = AgentParts(repository, network, upload, memory, clock=clock)
-    return parts.build_runtime(agent, AccessPolicy(repository.agent, "*"), policy, **options)
+    """Make the runtime of an agent to which by default everybody has access; `options`: see `AgentParts.build_runtime`."""
+    parts = AgentParts(repository, network, Files(upload), PeerOptions(), memory=memory, clock=clock)
+    return parts.build_runtime(agent, AccessPolicy(repository.agent, allow), policy, **options)
 
 
 class Observation(NamedTuple):

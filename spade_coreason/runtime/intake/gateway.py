@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from ...concurrency import RateLimiter
 from ...contracts import ErrorCode
-from ...domain.access import NO_ACCESS, TrustedAgents
+from ...domain.access import NO_ACCESS
 from ...domain.channel_kinds import DEFAULT_CHANNEL
 from ...domain.jid import bare_jid, parse_jid
 from ...domain.messages import (
@@ -42,6 +42,7 @@ from ...domain.topics import TOPIC_ITEM
 from ...storage import Commit
 from ..channels import AgentNetwork, encode_reply
 from ..peers.open_requests import OpenRequests
+from ..peers.peers import PeerOptions
 from ..topics.requests import ItemReader, is_item
 from .access_requests import AccessRequests
 from .known_people import KnownPeople
@@ -73,19 +74,18 @@ class InboundGateway:
         requests: OpenRequests,
         access_requests: AccessRequests,
         network: AgentNetwork,
-        trusted_agents: TrustedAgents,
+        peer_options: PeerOptions,
         people: KnownPeople,
-        topic_broker: str | None,
     ) -> None:
         self._intake = intake
         self._jid = intake.jid
         self._reactions = reactions
-        self._items = ItemReader(topic_broker)
+        self._items = ItemReader(peer_options.topic_broker)
         self._open_requests = requests
         self.access = access_requests.access
         self.access_requests = access_requests
         self._channels, self._notices = network.channels, network.notices
-        self._trusted_agents = trusted_agents
+        self._trusted_agents = peer_options.trusted_agents
         self._people = people
         self._rate_limiter = RateLimiter(_MAX_REPLIES_PER_MINUTE)
         self._told_of_encryption: OrderedDict[str, None] = OrderedDict()

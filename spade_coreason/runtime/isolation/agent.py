@@ -92,7 +92,7 @@ def _build_message(
         "manifest": None if manifest is None else str(manifest),
         "levels": log_levels(),
         "memory_mb": isolation.memory_mb,
-        "topic_broker": parts.topic_broker,
+        "topic_broker": parts.peer_options.topic_broker,
         "memory": None
         if memory is None
         else {"directory": str(memory.path.parent), "limits": asdict(memory.limits), "durability": memory.durability},

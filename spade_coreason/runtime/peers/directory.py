@@ -197,11 +197,11 @@ class AgentFinder:
     def __init__(
         self,
         jid: str,
-        platform: PlatformDirectory | None = None,
+        platform: PlatformDirectory,
         directories: Iterable[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.platform = platform or PlatformDirectory()
+        self.platform = platform
         self.session_id: UUID = uuid5(NAMESPACE_URL, f"urn:spade-coreason:directory:{jid}")
         """The session of all requests to directories, so that each directory has one conversation with the agent."""
         self.watched: Signal[[str]] = Signal()

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -41,7 +41,7 @@ from ..channels import OutboundMessage, RequestSender
 from ..topics.requests import make_publish_request, read_item_id
 from ..turns.steps import CURRENT_JOURNAL, DurableStep
 from .capability_requests import CapabilityRequests
-from .directory import AgentFinder
+from .directory import AgentFinder, PlatformDirectory
 from .open_requests import FINAL_EVENTS, OpenRequests, normalise_jid
 from .peer_answers import PeerAnswer, PeerEvent, collect_answer
 
@@ -109,6 +109,22 @@ class FanOutLimit:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class PeerOptions:
+    """The relations of one agent to others. `AgentParts` takes them whole, and passes them on to `Peers`."""
+
+    platform: PlatformDirectory = field(default_factory=PlatformDirectory)
+    """The agents of its platform."""
+    directories: tuple[str, ...] = ()
+    """The directories of other platforms (bare JIDs)."""
+    trusted_agents: TrustedAgents = field(default_factory=TrustedAgents)
+    """The agents that tell each other the person whose request they pass on."""
+    fan_out: FanOutLimit = field(default_factory=FanOutLimit)
+    """The limit of all agents of the process."""
+    topic_broker: str | None = None
+    """The agent (a bare JID) that passes on the items of topics, if there is one."""
+
+
 class Peers:
     """The other agents that an agent can ask. A constructor parameter named `peers` receives it.
 
@@ -118,8 +134,8 @@ class Peers:
     its peer.
 
     `jid` is the agent that asks. It asks neither itself nor an agent that waits for the current request, which would be a
-    circle. Agents in `trusted_agents` are told the person whose request led to theirs, for whose quotas it counts. `tell`
-    refuses the addresses of `people`. `topic_broker` is the agent to which `publish` publishes.
+    circle. Trusted agents are told the person whose request led to theirs, for whose quotas it counts. `tell` refuses the
+    addresses of `people`.
     """
 
     def __init__(
@@ -127,23 +143,19 @@ class Peers:
         jid: str,
         requests: OpenRequests,
         sender: RequestSender,
-        trusted_agents: TrustedAgents | None = None,
+        options: PeerOptions,
         people: KnownPeople | None = None,
-        *,
-        finder: AgentFinder | None = None,
-        topic_broker: str | None = None,
-        fan_out: FanOutLimit | None = None,
     ) -> None:
         self._people = people
-        self._topic_broker = topic_broker
-        self.finder = finder or AgentFinder(bare_jid(jid))
+        self._topic_broker = options.topic_broker
+        self.finder = AgentFinder(bare_jid(jid), options.platform, options.directories)
         """The finder behind `find`; the directory agent of a platform reads its agents there."""
         self._by_capability = CapabilityRequests(self.find, self.stream)
-        self._trusted_agents = trusted_agents or TrustedAgents()
+        self._trusted_agents = options.trusted_agents
         self._own_jid = normalise_jid(jid)
         self._requests = requests
         self._sender = sender
-        self._fan_out = fan_out or FanOutLimit()
+        self._fan_out = options.fan_out
 
     async def find(
         self,

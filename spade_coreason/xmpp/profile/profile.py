@@ -43,7 +43,7 @@ class AgentProfile:
         self._connection = connection
         self._client = connection.client
         self._runner = runner = runtime.runner
-        self._finder = runtime.parts.finder
+        self._finder = runtime.parts.peers.finder
         access_requests = runtime.gateway.access_requests
         self._agent_card = ProfileCard.from_manifest(runner.agent.manifest, avatar)
         self._tasks: set[asyncio.Task[None]] = set()

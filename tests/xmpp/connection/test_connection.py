@@ -19,9 +19,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
-from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.exceptions import ConnectError, LoginError, StoreError
-from spade_coreason.runtime import AgentNetwork, AgentParts, AgentRuntime, OutboundMessage, UploadFile
+from spade_coreason.runtime import AgentNetwork, AgentRuntime, OutboundMessage, UploadFile
 from spade_coreason.storage import AgentRepository, Commit, open_database
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
@@ -33,6 +32,7 @@ from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.clock import LoopClock
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, Tunnel, endpoint_of, run_agent
+from tests.support.runner import make_runtime
 from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
@@ -54,7 +54,7 @@ async def _start(jid: str, password: str, endpoint: ServerEndpoint, tmp_path: Pa
     try:
 
         def build(network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
-            return AgentParts(AgentRepository(database, jid), network, upload).build_runtime(Echo(), AccessPolicy(jid))
+            return make_runtime(Echo(), AgentRepository(database, jid), network, upload=upload)
 
         host = HostedAgent(jid, password, endpoint, build, register=register)
         await host.start()
