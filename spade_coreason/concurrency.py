@@ -111,7 +111,7 @@ class DeadlineTimers(TimerGroup):
 
 
 class Deadline:
-    """The time limit of one piece of work: `await Deadline(timers).run(work)` takes at most `timers.delay_s`; 0 is no limit.
+    """The time limit of one piece of work: `await Deadline(timers).run(work)` takes at most `timers.delay_s`; 0 is no limit. The time counts from the first wait of the work.
 
     It works like `asyncio.wait_for`, which would wait for work that swallows its cancellation. Such work is abandoned here if
     it has not ended after another `cancel_grace_s` seconds. It runs in the task of the caller: one of its own, as in
@@ -147,8 +147,7 @@ class Deadline:
             raise RuntimeError("a Deadline needs a running task")
         before = task.cancelling()
         steps: Any = work.__await__()
-        if self._timers.delay_s > 0:
-            self._timers.schedule(self._expire)
+        is_limited = False
         error: BaseException | None = None
         place, number = CURRENT_HOLDER.get()
         try:
@@ -165,6 +164,9 @@ class Deadline:
                     if (blocked_s := time.monotonic() - started_at) > self._timers.blocked_s:
                         _warn_blocked_loop(self._timers.work_name or getattr(work, "__qualname__", "what runs"), blocked_s)
                 error = None
+                if not is_limited and self._timers.delay_s > 0:  # work that waits for nothing costs no timer
+                    is_limited = True
+                    self._timers.schedule(self._expire)
                 try:
                     yield awaited
                 except BaseException as thrown:
@@ -178,7 +180,8 @@ class Deadline:
                 raise TimeoutError from cancelled
             raise
         finally:
-            self._timers.cancel(self._expire)
+            if is_limited:
+                self._timers.cancel(self._expire)
             if self._second_cancel is not None:
                 self._second_cancel.cancel()
                 for _ in range(self._cancel_count):
