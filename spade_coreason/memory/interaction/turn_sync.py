@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
 log = logging.getLogger(__name__)
-
-
-_LOCK = threading.Lock()  # one for all turns: it is held only while a memory is added to a set
 
 
 class DeferredSyncTarget(Protocol):
@@ -36,23 +32,23 @@ class DeferredSyncs:
 
     def close(self) -> None:
         """End the deferral: later additions sync themselves."""
-        with _LOCK:
-            self._is_closed = True
+        self._is_closed = True
 
     def defer(self, memory: DeferredSyncTarget) -> bool:
         """Leave the sync of a memory to `run`. Return False after `close`: then the caller has to sync."""
-        with _LOCK:
-            if not self._is_closed:
-                self.memories.add(memory)
-            return not self._is_closed
+        if not self._is_closed:
+            self.memories.add(memory)
+        # If `close` was called in between, `run` may have missed this memory.
+        return not self._is_closed
 
     async def run(self) -> None:
         """Sync the deferred memories without blocking the event loop. Call it after the agent's work.
 
         Raises StoreError if one cannot be stored. If several fail, the others are logged.
         """
-        outcomes = await asyncio.gather(*(memory.asettle() for memory in self.memories), return_exceptions=True)
+        memories = list(self.memories)  # at once: a thread may still add one, which it syncs itself
         self.memories.clear()
+        outcomes = await asyncio.gather(*(memory.asettle() for memory in memories), return_exceptions=True)
         errors = [error for error in outcomes if error is not None]
         for error in errors[1:]:
             log.error("%s", error)
