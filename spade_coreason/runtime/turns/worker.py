@@ -97,31 +97,31 @@ class MailboxWorkers:
             incoming = item.incoming
             if incoming.context.root_sender or incoming.kind.is_room:
                 slots = self._slots_of(incoming.root_owner, is_room=incoming.kind.is_room)
-        is_waiting = True
         try:
             if isinstance(item, QueuedRequest) and len(item.incoming.content) > LARGE_CHARACTERS:
                 await self._pace_large(item.incoming.root_owner)
-            async with slots:
-                is_waiting = False
-                mailbox.sender_state.queued_count -= 1
-                if not mailboxes.is_accepting:  # since it began to wait for its slot; the inbox has the request
-                    if isinstance(item, MailboxTask):
-                        item.future.cancel()
-                    elif not mailbox.is_cancelled:
-                        mailboxes.put_unopened(item, mailbox.sender)
-                elif mailboxes.is_paused and item.is_for_agent and not mailbox.is_cancelled:
-                    mailbox.requeue(item)  # it was paused while this one waited for its slot
-                elif mailbox.is_cancelled and isinstance(item, QueuedRequest) and not item.incoming.kind.is_program:
-                    mailboxes.close_request(item)  # it was cancelled while it waited for its slot
-                elif isinstance(item, QueuedRequest):
-                    await self._handle(mailbox, item)
-                    if item.digest:
-                        mailboxes.end_program_request(item)
-                else:
-                    await item.run()
+            if not slots.acquire_nowait():
+                await slots.acquire()
         finally:
-            if is_waiting:
-                mailbox.sender_state.queued_count -= 1
+            mailbox.sender_state.queued_count -= 1
+        try:
+            if not mailboxes.is_accepting:  # since it began to wait for its slot; the inbox has the request
+                if isinstance(item, MailboxTask):
+                    item.future.cancel()
+                elif not mailbox.is_cancelled:
+                    mailboxes.put_unopened(item, mailbox.sender)
+            elif mailboxes.is_paused and item.is_for_agent and not mailbox.is_cancelled:
+                mailbox.requeue(item)  # it was paused while this one waited for its slot
+            elif mailbox.is_cancelled and isinstance(item, QueuedRequest) and not item.incoming.kind.is_program:
+                mailboxes.close_request(item)  # it was cancelled while it waited for its slot
+            elif isinstance(item, QueuedRequest):
+                await self._handle(mailbox, item)
+                if item.digest:
+                    mailboxes.end_program_request(item)
+            else:
+                await item.run()
+        finally:
+            slots.release()
 
     async def _pace_large(self, owner: str) -> None:
         """Wait until the next large request of a sender may begin, which is some time after the one before it."""
