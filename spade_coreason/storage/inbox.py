@@ -31,6 +31,7 @@ from .crashes import delete_old_crashes
 from .dedup import DUPLICATE_DAYS, insert_unless_copy, insert_unless_repeated
 from .erasure import MESSAGE_COUNT_SCOPES
 from .records import (
+    LAST_INTERACTION,
     EarlierRequest,
     InboxRecord,
     MessageCount,
@@ -110,7 +111,7 @@ class Inbox:
         is written.
         """
         database = self._database
-        row = database.next_id("inbox")
+        row = next(database.row_ids["inbox"])
         # Python's sqlite3 searches its adapters for every value but int, float, str and bytearray, also for bytes and None.
         evidence_text = "" if evidence is NO_EVIDENCE else evidence.dump()
         values = (row, self._agent, bytearray(key), sender, to_micros(now), RECEIVED, request, bytearray(digest), evidence_text)
@@ -149,20 +150,22 @@ class Inbox:
         Without a `reply` the request is closed at once. A program's request that ended without a turn begins anew when it is
         repeated, unless it was a command.
         """
-        interaction_row = COMMAND if is_command else NO_TURN if turn is None else self._database.next_id("interactions")
-        rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, conversation_columns(self._agent, conversation))]
+        interaction_row = COMMAND if is_command else NO_TURN if turn is None else next(self._database.row_ids["interactions"])
+        columns, last_interaction = conversation_columns(self._agent, conversation), conversation.status.last_interaction
+        rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, columns)]
         if turn is not None:
             interaction = (
                 interaction_row,
                 conversation.id,
                 conversation.turns,
                 turn.interaction_id,
-                to_micros(turn.timestamp),
+                # Nearly always the same object, so its column has the number.
+                columns[LAST_INTERACTION] if turn.timestamp is last_interaction else to_micros(turn.timestamp),
                 turn.body,
             )
             rows.append((ADD_INTERACTION, interaction))
         if variables:
-            now = to_micros(conversation.status.last_interaction)
+            now = to_micros(last_interaction)
             rows += [(SAVE_VARIABLE, (self._agent, v.scope, v.holder, v.name, v.value, now)) for v in variables]
         rows.append((ANSWER, (inbox_row, CLOSED if reply is None else ANSWERED, reply, interaction_row)))
         rows_with_steps = self._database.inbox_rows_with_steps

@@ -168,6 +168,10 @@ class StorageErasureReport:
     """Items of topics that the person had published; they lost its name only."""
 
 
+LAST_INTERACTION = 9
+"""The place of the time of the last interaction in `conversation_columns`."""
+
+
 def conversation_columns(agent: str, record: StoredConversation) -> tuple[Any, ...]:
     """Return the column values of a conversation in the order that `SAVE_CONVERSATION` takes."""
     status = record.status

@@ -11,10 +11,11 @@ and `postgres.py` implement the writers.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -187,7 +188,8 @@ class Database(ABC):
         self._reader_slots = Semaphore(self.reader_connections)
         self._background_slots = Semaphore(self.reader_connections // 2, parent=self._reader_slots)
         self._wait_warnings = RateLimiter()
-        self._next_ids: dict[str, int] = {}
+        self.row_ids: dict[str, Iterator[int]] = {}
+        """The unused row ids, by table; `next_id` takes one."""
         self._deferred_rows: list[tuple[int, Row]] = []
         self._deferred_timer: asyncio.TimerHandle | None = None
         self._row_sources: list[Callable[[], Rows]] = []
@@ -228,8 +230,7 @@ class Database(ABC):
 
     def next_id(self, table: str) -> int:
         """Return an unused row id of a table. It needs no query, because one process owns the database."""
-        self._next_ids[table] += 1
-        return self._next_ids[table]
+        return next(self.row_ids[table])
 
     def submit(self, rows: Rows, *, is_turn_end: bool = False) -> Commit[bool]:
         """Write rows of the prepared statements in one transaction. The result is True.
@@ -433,10 +434,11 @@ class Database(ABC):
 
         Repeat this on a new connection: another process may have written before it.
         """
-        is_first = not self._next_ids
+        is_first = not self.row_ids
         for table in schema.NUMBERED:
             stored = connection.execute(select(func.max(table.c.id))).scalar() or 0
-            self._next_ids[table.name] = max(stored, self._next_ids.get(table.name, 0))
+            unused = 1 if is_first else self.next_id(table.name)
+            self.row_ids[table.name] = itertools.count(max(stored + 1, unused))
         self.inbox_rows_with_steps.update(connection.scalars(select(schema.steps.c.request).distinct()))
         inbox = schema.inbox.c
         known = select(inbox.id, inbox.key, inbox.agent, inbox.state, inbox.message_key).order_by(inbox.id)
