@@ -113,9 +113,10 @@ class DeadlineTimers(TimerGroup):
 class Deadline:
     """The time limit of one piece of work: `await Deadline(timers).run(work)` takes at most `timers.delay_s`; 0 is no limit.
 
-    The time counts from the first wait of the work. It works like `asyncio.wait_for`, which would wait for work that swallows its cancellation. Such work is abandoned here if
-    it has not ended after another `cancel_grace_s` seconds. It runs in the task of the caller: one of its own, as in
-    `run_with_timeout`, would cost much more. A block under `async with` cannot be abandoned, so the work is an argument.
+    The time counts from the first wait of the work. This works like `asyncio.wait_for`, which would wait for work that swallows
+    its cancellation. Such work is abandoned here if it has not ended after another `cancel_grace_s` seconds. It runs in the
+    task of the caller: one of its own, as in `run_with_timeout`, would cost much more. A block under `async with` cannot be
+    abandoned, so the work is an argument.
 
     `task` is the running task, if the caller knows it.
     """
