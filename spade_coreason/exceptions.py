@@ -329,7 +329,7 @@ class PeerRefusedError(PeerError):
 class RequestTooLongError(PeerError):
     """The request was not sent, because servers close the connection of a client that sends so much at once.
 
-    `size` and `limit` are in bytes on the wire.
+    `size` and `limit` are in bytes on the wire. The size is that of its JSON, and 1 KiB for all around it.
     """
 
     exit_code = 2

@@ -38,7 +38,15 @@ from .peer_features import PeerFeatures
 from .profile.presence import read_list_version
 from .profile.profile import AgentProfile
 from .timings import DEFAULT_TIMINGS, ConnectionTimings
-from .transport import MAX_REQUEST_BYTES, XmppTransport, mark_as_replay, receive_archived_stanza, receive_stanza
+from .transport import (
+    MAX_REQUEST_BYTES,
+    XmppTransport,
+    mark_as_replay,
+    parse_stanza,
+    read_local,
+    receive_archived_stanza,
+    receive_stanza,
+)
 from .uploads import Uploads
 
 log = logging.getLogger(__name__)
@@ -214,13 +222,16 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             and not (self._is_stopping or self.archive.is_reading or self.offline_messages.is_fetching)
         )
 
-    def receive_local(self, stanza: Element) -> Commit[bool] | None:
-        """Receive a message of an agent of this process, as one that comes over the server."""
+    def receive_local(self, message: OutboundMessage, sender: str) -> Commit[bool] | None:
+        """Receive a message of an agent of this process, whose full JID is `sender`, as one that comes over the server.
+
+        SPADE's behaviours are offered its stanza.
+        """
         if self._profile.presence.update_timer is None:
             self._profile.presence.on_activity()
-        if self._offer_to_behaviours(stanza):
+        if self.behaviours and self._offer_to_behaviours(parse_stanza(message, sender)):
             return None
-        return receive_stanza(self._gateway, self._receiver, stanza)
+        return self._gateway.receive(read_local(message, self._receiver, sender))
 
     async def _async_start(self, auto_register: bool = True) -> None:
         """Connect, open the runner, and only then announce the agent. Raise ConnectError or LoginError if that fails.

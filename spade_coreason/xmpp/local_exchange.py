@@ -3,6 +3,18 @@
 A message enters the receiver as it would from the wire: with the sender's full JID, at the same gateway, into the same inbox.
 It takes the wire where it could be told apart: while either agent is not online, or has not caught up, and behind an earlier
 message that is still on the wire.
+
+Between the two it is JSON text, which is made when it is sent and does not change:
+
+- A request is a `RequestMessage`. Its stanza is written only for the wire, and for a receiver with SPADE behaviours.
+- A reply has its stanza already, because the inbox stores it. Its JSON is taken out without parsing XML.
+- The rest, such as a retraction, is parsed as a stanza.
+
+The receiver builds its own values from the text. So it shares nothing with the sender, and gets nothing that JSON or XML cannot
+carry. The same function reads the JSON on both ways, and refuses the same: numbers beyond a float, NaN, equal keys, too many
+levels. A request is as large as its JSON in a stanza and 1 KiB, whichever way it takes (`RequestTooLongError`).
+
+The channel of a request is XMPP on both ways. So a repeated one gets its reply by the way that is open, also after a restart.
 """
 
 from __future__ import annotations
@@ -15,18 +27,15 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-from xml.etree.ElementTree import Element, fromstring
 
 from ..domain.jid import bare_jid
 from ..runtime import OutboundMessage
-from .connection.batching import build_batches
 
 if TYPE_CHECKING:
     from ..storage import Commit
 
 log = logging.getLogger(__name__)
 
-_OPENING, _END = "<stream xmlns='jabber:client'>", "</stream>"
 _MAX_DELIVERIES = 64
 """Number of messages that are delivered in one round of the event loop. The others wait for their turn."""
 
@@ -44,8 +53,8 @@ class LocalAgent(Protocol):
         """The JID with the resource that it has bound."""
         ...
 
-    def receive_local(self, stanza: Element) -> Commit[Any] | None:
-        """Receive a message, and return its commit, if any."""
+    def receive_local(self, message: OutboundMessage, sender: str) -> Commit[Any] | None:
+        """Receive a message of the agent whose full JID is `sender`, and return its commit, if any."""
         ...
 
     def send_by_server(self, stanzas: Sequence[OutboundMessage]) -> bool:
@@ -112,7 +121,7 @@ class LocalExchange:
         return True
 
     def _deliver(self) -> None:
-        """Deliver the messages that are on their way, in order. Those that the wire would carry as one are one here too."""
+        """Deliver the messages that are on their way, in order."""
         deliveries = self._deliveries
         taken = [deliveries.popleft() for _ in range(min(len(deliveries), _MAX_DELIVERIES))]
         try:
@@ -122,7 +131,7 @@ class LocalExchange:
                     self._give_to_server(sender, messages)
                     continue
                 self.delivered_count += len(messages)
-                for message in build_batches(messages) if len(messages) > 1 else messages:
+                for message in messages:
                     self._deliver_message(sender, receiver, message)
         finally:
             if deliveries:
@@ -132,9 +141,7 @@ class LocalExchange:
         """Deliver a message. One that cannot be handled is acknowledged, as on the wire: it would fail again."""
         stored = None
         try:
-            stanza = fromstring(f"{_OPENING}{message.content}{_END}")[0]  # a stanza has the namespace of its stream
-            stanza.set("from", sender.full_jid)
-            stored = receiver.receive_local(stanza)
+            stored = receiver.receive_local(message, sender.full_jid)
         except Exception:
             log.exception("%s: cannot handle a message from %s", receiver.full_jid, sender.full_jid)
         if stored is None:

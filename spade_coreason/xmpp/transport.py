@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, fromstring
 from ..contracts import AgentRequest
 from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.jid import bare_jid
-from ..domain.messages import NO_CONTEXT, InboundRequest, MalformedRequest, RequestContext, map_requests
+from ..domain.messages import NO_CONTEXT, InboundMessage, InboundRequest, MalformedRequest, RequestContext, map_requests
 from ..exceptions import RequestTooLongError
 from ..runtime import (
     PLAIN_PRESENTATION,
@@ -28,13 +28,15 @@ from .codec import (
     CloudEventEncoder,
     GroupchatEncoder,
     Receiver,
+    RequestMessage,
     SpadeEncoder,
     decode,
     encode_displayed,
     encode_malformed_reply,
     encode_notice,
     encode_receipt,
-    request_stanza,
+    read_container,
+    read_reply_json,
     retraction_stanza,
 )
 
@@ -119,17 +121,20 @@ class XmppTransport:
     ) -> OutboundMessage:
         """Encode a request. The stanza has the id of the request, so that a bounce names it; the id of the session is not sent.
 
-        `RequestTooLongError` if the stanza has more than `stanza_bytes`.
+        `RequestTooLongError` if its JSON and 1 KiB have more than `stanza_bytes`.
         """
-        dumped = _dump_request(request)
-        source, limit = f"xmpp:{self._jid}", self._stanza_bytes
-        stanza_id = str(request.request_id)
-        stanza = request_stanza(
-            to, dumped, source=source, thread=thread, stanza_id=stanza_id, context=context, reads_batches=reads_batches
+        message = RequestMessage(
+            to,
+            _dump_request(request),
+            source=f"xmpp:{self._jid}",
+            thread=thread,
+            stanza_id=str(request.request_id),
+            context=context,
+            reads_batches=reads_batches,
         )
-        if len(stanza) * 4 > limit and (size := len(stanza.encode())) > limit:
-            raise RequestTooLongError(bare_jid(to), size, limit)
-        return OutboundMessage(to, stanza)
+        if size := message.find_excess(self._stanza_bytes):
+            raise RequestTooLongError(bare_jid(to), size, self._stanza_bytes)
+        return message
 
     def encode_retraction(self, to: str, request_id: str) -> OutboundMessage:
         return OutboundMessage(to, retraction_stanza(to, request_id))
@@ -162,6 +167,25 @@ def receive_stanza(
 async def receive_archived_stanza(gateway: InboundGateway, receiver: Receiver, stanza: Element) -> Commit[bool] | None:
     """Decode a `<message/>` from the archive of our account `receiver` (XEP-0313) and pass it to the gateway of the agent."""
     return await gateway.receive_archived(decode(stanza, receiver))
+
+
+def read_local(message: OutboundMessage, receiver: Receiver, sender: str) -> InboundMessage:
+    """Read a message from `sender` (a full JID), an agent of this process, as `decode` reads its stanza.
+
+    What agents say to each other nearly always is JSON, and read as such.
+    """
+    if isinstance(message, RequestMessage):
+        return message.read(sender)
+    if (text := read_reply_json(message.content)) is not None:
+        return read_container(text, sender, "", None, is_answer=True, has_body=False)
+    return decode(parse_stanza(message, sender), receiver)
+
+
+def parse_stanza(message: OutboundMessage, sender: str) -> Element:
+    """Parse the stanza of a message from `sender` (a full JID) as its recipient gets it."""
+    stanza = fromstring(f"<stream xmlns='jabber:client'>{message.content}</stream>")[0]  # it has the namespace of its stream
+    stanza.set("from", sender)
+    return stanza
 
 
 def mark_as_replay(request: InboundRequest) -> InboundRequest:

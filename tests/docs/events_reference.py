@@ -32,8 +32,8 @@ from spade_coreason.xmpp.codec import (
     build_batch,
     decode,
     read_batch_part,
-    request_stanza,
 )
+from tests.support.transports import request_stanza
 
 _AGENT = "weather@example.org"
 _PROGRAM = "planner@example.org/desk"

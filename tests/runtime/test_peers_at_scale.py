@@ -14,8 +14,8 @@ from spade_coreason import AgentRequest, AgentTester, PeerAnswer, PeerError, Pee
 from spade_coreason.domain.messages import ReplyEvent, RequestContext
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
 from spade_coreason.runtime import FanOutLimit
-from spade_coreason.xmpp.codec.cloud_events import request_stanza
 from spade_coreason.xmpp.codec.decode import decode
+from tests.support.transports import request_stanza
 from tests.support.wait import TIMEOUT_S
 
 ONE, TWO, THREE, NOBODY = "one@localhost", "two@localhost", "three@localhost", "nobody@localhost"

@@ -30,11 +30,11 @@ from spade_coreason.domain.identifiers import derive_session_id
 from spade_coreason.domain.messages import ReplyEvent, RequestContext
 from spade_coreason.exceptions import PeerFailedError, PeerTimeoutError
 from spade_coreason.testing import Isolation, Policy
-from spade_coreason.xmpp.codec.cloud_events import request_stanza
 from spade_coreason.xmpp.codec.decode import decode
 from tests.support.errors import ExpectedErrors
 from tests.support.isolation import WARM_ISOLATION
 from tests.support.records import query_of
+from tests.support.transports import request_stanza
 
 ALICE = "alice@localhost"
 BOB = "bob@localhost"

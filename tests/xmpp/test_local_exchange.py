@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
-from xml.etree.ElementTree import Element
+from uuid import UUID, uuid4
 
 import pytest
+from pydantic_core import PydanticSerializationError
+from spade.behaviour import CyclicBehaviour
+from spade.template import Template
 
 from spade_coreason import AgentRequest, PeerAnswer, PeerError, Peers, Response, Session
+from spade_coreason.contracts import DataBlock
+from spade_coreason.domain.channel_kinds import PROGRAM
 from spade_coreason.domain.jid import bare_jid
+from spade_coreason.domain.messages import (
+    NO_CONTEXT,
+    BlockEmitted,
+    Completed,
+    InboundMessage,
+    InboundRequest,
+    ReplyBatch,
+    ReplyEvent,
+    RequestContext,
+    TextEmitted,
+)
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, StoreError
 from spade_coreason.runtime import OutboundMessage
+from spade_coreason.runtime.channels import encode_reply
 from spade_coreason.storage import Commit
 from spade_coreason.testing import Policy, RunnerTimings
+from spade_coreason.xmpp.codec import decode, read_reply_json
+from spade_coreason.xmpp.codec.evidence import ANY_RECEIVER
 from spade_coreason.xmpp.local_exchange import LocalExchange
 from spade_coreason.xmpp.timings import ConnectionTimings
+from spade_coreason.xmpp.transport import XmppTransport, parse_stanza, read_local
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import FunctionAgent, OnlineAgent, record_sent, run_agent
 from tests.support.servers.server import XmppServer
@@ -62,6 +83,14 @@ async def answer(request: AgentRequest, session: Session, response: Response) ->
             await response.markdown("é<&> " * 40_000)
         case "error":
             await response.error("No.", {"secret": 1})
+        case "mirror":
+            await response.data({"mirror": request.payload["data"]})
+            await response.markdown(repr(request.payload["data"]))
+        case "change":
+            request.payload["list"].append("by the answerer")
+            changing = {"list": request.payload["list"]}
+            await response.data(changing)
+            changing["list"].append("after it was sent")
         case _:
             await response.markdown(f"{query}, after {history}")
 
@@ -129,7 +158,65 @@ async def repeated_and_taken_back(pair: Pair) -> Any:
     return [describe(pair, one)[:2] for one in found], pair.anonymise(str(refused.value)), pair.cancelled
 
 
-SCENARIOS = [single_asks, order_in_a_conversation, repeated_and_taken_back]
+def nest(levels: int) -> Any:
+    """A list of lists within each other."""
+    return [nest(levels - 1)] if levels else []
+
+
+TAGS = "</json>]]><answer xmlns='x'/>&amp;<json xmlns='urn:xmpp:json:0'>['"
+STRANGE = {
+    "characters that XML forbids": "a\0b\x0b\x1f\x7f\x85\ufffe\uffff",
+    "keys of such characters": {"\0": 1, "\ufffe": 2, "a\uffff": 3},
+    "keys that become one": {"a\ufffe": 1, "a": 2},
+    "lone surrogates": ["\ud800", "\udc00x", "\ud83d" + "\ude00", {"\ud800": 1}],
+    "line ends": "a\r\nb\rc\n\u2028",
+    "tags": {TAGS: TAGS},
+    "what is no number": [float("nan")],
+    "an endless number": [float("inf")],
+    "a huge number": 10**400,
+    "large numbers": [2**63, 10**300, -0.0, 1e-300, 1.0],
+    "keys that are no text": {1: "a", None: "b", 2.5: "c"},
+    "the same key twice": {1: "a", "1": "b"},
+    "values of Python": {"a": (1, 2), "b": b"bytes", "c": {3}, "d": UUID(int=4), "e": datetime(2026, 1, 1, tzinfo=UTC)},
+    "what JSON cannot have": [object()],
+    "deep": nest(50),
+    "too deep": nest(70),
+    "far too deep": nest(190),
+    "large": "é" * 30_000,
+    "large in XML": "<" * 15_000,
+    "too large": "é" * 32_500,
+    "too large in XML": "<" * 16_200,
+}
+
+
+async def strange_payloads(pair: Pair) -> Any:
+    """Payloads that JSON, XML or a server cannot carry, or not as they are."""
+    await pair.peers.ask(pair.answerer.jid, "first")  # now it is known to read batches
+    found = {}
+    for name, data in STRANGE.items():
+        try:
+            answer = await pair.peers.ask(pair.answerer.jid, {"query": "mirror", "data": data}, timeout=TIMEOUT_S)
+            found[name] = describe(pair, answer)
+        except (PeerError, PydanticSerializationError) as error:
+            found[name] = type(error).__name__, pair.anonymise(str(error))
+    assert found["tags"][0] == repr({TAGS: TAGS})
+    return found
+
+
+async def changed_payloads(pair: Pair) -> Any:
+    """A payload that the asker and the answerer change once it is on its way, and data that the answerer changes."""
+    payload = {"query": "change", "list": ["by the asker"]}
+    asking = asyncio.create_task(pair.peers.ask(pair.answerer.jid, payload, timeout=TIMEOUT_S))
+    await asyncio.sleep(0)
+    assert pair.asker.requests.open_count == 1  # it is on its way, and has not arrived
+    payload["list"] += ["too late"]  # type: ignore[operator]
+    answer = await asking
+    answer.data[0]["data"]["list"].append("by the asker, in the answer")
+    conversation = await pair.answerer.repository.list_conversations()
+    return payload, [block["data"] for block in answer.data], len(conversation)
+
+
+SCENARIOS = [single_asks, order_in_a_conversation, repeated_and_taken_back, strange_payloads, changed_payloads]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
@@ -153,26 +240,35 @@ async def test_both_ways_give_the_same(
     assert direct.delivered_count > 0
 
 
-async def test_requests_of_one_moment_arrive_as_one_once_the_answerer_has_shown_that_it_reads_them(
-    prosody: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Claiming(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types
+    """Collects the messages that it claims."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claimed: list[str] = []
+
+    async def run(self) -> None:
+        if (message := await self.receive(timeout=1.0)) is not None:
+            self.claimed.append(str(message.sender))
+
+
+@pytest.mark.parametrize("way", ["direct", "wire"])
+async def test_behaviours_of_spade_are_offered_what_agents_say_to_each_other(
+    way: str, prosody: XmppServer, tmp_path: Path
 ) -> None:
-    exchange, received = LocalExchange(), list[Element]()
+    exchange = LocalExchange() if way == "direct" else None
     async with run_pair(prosody, tmp_path, exchange) as pair:
-        jid, receive = pair.answerer.jid, pair.answerer.host.receive_local
-        await pair.peers.ask(jid, "first")
-
-        def record(stanza: Element) -> Any:
-            received.append(stanza)
-            return receive(stanza)
-
-        monkeypatch.setattr(pair.answerer.host, "receive_local", record)
-        before = exchange.delivered_count
-        answers = await pair.peers.gather([(jid, str(number)) for number in range(12)], limit=12)
-        assert [answer.text.split(",")[0] for answer in answers if isinstance(answer, PeerAnswer)] == [
-            str(number) for number in range(12)
-        ]
-        assert len(received) == 1
-        assert exchange.delivered_count >= before + 24  # 12 requests, and their answers
+        claiming, elsewhere = Claiming(), Claiming()
+        pair.closed.host.add_behaviour(claiming, Template(sender=f"{pair.asker.jid}/agent"))
+        pair.answerer.host.add_behaviour(elsewhere, Template(body="something else"))
+        asking = asyncio.create_task(pair.peers.ask(pair.closed.jid, "for the behaviour", timeout=TIMEOUT_S))
+        await eventually(lambda: claiming.claimed == [f"{pair.asker.jid}/agent"])
+        assert (await pair.peers.ask(pair.answerer.jid, "for the agent")).text == "for the agent, after []"
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert pair.closed.gateway.dropped["not admitted"] == 0
+        assert elsewhere.claimed == []
+    assert exchange is None or exchange.delivered_count >= 3
 
 
 @pytest.mark.parametrize("kind", ["prosody", "ejabberd"])
@@ -213,6 +309,72 @@ async def test_a_message_that_cannot_be_stored_comes_again_over_the_server(
         await eventually(lambda: pair.answerer.runner.metrics.snapshot().answers > 0)
 
 
+SENDER, RECIPIENT = "sender@localhost/agent", "receiver@localhost"
+CONTEXTS = [
+    NO_CONTEXT,
+    RequestContext(3, "Alice@Example.org/phone", ("A@x", "b@x"), time.time() + 5, True, True),
+    RequestContext(2**31, "x" * 3072, tuple(f"{number}@x" for number in range(70))),
+    RequestContext(-1, "\0\ud800", ("a\ufffe@x c@x",), time.time() - 5),
+    RequestContext(deadline=time.time() + 2**31),
+]
+
+
+def without_time(message: InboundMessage) -> Any:
+    """Return a request without what differs by the moment: its deadline, rounded to a second, and the text of its event."""
+    if not isinstance(message, InboundRequest):
+        return message
+    return replace(message, content="", context=message.context._replace(deadline=round(message.context.deadline)))
+
+
+@pytest.mark.parametrize("thread", [None, "", "t", "a\r\nb\rc\0\ufffe<&>", "\ud83d\ude00", "\0", "x" * 1024, "x" * 1025])
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("query", ["q", "\0\ufffe\ud800</json>", float("nan")])
+def test_a_request_is_read_without_its_stanza_as_its_stanza_is_read(
+    query: Any, context: RequestContext, thread: str | None
+) -> None:
+    request = AgentRequest(session_id=uuid4(), payload={"query": query}, metadata={"a": [query]})
+    transport = XmppTransport("sender@localhost", lambda messages: None)
+    message = transport.encode_request(RECIPIENT, request, thread, context)
+    read = read_local(message, ANY_RECEIVER, SENDER)
+    assert "content" not in vars(message)
+    assert without_time(read) == without_time(decode(parse_stanza(message, SENDER)))
+    batched = transport.encode_request(RECIPIENT, request, thread, context, reads_batches=True)
+    assert without_time(read_local(batched, ANY_RECEIVER, SENDER)) == without_time(read)
+
+
+@pytest.mark.parametrize("accepts_batches", [True, False])
+@pytest.mark.parametrize("text", ["a", TAGS, "\0\ufffe\ud800", '"&' * 40_000])
+def test_a_reply_is_read_without_parsing_its_stanza_as_its_stanza_is_read(text: str, accepts_batches: bool) -> None:
+    context = RequestContext(accepts_batches=accepts_batches)
+    request = InboundRequest(
+        PROGRAM, SENDER, "1", "t</json>", {}, "", context=context, owner="sender@localhost", request_id=uuid4()
+    )
+    encoder = XmppTransport(RECIPIENT, lambda messages: None, 65_536).make_encoder(request, uuid4())
+    block = DataBlock(id=uuid4(), data={"text": text[:1000], text[:10]: [1.5, None]})
+    messages = encode_reply(encoder, TextEmitted(text, 1), BlockEmitted(block), Completed("c", "active"))
+    for message in messages:
+        text_read = read_reply_json(message.content)
+        assert text_read is not None
+        read = read_local(message, ANY_RECEIVER, "receiver@localhost/agent")
+        assert read == decode(parse_stanza(message, "receiver@localhost/agent"))
+        assert isinstance(read, ReplyBatch if text_read.startswith("[") else ReplyEvent)
+
+
+@pytest.mark.parametrize(
+    "make_message",
+    [
+        lambda transport: transport.encode_retraction(RECIPIENT, "1"),
+        lambda transport: transport.encode_notice(RECIPIENT, TAGS),
+        lambda transport: OutboundMessage(RECIPIENT, f"<message to='{RECIPIENT}' id='1'><body>hi</body></message>"),
+    ],
+)
+def test_all_else_is_read_from_its_stanza(make_message: Callable[[XmppTransport], OutboundMessage]) -> None:
+    message = make_message(XmppTransport("sender@localhost", lambda messages: None))
+    read = read_local(message, ANY_RECEIVER, SENDER)
+    assert read_reply_json(message.content) is None
+    assert read == decode(parse_stanza(message, SENDER))
+
+
 class Station:
     """An agent of this process that stores nothing, and notes which way messages take."""
 
@@ -226,7 +388,8 @@ class Station:
         self.unreadable_id: str | None = None
         """The id of the message that it fails to handle."""
 
-    def receive_local(self, stanza: Element) -> Commit[bool]:
+    def receive_local(self, message: OutboundMessage, sender: str) -> Commit[bool]:
+        stanza = parse_stanza(message, sender)
         if stanza.get("id") == self.unreadable_id:
             raise ValueError("unreadable")
         self.received.append(stanza.get("id"))

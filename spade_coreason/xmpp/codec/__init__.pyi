@@ -24,7 +24,9 @@ from .batches import (
     read_batch_part as read_batch_part,
 )
 from .cloud_events import (
-    request_stanza as request_stanza,
+    RequestMessage as RequestMessage,
+    read_container as read_container,
+    read_reply_json as read_reply_json,
     retraction_stanza as retraction_stanza,
 )
 from .decode import (

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeGuard
 from uuid import UUID, uuid4
 from zlib import crc32
@@ -33,12 +33,16 @@ from ...domain.messages import (
 )
 from ...domain.texts.foreign_json import parse_foreign_json
 from ...domain.texts.text import replace_lone_surrogates
-from .elements import ANSWER_MARKER_XML, text_bytes, thread_element
+from ...runtime import OutboundMessage
+from .elements import ANSWER_MARKER_XML, MAX_CHARACTER_BYTES, sent_thread, text_bytes, thread_element
 from .namespaces import FRAGMENT_TYPE, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, REQUEST_TYPE, RETRACT_NAMESPACE, TYPE_PREFIX
-from .xml import clean, escape_attribute, escape_clean, split_text
+from .xml import clean, escape_attribute, escape_clean, split_text, wire_size
 
 _BATCH_CHARACTERS = 4096
 """Number of characters from which on collected events are sent at once."""
+_ENVELOPE_BYTES = 1024
+"""The bytes that a request takes besides its JSON, in its stanza."""
+_JSON_START = f"<json xmlns='{JSON_NAMESPACE}'>"
 _MAX_BYTES = 5
 """Number of bytes of a character in a stanza, at most: an ampersand, escaped."""
 
@@ -150,7 +154,7 @@ class EventWriter:
         )
 
     def _stanza(self, stanza_id: str, text: str, extra_xml: str = "") -> str:
-        content = f"{extra_xml}<json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
+        content = f"{extra_xml}{_JSON_START}{text}{self._tail}"
         return f"{self._opening}{stanza_id}'>{content}{_origin_id_element(stanza_id)}</message>"
 
 
@@ -160,43 +164,94 @@ def readdress(stanza: str, to: str) -> str:
     return f"<message to='{escape_attribute(to)}' id='{rest}"
 
 
+def read_reply_json(stanza: str) -> str | None:
+    """Return the JSON of a stanza of an `EventWriter`, without parsing XML; None for any other stanza of ours."""
+    _, _, rest = stanza.partition(_JSON_START)
+    text, _, tail = rest.partition("</json>")
+    if ANSWER_MARKER_XML not in tail:
+        return None
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") if "&" in text else text
+
+
 def _origin_id_element(stanza_id: str) -> str:
     return f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/>"
 
 
-def request_stanza(
-    to: str,
-    request_json: dict[str, Any],
-    *,
-    source: str,
-    thread: str | None,
-    stanza_id: str,
-    context: RequestContext = NO_CONTEXT,
-    reads_batches: bool = False,
-) -> str:
-    """Encode a program's request (event type `ai.coreason.request`).
+class RequestMessage(OutboundMessage):
+    """A program's request on its way (event type `ai.coreason.request`): JSON text, with its thread and its context.
 
-    `request_json` is the dump of an AgentRequest. The parts of `context` are extension attributes of the CloudEvent; those with
-    their default are left out. If the recipient `reads_batches`, the event is in an array, with its thread.
+    The text is a copy that does not change. An agent of this process reads it with `read`. Its stanza, the `content`, is
+    written when it is needed. Both give the recipient the same request.
+
+    `request_json` is the dump of an AgentRequest, without what JSON cannot have. If the recipient `reads_batches`, the event in
+    the stanza is in an array, with its thread.
     """
-    event: dict[str, Any] = {
-        "specversion": "1.0",
-        "type": f"{TYPE_PREFIX}request",
-        "source": source,
-        "id": stanza_id,
-        "time": datetime.now(UTC),
-        "datacontenttype": "application/json",
-        **_context_attributes(context),
-        "data": request_json,
-    }
-    if reads_batches and thread is not None and (sent_thread := clean(thread)):  # as `thread_element` sends it
-        event["thread"] = sent_thread
-    text = escape_clean(_json_text([event] if reads_batches else event))
-    return (
-        f"<message to='{escape_attribute(to)}' id='{escape_attribute(stanza_id)}'>"
-        f"<json xmlns='{JSON_NAMESPACE}'>{text}</json>{thread_element(thread)}{_origin_id_element(escape_attribute(stanza_id))}"
-        "</message>"
-    )
+
+    def __init__(
+        self,
+        to: str,
+        request_json: dict[str, Any],
+        *,
+        source: str,
+        thread: str | None,
+        stanza_id: str,
+        context: RequestContext = NO_CONTEXT,
+        reads_batches: bool = False,
+    ) -> None:
+        self.recipient, self.is_last, self.is_acknowledged, self.on_acknowledged = to, False, False, None
+        self._text = _json_text(request_json)
+        self._source, self._thread, self._stanza_id = source, thread, stanza_id
+        self._context, self._reads_batches = context, reads_batches
+
+    def find_excess(self, limit_bytes: int) -> int:
+        """Return the size in bytes of a request that is longer than `limit_bytes`; 0 for all others.
+
+        It is as large as its JSON is in a stanza, and 1 KiB for all around it. Long addresses may take more.
+        """
+        context = self._context
+        around = len(self.recipient) + len(self._source) + 2 * len(self._thread or "") + len(context.root_sender)
+        characters = len(self._text) + around + sum(map(len, context.chain))
+        if MAX_CHARACTER_BYTES * characters + _ENVELOPE_BYTES <= limit_bytes:
+            return 0  # nearly always
+        size = max(wire_size(self._text) + _ENVELOPE_BYTES, len(self.content.encode()))
+        return size if size > limit_bytes else 0
+
+    @cached_property
+    def content(self) -> str:  # type: ignore[override]  # a cached property can be set
+        """The stanza."""
+        thread, stanza_id = sent_thread(self._thread), escape_attribute(self._stanza_id)
+        fields: dict[str, Any] = {
+            "specversion": "1.0",
+            "type": f"{TYPE_PREFIX}request",
+            "source": self._source,
+            "id": self._stanza_id,
+            "time": datetime.now(UTC),
+            "datacontenttype": "application/json",
+        }
+        if self._reads_batches and thread is not None:
+            fields["thread"] = thread
+        event = self._write_event(fields)
+        text = escape_clean(f"[{event}]" if self._reads_batches else event)
+        return (
+            f"<message to='{escape_attribute(self.recipient)}' id='{stanza_id}'>"
+            f"{_JSON_START}{text}</json>{thread_element(thread)}{_origin_id_element(stanza_id)}</message>"
+        )
+
+    def read(self, sender: str) -> InboundRequest | MalformedRequest:
+        """Read the request as its recipient reads the stanza, which comes from `sender` (a full JID)."""
+        thread = sent_thread(self._thread)
+        if thread is not None and len(thread) > MAX_ID_CHARACTERS:
+            return refuse_long_id(sender)
+        try:
+            [event] = parse_foreign_json(f"[{self._write_event({'id': self._stanza_id})}]")  # as deep as in a batch
+        except ValueError:
+            return MalformedRequest(sender, self._stanza_id, thread, _NO_REQUEST)
+        context = _read_context(event, time.time())
+        return _read_request(event["data"], self._text, sender, self._stanza_id, thread, context)
+
+    def _write_event(self, fields: dict[str, Any]) -> str:
+        """Return an event with these fields and the data. The parts of the context are extension attributes."""
+        return f'{_json_text(fields | _context_attributes(self._context))[:-1]},"data":{self._text}}}'
 
 
 def retraction_stanza(to: str, stanza_id: str) -> str:
@@ -214,6 +269,13 @@ def _json_text(value: Any) -> str:
     return clean(text.decode())
 
 
+def refuse_long_id(sender: str, *, is_text: bool = False) -> MalformedRequest:
+    """Return what is read in place of a request whose id or thread is too long: neither is repeated."""
+    problem = f"an id or a thread has more than {MAX_ID_CHARACTERS:,} characters"
+    return MalformedRequest(sender, "", None, problem, is_text=is_text)
+
+
+_NO_REQUEST = "the JSON container holds no CloudEvent of a request"
 _MAX_JID_CHARACTERS = 3071  # RFC 7622, 3.1
 _MAX_CHAIN = 64  # more agents than a request may pass through
 _MAX_NUMBER = 2**31  # an Integer of CloudEvents 1.0 has 32 bits
@@ -248,7 +310,7 @@ def read_container(
     if not isinstance(event, dict) or not isinstance(kind, str) or not kind.startswith(TYPE_PREFIX):
         if has_body or is_answer or (isinstance(event, dict) and kind is not None):
             return FOREIGN_CONTAINER
-        return MalformedRequest(sender, stanza_id, thread, "the JSON container holds no CloudEvent of a request")
+        return MalformedRequest(sender, stanza_id, thread, _NO_REQUEST)
     if kind != REQUEST_TYPE:
         return _read_reply_event(event, sender, len(text))
     if is_answer:

@@ -29,7 +29,7 @@ from ...domain.messages import (
     map_requests,
 )
 from .attachments import LINK_ELEMENTS, LinkedFiles, read_linked_files
-from .cloud_events import FOREIGN_CONTAINER, read_container
+from .cloud_events import FOREIGN_CONTAINER, read_container, refuse_long_id
 from .evidence import ANY_RECEIVER, EVIDENCE_TAGS, Receiver, read_delay, read_evidence, read_id
 from .language import read_language
 from .namespaces import (
@@ -182,7 +182,7 @@ def decode(message: Element, receiver: Receiver = ANY_RECEIVER, *, in_room: bool
         without_ids.extend(child for child in message if child.tag != THREAD)
         rest = decode(without_ids, receiver, in_room=in_room)
         if isinstance(rest, InboundRequest | RequestBatch | MalformedRequest):
-            return _refuse_long_id(sender, is_text=isinstance(rest, InboundRequest) and not rest.kind.is_program)
+            return refuse_long_id(sender, is_text=isinstance(rest, InboundRequest) and not rest.kind.is_program)
         return None
     if MUC_USER in parts and not in_room:
         return None  # the sender's bare JID is the room, not a person
@@ -232,17 +232,12 @@ def _add_evidence(decoded: InboundMessage, message: Element, receiver: Receiver)
     return map_requests(decoded, lambda request: replace(request, evidence=evidence))
 
 
-def _refuse_long_id(sender: str, *, is_text: bool) -> MalformedRequest:
-    problem = f"an id or a thread has more than {MAX_ID_CHARACTERS:,} characters"
-    return MalformedRequest(sender, "", None, problem, is_text=is_text)
-
-
 def _decode_spade(
     fields: dict[str, str], text: str, sender: str, stanza_id: str, thread: str | None, message_type: str
 ) -> InboundRequest | MalformedRequest:
     thread = thread or fields.pop(SPADE_THREAD, None) or None
     if thread is not None and len(thread) > MAX_ID_CHARACTERS:
-        return _refuse_long_id(sender, is_text=True)
+        return refuse_long_id(sender, is_text=True)
     return InboundRequest(
         kind=SPADE,
         sender=sender,

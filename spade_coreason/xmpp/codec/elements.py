@@ -15,7 +15,7 @@ from .namespaces import (
     REPLY_MARKER_NAMESPACE,
     REPLY_NAMESPACE,
 )
-from .xml import escape, escape_attribute
+from .xml import clean, escape, escape_attribute
 
 ANSWER_MARKER_XML = f"<answer xmlns='{REPLY_MARKER_NAMESPACE}'/>"
 """The mark of every reply of ours, so that no agent of ours replies to it."""
@@ -31,6 +31,12 @@ def thread_element(thread: str | None, parent: str | None = None) -> str:
     """Return the `<thread/>` that echoes a thread and its parent (RFC 6121, 5.2.5); empty without a thread."""
     branch = f" parent='{escape_attribute(parent)}'" if parent else ""
     return f"<thread{branch}>{escape(thread)}</thread>" if thread else ""
+
+
+@lru_cache(maxsize=1024)  # cached like `thread_element`
+def sent_thread(thread: str | None) -> str | None:
+    """Return a thread as the recipient of a `thread_element` reads it: without what XML forbids; None for an empty one."""
+    return clean(thread).replace("\r\n", "\n").replace("\r", "\n") or None if thread else None
 
 
 def thread_element_of(incoming: InboundRequest) -> str:

@@ -19,9 +19,10 @@ from spade_coreason.domain.messages import (
 )
 from spade_coreason.runtime.intake.repeated_requests import identify
 from spade_coreason.xmpp.codec.batches import build_batch, read_batch_part
-from spade_coreason.xmpp.codec.cloud_events import EventWriter, request_stanza, retraction_stanza
+from spade_coreason.xmpp.codec.cloud_events import EventWriter, retraction_stanza
 from spade_coreason.xmpp.codec.decode import decode
 from tests.support.foreign_stanzas import AGENT, DEVICE, MARKER, body, container, decode_request, message, parse_stanza
+from tests.support.transports import request_stanza
 
 CONTEXT = RequestContext(
     hops=2, root_sender="carol@example.org", chain=("a@b", "c@d"), accepts_batches=True, wants_thoughts=True

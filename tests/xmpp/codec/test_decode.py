@@ -20,7 +20,6 @@ from spade_coreason.domain.messages import (
     MalformedRequest,
     ReplyEvent,
 )
-from spade_coreason.xmpp.codec.cloud_events import request_stanza
 from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.transport import encoder_for
 from tests.support.foreign_stanzas import (
@@ -43,6 +42,7 @@ from tests.support.foreign_stanzas import (
     program_request,
     spade_request,
 )
+from tests.support.transports import request_stanza
 
 RECEIPT_REQUEST = "<request xmlns='urn:xmpp:receipts'/>"
 STANZA_ERRORS = "urn:ietf:params:xml:ns:xmpp-stanzas"

@@ -15,12 +15,13 @@ import pytest
 
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.runtime import OutboundMessage
-from spade_coreason.xmpp.codec.cloud_events import EventWriter, request_stanza, retraction_stanza
+from spade_coreason.xmpp.codec.cloud_events import EventWriter, retraction_stanza
 from spade_coreason.xmpp.connection.batching import Batch, build_batches
 from spade_coreason.xmpp.connection.connection import Connection
 from tests.support.hosting import Tunnel, endpoint_of
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
+from tests.support.transports import request_stanza
 from tests.support.wait import TIMEOUT_S, eventually
 
 PEER = "peer@localhost"

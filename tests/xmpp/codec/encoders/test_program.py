@@ -30,7 +30,6 @@ from spade_coreason.domain.messages import (
 )
 from spade_coreason.runtime.peers.open_requests import OpenRequests
 from spade_coreason.runtime.peers.peer_answers import PeerEvent
-from spade_coreason.xmpp.codec.cloud_events import request_stanza
 from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.codec.encoders.program import encode_malformed_reply
 from spade_coreason.xmpp.codec.namespaces import DATA_FORM, FORM_FIELD, FORM_ITEM, FORM_REPORTED, FORM_TITLE, FORM_VALUE
@@ -51,6 +50,7 @@ from tests.support.foreign_stanzas import (
     parse_stanza,
     program_request,
 )
+from tests.support.transports import request_stanza
 
 
 def origin_of(message: Element) -> str | None:
