@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from ..config import AgentSettings, Settings
@@ -17,6 +17,7 @@ from ..runtime import (
     AgentNetwork,
     AgentParts,
     AgentRuntime,
+    Channel,
     CrashGuard,
     FanOutLimit,
     Files,
@@ -69,6 +70,8 @@ class AgentBuilder:
         self._on_conversation_end = on_conversation_end
         self._interceptors = interceptors
         self._channels = channels
+        self._channels_of_agents: dict[str, Mapping[str, Channel]] = {}
+        """The channels beside XMPP, by bare JID and name. An agent that is built again has the same."""
         self._embedder = build_embedder(settings)
         self._memories: dict[str, AgentInteractionMemory] = {}
         self._isolated_agents: list[IsolatedAgent] = []
@@ -128,10 +131,11 @@ class AgentBuilder:
 
     def _build_runtime(self, place: str, settings: AgentSettings, network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
         jid, project = bare_jid(settings.jid), self._settings.project
-        channels = {name: make(jid) for name, make in self._channels.items()}
+        if jid not in self._channels_of_agents:
+            self._channels_of_agents[jid] = {name: make(jid) for name, make in self._channels.items()}
         parts = AgentParts(
             AgentRepository(self._database, jid),
-            network._replace(channels={**channels, **network.channels}),
+            network._replace(channels={**self._channels_of_agents[jid], **network.channels}),
             Files(upload, warnings=self._upload_warnings[jid_domain(jid)]),
             build_peer_options(self._settings, settings, self.directory, self._fan_out),
             memory=partial(self.get_memory, jid),

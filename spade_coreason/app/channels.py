@@ -1,7 +1,7 @@
-"""The factories of the channels of an agent, by name. Each gets the bare JID of the agent.
+"""The factories of the channels of an agent, by name. Each is called once for each agent, with its bare JID.
 
-XMPP's is not among them, because it comes with the connection of the agent (`xmpp/transport.py`). A channel that listens passes
-requests to `Platform.agents[jid].runtime.gateway`, once the platform is open.
+XMPP's is not among them, because it comes with the connection of the agent (`xmpp/transport.py`). The agent opens its channels
+when it starts, and closes them when it stops.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from .channels import (
     PLAIN_PRESENTATION as PLAIN_PRESENTATION,
     AgentNetwork as AgentNetwork,
     Channel as Channel,
+    ChannelGateway as ChannelGateway,
     ClientFeatures as ClientFeatures,
     OutboundMessage as OutboundMessage,
     PresentationOptions as PresentationOptions,

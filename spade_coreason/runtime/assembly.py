@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -52,6 +53,8 @@ from .upkeep.expiry import ConversationExpiry, OnConversationEnd
 from .upkeep.incidents import IncidentRecorder
 from .upkeep.metrics import Metrics
 from .upkeep.retention_job import EphemeralOwners, RetentionJob
+
+log = logging.getLogger(__name__)
 
 
 class AgentParts:
@@ -218,6 +221,19 @@ class AgentRuntime:
     gateway: InboundGateway
     announcement: SubscriptionAnnouncement
     ephemeral_owners: EphemeralOwners
+
+    async def open_channels(self) -> None:
+        """Open the channels, in their order. If one fails, the others may be open."""
+        for channel in self.parts.network.channels.values():
+            await channel.open(self.gateway)
+
+    async def close_channels(self) -> None:
+        """Close the channels. One that fails is logged, and the others are closed."""
+        for name, channel in self.parts.network.channels.items():
+            try:
+                await channel.close()
+            except Exception:
+                log.exception("%s: the channel %s does not close", self.runner.jid, name)
 
 
 BuildRuntime: TypeAlias = Callable[[AgentNetwork, UploadFile], AgentRuntime]

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from ..contracts import AgentRequest, DataBlock
-from ..domain.messages import NO_CONTEXT, InboundRequest, MalformedRequest, RequestContext, TurnEvent
+from ..domain.messages import NO_CONTEXT, InboundMessage, InboundRequest, MalformedRequest, RequestContext, TurnEvent
 from ..domain.value import value
+
+if TYPE_CHECKING:
+    from ..storage import Commit
 
 
 @dataclass(slots=True, eq=False)
@@ -172,15 +175,40 @@ class UnknownClientFeatures:
         return None
 
 
+class ChannelGateway(Protocol):
+    """The entry of an agent, as its channels use it (`InboundGateway`)."""
+
+    def receive(self, message: InboundMessage, *, channel: str) -> Commit[bool] | None:
+        """Receive a message by the channel of a name. Once the commit, if any, is done, it is stored."""
+        ...
+
+    async def repeat_reply(self, incoming: InboundRequest, *, channel: str) -> bool:
+        """Send the reply to an earlier request once more, by the channel of a name. Return False if there is none."""
+        ...
+
+
 class Channel(Protocol):
     """The way back of a request, for one agent. It serves all requests that name it, of one kind or several (`ChannelKind`).
 
-    A channel decodes what comes in and passes it to `InboundGateway.receive` with its name. The gateway binds the request to
-    that name, and the inbox stores it, so that a reply finds its way also after a restart. No method waits or fails. A subclass
-    has to define `send`, `make_encoder` and `load_message`.
+    A channel decodes what comes in and passes it to the gateway that `open` gets, with its name. The gateway binds the request
+    to that name, and the inbox stores it, so that a reply finds its way also after a restart. Only `open` and `close` wait, and
+    only `open` may fail. A subclass has to define `send`, `make_encoder` and `load_message`.
     """
 
     client_features: ClientFeatures = UnknownClientFeatures()
+
+    async def open(self, gateway: ChannelGateway) -> None:
+        """Begin to pass what comes in to the gateway of the agent. If this raises, the agent does not start.
+
+        It is called at each start of the agent, once stored requests run and stored replies are sent.
+        """
+
+    async def close(self) -> None:
+        """Pass nothing more to the gateway.
+
+        It is called at the stop of the agent, when its turns have ended, and when a start has failed. The channel may not be
+        open then, and it may be opened again later.
+        """
 
     def send(self, messages: Sequence[OutboundMessage]) -> object:
         """Send messages in order, as `SendMessages`.

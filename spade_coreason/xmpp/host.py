@@ -253,11 +253,13 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self._restore_invited_rooms(self._runner.repository)
             await self._runner.open()
             self._runner.send_unsent()  # before the turns that begin now send anything
+            await self.runtime.open_channels()
             await self.setup()
             await self._begin_to_fetch()
         except BaseException as error:
             await self._profile.close()
             await self._runner.drain(0)
+            await self.runtime.close_channels()
             await self._runner.close()
             await self.connection.close()
             self._start_error = error
@@ -294,6 +296,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             behaviour.kill()
         await self.runtime.announcement.close()
         await self._runner.drain(grace_s)
+        await self.runtime.close_channels()
         if self.rooms.is_in_any:
             # Messages to rooms must leave before the agent is unavailable: then it is no longer in any room.
             await self.connection.wait_until_acknowledged(2.0)

@@ -16,6 +16,7 @@ from ..exceptions import RequestTooLongError
 from ..runtime import (
     PLAIN_PRESENTATION,
     AgentNetwork,
+    ChannelGateway,
     ClientFeatures,
     OutboundMessage,
     PresentationOptions,
@@ -88,6 +89,12 @@ class XmppTransport:
     def network(self) -> AgentNetwork:
         """The network of an agent that is on XMPP only."""
         return AgentNetwork({DEFAULT_CHANNEL: self}, self, self)
+
+    async def open(self, gateway: ChannelGateway) -> None:
+        """Do nothing: the owner of the connection opens it, and receives what comes."""
+
+    async def close(self) -> None:
+        """Do nothing: the owner of the connection closes it."""
 
     def make_encoder(
         self, incoming: InboundRequest, key: UUID, options: PresentationOptions = PLAIN_PRESENTATION

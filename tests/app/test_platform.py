@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,15 +15,19 @@ from spade.message import Message
 from spade.template import Template
 
 from spade_coreason import Platform, Settings, load_settings
+from spade_coreason.domain.jid import bare_jid
 from spade_coreason.exceptions import LoginError
+from spade_coreason.runtime import ChannelGateway
+from tests.support.errors import ExpectedErrors
 from tests.support.fetched_channel import NAME, FetchedChannel, texts_of
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
-from tests.support.wait import TIMEOUT_S
+from tests.support.wait import TIMEOUT_S, eventually
 from tests.xmpp.test_spade import run_plain_spade_agent
 
 SPADE = Path(__file__).parents[2] / "docs" / "how-to" / "spade-behaviours.md"
 ECHO = "spade_coreason.agents.echo:EchoAgent"
+NOTES = "spade_coreason.agents.notes:NotesAgent"
 
 
 def _settings(server: XmppServer, tmp_path: Path, agent: str) -> Settings:
@@ -54,23 +59,82 @@ async def test_an_account_is_registered_only_if_the_configuration_says_so(real_s
 
 async def test_a_further_channel_serves_the_agents_of_a_platform_beside_xmpp(prosody: XmppServer, tmp_path: Path) -> None:
     account, password = await prosody.account()
-    made: dict[str, FetchedChannel] = {}
+    made: list[tuple[str, FetchedChannel]] = []
     settings = _settings(prosody, tmp_path, f"jid: {account}, password: '{password}'")
-
-    def make(jid: str) -> FetchedChannel:
-        return made.setdefault(jid, FetchedChannel())
-
     async with (
-        Platform(settings, channels={NAME: make}) as platform,
+        Platform(settings, channels={NAME: _factory(made)}),
         StockClient(*await prosody.account(), prosody) as alice,
     ):
-        [(jid, channel)] = made.items()
-        channel.gateway = platform.agents[jid].runtime.gateway
+        [(jid, channel)] = made
         program, request_id = f"program@{prosody.domain}", uuid4()
         events = [event async for event in channel.ask(program, "by a call", request_id)]
         assert "".join(texts_of(events)) == "by a call"  # as a stream
         assert await alice.ask("by XMPP", jid) == "by XMPP"
         assert texts_of([event async for event in channel.fetch(program, request_id)]) == ["by a call"]
+    assert not channel.is_open
+
+
+def _factory(made: list[tuple[str, FetchedChannel]]) -> Callable[[str], FetchedChannel]:
+    def make(jid: str) -> FetchedChannel:
+        made.append((jid, FetchedChannel()))
+        return made[-1][1]
+
+    return make
+
+
+async def test_an_agent_that_is_built_again_has_the_same_channel(
+    prosody: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("cannot be read: Is a directory")
+    (account, password), (other, other_password) = await prosody.account(), await prosody.account()
+    agents = f"jid: {other}, password: '{other_password}'}}\n  - {{agent: '{NOTES}', jid: {account}, password: '{password}'"
+    settings, jid = _settings(prosody, tmp_path, agents), bare_jid(account)
+    unreadable = settings.storage.memory_dir / f"{jid}.json"
+    unreadable.mkdir(parents=True)
+    made: list[tuple[str, FetchedChannel]] = []
+    async with Platform(settings, channels={NAME: _factory(made)}, is_strict=False) as platform:
+        assert jid not in platform.agents
+        unreadable.rmdir()
+        await eventually(lambda: jid in platform.agents and platform.agents[jid].is_alive())
+        assert sorted(jid for jid, _ in made) == sorted([jid, bare_jid(other)])
+        events = [event async for event in dict(made)[jid].ask(f"program@{prosody.domain}", "I like tea.", uuid4())]
+        assert texts_of(events)
+
+
+class UnopenedChannel(FetchedChannel):
+    """A channel that cannot be opened before `is_ready`, and never be closed."""
+
+    is_ready = False
+
+    async def open(self, gateway: ChannelGateway) -> None:
+        if not self.is_ready:
+            raise OSError("the port is in use")
+        await super().open(gateway)
+
+    async def close(self) -> None:
+        await super().close()
+        raise OSError("it hangs")
+
+
+async def test_an_agent_whose_channel_cannot_be_opened_starts_once_it_can(
+    prosody: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("does not start: OSError: the port is in use", "the channel fetched does not close: OSError: it hangs")
+    account, password = await prosody.account()
+    settings = _settings(prosody, tmp_path, f"jid: {account}, password: '{password}'")
+    first, channel = FetchedChannel(), UnopenedChannel()
+    channels = {"first": lambda jid: first, NAME: lambda jid: channel}
+    async with Platform(settings, channels=channels, is_strict=False) as platform:
+        host = platform.agents[bare_jid(account)]
+        await eventually(lambda: any("the port is in use" in line for line in expected_errors.logged))
+        assert not first.is_open
+        channel.is_ready = True
+        await eventually(host.is_alive)
+        events = [event async for event in channel.ask(f"program@{prosody.domain}", "hello", uuid4())]
+        assert "".join(texts_of(events)) == "hello"
+        assert first.is_open
+    assert not first.is_open
+    assert not channel.is_open
 
 
 class _CallForProposals(OneShotBehaviour):  # type: ignore[misc]  # SPADE comes without types

@@ -188,9 +188,8 @@ async def test_another_transport_is_a_channel(database_url: str) -> None:
     address = f"{PROGRAM_JID}/1"
     async with (
         run_on_channels(database_url, gate.build(), {LINE: channel}),
-        channel.listen() as port,
-        connect(port, address) as exchange,
-        connect(port, "stranger@elsewhere.example/1") as of_stranger,
+        connect(channel.port, address) as exchange,
+        connect(channel.port, "stranger@elsewhere.example/1") as of_stranger,
     ):
         assert (await exchange(query="one", id=request_id))["content"] == "program: one"
         assert (await exchange())["type"] == "Completed"
@@ -202,17 +201,16 @@ async def test_another_transport_is_a_channel(database_url: str) -> None:
     gate.opened.clear()
     async with (
         run_on_channels(database_url, gate.build(), {LINE: channel}),
-        channel.listen() as port,
-        connect(port, address) as exchange,
+        connect(channel.port, address) as exchange,
     ):
         asking = asyncio.create_task(exchange(query="two", id=str(uuid4())))
         await gate.entered.wait()
         asking.cancel()
     gate.opened.set()
     channel = LineChannel()
-    async with run_on_channels(database_url, gate.build(), {LINE: channel}) as runtime, channel.listen() as port:
+    async with run_on_channels(database_url, gate.build(), {LINE: channel}) as runtime:
         await runtime.runner.wait_until_idle()
-        async with connect(port, address) as exchange:
+        async with connect(channel.port, address) as exchange:
             assert (await exchange())["content"] == "program: two"
             assert (await exchange())["type"] == "Completed"
     assert gate.queries == ["one", "two", "two"]
@@ -223,8 +221,7 @@ async def test_another_channel_gets_the_stored_reply_in_its_own_form_once_there_
     gate.opened.clear()
     async with (
         run_on_channels(database_url, gate.build(), {LINE: line, NAME: fetched}),
-        line.listen() as port,
-        connect(port, f"{PROGRAM_JID}/1") as exchange,
+        connect(line.port, f"{PROGRAM_JID}/1") as exchange,
     ):
         asking = asyncio.create_task(exchange(query="one", id=str(request_id)))
         await gate.entered.wait()
@@ -254,7 +251,7 @@ async def test_a_reply_that_is_fetched_from_an_agent_that_stops_is_not_ready(sql
 async def test_a_channel_that_the_agent_does_not_have_passes_nothing_on(sqlite_url: str) -> None:
     channel = FetchedChannel()
     async with run_on_channels(sqlite_url, Gate().build(), {}) as runtime:
-        channel.gateway = runtime.gateway
+        await channel.open(runtime.gateway)
         with pytest.raises(KeyError, match=NAME):
             await read_all(channel.ask(PROGRAM_JID, "one", uuid4()))
     assert read_rows(sqlite_url, "inbox") == []

@@ -15,7 +15,6 @@ from spade_coreason.storage import AgentRepository
 from spade_coreason.testing import Policy
 from tests.support.databases import open_without_sync
 from tests.support.fetched_channel import NAME, FetchedChannel, texts_of
-from tests.support.line_channel import LineChannel
 from tests.support.records import AGENT
 from tests.support.runner import make_runtime
 from tests.support.transports import make_transport
@@ -44,15 +43,14 @@ async def run_on_channels(
     network = make_transport(AGENT, lambda stanzas: None).network
     network = network._replace(channels={**network.channels, **channels})
     runtime = make_runtime(agent, AgentRepository(database, AGENT), network, policy, allow=None)
-    for channel in channels.values():
-        if isinstance(channel, FetchedChannel | LineChannel):
-            channel.gateway = runtime.gateway
     await runtime.runner.open()
     runtime.runner.send_unsent()
+    await runtime.open_channels()
     try:
         yield runtime
     finally:
         await runtime.runner.drain(0)
+        await runtime.close_channels()
         await runtime.runner.close()
         await database.close()
 

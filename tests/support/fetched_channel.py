@@ -21,7 +21,7 @@ from spade_coreason.domain.messages import (
     TurnEvent,
     derive_part_id,
 )
-from spade_coreason.runtime import PLAIN_PRESENTATION, Channel, InboundGateway, OutboundMessage, PresentationOptions
+from spade_coreason.runtime import PLAIN_PRESENTATION, Channel, ChannelGateway, OutboundMessage, PresentationOptions
 from spade_coreason.runtime.channels import ReplyEncoder
 
 NAME = "fetched"
@@ -69,8 +69,18 @@ class FetchedChannel(JsonChannel):
 
     def __init__(self) -> None:
         self._readers: WeakValueDictionary[str, asyncio.Queue[Event]] = WeakValueDictionary()
-        self.gateway: InboundGateway | None = None
-        """The gateway of the agent, once it is built."""
+        self._gateway: ChannelGateway | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """True while its agent runs."""
+        return self._gateway is not None
+
+    async def open(self, gateway: ChannelGateway) -> None:
+        self._gateway = gateway
+
+    async def close(self) -> None:
+        self._gateway = None
 
     def send(self, messages: Sequence[OutboundMessage]) -> None:
         for message in messages:
@@ -81,18 +91,18 @@ class FetchedChannel(JsonChannel):
     async def ask(self, sender: str, query: str, request_id: UUID, thread: str | None = None) -> AsyncIterator[Event]:
         """Ask as `sender` (a bare JID)."""
         request = _build_request(sender, query, request_id, thread)
-        assert self.gateway is not None
+        assert self._gateway is not None
         events = self._open_reader(request.sender)
-        self.gateway.receive(request, channel=NAME)
+        self._gateway.receive(request, channel=NAME)
         async for event in _read(events):
             yield event
 
     async def fetch(self, sender: str, request_id: UUID) -> AsyncIterator[Event]:
         """Read the reply to a request of before. There are no events if the agent does not know it."""
         request = _build_request(sender, "", request_id, None)
-        assert self.gateway is not None
+        assert self._gateway is not None
         events = self._open_reader(request.sender)
-        if await self.gateway.repeat_reply(request, channel=NAME):
+        if await self._gateway.repeat_reply(request, channel=NAME):
             async for event in _read(events):
                 yield event
 

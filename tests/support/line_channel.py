@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from uuid import UUID
 
 from spade_coreason.domain.channel_kinds import PROGRAM
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.domain.messages import InboundRequest, MalformedRequest
-from spade_coreason.runtime import InboundGateway, OutboundMessage
+from spade_coreason.runtime import ChannelGateway, OutboundMessage
 from tests.support.fetched_channel import JsonChannel
 
 NAME = "line"
@@ -22,8 +21,10 @@ class LineChannel(JsonChannel):
     """The channel of one agent. Messages to a sender who is not connected wait, unacknowledged."""
 
     def __init__(self) -> None:
-        self.gateway: InboundGateway | None = None
-        """The gateway of the agent, once it is built."""
+        self.port = 0
+        """The port of the loopback on which it listens, once it is open."""
+        self._gateway: ChannelGateway | None = None
+        self._server: asyncio.Server | None = None
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._waiting: defaultdict[str, list[OutboundMessage]] = defaultdict(list)
 
@@ -38,21 +39,27 @@ class LineChannel(JsonChannel):
     def encode_malformed_reply(self, message: MalformedRequest) -> list[OutboundMessage]:
         return [OutboundMessage(message.sender, json.dumps({"type": "Malformed", "problem": message.problem}))]
 
-    @asynccontextmanager
-    async def listen(self) -> AsyncIterator[int]:
-        """Listen on a free port of the loopback, which is yielded."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1")
-        async with server:
-            yield server.sockets[0].getsockname()[1]
+    async def open(self, gateway: ChannelGateway) -> None:
+        self._gateway = gateway
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1")
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            for writer in self._writers.values():
+                writer.close()
+            await self._server.wait_closed()
+            self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         address = (await reader.readline()).decode().strip()
         self._writers[address] = writer
         self.send(self._waiting.pop(address, []))
-        assert self.gateway is not None
+        assert self._gateway is not None
         try:
             while line := await reader.readline():
-                self.gateway.receive(_decode(line, address), channel=NAME)
+                self._gateway.receive(_decode(line, address), channel=NAME)
         finally:
             if self._writers.get(address) is writer:
                 del self._writers[address]
