@@ -125,6 +125,7 @@ def test_the_path_of_a_message_and_the_package_are_within_their_figures() -> Non
     assert len(counts) == 4, done.stdout
 
 
+@pytest.mark.release
 def test_the_check_fails_when_a_figure_is_exceeded(tmp_path: Path) -> None:
     figures = tmp_path / "figures.toml"
     figures.write_text(f"[tokens]\nbase = {count_package() * 98 // 100}\n")
@@ -199,6 +200,7 @@ def test_a_quick_run_measures_an_agent_with_a_language_model_beside_a_bare_strea
     assert "LLMAgent, CPU added to a token: " in done.stdout
 
 
+@pytest.mark.release
 def test_without_a_server_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     done = benchmarks(env={"PATH": str(tmp_path)})
     assert done.returncode == 1

@@ -28,7 +28,7 @@ def test_what_is_left_out_of_the_tests_is_listed() -> None:
     listed = CONTRIBUTING.partition("leaves out what has the mark `release`:")[2].partition("\n\nA run")[0]
     marked = {
         str(path.relative_to(ROOT))
-        for path in (ROOT / "tests").rglob("test_*.py")
+        for path in [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "tests").rglob("conftest.py")]
         if re.search(r"pytest\.mark\.release|^@\w+_in_release\b", path.read_text(encoding="utf-8"), re.M)
     }
     assert marked == set(re.findall(r"`(tests/[\w/]+\.py)`", listed))

@@ -70,8 +70,7 @@ def test_the_backup_of_the_unit_is_restored(tmp_path: Path) -> None:
         f"/{directory.relative_to(tmp_path)}" for directory in (data, backups)
     }
     (etc / "platform.yaml").write_text(
-        f"server: {{mode: embedded}}\ndata_dir: {data}\n"
-        "agents:\n  - {jid: notes@localhost, agent: 'spade_coreason.agents.notes:NotesAgent'}\n"
+        f"data_dir: {data}\nagents:\n  - {{jid: notes@localhost, agent: 'spade_coreason.agents.notes:NotesAgent'}}\n"
     )
     program = tmp_path / "spade-coreason"
     program.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')

@@ -1,7 +1,7 @@
 """Attacks that need no flood: one text, one turn or one file that could stop ten agents, or outlive a right.
 
-Each runs on a platform of its own. Nine agents answer other people throughout, SIGTERM stops the platform in time, and the next
-start serves.
+Each runs on a platform of its own. The other agents answer other people throughout, SIGTERM stops the platform in time, and the
+next start serves.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from tests.support.servers.raw_client import login_at
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
 
-OTHER_AGENTS = 9
 _ASKERS = 3
 _INTERVAL_S = 1.0
 ECHO = "spade_coreason.agents.echo:EchoAgent"
@@ -237,20 +236,33 @@ SINGLE_TEXTS = {
 }
 
 
-def run_single_text(server: XmppServer, text: SingleText, directory: Path, *, seconds: float, sent_bytes: int) -> int:
-    """Repeat the attack for some seconds, at least once, and return how often. Raise AssertionError if anybody else notices."""
+def run_single_text(
+    server: XmppServer, text: SingleText, directory: Path, *, other_agents: int, seconds: float, sent_bytes: int
+) -> int:
+    """Attack one agent beside others for some seconds, at least once. Raise AssertionError if anybody else notices.
+
+    Return how often the attack was repeated.
+    """
     with _serve_busy_model() as url:
-        return _run(server, text, directory, seconds, sent_bytes, url)
+        return _run(server, text, directory, other_agents, seconds, sent_bytes, url)
 
 
-def _run(server: XmppServer, text: SingleText, directory: Path, seconds: float, sent_bytes: int, model_url: str) -> int:
-    count = OTHER_AGENTS + 1 + _ASKERS + 2
+def _run(
+    server: XmppServer,
+    text: SingleText,
+    directory: Path,
+    other_agents: int,
+    seconds: float,
+    sent_bytes: int,
+    model_url: str,
+) -> int:
+    count = other_agents + 1 + _ASKERS + 2
     accounts = [asyncio.run(server.account()) for _ in range(count)]
-    agents, people = accounts[: OTHER_AGENTS + 1], accounts[OTHER_AGENTS + 1 : -2]
+    agents, people = accounts[: other_agents + 1], accounts[other_agents + 1 : -2]
     attacker, operator = accounts[-2:]
     (directory / "ender.py").write_text(ENDER)
     target = json.loads(json.dumps(dict(text.agent)).replace("OPERATOR", operator[0]).replace("MODEL_URL", model_url))
-    configured = [target, *({"agent": ECHO} for _ in range(OTHER_AGENTS))]
+    configured = [target, *({"agent": ECHO} for _ in range(other_agents))]
     named = [{**agent, "jid": jid, "password": secret} for agent, (jid, secret) in zip(configured, agents, strict=True)]
     file = write_external_config(directory, server, server.port, *named)
     settings = json.loads(file.read_text()) | {"conversation": {"max_interactions": 0}, **text.settings}

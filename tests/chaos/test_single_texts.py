@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.single_texts import SINGLE_TEXTS, run_single_text
+from tests.support.long_forms import short_and_long_in_release
 from tests.support.servers.server import XmppServer
 
 SECONDS = float(os.environ.get("SINGLE_TEXT_SECONDS", "0"))
@@ -18,8 +19,10 @@ SERVERS = ["prosody", "ejabberd"] if SECONDS else ["prosody"]
 @pytest.mark.timeout(300 + 4 * SECONDS)
 @pytest.mark.parametrize("kind", SERVERS)
 @pytest.mark.parametrize("name", SINGLE_TEXTS)
-def test_nine_agents_and_other_people_do_not_notice(
-    name: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
+@short_and_long_in_release("OTHER_AGENTS", short=2, long=9)
+def test_other_agents_and_people_do_not_notice(
+    name: str, kind: str, count: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     server: XmppServer = request.getfixturevalue(kind)
-    assert run_single_text(server, SINGLE_TEXTS[name], tmp_path, seconds=SECONDS, sent_bytes=SENT_BYTES)
+    text = SINGLE_TEXTS[name]
+    assert run_single_text(server, text, tmp_path, other_agents=count, seconds=SECONDS, sent_bytes=SENT_BYTES)

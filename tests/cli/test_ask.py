@@ -31,8 +31,6 @@ from tests.support.program import (
 from tests.support.terminal import Terminal
 from tests.support.wait import TIMEOUT_S
 
-EMBEDDED = {"SPADE_COREASON_SERVER__MODE": "embedded"}
-
 
 def test_ask_prints_the_answer_and_nothing_else(platform: RunningCommand) -> None:
     done = run_command("ask", "echo@localhost", "hello there", cwd=platform.cwd)
@@ -224,9 +222,7 @@ def test_without_a_platform_it_says_how_to_start_one(invoke_beside_platform: Inv
 async def test_ask_says_that_an_agent_is_paused(tmp_path: Path) -> None:
     """A program that asks is not told: its question waits until the agent goes on, or its time is over."""
     file = tmp_path / "platform.yaml"
-    file.write_text(
-        "server: {mode: embedded}\nagents: [{jid: echo@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}]\n"
-    )
+    file.write_text("agents: [{jid: echo@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}]\n")
     async with Platform(load_settings(file, tmp_path, {})) as platform:
         platform.runners["echo@localhost"].control.pause()
         asked, timeout_s = await asyncio.to_thread(run_in_vain, "ask", "echo", "hi", cwd=tmp_path)
@@ -306,14 +302,14 @@ def test_the_data_directory_of_the_configuration_is_found_and_that_of_run(tmp_pa
     (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
     (tmp_path / "config").mkdir()
     agents = [{"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"}]
-    configured = json.dumps({"server": {"mode": "embedded"}, "data_dir": "kept", "agents": agents})
+    configured = json.dumps({"data_dir": "kept", "agents": agents})
     (tmp_path / "config" / "platform.yaml").write_text(configured)
     with run_in_background("up", cwd=tmp_path, until="Ready") as up:
         assert (tmp_path / "kept" / "run.json").exists()
         assert up.run_command("ask", "echo", "hello").stdout == "hello\n"
         assert up.run_command("chat", "echo", stdin="hello\n").stdout.endswith("hello\n")
         up.stop()
-    with run_in_background("run", "moody:MoodyAgent", cwd=tmp_path, env=EMBEDDED, until="spade-coreason ask") as run:
+    with run_in_background("run", "moody:MoodyAgent", cwd=tmp_path, until="spade-coreason ask") as run:
         assert "You said hello" in run.run_command("ask", "moody", "hello").stdout
         named = run.run_command("ask", "-c", "config/platform.yaml", "moody", "hello")
         assert (named.returncode, named.stdout) == (4, "")

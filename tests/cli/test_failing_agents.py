@@ -119,13 +119,13 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def write_project(directory: Path, *agents: dict[str, Any]) -> Path:
-    """Write a project with these agents on the embedded server; `bad@localhost` has no other address."""
+    """Write a project with these agents on a local server; `bad@localhost` has no other address."""
     (directory / "failing.py").write_text(FAILING_AGENTS_SOURCE)
     (directory / "exits.py").write_text("import sys; sys.exit('enough')\n")
     (directory / "interrupts.py").write_text("raise KeyboardInterrupt\n")
     (directory / "manifest.yaml").write_text("metadata: [\n")
     (directory / "config").mkdir()
-    settings = {"server": {"mode": "embedded"}, "agents": agents}
+    settings = {"agents": agents}
     (directory / "config" / "platform.yaml").write_text(json.dumps(settings))
     return directory
 
@@ -175,7 +175,7 @@ def test_a_strict_start_ends_with_the_agent_that_cannot_be_made(failure: str, tm
     done = run_command("up", "--strict", cwd=project)
     assert done.returncode == 2
     assert problem in one_line(done.stderr, "error: ")
-    run = run_command("run", agent["agent"], cwd=project, env={"SPADE_COREASON_SERVER__MODE": "embedded"})
+    run = run_command("run", agent["agent"], cwd=project)
     assert run.returncode == 2
     assert problem in one_line(run.stderr, "error: ")
 

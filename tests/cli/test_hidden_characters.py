@@ -254,7 +254,7 @@ class HostileAgent:
 
 
 def test_ask_chat_and_the_output_of_an_isolated_agent_have_no_hidden_characters(tmp_path: Path) -> None:
-    project = write_project(tmp_path / "project", "embedded")
+    project = write_project(tmp_path / "project", "auto")
     (project / "hostile.py").write_text(HOSTILE_AGENT.format(hidden=HIDDEN))
     file = project / "config" / "platform.yaml"
     settings = json.loads(file.read_text())

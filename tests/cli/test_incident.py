@@ -44,7 +44,7 @@ def audited(invoke: Invoke) -> list[tuple[str, str, str]]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    directory = write_project(tmp_path / "project", "embedded")
+    directory = write_project(tmp_path / "project", "auto")
     if request.param == "postgresql":
         server = request.getfixturevalue("postgres")
         assert isinstance(server, Postgres)

@@ -44,7 +44,7 @@ def test_the_test_of_a_new_project_passes(project: Path) -> None:
 
 
 def test_a_new_project_starts_and_answers(project: Path) -> None:
-    with run_in_background("up", cwd=project, env={"SPADE_COREASON_SERVER__MODE": "embedded"}, until="^Ready") as up:
+    with run_in_background("up", cwd=project, until="^Ready") as up:
         assert "climate@localhost   Knows the weather" in up.output
         assert up.run_command("ask", "climate", "Berlin").stdout == "It is sunny in **Berlin**.\n"
         assert up.stop()[0] == 0

@@ -219,7 +219,7 @@ def test_an_agent_that_asks_for_its_knowledge_is_checked_and_runs(invoke: Invoke
         "        await self.knowledge.add('the key is under the mat', 'key')\n"
         "        await response.markdown(str(await session.recall('key')))\n"
     )
-    Path("platform.yaml").write_text("server: {mode: embedded}\nagents: [{jid: a@localhost, agent: 'librarian:Librarian'}]\n")
+    Path("platform.yaml").write_text("agents: [{jid: a@localhost, agent: 'librarian:Librarian'}]\n")
     checked = invoke("check", "-c", "platform.yaml")
     assert checked.exit_code == 0, checked.output
     assert "librarian:Librarian" in checked.stdout
@@ -241,7 +241,7 @@ def test_a_running_platform_adds_and_removes_documents(invoke: Invoke, docs: Pat
     knowledge = f"knowledge: {{embedder: openai, url: '{model_server.url}', model: m}}"
     agents = "agents: [{jid: a@localhost, agent: 'reader:reader'}]"
     Path("config").mkdir()
-    Path("config/platform.yaml").write_text(f"server: {{mode: embedded}}\n{agents}\n{knowledge}\n")
+    Path("config/platform.yaml").write_text(f"{agents}\n{knowledge}\n")
     threads = itertools.count()  # in each nothing was said before
 
     def ask_reader() -> str:

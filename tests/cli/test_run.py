@@ -31,7 +31,7 @@ async def weather(request, session, response):
 """
 
 
-@pytest.fixture(params=["prosody", "embedded"])
+@pytest.fixture(params=["prosody", pytest.param("embedded", marks=pytest.mark.release)])
 def server_env(request: pytest.FixtureRequest) -> dict[str, str]:
     """The environment for a local server of each kind."""
     if request.param == "prosody":
@@ -69,7 +69,7 @@ def test_several_agents_run_together(tmp_path: Path, server_env: dict[str, str])
 
 def test_run_names_the_configuration_of_the_platform_that_uses_the_data(tmp_path: Path) -> None:
     (tmp_path / "weather.py").write_text(WEATHER)
-    write_project(tmp_path, "embedded")
+    write_project(tmp_path, "auto")
     with run_in_background("up", cwd=tmp_path, until="Ready") as run:
         refused = run.run_command("run", "weather:weather")
         assert refused.returncode == 2
@@ -79,9 +79,8 @@ def test_run_names_the_configuration_of_the_platform_that_uses_the_data(tmp_path
 @pytest.mark.parametrize("options", [[], ["--reload"]])
 def test_run_shows_the_traceback_of_an_exception(tmp_path: Path, options: list[str]) -> None:
     (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
-    env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
     command = ("run", "moody:MoodyAgent", *options)
-    with run_in_background(*command, cwd=tmp_path, env=env, until="Hello", errors=["moody@localhost: incident"]) as run:
+    with run_in_background(*command, cwd=tmp_path, until="Hello", errors=["moody@localhost: incident"]) as run:
         assert run.run_command("ask", "moody@localhost", "raise").returncode == 1
         _, _, err = run.stop()
         expected = (
@@ -96,11 +95,10 @@ def test_run_shows_the_traceback_of_an_exception(tmp_path: Path, options: list[s
 
 def test_sigterm_stops_with_0_too_and_the_run_file_is_gone(tmp_path: Path) -> None:
     (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
-    env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
     command = ("run", "moody:MoodyAgent", "--option", "sleep_s=0.5", "--jid", "grump@localhost", "--data", "d")
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "run.json.part").touch(0o644)  # a crash may leave one, and others may have touched it
-    with run_in_background(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
+    with run_in_background(*command, cwd=tmp_path, until="spade-coreason ask") as run:
         assert (tmp_path / "d" / "run.json").stat().st_mode & 0o777 == 0o600
         assert run.output.splitlines()[-1].endswith("--data d")
         code, out, _ = run.stop(signal.SIGTERM)
@@ -137,7 +135,7 @@ class Clingy:
 
 def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
     (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
-    env = {"SPADE_COREASON_SERVER__MODE": "embedded", "SPADE_COREASON_LIMITS__GRACE_S": "60"}
+    env = {"SPADE_COREASON_LIMITS__GRACE_S": "60"}
     with run_in_background("run", "moody:MoodyAgent", cwd=tmp_path, env=env, until="spade-coreason ask") as run:
         with run_in_background("ask", "moody", "yawn", cwd=tmp_path, until="^Well,"):  # then it sleeps for an hour
             pass
@@ -162,7 +160,7 @@ def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path
 
 def test_the_demo_leaves_the_assistant_out_where_openai_is_not_installed(tmp_path: Path) -> None:
     program = "import sys; sys.modules['openai'] = None; from spade_coreason.cli import main; main()"
-    env = clean_environment({"SPADE_COREASON_SERVER__MODE": "embedded"})
+    env = clean_environment()
     done = subprocess.run(
         [sys.executable, "-c", program, "demo"],
         cwd=tmp_path,
@@ -180,11 +178,7 @@ def test_the_demo_leaves_the_assistant_out_where_openai_is_not_installed(tmp_pat
 
 
 def test_the_demo_uses_the_language_model_of_the_environment(tmp_path: Path) -> None:
-    env = {
-        "SPADE_COREASON_SERVER__MODE": "embedded",
-        "OPENAI_BASE_URL": "http://127.0.0.1:9/v1",
-        "OPENAI_MODEL": "small",
-    }
+    env = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_MODEL": "small"}
     terminal = Terminal("demo", cwd=tmp_path, env=env)
     try:
         terminal.wait_for("Model         small, asked by assistant.*notes ▸")
@@ -197,7 +191,7 @@ def test_the_demo_uses_the_language_model_of_the_environment(tmp_path: Path) -> 
 
 
 def test_sigterm_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
-    with run_in_background("demo", cwd=tmp_path, env={"SPADE_COREASON_SERVER__MODE": "embedded"}, until="echo ▸ ") as demo:
+    with run_in_background("demo", cwd=tmp_path, until="echo ▸ ") as demo:
         code, _, err = demo.stop(signal.SIGTERM)
     assert (code, err) == (130, "")
     assert not (tmp_path / "data" / "run.json").exists()
@@ -209,7 +203,7 @@ def test_the_demo_ends_with_1_if_an_answer_is_wrong(tmp_path: Path) -> None:
         f"  - {{jid: {name}@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}}"
         for name in ("echo", "notes", "relay", "assistant")
     ]
-    (tmp_path / "config" / "demo.yaml").write_text("server: {mode: embedded}\nagents:\n" + "\n".join(agents))
+    (tmp_path / "config" / "demo.yaml").write_text("agents:\n" + "\n".join(agents))
     done = run_command("demo", cwd=tmp_path, timeout_s=90)
     assert done.returncode == 1
     assert "✗ wrong" in done.stdout
@@ -264,16 +258,15 @@ def test_a_chat_without_its_server_says_that_it_waits_for_the_server(tmp_path: P
 
 def test_run_takes_the_port_of_its_local_server_and_demo_too(tmp_path: Path) -> None:
     [port] = find_free_ports(1)
-    embedded = {"SPADE_COREASON_SERVER__MODE": "embedded"}
     agent = "spade_coreason.agents.echo:EchoAgent"
-    with run_in_background("run", agent, "--port", str(port), cwd=tmp_path, env=embedded, until="spade-coreason ask"):
+    with run_in_background("run", agent, "--port", str(port), cwd=tmp_path, until="spade-coreason ask"):
         asked = run_command("ask", "echo", "hello", cwd=tmp_path)
         assert (asked.returncode, asked.stdout) == (0, "hello\n")
         assert json.loads((tmp_path / "data" / "run.json").read_text())["port"] == port
         (tmp_path / "config").mkdir()
         names = ("echo", "notes", "relay")
         agents = ", ".join(f"{{jid: {name}@localhost, agent: '{agent}'}}" for name in names)
-        (tmp_path / "config" / "demo.yaml").write_text(f"server: {{mode: embedded}}\nagents: [{agents}]\n")
+        (tmp_path / "config" / "demo.yaml").write_text(f"agents: [{agents}]\n")
         demo = run_command("demo", "--port", str(port), "--data", "demo", cwd=tmp_path)
         assert demo.returncode == 4
         assert f"server.port: port {port} on 127.0.0.1 is in use" in demo.stderr

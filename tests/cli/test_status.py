@@ -121,8 +121,7 @@ def test_without_a_platform_status_is_one_line_and_exit_code_4(invoke: Invoke, t
 def test_a_killed_platform_counts_as_not_running(tmp_path: Path) -> None:
     (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
     command = ("run", "moody:MoodyAgent")
-    env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
-    with run_in_background(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
+    with run_in_background(*command, cwd=tmp_path, until="spade-coreason ask") as run:
         assert read_status(tmp_path / "data") is not None
         run.process.send_signal(signal.SIGSTOP)
         with pytest.raises(ServerError, match="something blocks its event loop"):
@@ -133,7 +132,7 @@ def test_a_killed_platform_counts_as_not_running(tmp_path: Path) -> None:
         killed = run.run_command("status")
         assert (killed.returncode, killed.stdout) == (4, "")
         assert killed.stderr.startswith("error: no platform is running on data;")
-    with run_in_background(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
+    with run_in_background(*command, cwd=tmp_path, until="spade-coreason ask") as run:
         assert read_status(tmp_path / "data") is not None
         assert run.stop(signal.SIGTERM)[0] == 0
     assert not (tmp_path / "data" / "status.sock").exists()

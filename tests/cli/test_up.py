@@ -184,7 +184,7 @@ def write_shy_project(directory: Path, mode: str) -> Path:
     return directory
 
 
-@pytest.fixture(params=["prosody", "embedded"])
+@pytest.fixture(params=["prosody", pytest.param("embedded", marks=pytest.mark.release)])
 def shy_project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A project with the agents echo and shy, on a server that the platform starts."""
     if request.param == "prosody":
@@ -252,10 +252,10 @@ async def test_an_agent_that_starts_late_answers_what_it_was_asked_before(
 
 
 def test_a_strict_start_ends_with_the_error(tmp_path: Path, prosody: XmppServer) -> None:
-    project = write_shy_project(tmp_path, "embedded")
+    project = write_shy_project(tmp_path, "auto")
     run = ("run", "shy:ShyAgent", "--jid", "shy@localhost", "--option", f"file={tmp_path / 'file'}")
     for command in (("up", "--strict"), run):  # run is always strict
-        done = run_command(*command, cwd=project, env={"SPADE_COREASON_SERVER__MODE": "embedded"})
+        done = run_command(*command, cwd=project)
         assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"error: shy@localhost: {SHY_PROBLEM}")
     [port] = find_free_ports(1)
     file = write_external_config(tmp_path, prosody, port, asyncio.run(echo_on(prosody)))
