@@ -30,6 +30,7 @@ print(json.dumps({
         for s in (sys.stdin, sys.stdout, sys.stderr)
     ],
     "signals": {number: str(signal.getsignal(number)) for number in signal.valid_signals()},
+    "writes_bytecode": not sys.dont_write_bytecode,
     "threads": len(threading.enumerate()),
     "policy": str(type(asyncio.get_event_loop_policy())),
     "name": __name__,
@@ -51,9 +52,18 @@ def run(code: str, directory: Path, further: dict[str, str]) -> tuple[int, str, 
     return process.returncode, out, err
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_it_is_the_same_as_a_new_process(tmp_path: Path, unbuffered: str) -> None:
-    further = {"PYTHONUNBUFFERED": unbuffered}
+@pytest.mark.parametrize(
+    "further",
+    [
+        {"PYTHONUNBUFFERED": ""},
+        {"PYTHONUNBUFFERED": "1"},
+        {"PYTHONDONTWRITEBYTECODE": "1"},
+        {"PYTHONIOENCODING": "latin-1"},
+        {"PYTHONIOENCODING": "ascii:replace"},
+    ],
+    ids=str,
+)
+def test_it_is_the_same_as_a_new_process(tmp_path: Path, further: dict[str, str]) -> None:
     warm, cold = run(DESCRIBE, tmp_path, further), run(DESCRIBE, tmp_path, further | COLD)
     described, expected = json.loads(warm[1].splitlines()[0]), json.loads(cold[1].splitlines()[0])
     for name in COLD:
@@ -61,6 +71,16 @@ def test_it_is_the_same_as_a_new_process(tmp_path: Path, unbuffered: str) -> Non
     assert described == expected
     assert described["parent"] == os.getpid()
     assert (warm[0], warm[1].splitlines()[1:], warm[2]) == (cold[0], ["last"], "no end of line")
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_it_ignores_the_signals_that_its_parent_ignores_then(tmp_path: Path, handler: signal.Handlers) -> None:
+    code = "import signal; print(signal.getsignal(signal.SIGHUP))"
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        assert [run(code, tmp_path, further)[1] for further in ({}, COLD)] == [f"{handler!s}\n"] * 2
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize(

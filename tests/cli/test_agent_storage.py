@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import pty
-import subprocess
 import termios
 from collections.abc import Callable
 from dataclasses import asdict
@@ -31,6 +30,7 @@ from tests.support.program import COMMAND, clean_environment
 from tests.support.records import new_conversation
 from tests.support.servers.postgres import Postgres
 from tests.support.wait import TIMEOUT_S
+from tests.support.warm import WarmProcess
 
 AGENT = "notes@localhost"
 ALICE, BOB = "alice@localhost", "bob@localhost"
@@ -120,7 +120,7 @@ def test_a_narrow_terminal_breaks_no_id(data_dir: Path, kind: str) -> None:
     termios.tcsetwinsize(tty, (24, 40))
     for arguments in (["sessions", "list"], ["memory", "list"], ["conversations"]):
         env = clean_environment({"TERM": kind})
-        subprocess.run([*COMMAND, *arguments], cwd=data_dir.parent, env=env, stdout=tty, timeout=TIMEOUT_S, check=True)
+        assert WarmProcess[bytes]([*COMMAND, *arguments], cwd=data_dir.parent, env=env, stdout=tty).wait(TIMEOUT_S) == 0
         lines = os.read(controller, 65536).decode().splitlines()
         assert len(lines) == 4
         assert sum(f"{ALICE}_{AGENT}" in line for line in lines) == 1

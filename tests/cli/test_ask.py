@@ -7,10 +7,9 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import uuid
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import DEVNULL, PIPE, Popen
 
 import pytest
 
@@ -30,6 +29,7 @@ from tests.support.program import (
 )
 from tests.support.terminal import Terminal
 from tests.support.wait import TIMEOUT_S
+from tests.support.warm import WarmProcess
 
 
 def test_ask_prints_the_answer_and_nothing_else(platform: RunningCommand) -> None:
@@ -69,16 +69,11 @@ def test_chat_leaves_out_a_line_that_is_not_utf_8(invoke_beside_platform: Invoke
 @pytest.mark.parametrize(("encoding", "shown"), [("ascii", "? gr?n ?"), ("latin-1", "? grün ?")])
 def test_characters_that_standard_output_cannot_show_are_replaced(platform: RunningCommand, encoding: str, shown: str) -> None:
     def stdout_of(*arguments: str) -> str:
-        done = subprocess.run(
-            [*COMMAND, *arguments],
-            cwd=platform.cwd,
-            env=clean_environment({"PYTHONIOENCODING": encoding}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=True,
-        )
-        return done.stdout.decode(encoding)
+        env = clean_environment({"PYTHONIOENCODING": encoding})
+        with WarmProcess[bytes]([*COMMAND, *arguments], cwd=platform.cwd, env=env, stdin=DEVNULL, stdout=PIPE) as process:
+            out, _ = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0
+        return out.decode(encoding)
 
     thread = uuid.uuid4().hex
     assert stdout_of("ask", "echo", "☀ grün ☀", "--thread", thread) == f"{shown}\n"
@@ -247,7 +242,7 @@ WAITING = "Waiting for the platform on data to start…\n"
 
 def start_waiting_ask(directory: Path) -> Popen[str]:
     """Start `ask` beside a locked data directory; return when it waits."""
-    process = Popen(
+    process = WarmProcess[str](
         [*COMMAND, "ask", "echo", "hi"], cwd=directory, env=clean_environment(), stdout=PIPE, stderr=PIPE, text=True
     )
     assert process.stderr is not None
@@ -280,7 +275,7 @@ def test_ask_says_that_a_platform_is_never_ready(invoke: Invoke, tmp_path: Path)
 
 def test_an_interrupted_ask_takes_its_question_back(platform: RunningCommand, invoke_beside_platform: Invoke) -> None:
     thread = uuid.uuid4().hex
-    process = Popen(
+    process = WarmProcess[bytes](
         [*COMMAND, "ask", "moody", "yawn", "--thread", thread],
         cwd=platform.cwd,
         env=clean_environment(),

@@ -21,6 +21,7 @@ from tests.cli.conftest import Invoke
 from tests.support.model_server import ModelServer
 from tests.support.program import COMMAND, clean_environment, run_in_background
 from tests.support.wait import TIMEOUT_S
+from tests.support.warm import WarmProcess
 
 AGENT = "notes@localhost"
 
@@ -282,7 +283,7 @@ def test_adding_resumes_after_a_kill(invoke: Invoke, docs: Path, model_server: M
     Path("p.yaml").write_text(f"agents: [{{jid: {AGENT}, agent: 'a:B'}}]\n{knowledge}\n")
     good = json.dumps({"data": [{"index": 0, "embedding": [1.0] * model_server.dimension}]})
     model_server.failures = [good, None]  # the second one is never answered
-    process = subprocess.Popen([*COMMAND, "knowledge", "add", AGENT, "docs", "-c", "p.yaml"], env=clean_environment())
+    process = WarmProcess[bytes]([*COMMAND, "knowledge", "add", AGENT, "docs", "-c", "p.yaml"], env=clean_environment())
     try:
         while len(model_server.requests) < 2:
             assert process.poll() is None

@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,10 @@ _SOURCE = Path(__file__).with_name("warm_server.py")
 _PR_SET_CHILD_SUBREAPER = 36
 _FOR_THE_START = ("PYTHON", "LC_", "LANG", "LD_")
 """Variables that Python reads when it starts; a process for which they differ is started anew."""
+_FOLLOWED = ("PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONDONTWRITEBYTECODE")
+"""Those that the forked process follows too."""
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+"""The signals that a new process ignores if its parent does."""
 _RUN_MODULE = "import runpy; runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
 _lock = threading.Lock()
 
@@ -51,6 +56,7 @@ class WarmProcess(subprocess.Popen[AnyStr]):
             "arguments": command[3:],
             "cwd": str(Path(cwd or ".").absolute()),
             "env": environment,
+            "signals": {number: signal.getsignal(number) is signal.SIG_IGN for number in _SIGNALS},
             "start_new_session": arguments[20],
             "controls_terminal": self._controls_terminal,
             "pass_fds": pass_fds,
@@ -98,7 +104,7 @@ def _environment() -> dict[str, str]:
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in environment.items() if name.startswith(_FOR_THE_START) and name != "PYTHONUNBUFFERED"}
+    return {name: text for name, text in environment.items() if name.startswith(_FOR_THE_START) and name not in _FOLLOWED}
 
 
 _environment()  # before a test changes it

@@ -6,6 +6,7 @@ the nearest subreaper (prctl(2)).
 """
 
 import atexit
+import codecs
 import fcntl
 import gc
 import importlib
@@ -13,6 +14,7 @@ import io
 import json
 import os
 import pkgutil
+import signal
 import socket
 import sys
 import termios
@@ -84,12 +86,17 @@ def become_new(request: dict, descriptors: list[int]) -> None:  # type: ignore[t
     os.environ.clear()
     os.environ.update(request["env"])
     time.tzset()
+    for number, is_ignored in request["signals"].items():
+        handler = signal.default_int_handler if int(number) == signal.SIGINT else signal.SIG_DFL
+        signal.signal(int(number), signal.SIG_IGN if is_ignored else handler)
+    sys.dont_write_bytecode = bool(request["env"].get("PYTHONDONTWRITEBYTECODE"))
+    encoding, _, errors = request["env"].get("PYTHONIOENCODING", "").partition(":")
     is_buffered = not request["env"].get("PYTHONUNBUFFERED")
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         file = io.TextIOWrapper(
             open(number, "wb" if number else "rb", -1 if is_buffered or not number else 0, closefd=False),  # noqa: SIM115
-            encoding=getattr(sys, name).encoding,
-            errors=getattr(sys, name).errors,
+            encoding=codecs.lookup(encoding or getattr(sys, name).encoding).name,
+            errors=(errors or (encoding and "strict") if name != "stderr" else "") or getattr(sys, name).errors,
             newline="\n" if number else None,
             line_buffering=is_buffered and (name == "stderr" or os.isatty(number)),
             write_through=not is_buffered,

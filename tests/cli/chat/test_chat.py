@@ -14,6 +14,7 @@ import pytest
 from tests.support.program import RunningCommand, clean_environment
 from tests.support.terminal import Terminal
 from tests.support.wait import TIMEOUT_S
+from tests.support.warm import WarmProcess
 
 Chat = Callable[[str], Terminal]
 
@@ -186,7 +187,7 @@ def test_a_chat_that_gets_a_signal_logs_out_before_it_ends(chat: Chat, ending: s
 
 def test_a_chat_without_a_terminal_logs_out_at_sigterm(platform: RunningCommand) -> None:
     command, environment = [sys.executable, "-m", "spade_coreason", "chat", "echo"], clean_environment()
-    with subprocess.Popen(
+    with WarmProcess[str](
         command, cwd=platform.cwd, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None
