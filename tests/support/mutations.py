@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 from xml.etree.ElementTree import Element, fromstring, tostring
 
-from hypothesis import HealthCheck, settings, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.support.foreign_stanzas import AGENT, PARENT_ID, REQUEST_ID, ROOT_ID, body, container, envelope, form
+from tests.support.long_forms import short_and_long_in_release
 
-EXAMPLES = os.environ.get("EXAMPLES")
+examples = short_and_long_in_release("EXAMPLES", 100, 400)
+"""The number of examples that a test draws, its parameter `count`. With the variable EXAMPLES they are others, at random."""
 
-bounded = settings(
-    max_examples=int(EXAMPLES or 400),
-    derandomize=EXAMPLES is None,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-)
-"""The settings of all tests that draw. The examples are derived from the test itself, so a run never differs from another.
 
-With the environment variable EXAMPLES they are as many others, at random.
-"""
+def bounded(count: int) -> settings:
+    """Return the settings of a test that draws. The examples are derived from the test, so a run never differs from another."""
+    return settings(
+        max_examples=count,
+        derandomize="EXAMPLES" not in os.environ,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+
+
+def drawn(*strategies: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[[int], None]]:
+    """Run a test with what these strategies draw, which are its arguments."""
+
+    def decorate(check: Callable[..., None]) -> Callable[[int], None]:
+        @examples
+        def run(count: int) -> None:
+            bounded(count)(given(*strategies)(check))()
+
+        run.__name__ = check.__name__
+        return run
+
+    return decorate
+
 
 FIELDS = "<x xmlns='jabber:x:data' type='submit'><field var='query'><value>hi</value><value>you</value></field></x>"
 FORWARDED = (

@@ -45,7 +45,8 @@ class WarmProcess(subprocess.Popen[AnyStr]):
         super().__init__(command, **options)
 
     def _execute_child(self, command: Sequence[str], *arguments: Any) -> None:
-        _, _, _, pass_fds, cwd, env, _, _, _, *pipes = arguments[:15]
+        _, _, _, _, cwd, env, _, _, _, *pipes = arguments[:15]
+        descriptors: Sequence[int] = arguments[3]  # pass_fds
         environment = dict(os.environ if env is None else env)
         if _read_at_start(environment) != _read_at_start(_environment()):
             super()._execute_child(command, *arguments)  # type: ignore[misc]  # it is not in the stubs
@@ -59,10 +60,10 @@ class WarmProcess(subprocess.Popen[AnyStr]):
             "signals": {number: signal.getsignal(number) is signal.SIG_IGN for number in _SIGNALS},
             "start_new_session": arguments[20],
             "controls_terminal": self._controls_terminal,
-            "pass_fds": pass_fds,
+            "pass_fds": descriptors,
         }
-        streams = [number if stream == -1 else stream for number, stream in enumerate((stdin, stdout, stderr))]
-        self.pid = _fork(request, [*streams, *pass_fds])
+        standard: list[int] = [number if stream == -1 else stream for number, stream in enumerate((stdin, stdout, stderr))]
+        self.pid = _fork(request, [*standard, *descriptors])
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]  # it is not in the stubs
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, tostring
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.muc.membership import RoomState
 from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import Echo, OnlineAgent, record_sent, run_agent
-from tests.support.mutations import IQS, bounded, mutated
+from tests.support.mutations import IQS, bounded, examples, mutated
 from tests.support.servers.clients import StockClient
 from tests.support.servers.prosody import prosody
 from tests.support.servers.server import XmppServer
@@ -44,10 +44,11 @@ async def ask_among_others(alice: StockClient, question: str, agent: OnlineAgent
             pass
 
 
+@examples
 @pytest.mark.prosody
 @pytest.mark.parametrize("tag", ["message", "presence", "iq"])
 async def test_mutated_stanzas_do_no_harm(
-    tmp_path: Path, start_server: Callable[[XmppServer], XmppServer], caplog: pytest.LogCaptureFixture, tag: str
+    tmp_path: Path, start_server: Callable[[XmppServer], XmppServer], caplog: pytest.LogCaptureFixture, tag: str, count: int
 ) -> None:
     caplog.set_level(logging.ERROR, "slixmpp")  # it logs what its handlers raise, ours among them
     # The server does not know these stanzas. With stream management it would count them.
@@ -60,7 +61,7 @@ async def test_mutated_stanzas_do_no_harm(
         await eventually(lambda: agent.host.rooms.states[ROOM] is RoomState.JOINED)
         assert await alice.ask("before", agent.jid) == "before"
 
-        @bounded
+        @bounded(count)
         @given(mutated((tag,), STRANGERS, agent.jid))
         def check_strangers(stanza: Element) -> None:
             receive(agent, stanza, caplog)
@@ -71,7 +72,7 @@ async def test_mutated_stanzas_do_no_harm(
 
         known = [f"{alice_jid}/x", alice_jid, ROOM, f"{ROOM}/nick", agent.jid, f"{agent.jid}/agent", None]
 
-        @bounded
+        @bounded(count)
         @given(mutated((tag,), known, agent.jid))
         def check_others(stanza: Element) -> None:
             receive(agent, stanza, caplog)
@@ -82,9 +83,10 @@ async def test_mutated_stanzas_do_no_harm(
         assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
+@examples
 @pytest.mark.prosody
 async def test_mutated_requests_of_those_who_may_make_them_are_answered_each_once(
-    tmp_path: Path, start_server: Callable[[XmppServer], XmppServer], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, start_server: Callable[[XmppServer], XmppServer], caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
     caplog.set_level(logging.ERROR, "slixmpp")
     server = start_server(prosody(tmp_path / "server", smacks=False))
@@ -97,7 +99,7 @@ async def test_mutated_requests_of_those_who_may_make_them_are_answered_each_onc
         sent, asked = record_sent(agent), list[str]()
         for number, part in enumerate(IQS):
 
-            @settings(bounded, max_examples=bounded.max_examples // 5)
+            @bounded(count // 5)
             @given(mutated(("iq",), [f"{alice_jid}/x", agent.jid, None], agent.jid, part))
             def check(stanza: Element) -> None:
                 stanza.set("id", f"asked-{len(asked)}-")

@@ -40,7 +40,7 @@ from spade_coreason.xmpp.connection.iq_filter import refusal
 from spade_coreason.xmpp.peer_features import _parse_device
 from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.foreign_stanzas import AGENT, KEY, MARKER, PARENT_ID, REQUEST_ID, ROOT_ID, container, message
-from tests.support.mutations import bounded, json_objects, json_values, mutated
+from tests.support.mutations import bounded, drawn, examples, json_objects, json_values, mutated
 from tests.support.peer_replies import PEER, collect_events, reply
 
 MARKER_TAG = fromstring(MARKER).tag
@@ -73,8 +73,7 @@ def check_malformed(malformed: MalformedRequest) -> None:
         assert fromstring(sent.content).get("to") == malformed.sender
 
 
-@bounded
-@given(mutated())
+@drawn(mutated())
 def test_any_message_is_decoded(stanza: Element) -> None:
     before = tostring(stanza)
     for in_room in (False, True):
@@ -95,8 +94,7 @@ def test_any_message_is_decoded(stanza: Element) -> None:
     assert files is None or (files.text and all(is_link(attachment["url"]) for attachment in files.attachments))
 
 
-@bounded
-@given(mutated())
+@drawn(mutated())
 def test_any_result_of_an_archive_is_read(stanza: Element) -> None:
     assigned_id(stanza, AGENT)
     archive.is_addressed_to(AGENT, stanza)
@@ -109,8 +107,7 @@ def test_any_result_of_an_archive_is_read(stanza: Element) -> None:
             check_request(decoded)
 
 
-@bounded
-@given(mutated(("iq",)))
+@drawn(mutated(("iq",)))
 def test_any_iq_is_read(stanza: Element) -> None:
     archive.read_page(stanza)
     for is_visible in (True, False):
@@ -124,8 +121,7 @@ def test_any_iq_is_read(stanza: Element) -> None:
         _parse_device(DiscoInfo(xml=query))
 
 
-@bounded
-@given(mutated(("presence", "message")))
+@drawn(mutated(("presence", "message")))
 def test_any_stanza_of_a_room_is_read(stanza: Element) -> None:
     muc.read_presence(stanza)
     muc.read_invitation(stanza)
@@ -148,8 +144,7 @@ DATA = {
 }
 
 
-@bounded
-@given(json_objects(DATA), json_objects({"type": "ai.coreason.request", "hops": 1, "id": "e", "requestid": "r"}), json_values)
+@drawn(json_objects(DATA), json_objects({"type": "ai.coreason.request", "hops": 1, "id": "e", "requestid": "r"}), json_values)
 def test_any_json_is_a_request_a_reply_or_malformed(data: dict[str, Any], event: dict[str, Any], other: Any) -> None:
     capabilities = data.get("capabilities")
     contents: list[Any] = [other, event, {"data": data, **event}, {"type": "ai.coreason.request", "data": data}]
@@ -166,8 +161,7 @@ def test_any_json_is_a_request_a_reply_or_malformed(data: dict[str, Any], event:
 ENTRY = {"type": "ai.coreason.request", "id": "e", "thread": "t", "hops": 1, "chain": "a@b", "remainingms": 7, "batch": True}
 
 
-@bounded
-@given(st.lists(st.tuples(json_objects(ENTRY), json_objects(DATA)) | json_values, min_size=1, max_size=4))
+@drawn(st.lists(st.tuples(json_objects(ENTRY), json_objects(DATA)) | json_values, min_size=1, max_size=4))
 def test_any_array_of_requests_is_read_as_each_request_alone(entries: list[Any]) -> None:
     first = {"type": "ai.coreason.request", "id": "first", "thread": "t", "data": {"payload": {}}}
     events = [first, *({**entry[0], "data": entry[1]} if isinstance(entry, tuple) else entry for entry in entries)]
@@ -200,10 +194,11 @@ events = st.sampled_from(list(KINDS)).flatmap(lambda kind: st.tuples(st.just(kin
 ends = st.tuples(st.sampled_from(["request.completed", "request.failed", "request.refused"]), json_objects(END))
 
 
-def test_any_events_of_a_peer_are_an_answer_or_its_error() -> None:
+@examples
+def test_any_events_of_a_peer_are_an_answer_or_its_error(count: int) -> None:
     with asyncio.Runner() as loop:
 
-        @bounded
+        @bounded(count)
         @given(st.lists(events, max_size=6), ends)
         def check(arrived: list[Any], end: Any) -> None:
             replies = [reply(kind, data) for kind, data in [*arrived, end]]
