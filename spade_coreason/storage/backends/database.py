@@ -478,7 +478,7 @@ class Database(ABC):
 
 def create_tables(connection: Connection) -> None:
     """Create the current schema in an empty database."""
-    schema.metadata.create_all(connection)
+    schema.metadata.create_all(connection, checkfirst=False)  # it would ask for each table
     full_text.create(connection)
     connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
     connection.execute(text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": schema.REVISION})
