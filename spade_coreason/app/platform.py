@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -109,9 +108,9 @@ class Platform:
         self.endpoint = ServerEndpoint()
         self.database: Database | None = None
         self._report_status = on_status or (lambda line: None)
-        self._new_builder = partial(
-            AgentBuilder, settings, on_conversation_end=on_conversation_end, interceptors=interceptors, channels=channels
-        )
+        self._on_conversation_end = on_conversation_end
+        self._interceptors = interceptors
+        self._channels = channels
         self._builder: AgentBuilder
         self._is_strict = is_strict
         self._starts: list[asyncio.Task[bool]] = []
@@ -234,7 +233,14 @@ class Platform:
             remedy = "correct the permissions of the directory above, or name another directory"
             problem = f"{settings.storage.memory_dir}: cannot be created: {error.strerror}; {remedy}"
             raise ConfigError(settings.place("storage.memory_dir"), problem) from error
-        self._builder = self._new_builder(self.database, self._crash_guard)
+        self._builder = AgentBuilder(
+            settings,
+            self.database,
+            self._crash_guard,
+            on_conversation_end=self._on_conversation_end,
+            interceptors=self._interceptors,
+            channels=self._channels,
+        )
         self._stack.push_async_callback(self._builder.close)
         await self._open_server()
         self._stack.push_async_callback(self._builder.close_isolated_agents)
