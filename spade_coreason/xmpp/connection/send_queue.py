@@ -74,7 +74,7 @@ class SendQueue:
             len(self._queued) >= _EARLY_WRITE_STANZAS and self._client.stream_management.enabled_out
         ):
             self._write()
-        return bool(self._waiting) and bool(stanzas) and bare_jid(stanzas[0].recipient) in self._waiting
+        return bool(self._waiting.recipients) and bool(stanzas) and bare_jid(stanzas[0].recipient) in self._waiting.recipients
 
     def _is_end_of_lone_reply(self, stanzas: Sequence[OutboundMessage]) -> bool:
         """Return True for the end of a reply that is sent alone in a quiet time: there is nothing to wait for."""
@@ -108,7 +108,7 @@ class SendQueue:
 
     def notify_acknowledged(self) -> None:
         """Send what the server has room for now, and wake up the tasks in `wait_until_acknowledged`."""
-        if self._waiting:
+        if self._waiting.recipients:
             self._write()
         self._ack_progress.set()
 
@@ -121,14 +121,14 @@ class SendQueue:
                 while (
                     self._has_session
                     and self._client.stream_management.enabled_out
-                    and (self._client.stream_management.unacked_queue or self._waiting)
+                    and (self._client.stream_management.unacked_queue or self._waiting.recipients)
                 ):
                     self._ack_progress.clear()
                     self._client.send_raw(REQUEST_ACK)
                     await self._ack_progress.wait()
         except TimeoutError:
             return False
-        return not self._queued and not self._waiting
+        return not self._queued and not self._waiting.recipients
 
     def close(self) -> None:
         """Send what is queued, for the last time."""
@@ -156,7 +156,7 @@ class SendQueue:
             return
         sm = self._client.stream_management
         stanzas, self._queued = self._queued, []
-        had_waiting = bool(self._waiting)
+        had_waiting = bool(self._waiting.recipients)
         if sm.enabled_out and not is_last and not self._has_room(stanzas):
             self._waiting.extend(stanzas)
             stanzas = self._take_waiting()
@@ -164,10 +164,10 @@ class SendQueue:
             stanzas = build_batches(stanzas)
         sm.count_sent(stanzas)
         text = sm.pop_due_ack() + "".join([stanza.content for stanza in stanzas])
-        if sm.enabled_out and (stanzas or (self._waiting and not had_waiting)):
+        if sm.enabled_out and (stanzas or (self._waiting.recipients and not had_waiting)):
             sm.window_counter -= len(stanzas)
             # What waits needs room at once, and turns wait until what has waited is acknowledged.
-            if sm.window_counter <= 0 or self._waiting or had_waiting:
+            if sm.window_counter <= 0 or self._waiting.recipients or had_waiting:
                 sm.window_counter = sm.window
                 text += REQUEST_ACK
                 self._keepalive.expect_response()
@@ -183,7 +183,7 @@ class SendQueue:
         """Return True if the server has room for these stanzas, and nothing waits before them."""
         unacknowledged = self._client.stream_management.unacked_queue
         limit = _MAX_UNACKNOWLEDGED_EACH if self._has_several_recipients else _MAX_UNACKNOWLEDGED
-        if self._waiting or len(unacknowledged) + len(stanzas) > limit:
+        if self._waiting.recipients or len(unacknowledged) + len(stanzas) > limit:
             return False
         characters = _count_large(stanzas)
         return (
@@ -202,7 +202,9 @@ class SendQueue:
         room_by_recipient = {}
         if self._has_several_recipients:
             counts = Counter(bare_jid(stanza.recipient) for stanza in unacknowledged if isinstance(stanza, OutboundMessage))
-            room_by_recipient = {recipient: _MAX_UNACKNOWLEDGED_EACH - counts[recipient] for recipient in self._waiting}
+            room_by_recipient = {
+                recipient: _MAX_UNACKNOWLEDGED_EACH - counts[recipient] for recipient in self._waiting.recipients
+            }
         return self._waiting.take(
             _MAX_UNACKNOWLEDGED - len(unacknowledged),
             _MAX_UNACKNOWLEDGED_CHARACTERS - _count_large(unacknowledged),
