@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -24,7 +25,7 @@ SECRET = "the word of the option"
 
 
 class MortalAgent:
-    """An agent that ends its process at "die", and streams its other answers."""
+    """An agent that ends its process at "die", blocks its event loop at "block" and "sleep", and streams its other answers."""
 
     def __init__(self, word: str = "") -> None:
         self.manifest = AgentDefinition.simple("mortal")
@@ -38,6 +39,8 @@ class MortalAgent:
         if query == "block":
             while True:
                 pass
+        if query == "sleep":
+            time.sleep(3600)  # noqa: ASYNC251 - it blocks its loop, and takes no CPU from other tests
         self._count += 1
         turns = len(await session.history())
         stream = await response.create_stream()
@@ -84,7 +87,7 @@ async def test_an_agent_whose_process_ends_is_back_and_others_notice_nothing(rea
         assert agent["process"]["pid"] != first_pid
         ended = "restarted 1 time; the last process ended with exit status 7"
         assert f"{jid} in its own process: {agent['process']['pid']}, {ended}\n" in shown
-        alice.send("block", jid)
+        alice.send("sleep", jid)
         alice.send("and then?", jid)
         answers = 0
         while not alice.messages.unread():
@@ -93,7 +96,7 @@ async def test_an_agent_whose_process_ends_is_back_and_others_notice_nothing(rea
                 await bob.ask(f"question {answers}", other)
                 == f"question {answers}: number {answers}, {min(answers - 1, 10)} before"
             )
-            await asyncio.sleep(0.05)  # other tests run beside this one
+            await asyncio.sleep(0.5)  # other tests run beside this one
         assert answers > 1
         assert str((await alice.answer())["body"]).startswith("Something went wrong on my side")
         assert str((await alice.answer())["body"]) == "and then?: number 1, 4 before"

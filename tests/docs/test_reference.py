@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
 import click
@@ -22,9 +21,9 @@ from tests.docs.settings_reference import Group, Key, read_settings
 REFERENCE = DOCS / "reference"
 
 
-@pytest.mark.parametrize("path", sorted(generate.build_files()), ids=lambda path: path.name)
-def test_the_generated_parts_are_current(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == generate.build_files()[path], "run `python -m tests.docs.generate`"
+def test_the_generated_parts_are_current() -> None:
+    old = [path.name for path, text in generate.build_files().items() if path.read_text(encoding="utf-8") != text]
+    assert old == [], "run `python -m tests.docs.generate`"
 
 
 def test_each_generated_part_has_one_place() -> None:
