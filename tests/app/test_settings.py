@@ -156,12 +156,16 @@ def find_parts(root: object) -> dict[str, str]:
     found, seen, places = dict[str, str](), set[int](), [("", root)]
     while places:
         path, part = places.pop()
-        if isinstance(part, str | int | float | bytes | Path | timedelta | frozenset | None):
+        if is_plain(part) or (isinstance(part, list) and all(map(is_plain, part))):
             found[path] = repr(part)
         elif id(part) not in seen and not isinstance(part, Section | Policy):
             seen.add(id(part))
             places += [(f"{path}.{name}", inner) for name, inner in find_inner(part)]
     return found
+
+
+def is_plain(part: object) -> bool:
+    return isinstance(part, str | int | float | bytes | Path | timedelta | frozenset | None)
 
 
 def find_inner(part: object) -> Iterator[tuple[object, object]]:
