@@ -76,17 +76,16 @@ def draw_avatar(name: str) -> Avatar:
 
 def _encode_png(cells: list[list[int]], colour: tuple[int, int, int]) -> bytes:
     """Encode a PNG of two colours with one bit a pixel (PNG, 11.2)."""
-    rows = bytearray()
-    for y in range(_SIZE_PX):
-        bits = 0
-        for x in range(_SIZE_PX):
-            row, column = (y - _MARGIN_PX) // _CELL_PX, (x - _MARGIN_PX) // _CELL_PX
-            is_inside = 0 <= row < _CELLS and 0 <= column < _CELLS
-            bits = bits << 1 | (is_inside and bool(cells[row][column]))
-        rows += b"\0" + bits.to_bytes(_SIZE_PX // 8, "big")  # no filter
+    side = bytes(_MARGIN_PX // 8)
+    margin = bytes((1 + _SIZE_PX // 8) * _MARGIN_PX)
+    rows = margin  # each begins with 0: no filter
+    for row in cells:
+        pixels = b"".join((b"\xff" if is_filled else b"\0") * (_CELL_PX // 8) for is_filled in row)
+        rows += (b"\0" + side + pixels + side) * _CELL_PX
+    rows += margin
     header = struct.pack(">IIBBBBB", _SIZE_PX, _SIZE_PX, 1, 3, 0, 0, 0)
     palette = bytes((*_BACKGROUND, *colour))
-    chunks = ((b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(bytes(rows), 9)), (b"IEND", b""))
+    chunks = ((b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(_encode_chunk(kind, data) for kind, data in chunks)
 
 
