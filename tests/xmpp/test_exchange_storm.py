@@ -85,7 +85,7 @@ class Storm:
         return "answered" if answer.text == self.text else f"another answer: {answer.text}"
 
 
-@pytest.fixture(params=["prosody", "ejabberd", "federation"])
+@pytest.fixture(params=["prosody", pytest.param("ejabberd", marks=pytest.mark.release), "federation"])
 def servers(request: pytest.FixtureRequest) -> tuple[XmppServer, ...]:
     """The servers of the agents: one, or two that federate."""
     found = request.getfixturevalue(request.param)

@@ -17,7 +17,7 @@ from spade_coreason.testing import Policy
 from spade_coreason.xmpp.muc.membership import RoomState
 from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import Echo, OnlineAgent, record_sent, run_agent
-from tests.support.mutations import IQS, bounded, examples, mutated
+from tests.support.mutations import IQS, bounded, many_in_release, mutated
 from tests.support.servers.clients import StockClient
 from tests.support.servers.prosody import prosody
 from tests.support.servers.server import XmppServer
@@ -44,7 +44,7 @@ async def ask_among_others(alice: StockClient, question: str, agent: OnlineAgent
             pass
 
 
-@examples
+@many_in_release
 @pytest.mark.prosody
 @pytest.mark.parametrize("tag", ["message", "presence", "iq"])
 async def test_mutated_stanzas_do_no_harm(
@@ -83,7 +83,7 @@ async def test_mutated_stanzas_do_no_harm(
         assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-@examples
+@many_in_release
 @pytest.mark.prosody
 async def test_mutated_requests_of_those_who_may_make_them_are_answered_each_once(
     tmp_path: Path, start_server: Callable[[XmppServer], XmppServer], caplog: pytest.LogCaptureFixture, count: int

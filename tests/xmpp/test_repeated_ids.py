@@ -35,6 +35,19 @@ def any_server(request: pytest.FixtureRequest, get_module_server: GetServer) -> 
     return get_module_server(kind, archive=archive)
 
 
+ejabberd_in_release = pytest.mark.parametrize(
+    "any_server",
+    [
+        pytest.param((kind, archive), marks=[pytest.mark.release] if kind == "ejabberd" else [])
+        for kind in SERVER_KINDS
+        for archive in (False, True)
+    ],
+    ids=str,
+    indirect=True,
+)
+"""Mark a test in which the kind of the server makes no difference."""
+
+
 @pytest.fixture
 def has_archive(request: pytest.FixtureRequest) -> bool:
     """True if `any_server` has an archive."""
@@ -70,6 +83,7 @@ def assert_all_new(agent: OnlineAgent, count: int) -> None:
     assert len(requests) == len({request.request_id for request in requests}) == count
 
 
+@ejabberd_in_release
 async def test_a_client_that_counts_from_1_at_each_start_is_answered(any_server: XmppServer, tmp_path: Path) -> None:
     client, answers = CountingClient(any_server, await any_server.account()), []
     async with run_agent(Echo(prefix=PREFIX), any_server, tmp_path) as agent:
@@ -85,8 +99,9 @@ async def test_a_client_that_counts_from_1_at_each_start_is_answered(any_server:
         assert_all_new(agent, 2 * STARTS)
 
 
+@pytest.mark.parametrize("starts", [3, pytest.param(10, marks=pytest.mark.release)])
 async def test_messages_with_the_same_id_to_an_agent_that_is_away_are_answered(
-    any_server: XmppServer, has_archive: bool, tmp_path: Path
+    any_server: XmppServer, has_archive: bool, tmp_path: Path, starts: int
 ) -> None:
     client = CountingClient(any_server, await any_server.account())
     async with run_agent(Echo(prefix=PREFIX), any_server, tmp_path) as agent:
@@ -97,18 +112,18 @@ async def test_messages_with_the_same_id_to_an_agent_that_is_away_are_answered(
             assert (await alice.answer())["body"] == "heard: yes"
         await agent.stop()
         agent.agent.requests.clear()
-        for _ in range(STARTS):
+        for _ in range(starts):
             await wait_for_next_second()
             async with client.start() as alice:
                 alice.send("yes", agent.jid, id="1")
         await agent.start()
         async with client.start() as alice:
             alice.send("yes", agent.jid, id="1")
-            await eventually(lambda: len(agent.agent.requests) == STARTS + 1)
+            await eventually(lambda: len(agent.agent.requests) == starts + 1)
             alice.send("last", agent.jid, id="2")
             while (await alice.answer())["body"] != "heard: last":
                 pass
-        assert_all_new(agent, STARTS + 2)
+        assert_all_new(agent, starts + 2)
 
 
 async def test_two_devices_may_use_the_same_ids(any_server: XmppServer, tmp_path: Path) -> None:
@@ -130,6 +145,7 @@ async def test_two_devices_may_use_the_same_ids(any_server: XmppServer, tmp_path
         assert_all_new(agent, 4)
 
 
+@ejabberd_in_release
 async def test_a_client_that_counts_from_1_is_answered_in_a_room_and_in_private(any_server: XmppServer, tmp_path: Path) -> None:
     client, room = CountingClient(any_server, await any_server.account()), new_room()
     async with (

@@ -40,7 +40,7 @@ from spade_coreason.xmpp.connection.iq_filter import refusal
 from spade_coreason.xmpp.peer_features import _parse_device
 from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.foreign_stanzas import AGENT, KEY, MARKER, PARENT_ID, REQUEST_ID, ROOT_ID, container, message
-from tests.support.mutations import bounded, drawn, examples, json_objects, json_values, mutated
+from tests.support.mutations import bounded, drawn, json_objects, json_values, many_in_release, mutated
 from tests.support.peer_replies import PEER, collect_events, reply
 
 MARKER_TAG = fromstring(MARKER).tag
@@ -194,7 +194,7 @@ events = st.sampled_from(list(KINDS)).flatmap(lambda kind: st.tuples(st.just(kin
 ends = st.tuples(st.sampled_from(["request.completed", "request.failed", "request.refused"]), json_objects(END))
 
 
-@examples
+@many_in_release
 def test_any_events_of_a_peer_are_an_answer_or_its_error(count: int) -> None:
     with asyncio.Runner() as loop:
 

@@ -38,6 +38,8 @@ from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 from tests.xmpp.connection.offers import over_tls, redirect_to
 
+KINDS = pytest.mark.parametrize("kind", ["prosody", pytest.param("ejabberd", marks=pytest.mark.release)])
+
 
 class TableResolver:
     """A DNS with these records. Names that it does not have do not exist; `None` is a name server that never answers."""
@@ -99,7 +101,7 @@ async def test_the_next_address_of_a_host_is_tried_after_one_that_refuses(real_s
 
 
 @pytest.mark.parametrize("is_direct_tls", [False, True], ids=["STARTTLS", "direct TLS"])
-@pytest.mark.parametrize("kind", ["prosody", "ejabberd"])
+@KINDS
 async def test_srv_records_lead_to_the_server_by_starttls_and_by_direct_tls(
     kind: str, is_direct_tls: bool, closed_port: int, tmp_path: Path
 ) -> None:
@@ -340,7 +342,7 @@ async def test_a_domain_in_its_ascii_form_is_the_domain(tmp_path: Path) -> None:
         await connection.close()
 
 
-@pytest.mark.parametrize("kind", ["prosody", "ejabberd"])
+@KINDS
 @pytest.mark.parametrize(
     ("name", "until_day", "is_known", "problem"),
     [

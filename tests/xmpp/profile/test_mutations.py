@@ -14,7 +14,7 @@ from spade_coreason.contracts import AgentDefinition
 from spade_coreason.xmpp.profile.card import ProfileCard
 from spade_coreason.xmpp.profile.publish import publish
 from tests.support.foreign_stanzas import AGENT
-from tests.support.mutations import IQS, bounded, examples, mutated
+from tests.support.mutations import IQS, bounded, many_in_release, mutated
 
 CARD = ProfileCard.from_manifest(AgentDefinition.simple("notes"))
 PARTS = [part for part in IQS if "vcard" in part.lower() or "pubsub" in part]
@@ -47,7 +47,7 @@ class Account:
         return iq
 
 
-@examples
+@many_in_release
 def test_a_profile_is_published_whatever_the_server_has(count: int) -> None:
     replies = st.lists(st.sampled_from(PARTS).flatmap(lambda part: mutated(("iq",), [AGENT], part=part)), max_size=8)
     with asyncio.Runner() as loop:
