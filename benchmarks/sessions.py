@@ -154,7 +154,7 @@ class _Session:
     async def open(cls, path: Path, size: int) -> _Session:
         database = await open_database(f"sqlite+aiosqlite:///{path}", "full")
         store = AgentRepository(database, AGENT)
-        network = XmppTransport(AGENT, lambda messages: None).network
+        network = XmppTransport(AGENT, lambda messages: None, Policy().stanza_bytes).network
         parts = AgentParts(store, network, Files(refuse_upload), PeerOptions())
         policy = Policy(rules=Rules(max_interactions=0))
         runner = parts.build_runtime(_Echo(), AccessPolicy(AGENT), policy).runner

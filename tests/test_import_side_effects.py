@@ -73,7 +73,7 @@ def test_the_first_agents_clean_up_after_spade_and_slixmpp_once(tmp_path: Path) 
         "    parts = lambda network, upload: AgentParts(repository, network, Files(upload), PeerOptions())\n"
         "    build = lambda network, upload: parts(network, upload).build_runtime(agent, access)\n"
         "    endpoint = ServerEndpoint('127.0.0.1', 9)\n"
-        "    agents = [HostedAgent(jid, 'x', endpoint, build) for jid in ('a@localhost', 'b@localhost')]\n"
+        "    agents = [HostedAgent(jid, 'x', endpoint, build, stanza_bytes=65536) for jid in ('a@localhost', 'b@localhost')]\n"
         "    left = list(pathlib.Path().glob('pyjabber_xep0363_*'))\n"
         "    await database.close()\n"
         "    print(len(made), len(left), len(logging.getLogger().filters))\n"

@@ -15,6 +15,7 @@ from ..domain.avatar import Avatar, read_avatar
 from ..domain.conversation import Rules
 from ..domain.jid import bare_jid, local_part
 from ..domain.policy import Keep, MemoryLimits, Policy, Retention
+from ..domain.rooms import RoomConfig
 from ..exceptions import ConfigError
 from ..memory import (
     Embedder,
@@ -30,7 +31,6 @@ from ..memory import (
     guard_counter,
 )
 from ..runtime import FanOutLimit, PeerOptions, PlatformDirectory
-from ..xmpp import RoomConfig
 
 
 def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig | None) -> Policy:

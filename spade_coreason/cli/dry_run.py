@@ -44,7 +44,7 @@ def build_unstarted_agent(settings: Settings, number: int) -> Agent:
     unavailable = _Unavailable(jid)
     parts = AgentParts(
         AgentRepository(cast("Database", unavailable), jid),
-        XmppTransport(jid, unavailable.send).network,
+        XmppTransport(jid, unavailable.send, settings.limits.stanza_bytes).network,
         Files(unavailable.upload),
         PeerOptions(),
         memory=lambda: AgentInteractionMemory(jid, settings.storage.memory_dir),

@@ -20,8 +20,9 @@ from pydantic import (
     model_validator,
 )
 
-from ..domain.policy import REQUESTS_PER_ROOT, MemoryLimits, Policy, StartupMode
+from ..domain.policy import EMBEDDING_BATCH, MODEL_TIMEOUT_S, REQUESTS_PER_ROOT, MemoryLimits, Policy, StartupMode
 from ..domain.quotas import Quota, Quotas, Role
+from ..domain.rooms import RoomAnswers, RoomConfig
 from .setting_types import (
     SQLITE_PREFIX,
     Address,
@@ -45,6 +46,7 @@ from .setting_types import (
 
 _MEMORY_LIMITS, _POLICY = MemoryLimits(), Policy()
 _QUOTAS, _RULES, _MEMORY = _POLICY.quotas, _POLICY.rules, _POLICY.memory
+_ROOM = RoomConfig("", "")
 DIRECTORY_AGENT = "spade_coreason.app.directory_agent:DirectoryAgent"
 """The code of an agent with `directory: true`."""
 Mode = Literal["auto", "embedded", "prosody", "external"]
@@ -292,9 +294,9 @@ class KnowledgeSettings(Section):
     """The name of the model, such as `nomic-embed-text`, or its directory."""
     api_key: SecretStr | None = None
     """The key of the API, if it needs one."""
-    batch: Count = 64
+    batch: Count = EMBEDDING_BATCH
     """The number of texts in one request."""
-    timeout_s: Annotated[Seconds, Field(gt=0)] = 30
+    timeout_s: Annotated[Seconds, Field(gt=0)] = MODEL_TIMEOUT_S
     """Seconds that one request may take."""
 
     @model_validator(mode="after")
@@ -492,14 +494,14 @@ class RoomSettings(Section):
     """
     password: SecretStr | None = None
     """The password of the room, if it needs one: `"${ROOM_PASSWORD}"`."""
-    answers: Literal["mention", "command", "all"] = "mention"
+    answers: RoomAnswers = _ROOM.answers
     """The messages that the agent answers.
 
     - mention: messages that address it (`echo: …`, `@echo …`), and replies to its own messages
     - command: also messages that begin with /
     - all: every message of a person
     """
-    agent_turns: CountOrZero = 6
+    agent_turns: CountOrZero = _ROOM.agent_turns
     """The number of messages of other agents that it answers in a row. Then it is silent until a person writes."""
 
 

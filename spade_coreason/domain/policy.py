@@ -16,6 +16,10 @@ StartupMode = Literal["eager", "on_demand"]
 RestartMode = Literal["rerun", "report"]
 REQUESTS_PER_ROOT = 10_000
 """The number of requests between agents to which one request may lead, unless the settings say otherwise."""
+EMBEDDING_BATCH = 64
+"""The number of texts in one request for vectors, unless the settings say otherwise."""
+MODEL_TIMEOUT_S = 30
+"""The seconds that one request to a model may take, unless the settings say otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..domain.environment.proxies import SOCKS_OF_AIOHTTP, EnvironmentProxy, find_proxy
+from ..domain.policy import MODEL_TIMEOUT_S
 from ..exceptions import ModelError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class OpenAIApi:
 
     url: str
     api_key: str | None = field(default=None, repr=False)
-    timeout_s: float = 30.0
+    timeout_s: float = MODEL_TIMEOUT_S
     first_back_off_s: float = _FIRST_BACK_OFF_S
     _session: aiohttp.ClientSession | None = field(default=None, init=False, repr=False)
     _proxy: EnvironmentProxy | None = field(init=False, repr=False)

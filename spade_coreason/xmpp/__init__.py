@@ -31,7 +31,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "connection.liveness": ["BackOff"],
         "connection.probe": ["probe"],
         "host": ["HostedAgent", "describe_start_error"],
-        "muc.room": ["RoomConfig"],
         "local_exchange": ["LocalExchange"],
         "transport": ["MAX_REQUEST_BYTES", "XmppTransport", "receive_stanza"],
         "servers.process": ["AddressInUseError"],

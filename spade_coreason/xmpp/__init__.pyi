@@ -51,9 +51,6 @@ from .host import (
 from .local_exchange import (
     LocalExchange as LocalExchange,
 )
-from .muc.room import (
-    RoomConfig as RoomConfig,
-)
 from .servers.process import (
     AddressInUseError as AddressInUseError,
 )

@@ -179,7 +179,7 @@ class AgentClient:
         """Retract a request (XEP-0424). The agent drops it if it still waits or runs, and stores nothing of it."""
         if self._connection is None:
             raise RuntimeError("the client is not connected; use it in `async with`")
-        transport = XmppTransport(self.jid, self._connection.send)
+        transport = XmppTransport(self.jid, self._connection.send, self._stanza_bytes)
         transport.send([transport.encode_retraction(jid, str(request.request_id))])
 
     def run_command(self, jid: str, command: str, *, timeout: float = 30.0) -> AsyncGenerator[PeerEvent]:

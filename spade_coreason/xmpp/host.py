@@ -23,6 +23,7 @@ from ..domain.avatar import Avatar
 from ..domain.cards import build_card
 from ..domain.jid import bare_jid
 from ..domain.messages import Reaction, Retraction
+from ..domain.rooms import RoomConfig
 from ..exceptions import ConnectError, CoReasonError, StoreError
 from ..runtime import AgentCondition, AgentStatus, BuildRuntime, IsolatedAgent, OutboundMessage, PlatformDirectory
 from ..storage import AgentRepository, Commit, to_micros
@@ -31,7 +32,7 @@ from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, Receiver, assigned_id
 from .connection.connection import Connection
 from .connection.endpoint import ServerEndpoint
 from .local_exchange import LocalExchange
-from .muc.room import RoomConfig, is_ephemeral_owner
+from .muc.room import is_ephemeral_owner
 from .muc.rooms import INVITED_ROOMS_KEY, Rooms
 from .offline import OfflineMessages
 from .peer_features import PeerFeatures
@@ -39,7 +40,6 @@ from .profile.presence import read_list_version
 from .profile.profile import AgentProfile
 from .timings import DEFAULT_TIMINGS, ConnectionTimings
 from .transport import (
-    MAX_REQUEST_BYTES,
     XmppTransport,
     mark_as_replay,
     parse_stanza,
@@ -141,7 +141,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         endpoint: ServerEndpoint,
         build: BuildRuntime,
         *,
-        stanza_bytes: int = MAX_REQUEST_BYTES,
+        stanza_bytes: int,
         register: bool = False,
         avatar: Avatar | None = None,
         rooms: Iterable[RoomConfig] = (),

@@ -77,7 +77,7 @@ class XmppTransport:
         self,
         jid: str,
         send: SendMessages,
-        stanza_bytes: int = MAX_REQUEST_BYTES,
+        stanza_bytes: int,
         client_features: ClientFeatures = _NO_FEATURES,
     ) -> None:
         self._jid = bare_jid(jid)

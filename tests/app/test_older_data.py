@@ -34,6 +34,7 @@ from tests.support.runner import make_runtime
 from tests.support.servers.clients import StockClient
 from tests.support.servers.prosody import installed
 from tests.support.servers.requirements import require
+from tests.support.transports import STANZA_BYTES
 from tests.support.wait import eventually
 
 PROJECT = Path(__file__).parents[2]
@@ -141,7 +142,7 @@ async def run_reader(
             message.acknowledge()
 
     policy = Policy(memory=MEMORY_CONFIGS[jid])
-    network = XmppTransport(jid, send).network
+    network = XmppTransport(jid, send, STANZA_BYTES).network
     runner = make_runtime(reader, AgentRepository(database, jid), network, policy, clock=lambda: now).runner
     await runner.open()
     runner.send_unsent()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import pickle
 import re
 import subprocess
@@ -14,6 +16,7 @@ import pytest
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from spade_coreason.config import settings as settings_module
 from spade_coreason.config.loader import load_settings
 from spade_coreason.config.settings import (
     AgentSettings,
@@ -24,7 +27,10 @@ from spade_coreason.config.settings import (
     find_section,
     section_keys,
 )
+from spade_coreason.domain.conversation import Rules
+from spade_coreason.domain.policy import MemoryLimits, Policy
 from spade_coreason.domain.quotas import Quota, Quotas, Role
+from spade_coreason.domain.rooms import RoomConfig
 from tests.support.configurations import ECHO, agents_section, config_error, load_config
 
 ROOT = Path(__file__).parent.parent.parent
@@ -67,6 +73,18 @@ def test_without_a_file_everything_has_its_default(project: Path) -> None:
     assert settings.limits.stanza_bytes == 65536
     assert settings.agents == ()
     assert settings.project == project
+
+
+def test_a_default_that_an_options_value_has_does_not_stand_in_the_settings_too() -> None:
+    names = {field.name for options in (MemoryLimits, Policy, RoomConfig, Rules) for field in dataclasses.fields(options)}
+    names |= {"batch"}  # of `EMBEDDING_BATCH`
+    source = Path(settings_module.__file__).read_text(encoding="utf-8")
+    keys = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+    assert len(keys) > 100
+    literals = {ast.unparse(key) for key in keys if isinstance(key.value, ast.Constant) and key.value.value is not None}
+    assert [text for text in literals if text.partition(":")[0] in names] == []
 
 
 def test_reference_yaml_names_every_key_with_its_default_and_nothing_else() -> None:

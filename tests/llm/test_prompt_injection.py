@@ -15,9 +15,9 @@ from spade_coreason import (
     ResponseHandler,
     SessionHandle,
 )
+from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.testing import Policy
-from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.llm.test_agent import run_helper_agent
 from tests.support.chat_completions import ChatCompletionsServer, RequestBody, message_contents, text_answer, tool_call_answer
 from tests.support.hosting import run_agent

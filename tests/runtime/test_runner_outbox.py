@@ -21,6 +21,7 @@ from tests.support.databases import read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.records import NOT_REMEMBERED
 from tests.support.runner import make_runtime
+from tests.support.transports import STANZA_BYTES
 
 AGENT = "agent@localhost"
 
@@ -68,7 +69,7 @@ async def run_runner(
 ) -> AsyncIterator[Runner]:
     """Run one life of a process, with its own connection or `database`; `settings` are those of its runner."""
     database = database or await open_database(url, "off")
-    network = XmppTransport(AGENT, recorder).network
+    network = XmppTransport(AGENT, recorder, STANZA_BYTES).network
     runner = make_runtime(agent, AgentRepository(database, AGENT), network, **settings).runner
     await runner.open()
     runner.send_unsent()

@@ -28,6 +28,7 @@ from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.access import AccessPolicy, TrustedAgents
 from spade_coreason.domain.avatar import Avatar
 from spade_coreason.domain.jid import bare_jid
+from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
 from spade_coreason.runtime import PeerOptions, UploadWarnings
 from spade_coreason.runtime.assembly import AgentParts, AgentRuntime
@@ -45,7 +46,6 @@ from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.local_exchange import LocalExchange
-from spade_coreason.xmpp.muc.room import RoomConfig
 from spade_coreason.xmpp.timings import DEFAULT_TIMINGS, ConnectionTimings
 from tests.support.errors import check_errors, errors_in
 from tests.support.loopback_server import LoopbackServer

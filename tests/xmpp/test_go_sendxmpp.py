@@ -6,8 +6,8 @@ import secrets
 from pathlib import Path
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.runtime import fetch
-from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import Echo, FunctionAgent, run_agent
 from tests.support.servers.go_sendxmpp import GoSendxmpp
 from tests.support.servers.server import XmppServer

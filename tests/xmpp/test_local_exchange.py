@@ -45,6 +45,7 @@ from spade_coreason.xmpp.transport import XmppTransport, parse_stanza, read_loca
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import FunctionAgent, OnlineAgent, record_sent, run_agent
 from tests.support.servers.server import XmppServer
+from tests.support.transports import STANZA_BYTES
 from tests.support.wait import TIMEOUT_S, eventually
 
 
@@ -333,7 +334,7 @@ def test_a_request_is_read_without_its_stanza_as_its_stanza_is_read(
     query: Any, context: RequestContext, thread: str | None
 ) -> None:
     request = AgentRequest(session_id=uuid4(), payload={"query": query}, metadata={"a": [query]})
-    transport = XmppTransport("sender@localhost", lambda messages: None)
+    transport = XmppTransport("sender@localhost", lambda messages: None, STANZA_BYTES)
     message = transport.encode_request(RECIPIENT, request, thread, context)
     read = read_local(message, ANY_RECEIVER, SENDER)
     assert "content" not in vars(message)
@@ -369,7 +370,7 @@ def test_a_reply_is_read_without_parsing_its_stanza_as_its_stanza_is_read(text: 
     ],
 )
 def test_all_else_is_read_from_its_stanza(make_message: Callable[[XmppTransport], OutboundMessage]) -> None:
-    message = make_message(XmppTransport("sender@localhost", lambda messages: None))
+    message = make_message(XmppTransport("sender@localhost", lambda messages: None, STANZA_BYTES))
     read = read_local(message, ANY_RECEIVER, SENDER)
     assert read_reply_json(message.content) is None
     assert read == decode(parse_stanza(message, SENDER))

@@ -13,9 +13,9 @@ from xml.etree.ElementTree import Element, tostring
 import pytest
 from hypothesis import given
 
+from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.muc.membership import RoomState
-from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import Echo, OnlineAgent, record_sent, run_agent
 from tests.support.mutations import IQS, bounded, many_in_release, mutated
 from tests.support.servers.clients import StockClient

@@ -11,8 +11,8 @@ from typing import Literal
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle, command
+from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.testing import Policy
-from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import FunctionAgent, run_agent
 from tests.support.servers.profanity import Profanity, installed
 from tests.support.servers.requirements import require

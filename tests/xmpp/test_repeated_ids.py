@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spade_coreason.xmpp.muc.room import RoomConfig
+from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.hosting import Echo, OnlineAgent, Tunnel, run_agent, texts
 from tests.support.servers.clients import StockClient

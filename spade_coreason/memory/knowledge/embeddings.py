@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from ...domain.environment.installation import install_hint
+from ...domain.policy import EMBEDDING_BATCH
 from ...exceptions import ConfigError, ModelError
 from ..openai_api import OpenAIApi
 
@@ -33,7 +34,7 @@ class Embedder(Protocol):
 class OpenAIEmbedder:
     """Vectors from any server with `/v1/embeddings` (OpenAI, Ollama, vLLM, LM Studio), with `batch` texts per request."""
 
-    def __init__(self, api: OpenAIApi, model: str, *, batch: int = 64) -> None:
+    def __init__(self, api: OpenAIApi, model: str, *, batch: int = EMBEDDING_BATCH) -> None:
         self.model = model
         self._api = api
         self._batch = batch

@@ -5,32 +5,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ...domain.jid import bare_jid, jid_domain
+from ...domain.rooms import RoomConfig
 from ...runtime import OutboundMessage
 from ..codec import STATUS_RENAMED, RoomMessage, RoomPresence, extract_question
 from .membership import PRESENT_STATES, RoomState
 
 _MAX_OWN_IDS = 1000
 _MAX_ROOM_IDS = 1000
-
-RoomAnswers = Literal["mention", "command", "all"]
-
-
-@dataclass(frozen=True, slots=True)
-class RoomConfig:
-    """A room to join, and the messages to answer there. The configuration describes the keys of the same names."""
-
-    jid: str
-    nick: str
-    password: str | None = field(default=None, repr=False)
-    answers: RoomAnswers = "mention"
-    agent_turns: int = 6
-    command_prefixes: tuple[str, ...] = ("/",)
-    is_invited: bool = False
-    """True if the room comes from an invitation, not from the configuration."""
 
 
 class Occupant(NamedTuple):

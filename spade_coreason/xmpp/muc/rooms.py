@@ -13,6 +13,7 @@ from slixmpp.exceptions import IqError, IqTimeout, XMPPError
 from ...domain.access import AccessPolicy
 from ...domain.jid import bare_jid, local_part
 from ...domain.messages import Bounce, InboundRequest, Reaction, Retraction
+from ...domain.rooms import RoomConfig
 from ...runtime import Metrics
 from ..codec import (
     BODY,
@@ -54,7 +55,7 @@ from .membership import (
     retry_later,
 )
 from .ping import RESPONSE_TIMEOUT_S, RoomPing
-from .room import Room, RoomConfig
+from .room import Room
 from .send_queue import RoomSendQueue, RoomStanza
 
 log = logging.getLogger(__name__)

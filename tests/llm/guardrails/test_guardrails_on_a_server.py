@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from spade_coreason import AgentDefinition
+from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.llm.agent import LLMAgent
-from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.chat_completions import Answer, ChatCompletionsServer, CompletionStream, message_contents, text_answer
 from tests.support.hosting import OnlineAgent, run_agent
 from tests.support.servers.clients import StockClient

@@ -12,6 +12,7 @@ import pytest
 
 from spade_coreason.domain.identifiers import derive_inbox_key
 from spade_coreason.domain.messages import Completed, InboundRequest, TextEmitted
+from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.runtime.channels import PresentationOptions
 from spade_coreason.xmpp.codec.addressing import extract_question
 from spade_coreason.xmpp.codec.decode import decode
@@ -23,7 +24,7 @@ from spade_coreason.xmpp.codec.muc import (
     room_request,
 )
 from spade_coreason.xmpp.muc.membership import RoomState, decide_after_leaving, decide_after_refusal
-from spade_coreason.xmpp.muc.room import Room, RoomConfig
+from spade_coreason.xmpp.muc.room import Room
 from spade_coreason.xmpp.transport import encoder_for
 from tests.support.foreign_stanzas import AGENT, KEY, message
 from tests.support.profiling import count_calls

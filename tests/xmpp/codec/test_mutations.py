@@ -42,9 +42,10 @@ from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.foreign_stanzas import AGENT, KEY, MARKER, PARENT_ID, REQUEST_ID, ROOT_ID, container, message
 from tests.support.mutations import bounded, drawn, json_objects, json_values, many_in_release, mutated
 from tests.support.peer_replies import PEER, collect_events, reply
+from tests.support.transports import STANZA_BYTES
 
 MARKER_TAG = fromstring(MARKER).tag
-TRANSPORT = XmppTransport(AGENT, lambda stanzas: None)
+TRANSPORT = XmppTransport(AGENT, lambda stanzas: None, STANZA_BYTES)
 
 
 def check_request(request: InboundRequest) -> None:

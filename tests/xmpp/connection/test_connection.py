@@ -38,6 +38,7 @@ from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
 from tests.support.servers.scripted import BIND, SASL, STARTTLS, Peer, mechanisms, run_script, server_context
 from tests.support.servers.server import XmppServer
+from tests.support.transports import STANZA_BYTES
 from tests.support.wait import TIMEOUT_S, eventually
 
 DTD = "<?xml version='1.0'?><!DOCTYPE l [<!ENTITY i 'ha'>]>"
@@ -56,7 +57,7 @@ async def _start(jid: str, password: str, endpoint: ServerEndpoint, tmp_path: Pa
         def build(network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
             return make_runtime(Echo(), AgentRepository(database, jid), network, upload=upload)
 
-        host = HostedAgent(jid, password, endpoint, build, register=register)
+        host = HostedAgent(jid, password, endpoint, build, stanza_bytes=STANZA_BYTES, register=register)
         await host.start()
         return host
     finally:

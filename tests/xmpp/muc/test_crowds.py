@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason.xmpp.muc.room import RoomConfig
+from spade_coreason.domain.rooms import RoomConfig
 from tests.support.hosting import Echo, run_agent
 from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.clients import StockClient

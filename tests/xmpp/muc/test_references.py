@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.runtime.intake.mailbox import QueuedRequest
-from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import FunctionAgent, OnlineAgent, run_agent
 from tests.support.records import query_of
 from tests.support.servers.clients import StockClient

@@ -17,10 +17,10 @@ import pytest
 from spade_coreason import AgentRequest, ResponseHandler, Session, SessionHandle, command
 from spade_coreason.app.platform import Platform
 from spade_coreason.config.loader import load_settings
+from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.runtime import OutboundMessage
 from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.muc.membership import RoomState
-from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.hosting import PROJECT, Echo, FunctionAgent, OnlineAgent, Tunnel, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer

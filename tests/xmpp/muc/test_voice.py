@@ -15,10 +15,10 @@ import pytest
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.runtime import Metrics, OutboundMessage
 from spade_coreason.runtime.upkeep.metrics import DAY_S
 from spade_coreason.xmpp.muc.membership import BounceDecision, RoomState, decide_after_bounce
-from spade_coreason.xmpp.muc.room import RoomConfig
 from spade_coreason.xmpp.muc.rooms import Rooms
 from tests.support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
 from tests.support.servers.clients import StockClient

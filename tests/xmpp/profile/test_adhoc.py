@@ -14,8 +14,8 @@ import pytest
 from slixmpp.exceptions import IqError
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle, command
+from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.testing import Policy, Rules
-from spade_coreason.xmpp.muc.room import RoomConfig
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import OnlineAgent, run_agent
 from tests.support.servers.clients import StockClient

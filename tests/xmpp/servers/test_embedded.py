@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from slixmpp.exceptions import IqError
 
-from spade_coreason.xmpp.muc.room import RoomConfig
+from spade_coreason.domain.rooms import RoomConfig
 from tests.support.hosting import Echo, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
