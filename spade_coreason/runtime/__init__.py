@@ -43,7 +43,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "command_request",
             "to_request",
         ],
-        "intake.quotas": ["QuotaUsage"],
+        "intake.quota_limit": ["QuotaUsage"],
         "runner": ["Runner"],
         "turns.steps": ["MAX_RESULT_BYTES"],
         "channels": [

@@ -54,7 +54,7 @@ from .intake.access_requests import (
 from .intake.gateway import (
     InboundGateway as InboundGateway,
 )
-from .intake.quotas import QuotaUsage as QuotaUsage
+from .intake.quota_limit import QuotaUsage as QuotaUsage
 from .isolation.agent import (
     IsolatedAgent as IsolatedAgent,
     load_isolated_agent as load_isolated_agent,

@@ -31,7 +31,7 @@ from .intake.gateway import InboundGateway
 from .intake.known_people import KnownPeople
 from .intake.loader import ConversationLoader
 from .intake.mailboxes import Mailboxes
-from .intake.quotas import QuotaLimit
+from .intake.quota_limit import QuotaLimit
 from .intake.received_reactions import ReceivedReactions
 from .intake.recovery import InboxRecovery
 from .intake.repeated_requests import RepeatedRequests

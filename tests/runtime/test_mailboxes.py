@@ -18,7 +18,7 @@ from spade_coreason.runtime.crash_guard import CrashGuard
 from spade_coreason.runtime.intake.admission import CapacityLimit
 from spade_coreason.runtime.intake.mailbox import Mailbox, QueuedRequest
 from spade_coreason.runtime.intake.mailboxes import Mailboxes
-from spade_coreason.runtime.intake.quotas import QuotaLimit
+from spade_coreason.runtime.intake.quota_limit import QuotaLimit
 from spade_coreason.runtime.turns.worker import MailboxWorkers
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.records import ALICE, BOB, NOW

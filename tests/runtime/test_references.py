@@ -15,7 +15,7 @@ from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interacti
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.quotas import Quotas
 from spade_coreason.runtime.intake.mailboxes import Mailboxes
-from spade_coreason.runtime.intake.quotas import QuotaLimit
+from spade_coreason.runtime.intake.quota_limit import QuotaLimit
 from spade_coreason.runtime.intake.received_reactions import ReceivedReactions
 from spade_coreason.storage import AgentRepository
 from spade_coreason.storage.schema import CLOSED

@@ -16,7 +16,7 @@ from ..files import Files
 from ..intake.access_requests import AccessRequests
 from ..intake.loader import ConversationLoader
 from ..intake.mailboxes import Mailboxes
-from ..intake.quotas import QuotaLimit
+from ..intake.quota_limit import QuotaLimit
 from .model import Command
 
 

@@ -22,7 +22,7 @@ from ..peers.peers import describe_chain
 from ..turns.interceptors import overrides
 from ..upkeep.incidents import IncidentRecorder
 from .mailboxes import LARGE_CHARACTERS, MAX_LARGE_REQUESTS, Mailboxes
-from .quotas import QuotaLimit
+from .quota_limit import QuotaLimit
 
 log = logging.getLogger(__name__)
 

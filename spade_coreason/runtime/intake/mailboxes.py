@@ -21,7 +21,7 @@ from .archive_hold import ArchiveHold
 from .conversation_cache import ConversationCache
 from .mailbox import Mailbox, MailboxTask, QueuedRequest, SenderState
 from .program_requests import InFlightRequests
-from .quotas import QuotaLimit
+from .quota_limit import QuotaLimit
 from .thread_resolver import ThreadResolver
 
 LARGE_CHARACTERS = 2**18

@@ -32,7 +32,7 @@ from ..intake.admission import decide_for_conversation, refusal_notice
 from ..intake.loader import ConversationLoader
 from ..intake.mailbox import Mailbox, MailboxTask, QueuedRequest
 from ..intake.mailboxes import LARGE_CHARACTERS, Mailboxes
-from ..intake.quotas import QuotaLimit
+from ..intake.quota_limit import QuotaLimit
 from ..intake.repeated_requests import RepeatedRequests
 from ..intake.request_intake import RequestIntake
 from ..intake.revocation import AccessRevocation

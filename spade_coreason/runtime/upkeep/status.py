@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from ...contracts.base import format_rfc3339
 from ...domain.cards import AgentCard, load_card
-from ..intake.quotas import QuotaUsage
+from ..intake.quota_limit import QuotaUsage
 from .metrics import MetricsSnapshot
 
 AgentCondition: TypeAlias = Literal["offline", "connecting", "starting", "online", "reconnecting", "stopping"]

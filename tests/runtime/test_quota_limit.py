@@ -21,7 +21,7 @@ from spade_coreason.domain.messages import InboundRequest, RequestContext
 from spade_coreason.domain.quotas import Quota, Quotas, Role
 from spade_coreason.exceptions import PeerRefusedError
 from spade_coreason.runtime.intake.admission import MAX_COMMANDS_PER_MINUTE
-from spade_coreason.runtime.intake.quotas import QuotaLimit
+from spade_coreason.runtime.intake.quota_limit import QuotaLimit
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import AgentRepository, Database
 from spade_coreason.testing import AgentTester, Policy
