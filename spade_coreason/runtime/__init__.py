@@ -32,7 +32,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "function_agent": ["agent"],
         "intake.gateway": ["InboundGateway"],
-        "upkeep.gc": ["tune_gc"],
+        "upkeep.garbage_collection": ["tune_gc"],
         "peers.open_requests": ["OpenRequests"],
         "peers.peer_answers": ["PeerAnswer", "PeerEvent", "collect_answer"],
         "peers.peers": [

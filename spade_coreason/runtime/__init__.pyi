@@ -101,7 +101,7 @@ from .turns.steps import (
 from .upkeep.expiry import (
     OnConversationEnd as OnConversationEnd,
 )
-from .upkeep.gc import (
+from .upkeep.garbage_collection import (
     tune_gc as tune_gc,
 )
 from .upkeep.metrics import Metrics as Metrics

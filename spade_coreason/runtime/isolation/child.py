@@ -39,7 +39,7 @@ from ..peers.peers import CURRENT_REQUEST
 from ..topics.decorator import route_items
 from ..turns.steps import CURRENT_JOURNAL
 from ..turns.turn import construct_valid
-from ..upkeep.gc import tune_gc
+from ..upkeep.garbage_collection import tune_gc
 from .description import AgentDescription
 from .errors import dump_error
 from .frames import FrameConnection, Message, ProtocolError
