@@ -29,7 +29,7 @@ import click
 from ..domain.environment.installation import install_hint
 from ..exceptions import CoReasonError, ServerError, StoreError
 from .context import run_async
-from .serve import STOPPING, run_agents, serve
+from .foreground import STOPPING, run_agents, serve
 from .terminal.console import print_line, warn
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import click
 from ...exceptions import ConfigError, ServerError
 from ..account import data_option
 from ..context import define_command as define
+from ..foreground import run_agents
 from ..logging import show_tracebacks
-from ..serve import run_agents
 from ..settings import config_option, load_demo_settings
 from ..terminal.console import print_line
 
