@@ -90,7 +90,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "SUBJECT",
             "THREAD",
         ],
-        "notifications": ["encode_displayed", "encode_notice", "encode_receipt"],
+        "receipts_and_notices": ["encode_displayed", "encode_notice", "encode_receipt"],
         "xml": ["clean", "escape", "escape_attribute"],
     },
 )

@@ -109,7 +109,7 @@ from .namespaces import (
     SUBJECT as SUBJECT,
     THREAD as THREAD,
 )
-from .notifications import (
+from .receipts_and_notices import (
     encode_displayed as encode_displayed,
     encode_notice as encode_notice,
     encode_receipt as encode_receipt,

@@ -26,7 +26,7 @@ from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.codec.encoders.chat import ChatEncoder
 from spade_coreason.xmpp.codec.encoders.program import CloudEventEncoder, encode_malformed_reply
 from spade_coreason.xmpp.codec.encoders.spade import SpadeEncoder
-from spade_coreason.xmpp.codec.notifications import encode_displayed, encode_receipt
+from spade_coreason.xmpp.codec.receipts_and_notices import encode_displayed, encode_receipt
 from spade_coreason.xmpp.codec.xml import clean, wire_size
 from tests.support.encoders import HEAVY, LIMIT, encode_all, longest_bytes, make_encoder, text_event
 from tests.support.foreign_stanzas import (

@@ -25,7 +25,7 @@ from spade_coreason.runtime import ReplyEncoder
 from spade_coreason.runtime.channels import PresentationOptions
 from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.codec.namespaces import DATA_FORM
-from spade_coreason.xmpp.codec.notifications import encode_displayed, encode_receipt
+from spade_coreason.xmpp.codec.receipts_and_notices import encode_displayed, encode_receipt
 from spade_coreason.xmpp.codec.xml import clean
 from spade_coreason.xmpp.transport import encoder_for
 from tests.support.encoders import CHAT_STATE, STYLED, encode_all, longest_bytes, make_encoder, text_event
