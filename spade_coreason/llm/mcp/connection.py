@@ -15,7 +15,7 @@ from mcp_types import CallToolResult, Implementation, ToolListChangedNotificatio
 
 from ..._version import __version__
 from .options import ServerOptions
-from .transport import open_http, open_stdio
+from .server_transports import open_http, open_stdio
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams

@@ -96,8 +96,8 @@ class ModelClient:
         """Create the client of the package, and return it. Importing the package takes half a second."""
         import openai
 
+        from .http_transport import StandInTransport, build_transport
         from .response_size import limit_response_size
-        from .transport import StandInTransport, build_transport
 
         if self._client is None:
             timeout = openai.Timeout(self.endpoint.timeout_s, connect=self.endpoint.connect_timeout_s)

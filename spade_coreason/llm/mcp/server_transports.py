@@ -24,7 +24,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
 from ...domain.texts.text import replace_lone_surrogates
-from ..model.transport import build_transport
+from ..model.http_transport import build_transport
 from .options import ServerOptions
 
 if TYPE_CHECKING:
