@@ -11,8 +11,8 @@ from ..domain import conversation
 from ..domain.conversation import ConversationStatus
 from ..domain.texts.translation import N_
 from ..storage import AgentRepository, StoredConversation
+from .event_emitter import EventEmitter
 from .intake.mailboxes import Mailboxes
-from .signal import Signal
 from .upkeep.expiry import ConversationExpiry
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class AgentControl:
         self._mailboxes = mailboxes
         self._expiry = expiry
         self._clock = clock
-        self.pause_changed: Signal[[]] = Signal()
+        self.pause_changed: EventEmitter[[]] = EventEmitter()
         """Emitted when the agent is paused or resumed."""
 
     async def load(self) -> None:

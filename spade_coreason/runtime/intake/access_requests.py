@@ -10,8 +10,8 @@ from ...domain.texts.translation import translate, use_language
 from ...exceptions import StoreError
 from ...storage import AgentRepository
 from ..channels import NoticeSender, OutboundMessage
+from ..event_emitter import EventEmitter
 from ..languages import PersonLanguages
-from ..signal import Signal
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +46,9 @@ class AccessRequests:
         self._own_contacts: set[str] = set()
         self._pending: set[str] = set()
         self._refused: dict[str, None] = {}
-        self.decided: Signal[[str, bool]] = Signal()
+        self.decided: EventEmitter[[str, bool]] = EventEmitter()
         """Emitted with a bare JID and True when a person is admitted, False when one is rejected."""
-        self.contacts_changed: Signal[[]] = Signal()
+        self.contacts_changed: EventEmitter[[]] = EventEmitter()
         """Emitted when the server has sent a change of the roster."""
 
     async def load(self) -> None:

@@ -15,7 +15,7 @@ from ...contracts import AgentDefinition
 from ...domain.cards import AgentCard, apply_state, build_card, compute_cards_version, find_cards, load_cards
 from ...domain.jid import bare_jid
 from ...exceptions import PeerError, PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
-from ..signal import Signal
+from ..event_emitter import EventEmitter
 from .peer_answers import PeerAnswer
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class PlatformDirectory:
         self._members: dict[str, _Member] = {}
         self._salt = secrets.token_hex(16)
         self._version = ""
-        self.changed: Signal[[]] = Signal()
+        self.changed: EventEmitter[[]] = EventEmitter()
         """Emitted when an agent is added, or when other people may talk to one."""
 
     def add(
@@ -204,7 +204,7 @@ class AgentFinder:
         self.platform = platform
         self.session_id: UUID = uuid5(NAMESPACE_URL, f"urn:spade-coreason:directory:{jid}")
         """The session of all requests to directories, so that each directory has one conversation with the agent."""
-        self.watched: Signal[[str]] = Signal()
+        self.watched: EventEmitter[[str]] = EventEmitter()
         self._jid = jid
         self._directories = {directory: RemoteDirectory(directory, clock) for directory in directories}
         self._watched: set[str] = set()

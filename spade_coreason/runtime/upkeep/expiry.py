@@ -18,8 +18,8 @@ from ...exceptions import StoreError
 from ...memory import ActiveConversation
 from ...storage import AgentRepository, StoredConversation
 from ..agent_lifecycle import AgentLifecycle
+from ..event_emitter import EventEmitter
 from ..intake.mailboxes import Mailboxes
-from ..signal import Signal
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class ConversationExpiry:
         self._timings = timings
         self.prune = prune
         """Prune the window of a conversation at its end. Without an end, each turn prunes it."""
-        self.conversation_ended: Signal[[str, str]] = Signal()
+        self.conversation_ended: EventEmitter[[str, str]] = EventEmitter()
         """Emitted with a conversation id and the final state of its episode. A subscriber may be a coroutine function."""
         self._active: dict[str, datetime] = {}
         """The time of the last activity of each active conversation."""

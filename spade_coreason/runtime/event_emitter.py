@@ -1,4 +1,4 @@
-"""Signals: one part announces an event, and other parts subscribe to it."""
+"""Event emitters: one part announces an event, and other parts subscribe to it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Generic, ParamSpec
 P = ParamSpec("P")
 
 
-class Signal(Generic[P]):
-    """An event with the arguments `P`: `Signal[[str, bool]]` calls its subscribers with a text and a truth value."""
+class EventEmitter(Generic[P]):
+    """Emits an event with the arguments `P`: `EventEmitter[[str, bool]]` calls its subscribers with a text and a bool."""
 
     def __init__(self) -> None:
         self._subscribers: list[Callable[P, object]] = []
