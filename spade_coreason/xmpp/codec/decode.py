@@ -191,7 +191,7 @@ def decode(message: Element, receiver: Receiver = ANY_RECEIVER, *, in_room: bool
     if not _ENCRYPTED_TAGS.isdisjoint(parts):
         return EncryptedMessage(sender, read_encryption(parts), read_language(message, parts.get(BODY)))
     body = parts.get(BODY)
-    text = "".join(body.itertext()) if body is not None else ""
+    text = "" if body is None else "".join(body.itertext()) if len(body) else body.text or ""
     container = parts.get(JSON)
     if container is not None:
         from_program = read_container(
