@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -16,6 +14,7 @@ from prometheus_client import REGISTRY, generate_latest
 from spade_coreason import AgentRequest, AgentTester, Platform, Response, Session, agent, load_settings
 from spade_coreason.cli.checks import check_settings
 from tests.docs.pages import read_page
+from tests.support.program import run_pytest
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 
@@ -77,15 +76,7 @@ async def test_the_documented_limit_and_counters_work_on_a_server(prosody: XmppS
 
 def test_the_documented_test_passes(project: Path) -> None:
     (project / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_limits.py"],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{project}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = run_pytest("-p", "no:cacheprovider", "test_limits.py", cwd=project)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
