@@ -278,18 +278,19 @@ THOUGHT_TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
 @pytest.mark.parametrize(("text", "thought", "shown"), THOUGHT_TEXTS)
-async def test_a_leading_block_is_a_thought_wherever_the_text_is_split(text: str, thought: str, shown: str, size: int) -> None:
-    async with run_helper_agent(text_answer(*split(text, size)), text_answer("Yes.")) as (server, t):
-        answer = await t.ask("hi")
-        await t.ask("again")
-        turns = await stored_turns(t)
-    assert answer.text == shown
-    assert " ".join(thoughts_of(answer)) == thought
-    assert message_contents(server.requests[1], "assistant") == [shown]
-    if thought:
-        assert thought not in json.dumps([turns, server.requests])
+async def test_a_leading_block_is_a_thought_wherever_the_text_is_split(text: str, thought: str, shown: str) -> None:
+    async with run_helper_agent() as (server, t):
+        for size in (1, 2, 3, 5, 100):
+            server.answers[:] = [text_answer(*split(text, size)), text_answer("Yes.")]
+            user = f"person{size}@localhost"
+            answer = await t.ask("hi", user=user)
+            await t.ask("again", user=user)
+            assert answer.text == shown, size
+            assert " ".join(thoughts_of(answer)) == thought, size
+            assert message_contents(server.requests[-1], "assistant") == [shown], size
+            if thought:
+                assert thought not in json.dumps([await stored_turns(t, user), server.requests]), size
 
 
 async def test_a_block_that_is_not_closed_is_a_thought_and_no_answer() -> None:

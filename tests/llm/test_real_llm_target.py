@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 
 from tests.support.chat_completions import (
@@ -19,6 +20,8 @@ from tests.support.chat_completions import (
     tool_call_answer,
 )
 from tests.support.wait import TIMEOUT_S
+
+pytestmark = pytest.mark.release
 
 ROOT = Path(__file__).parents[2]
 

@@ -24,6 +24,7 @@ from spade_coreason.llm.script import NOTICE, REMEMBER_TOOL, ScriptedReply, choo
 from spade_coreason.llm.scripted import ScriptedModel
 from spade_coreason.llm.tools.function import build_tool
 from tests.support.wait import TIMEOUT_S
+from tests.support.warm import WarmProcess
 
 
 def opening_hours(day: str) -> str:
@@ -175,11 +176,12 @@ def test_an_unusable_port_is_one_line(port: str) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = str(other.getsockname()[1]) if port == "taken" else port
         command = [sys.executable, "-m", "spade_coreason.llm.scripted", port]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert ended.returncode != 0
-    assert "Traceback" not in ended.stderr
-    assert "error: " in ended.stderr.splitlines()[-1]
-    assert port in ended.stderr.splitlines()[-1]
+        with WarmProcess[str](command, stderr=subprocess.PIPE, text=True) as process:
+            _, said = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode != 0
+    assert "Traceback" not in said
+    assert "error: " in said.splitlines()[-1]
+    assert port in said.splitlines()[-1]
 
 
 @pytest.mark.parametrize("said", ["When are you open on Saturday?", 'Say "open"?\\nOr closed?', 'I like "tea"'])

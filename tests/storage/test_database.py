@@ -31,6 +31,7 @@ from spade_coreason.storage.records import StoredConversation, TurnRecord, Varia
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SAME_STANZA, SQLITE, downgrade, execute, read_all_tables
 from tests.support.errors import ExpectedErrors
+from tests.support.warm import WarmProcess
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -449,7 +450,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def _start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return WarmProcess([sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 async def test_confirmed_writes_survive_kill_9(database_url: str) -> None:

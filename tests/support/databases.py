@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection
@@ -21,6 +22,8 @@ from spade_coreason.storage.backends.database import Database, WriterHook
 
 SQLITE = "sqlite+aiosqlite:///"
 TABLES = ("conversations", "interactions", "variables", "inbox")
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""Mark a test in which the kind of the database makes no difference."""
 RECEIVED, ANSWERED, CLOSED = range(3)
 """The states of a row in the inbox."""
 SAME_STANZA = Evidence(server_id="1")

@@ -20,6 +20,7 @@ from spade_coreason.memory.interaction.format import dump, file_name, parse
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
 from tests.support.profiling import count_calls
 from tests.support.wait import TIMEOUT_S
+from tests.support.warm import WarmProcess
 
 AGENT = "support_agent@example.com"
 
@@ -495,7 +496,7 @@ memory = AgentInteractionMemory("{AGENT}", sys.argv[-1])
 
 def start_process(directory: Path, code: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PRELUDE + code, *arguments, str(directory)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return WarmProcess(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def run_python(directory: Path, code: str) -> str:
