@@ -155,6 +155,10 @@ def test_comments_docstrings_and_layout_are_no_tokens() -> None:
     assert count_tokens(source) == len('def f ( a : int ) -> str : return "a" * a'.split())
 
 
+def test_an_f_string_is_one_token_on_every_python() -> None:
+    assert count_tokens('text = f"a {b + c:{width}} d" "e"\n') == len("text = f-string e".split())
+
+
 @pytest.mark.release
 def test_a_quick_run_measures_the_memory_without_a_server(tmp_path: Path) -> None:
     done = benchmarks("--only", "memory", "--json", str(tmp_path / "figures.json"), env={"PATH": str(tmp_path)})
