@@ -14,9 +14,10 @@ from uuid import uuid4
 import numpy as np
 
 from spade_coreason import Identity, Knowledge
-from spade_coreason.contracts import ConversationState
+from spade_coreason.contracts import ConversationState, MemoryConfig
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.conversation import ConversationStatus
+from spade_coreason.memory import HistoryWindows
 from spade_coreason.memory.conversation import Variables
 from spade_coreason.memory.session import SessionChanges, TurnSession
 from spade_coreason.runtime.turns.step_journal import StepJournal
@@ -99,9 +100,8 @@ def _session(database: Database, knowledge: Knowledge) -> TurnSession:
         Variables("conversation", "one", {}), Variables("person", PERSON, {}), Variables("shared", AGENT, {})
     )
     repository = AgentRepository(database, AGENT)
-    return TurnSession(
-        conversation, (), identity, repository, changes, StepJournal(repository.inbox, 0, uuid4()), knowledge=knowledge
-    )
+    windows = HistoryWindows(repository, MemoryConfig(), knowledge=knowledge)
+    return TurnSession(conversation, (), identity, repository, changes, StepJournal(repository.inbox, 0, uuid4()), windows)
 
 
 async def _fill(database: Database, documents: int, chance: random.Random) -> None:

@@ -52,7 +52,8 @@ class HistoryWindows:
         self._repository = repository
         self._count_tokens = count_tokens or estimate_tokens
         self._summariser = summariser or ExtractiveSummariser()
-        self._knowledge = knowledge
+        self.knowledge = knowledge
+        """The documents and facts of the agent, which sessions search; None without any."""
         self._jobs: dict[str, _CompactionJob] = {}
         self._job_slots = asyncio.Semaphore(_MAX_JOBS)
         self._is_failing = False
@@ -198,9 +199,9 @@ class HistoryWindows:
             if turns:
                 summary = await self._summariser.summarise(self.policy.summary_prompt or "", summary, turns)
             state = state._replace(summary=summary)
-        elif self._knowledge is not None:
+        elif self.knowledge is not None:
             numbered = [(number, turn) for number, body in stored_turns for turn in parse_interactions([body])]
-            await self._knowledge.add_turns(conversation_id, numbered)
+            await self.knowledge.add_turns(conversation_id, numbered)
         text = state.to_json()
         await self._repository.save_variable("conversation", conversation_id, COMPACTION_VARIABLE, text)
         variables.values[COMPACTION_VARIABLE] = text

@@ -12,9 +12,9 @@ from ..contracts.authoring import OnUncertain, VariableScope
 from ..domain.history import StoredTurn, parse_interactions, parse_turns, turn_text
 from ..domain.texts.json_text import dump_json
 from ..domain.texts.text import extract_keywords, text_coverage
-from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, AgentRepository, CompactionState, StoredConversation, Variable
+from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, AgentRepository, StoredConversation, Variable
 from .conversation import Variables
-from .knowledge.knowledge import Knowledge
+from .history_windows import HistoryWindows
 from .usage import TOKENS_VARIABLE
 
 # The number of newest turns that `recall` searches.
@@ -30,12 +30,13 @@ class SessionChanges:
     `shared_variables` are those of the agent for all.
     """
 
-    __slots__ = ("_by_scope", "_is_closed", "_pending", "is_ended")
+    __slots__ = ("_by_scope", "_is_closed", "_pending", "conversation_variables", "is_ended")
 
     def __init__(
         self, conversation_variables: Variables, person_variables: Variables | None, shared_variables: Variables
     ) -> None:
         self._by_scope = {"conversation": conversation_variables, "person": person_variables, "agent": shared_variables}
+        self.conversation_variables = conversation_variables
         self._pending: dict[tuple[str, str], str] = {}
         self._is_closed = False
         self.is_ended = False
@@ -122,13 +123,12 @@ class TurnSession:
         "_changes",
         "_compaction",
         "_identity",
-        "_knowledge",
-        "_on_window_read",
         "_person",
         "_recent_turns",
         "_record",
         "_repository",
         "_steps",
+        "_windows",
     )
 
     def __init__(
@@ -139,20 +139,16 @@ class TurnSession:
         repository: AgentRepository,
         changes: SessionChanges,
         steps: StepRunner,
-        *,
-        compaction: CompactionState = NO_COMPACTION,
-        knowledge: Knowledge | None = None,
+        windows: HistoryWindows,
         person: str = "",
-        on_window_read: Callable[[], None] = lambda: None,
     ) -> None:
         self._record = record
         self._recent_turns = recent_turns
         self._identity = identity
         self._repository = repository
-        self._compaction = compaction
-        self._knowledge = knowledge
+        self._windows = windows
+        self._compaction = windows.compaction_state(changes.conversation_variables) if windows.compacts else NO_COMPACTION
         self._person = person
-        self._on_window_read = on_window_read
         self._changes = changes
         self._steps = steps
 
@@ -183,7 +179,7 @@ class TurnSession:
 
     async def window(self) -> list[Interaction]:
         """Return the summary, as a turn, and the turns that the memory policy selects for a language model, oldest first."""
-        self._on_window_read()
+        self._windows.warn_unbounded()
         count = self._record.turns - max(self._record.window_start - 1, self._compaction.through)
         window = self._recent_turns[-count:] if count > 0 else ()
         if len(window) < count and len(self._recent_turns) < self._record.turns:
@@ -200,9 +196,9 @@ class TurnSession:
         if limit <= 0 or not query.strip():
             return []
         scored: list[tuple[float, str]] = []
-        if self._knowledge is not None:
+        if (knowledge := self._windows.knowledge) is not None:
             owner = {"person": self._person, "conversation": self._record.conversation_id}
-            scored = [(hit.score, hit.text) for hit in await self._knowledge.search(query, limit, threshold, **owner)]
+            scored = [(hit.score, hit.text) for hit in await knowledge.search(query, limit, threshold, **owner)]
         scored += await self._search_turns(extract_keywords(query), threshold)
         scored.sort(key=lambda pair: -pair[0])  # stable: knowledge comes before turns, newer turns before older
         return list(dict.fromkeys(text for _, text in scored))[:limit]

@@ -157,7 +157,6 @@ class AgentParts:
             lifecycle=lifecycle,
             expiry=expiry,
             history_windows=history_windows,
-            knowledge=self.knowledge,
             long_answers=LongAnswers(self.jid, self.files, policy.file_over_bytes),
             outbox=outbox,
             reply_timers=ReplyTimers(policy.timings),

@@ -10,8 +10,9 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, Identity, ResponseHandler, Session, StoreError
-from spade_coreason.contracts import ConversationState
+from spade_coreason.contracts import ConversationState, MemoryConfig
 from spade_coreason.domain.conversation import ConversationStatus, new_status
+from spade_coreason.memory import HistoryWindows
 from spade_coreason.memory.conversation import Variables
 from spade_coreason.memory.session import SessionChanges, TurnSession
 from spade_coreason.runtime.turns.step_journal import StepJournal
@@ -121,7 +122,8 @@ def make_session(
     identity = Identity(id=owner, name=owner, role="user")
     shared = Variables("shared", repository.agent, {})
     changes = SessionChanges(Variables("conversation", name, values), Variables("person", owner, of_person), shared)
-    return TurnSession(row, (), identity, repository, changes, StepJournal(repository.inbox, 0, uuid4())), changes
+    windows = HistoryWindows(repository, MemoryConfig())
+    return TurnSession(row, (), identity, repository, changes, StepJournal(repository.inbox, 0, uuid4()), windows), changes
 
 
 async def load_session(repository: AgentRepository, owner: str, name: str) -> tuple[TurnSession, SessionChanges]:

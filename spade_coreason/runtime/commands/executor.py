@@ -277,8 +277,8 @@ class CommandExecutor:
             for name, text in active.variables.values.items():
                 if name not in remaining and person_values.get(name) == text:
                     del person_values[name]
-        if services.knowledge is not None:
-            services.knowledge.clear_cache()
+        if services.history_windows.knowledge is not None:
+            services.history_windows.knowledge.clear_cache()
         for deleted in mailboxes:
             if deleted.conversation_id is not None:
                 services.expiry.on_deleted(deleted.conversation_id)

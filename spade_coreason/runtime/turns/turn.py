@@ -29,7 +29,7 @@ from ...memory import (
     TurnSession,
     sum_usage,
 )
-from ...storage import NO_COMPACTION, SPARE_SLOT, Commit, TurnRecord, Variable
+from ...storage import SPARE_SLOT, Commit, TurnRecord, Variable
 from ..channels import OutboundMessage
 from ..intake.mailbox import Mailbox, QueuedRequest
 from ..peers.peers import CURRENT_REQUEST
@@ -78,7 +78,6 @@ class Turn:
         self.changes = SessionChanges(
             active.variables, self.person.variables if self.person is not None else None, active.shared
         )
-        windows = services.history_windows
         self.session = TurnSession(
             active.record,
             active.turns,
@@ -86,10 +85,8 @@ class Turn:
             services.repository,
             self.changes,
             self.steps,
-            compaction=windows.compaction_state(active.variables) if windows.compacts else NO_COMPACTION,
-            knowledge=services.knowledge,
-            person=person,
-            on_window_read=windows.warn_unbounded,
+            services.history_windows,
+            person,
         )
         self.response = TurnResponse(self.output, self.request, active.record.owner, services.repository)
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from ...concurrency import DeadlineTimers
 from ...contracts import Agent, Interceptor, Next
 from ...domain.policy import Policy
-from ...memory import HistoryWindows, Knowledge, Usage
+from ...memory import HistoryWindows, Usage
 from ...storage import AgentRepository
 from ..agent_lifecycle import AgentLifecycle
 from ..crash_guard import CrashGuard
@@ -42,7 +42,6 @@ class TurnServices:
     lifecycle: AgentLifecycle
     expiry: ConversationExpiry
     history_windows: HistoryWindows
-    knowledge: Knowledge | None
     long_answers: LongAnswers
     outbox: Outbox
     reply_timers: ReplyTimers
