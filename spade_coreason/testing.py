@@ -93,6 +93,7 @@ from .runtime import (
 )
 from .storage import AgentRepository, Database, open_database
 from .xmpp import (
+    ANY_RECEIVER,
     BODY,
     CHAT_STATES,
     CORRECTION_NAMESPACE,
@@ -108,82 +109,83 @@ from .xmpp import (
     THREAD,
     Receiver,
     XmppTransport,
-    decode,
     escape,
     escape_attribute,
-    receive_stanza,
+    parse_stanza,
+    read_local,
 )
+
+_Receive: TypeAlias = Callable[[OutboundMessage, str], object]
+"""A function that receives a message from a full JID."""
 
 
 class LocalNetwork:
-    """A network in memory that delivers stanzas in the order in which they are sent.
+    """A network in memory that delivers messages in the order in which they are sent.
 
-    It sets the sender of each stanza, and stores stanzas for a JID that is detached.
+    What programs and agents say to each other is handed over as JSON text, as between the agents of one platform
+    (`xmpp/local_exchange.py`). All else are stanzas. Messages for a JID that is detached are stored.
     """
 
     def __init__(self) -> None:
-        self._receivers: dict[str, Callable[[Element], object]] = {}
-        self._undelivered: dict[str, list[Element]] = {}
+        self._receivers: dict[str, _Receive] = {}
+        self._undelivered: dict[str, list[tuple[OutboundMessage, str]]] = {}
         self.in_flight_count = 0
-        """The number of stanzas that were sent and have not arrived."""
+        """The number of messages that were sent and have not arrived."""
 
-    def attach(self, jid: str, receive: Callable[[Element], object]) -> None:
-        """Deliver stanzas for this JID to `receive`, beginning with those that were stored for it.
+    def attach(self, jid: str, receive: _Receive) -> None:
+        """Deliver messages for this JID to `receive`, beginning with those that were stored for it.
 
         A full JID gets what is sent to it alone, a bare one the rest.
         """
         self._receivers[jid] = receive
-        for message in self._undelivered.pop(jid, []):
-            receive(message)
+        for message, sender in self._undelivered.pop(jid, []):
+            receive(message, sender)
 
     def detach(self, jid: str) -> None:
-        """Store stanzas for this bare JID until it is attached again."""
+        """Store messages for this bare JID until it is attached again."""
         self._receivers.pop(jid, None)
         self._undelivered.setdefault(jid, [])
 
     def build_sender(self, jid: str) -> SendMessages:
-        """Return the function through which a full JID sends stanzas."""
+        """Return the function through which a full JID sends messages."""
 
         def send(messages: Sequence[OutboundMessage]) -> None:
             for message in messages:
                 self.in_flight_count += 1
-                asyncio.get_running_loop().call_soon(self._deliver, jid, message.content)
+                asyncio.get_running_loop().call_soon(self._deliver, jid, message)
                 message.acknowledge()
 
         return send
 
     async def wait_until_delivered(self) -> None:
-        """Wait until all stanzas sent before have arrived."""
+        """Wait until all messages sent before have arrived."""
         loop = asyncio.get_running_loop()
         arrived = loop.create_future()
-        loop.call_soon(arrived.set_result, None)  # stanzas arrive in the order in which they were sent
+        loop.call_soon(arrived.set_result, None)  # messages arrive in the order in which they were sent
         await arrived
 
-    def _deliver(self, sender: str, stanza: str) -> None:
+    def _deliver(self, sender: str, message: OutboundMessage) -> None:
         self.in_flight_count -= 1
-        [message] = fromstring(f"<stream xmlns='jabber:client'>{stanza}</stream>")  # a stanza has the namespace of its stream
-        message.set("from", sender)
-        address = message.get("to", "")
-        to = bare_jid(address)
-        if (receive := self._receivers.get(address) or self._receivers.get(to)) is not None:
-            receive(message)
+        to = bare_jid(message.recipient)
+        if (receive := self._find_receiver(message.recipient)) is not None:
+            receive(message, sender)
         elif to in self._undelivered:
-            self._undelivered[to].append(message)
-        elif message.get("type") != "error":
-            self._bounce(message)
+            self._undelivered[to].append((message, sender))
+        else:
+            self._bounce(message, sender)
 
-    def _bounce(self, message: Element) -> None:
+    def _find_receiver(self, address: str) -> _Receive | None:
+        return self._receivers.get(address) or self._receivers.get(bare_jid(address))
+
+    def _bounce(self, message: OutboundMessage, sender: str) -> None:
+        stanza, receive = parse_stanza(message, sender), self._find_receiver(sender)
+        if receive is None or stanza.get("type") == "error":
+            return
         error = (
-            "<message xmlns='jabber:client' type='error'><error type='cancel'>"
+            f"<message type='error' id='{escape_attribute(stanza.get('id', ''))}'><error type='cancel'>"
             "<service-unavailable xmlns='urn:ietf:params:xml:ns:xmpp-stanzas'/></error></message>"
         )
-        bounce = fromstring(error)
-        bounce.set("from", message.get("to", ""))
-        bounce.set("id", message.get("id", ""))
-        sender = message.get("from", "")
-        receive = self._receivers.get(sender) or self._receivers.get(bare_jid(sender))
-        if receive is not None:
-            receive(bounce)
+        receive(OutboundMessage(sender, error), message.recipient)
 
 
 ClientFeature: TypeAlias = Literal["corrections", "replies"]
@@ -254,11 +256,15 @@ class LocalUser:
         self.requests = OpenRequests()
         sender = network.build_sender(jid if "/" in jid else f"{jid}/test")
         self.transport = XmppTransport(jid, sender, MAX_REQUEST_BYTES)
-        self.messages: list[ReceivedMessage] = []
-        """All received messages, oldest first."""
+        self._received: list[tuple[OutboundMessage, str]] = []
         self._unread: list[ReceivedMessage] = []
         self._arrival = asyncio.Event()
         network.attach(jid, self._receive)
+
+    @property
+    def messages(self) -> list[ReceivedMessage]:
+        """All received messages, oldest first."""
+        return [ReceivedMessage.read(parse_stanza(message, sender)) for message, sender in self._received]
 
     def pop_texts(self, *source: str | None) -> list[str]:
         """Return the unread texts and mark them as read: all of them, or those of one `source` (a sender and a thread)."""
@@ -273,10 +279,12 @@ class LocalUser:
             await self._arrival.wait()
         return self._unread.pop(0)
 
-    def _receive(self, stanza: Element) -> None:
-        received = ReceivedMessage.read(stanza)
-        self.messages.append(received)
-        if not self.requests.route(decode(stanza)) and received.text is not None:
+    def _receive(self, message: OutboundMessage, sender: str) -> None:
+        self._received.append((message, sender))
+        if self.requests.route(read_local(message, ANY_RECEIVER, sender)):
+            return
+        received = ReceivedMessage.read(parse_stanza(message, sender))
+        if received.text is not None:
             self._unread.append(received)
             self._arrival.set()
 
@@ -588,7 +596,7 @@ class AgentTester:
 
     def send_stanza(self, stanza: str, *, user: str | None = None) -> None:
         """Send any `<message/>`, unchanged, from a user."""
-        self._local_user(user).transport.send([OutboundMessage("", stanza)])
+        self._local_user(user).transport.send([OutboundMessage(fromstring(stanza).get("to", ""), stanza)])
 
     def unread(self, user: str | None = None) -> list[str]:
         """Return the texts that a person received and that no call has returned yet, in the order of their arrival."""
@@ -606,7 +614,7 @@ class AgentTester:
 
     def messages(self, user: str | None = None) -> list[ReceivedMessage]:
         """Return all messages that a person has received, oldest first: read or not, typing and corrections included."""
-        return list(self._local_user(user).messages)
+        return self._local_user(user).messages
 
     async def delivered(self) -> None:
         """Wait until all messages sent before have arrived. Turns may still be running."""
@@ -680,7 +688,7 @@ class AgentTester:
             with self._install_model(jid):
                 await runner.open()
         for jid, runner in self.runners.items():
-            self._network.attach(jid, partial(receive_stanza, self.gateways[jid], Receiver(jid)))
+            self._network.attach(jid, partial(_receive, self.gateways[jid], Receiver(jid)))
             runner.send_unsent()
         for runtime in self.runtimes.values():
             runtime.announcement.start()
@@ -789,3 +797,7 @@ class AgentTester:
                 stack.callback(self._network.detach, jid)
             await asyncio.gather(*(runtime.announcement.close() for runtime in runtimes.values()))
             await asyncio.gather(*(runner.drain(grace_s) for runner in runners.values()))
+
+
+def _receive(gateway: InboundGateway, receiver: Receiver, message: OutboundMessage, sender: str) -> None:
+    gateway.receive(read_local(message, receiver, sender))

@@ -548,3 +548,39 @@ async def test_a_device_of_a_user_gets_answers_and_bounces_of_its_own() -> None:
         assert (await t.ask("hi", user=device)).text == "hi"
         with pytest.raises(PeerUnavailableError):
             await t.ask("hi", user=device, to="nobody@localhost")
+
+
+@agent
+async def mirror(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    await response.markdown(repr((request.payload, request.metadata.get("thread"))))
+
+
+async def test_a_program_is_read_as_over_a_server_and_its_messages_are_listed() -> None:
+    async with AgentTester(mirror) as t:
+        payload = {"query": "\0\ufffe\ud800</json>", "list": (1, 2)}
+        answer = await t.ask(payload, thread="a\ufffe\r\nb")
+        read = {"query": "\0?</json>", "list": [1, 2]}
+        assert answer.text == repr((read, "a\nb"))
+        with pytest.raises(PeerFailedError, match="holds no CloudEvent"):
+            await t.ask({"query": float("nan")})
+        with pytest.raises(PeerUnavailableError):
+            await t.ask("hello", to="nobody@localhost")
+        event_batch, _, bounce = t.messages()
+        assert event_batch.sender == t.jid
+        assert event_batch.xml.findtext("{urn:xmpp:json:0}json", "").startswith("[")
+        assert (bounce.sender, bounce.xml.get("type")) == ("nobody@localhost", "error")
+
+
+async def test_what_programs_and_agents_say_to_each_other_is_no_xml() -> None:
+    @agent
+    async def asking(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
+        await response.markdown((await peers.ask("mirror@localhost", "hello")).text)
+
+    async with AgentTester(asking, peers={"mirror": mirror}) as t:
+        with count_calls() as calls:
+            assert "hello" in (await t.ask("hello")).text
+        assert calls["read_local"] == 4
+        assert calls["parse_stanza"] == calls["XML"] == 0
+        with count_calls() as calls:
+            await t.say("hello")
+        assert calls["parse_stanza"] > 0

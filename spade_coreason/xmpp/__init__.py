@@ -7,9 +7,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "client": ["AgentClient"],
-        "codec.decode": ["decode"],
         "codec.encoders.text": ["render_block"],
-        "codec.evidence": ["Receiver"],
+        "codec.evidence": ["ANY_RECEIVER", "Receiver"],
         "codec.markdown.blocks": ["BlockNode", "parse_tree"],
         "codec.markdown.spans": ["parse_runs"],
         "codec.namespaces": [
@@ -32,7 +31,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "connection.probe": ["probe"],
         "host": ["HostedAgent", "describe_start_error"],
         "local_exchange": ["LocalExchange"],
-        "transport": ["MAX_REQUEST_BYTES", "XmppTransport", "receive_stanza"],
+        "transport": ["MAX_REQUEST_BYTES", "XmppTransport", "parse_stanza", "read_local"],
         "servers.process": ["AddressInUseError"],
         "servers.selection": ["dump_local_server", "load_local_server", "run_local_server", "select_server"],
         "servers.server": ["LocalServer", "require_free_port"],

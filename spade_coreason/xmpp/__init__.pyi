@@ -1,13 +1,11 @@
 from .client import (
     AgentClient as AgentClient,
 )
-from .codec.decode import (
-    decode as decode,
-)
 from .codec.encoders.text import (
     render_block as render_block,
 )
 from .codec.evidence import (
+    ANY_RECEIVER as ANY_RECEIVER,
     Receiver as Receiver,
 )
 from .codec.markdown.blocks import (
@@ -67,5 +65,6 @@ from .servers.server import (
 from .transport import (
     MAX_REQUEST_BYTES as MAX_REQUEST_BYTES,
     XmppTransport as XmppTransport,
-    receive_stanza as receive_stanza,
+    parse_stanza as parse_stanza,
+    read_local as read_local,
 )

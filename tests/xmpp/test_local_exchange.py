@@ -44,6 +44,7 @@ from spade_coreason.xmpp.timings import ConnectionTimings
 from spade_coreason.xmpp.transport import XmppTransport, parse_stanza, read_local
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import FunctionAgent, OnlineAgent, record_sent, run_agent
+from tests.support.profiling import count_calls
 from tests.support.servers.server import XmppServer
 from tests.support.transports import STANZA_BYTES
 from tests.support.wait import TIMEOUT_S, eventually
@@ -239,6 +240,14 @@ async def test_both_ways_give_the_same(
     assert results[0] == results[1]
     assert stored[0] == stored[1]
     assert direct.delivered_count > 0
+
+
+async def test_no_xml_is_parsed_between_the_agents_of_a_process(prosody: XmppServer, tmp_path: Path) -> None:
+    async with run_pair(prosody, tmp_path, LocalExchange()) as pair:
+        with count_calls() as calls:
+            await pair.peers.gather([(pair.answerer.jid, str(number)) for number in range(12)])
+        assert calls["read_local"] >= 24
+        assert calls["parse_stanza"] == calls["XML"] == 0
 
 
 class Claiming(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types
