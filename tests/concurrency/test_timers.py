@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -82,6 +83,29 @@ async def test_after_cancel_all_no_timer_fires() -> None:
     other = TimerGroup(0.03)
     other.schedule(lambda: calls.append("later"))
     assert await wait_for_calls(other, 1, calls) == ["later"]
+
+
+class CountedTimers(DeadlineTimers):
+    """Timers that count how many deadlines they were asked for."""
+
+    scheduled = 0
+
+    def schedule(self, callback: Callable[[], None]) -> None:
+        self.scheduled += 1
+        super().schedule(callback)
+
+
+async def test_work_that_waits_for_nothing_starts_no_timer() -> None:
+    async def answer(waits: int) -> int:
+        for _ in range(waits):
+            await asyncio.sleep(0)
+        return waits
+
+    timers = CountedTimers(60.0)
+    assert await Deadline(timers).run(answer(0)) == 0
+    assert timers.scheduled == 0
+    assert await Deadline(timers).run(answer(3)) == 3
+    assert timers.scheduled == 1
 
 
 async def test_an_expired_deadline_raises_a_timeout_error() -> None:

@@ -16,6 +16,7 @@ from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.memory.interaction.file import Addition, MemoryFile, MemoryLimits
 from spade_coreason.memory.interaction.journal import encode_addition
+from spade_coreason.memory.interaction.turn_sync import DeferredSyncs, DeferredSyncTarget
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import eventually
 
@@ -197,6 +198,17 @@ async def test_an_addition_under_way_when_its_turn_ends_is_synced_by_it_or_by_it
             await tasks[-1]
             known = disk.synced_content[str(memory.journal_path)]
             assert known == memory.journal_path.read_bytes(), number
+
+
+def test_an_addition_in_the_moment_in_which_its_turn_ends_is_left_to_its_own_sync(tmp_path: Path) -> None:
+    class EndsTurn(set[DeferredSyncTarget]):
+        def add(self, memory: DeferredSyncTarget) -> None:
+            syncs.close()  # as another thread may between the check and the addition
+            super().add(memory)
+
+    memory = AgentInteractionMemory(MEMORY_AGENT, tmp_path)
+    syncs = DeferredSyncs(EndsTurn())
+    assert not syncs.defer(memory)
 
 
 def test_a_sync_waits_for_a_running_write(tmp_path: Path, disk: PowerCutDisk) -> None:
