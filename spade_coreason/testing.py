@@ -256,7 +256,9 @@ class LocalUser:
         self.requests = OpenRequests()
         sender = network.build_sender(jid if "/" in jid else f"{jid}/test")
         self.transport = XmppTransport(jid, sender, MAX_REQUEST_BYTES)
-        self._received: list[tuple[OutboundMessage, str]] = []
+        self._messages: list[ReceivedMessage] = []
+        self._unparsed: list[tuple[OutboundMessage, str]] = []
+        """The messages behind those of `_messages`, with their senders. A program does not look at them."""
         self._unread: list[ReceivedMessage] = []
         self._arrival = asyncio.Event()
         network.attach(jid, self._receive)
@@ -264,7 +266,9 @@ class LocalUser:
     @property
     def messages(self) -> list[ReceivedMessage]:
         """All received messages, oldest first."""
-        return [ReceivedMessage.read(parse_stanza(message, sender)) for message, sender in self._received]
+        self._messages += [ReceivedMessage.read(parse_stanza(message, sender)) for message, sender in self._unparsed]
+        self._unparsed.clear()
+        return self._messages
 
     def pop_texts(self, *source: str | None) -> list[str]:
         """Return the unread texts and mark them as read: all of them, or those of one `source` (a sender and a thread)."""
@@ -280,10 +284,10 @@ class LocalUser:
         return self._unread.pop(0)
 
     def _receive(self, message: OutboundMessage, sender: str) -> None:
-        self._received.append((message, sender))
+        self._unparsed.append((message, sender))
         if self.requests.route(read_local(message, ANY_RECEIVER, sender)):
             return
-        received = ReceivedMessage.read(parse_stanza(message, sender))
+        received = self.messages[-1]
         if received.text is not None:
             self._unread.append(received)
             self._arrival.set()
@@ -614,7 +618,7 @@ class AgentTester:
 
     def messages(self, user: str | None = None) -> list[ReceivedMessage]:
         """Return all messages that a person has received, oldest first: read or not, typing and corrections included."""
-        return self._local_user(user).messages
+        return list(self._local_user(user).messages)
 
     async def delivered(self) -> None:
         """Wait until all messages sent before have arrived. Turns may still be running."""
