@@ -68,82 +68,79 @@ class RequestIntake:
         (`admission`). The sender is told.
         """
         language = self.languages.of_request(incoming)
-        if language is LANGUAGE.get():
-            return self._receive(incoming, is_archived)
-        token = LANGUAGE.set(language)
+        token = None if language is LANGUAGE.get() else LANGUAGE.set(language)
         try:
-            return self._receive(incoming, is_archived)
+            sender, inbox = incoming.owner, self._inbox
+            if incoming.thread is None:
+                incoming = self._mailboxes.resolve_thread(incoming, sender)
+            digest = NO_DIGEST
+            if incoming.request_id is None:
+                key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.evidence.server_id)
+            else:
+                key, digest = identify(self.jid, incoming)
+            message_key = key.bytes
+            is_known = inbox.may_have(message_key)
+            # A message that says nothing about its origin is no copy: many clients number their messages from 1 at each start.
+            may_be_duplicate = is_known and (bool(digest) or incoming.evidence is not NO_EVIDENCE)
+            for_agent, command, is_for_agent = incoming, None, True
+            text = str(incoming.payload.get("query", ""))
+            if not incoming.kind.is_human or text.lstrip().startswith(self._commands.prefixes):  # few messages
+                for_agent, command, is_for_agent = self._commands.parse_request(incoming)
+            if may_be_duplicate and not self._duplicate_limiter.allow(sender):
+                self._tell_of_flood(incoming, self.flood_limit.begin(incoming))
+                return None
+            if digest and not is_known and inbox.has_older_keys and inbox.may_have(identify_message(self.jid, incoming).bytes):
+                return Commit.completed(False)
+            if may_be_duplicate and digest and (attached := self._repeated.attach_new(incoming, key, digest)) is not None:
+                return attached
+            refusal = self._admission.refuse(for_agent, is_for_agent=is_for_agent, may_be_duplicate=may_be_duplicate)
+            if refusal is not None:
+                self._tell_of_refusal(incoming, refusal)
+                return None
+            if incoming.replaces and not may_be_duplicate:
+                withdrawn = self._mailboxes.withdraw(sender, incoming.replaces, incoming.author)
+                if withdrawn is not None:
+                    incoming, for_agent = inherit(incoming, withdrawn), inherit(for_agent, withdrawn)
+            request = incoming.to_json if incoming.is_text_only else incoming.to_json()
+            if is_known and not digest:
+                key = uuid4()  # an earlier message has the key of this id and content
+            inbox_row, stored, may_start_early = inbox.receive(
+                message_key,
+                sender,
+                request,
+                self._clock(),
+                digest=digest,
+                evidence=incoming.evidence,
+                channel=incoming.channel_name,
+                may_be_duplicate=is_known,
+                own_key=key.bytes if is_known else None,
+            )
+            received_at_s = time.monotonic()
+            queued = QueuedRequest(
+                for_agent,
+                key,
+                inbox_row,
+                stored,
+                received_at_s,
+                may_start_early,
+                False,
+                command,
+                may_be_duplicate,
+                is_for_agent,
+                digest,
+                is_archived,
+            )
+            if command is not None:
+                self._executor.cancel_if_requested(queued, sender)
+            if self._mailboxes.is_paused:
+                stored.on_stored(partial(self._notify_of_pause, queued))
+            if incoming.replaces and may_be_duplicate:
+                stored.on_stored(partial(self._mailboxes.withdraw_replaced, queued))
+            self._mailboxes.put(queued, sender)
+            return stored
         finally:
-            LANGUAGE.reset(token)  # the caller may be the turn of another agent, which asks this one
-
-    def _receive(self, incoming: InboundRequest, is_archived: bool) -> Commit[bool] | None:
-        sender, inbox = incoming.owner, self._inbox
-        if incoming.thread is None:
-            incoming = self._mailboxes.resolve_thread(incoming, sender)
-        digest = NO_DIGEST
-        if incoming.request_id is None:
-            key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.evidence.server_id)
-        else:
-            key, digest = identify(self.jid, incoming)
-        message_key = key.bytes
-        is_known = inbox.may_have(message_key)
-        # A message that says nothing about its origin is no copy: many clients number their messages from 1 at each start.
-        may_be_duplicate = is_known and (bool(digest) or incoming.evidence is not NO_EVIDENCE)
-        for_agent, command, is_for_agent = incoming, None, True
-        if not incoming.kind.is_human or str(incoming.payload.get("query", "")).lstrip().startswith(self._commands.prefixes):
-            for_agent, command, is_for_agent = self._commands.parse_request(incoming)
-        if may_be_duplicate and not self._duplicate_limiter.allow(sender):
-            self._tell_of_flood(incoming, self.flood_limit.begin(incoming))
-            return None
-        if digest and not is_known and inbox.has_older_keys and inbox.may_have(identify_message(self.jid, incoming).bytes):
-            return Commit.completed(False)
-        if may_be_duplicate and digest and (attached := self._repeated.attach_new(incoming, key, digest)) is not None:
-            return attached
-        refusal = self._admission.refuse(for_agent, is_for_agent=is_for_agent, may_be_duplicate=may_be_duplicate)
-        if refusal is not None:
-            self._tell_of_refusal(incoming, refusal)
-            return None
-        if incoming.replaces and not may_be_duplicate:
-            withdrawn = self._mailboxes.withdraw(sender, incoming.replaces, incoming.author)
-            if withdrawn is not None:
-                incoming, for_agent = inherit(incoming, withdrawn), inherit(for_agent, withdrawn)
-        request = incoming.to_json if incoming.is_text_only else incoming.to_json()
-        if is_known and not digest:
-            key = uuid4()  # an earlier message has the key of this id and content
-        inbox_row, stored, may_start_early = inbox.receive(
-            message_key,
-            sender,
-            request,
-            self._clock(),
-            digest=digest,
-            evidence=incoming.evidence,
-            channel=incoming.channel_name,
-            may_be_duplicate=is_known,
-            own_key=key.bytes if is_known else None,
-        )
-        received_at_s = time.monotonic()
-        queued = QueuedRequest(
-            for_agent,
-            key,
-            inbox_row,
-            stored,
-            received_at_s,
-            may_start_early,
-            False,
-            command,
-            may_be_duplicate,
-            is_for_agent,
-            digest,
-            is_archived,
-        )
-        if command is not None:
-            self._executor.cancel_if_requested(queued, sender)
-        if self._mailboxes.is_paused:
-            stored.on_stored(partial(self._notify_of_pause, queued))
-        if incoming.replaces and may_be_duplicate:
-            stored.on_stored(partial(self._mailboxes.withdraw_replaced, queued))
-        self._mailboxes.put(queued, sender)
-        return stored
+            if token is not None:
+                LANGUAGE.reset(token)  # the caller may be the turn of another agent, which asks this one
 
     async def wait_for_capacity(self, incoming: InboundRequest) -> None:
         """Wait until the queues have room for a request, so that `receive` does not refuse it for their length."""
