@@ -17,7 +17,7 @@ from spade_coreason import Identity, Knowledge
 from spade_coreason.contracts import ConversationState, MemoryConfig
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.conversation import ConversationStatus
-from spade_coreason.memory import HistoryWindows
+from spade_coreason.memory import ExtractiveSummariser, HistoryWindows, estimate_tokens
 from spade_coreason.memory.conversation import Variables
 from spade_coreason.memory.session import SessionChanges, TurnSession
 from spade_coreason.runtime.turns.step_journal import StepJournal
@@ -100,7 +100,7 @@ def _session(database: Database, knowledge: Knowledge) -> TurnSession:
         Variables("conversation", "one", {}), Variables("person", PERSON, {}), Variables("shared", AGENT, {})
     )
     repository = AgentRepository(database, AGENT)
-    windows = HistoryWindows(repository, MemoryConfig(), knowledge=knowledge)
+    windows = HistoryWindows(repository, MemoryConfig(), estimate_tokens, ExtractiveSummariser(), knowledge)
     return TurnSession(conversation, (), identity, repository, changes, StepJournal(repository.inbox, 0, uuid4()), windows)
 
 

@@ -25,6 +25,26 @@ def find_constructors(source: str) -> Iterator[tuple[str, int]]:
                     yield kind.name, len([argument for argument in named if argument is not None]) - 1
 
 
+def find_made_parts(source: str) -> Iterator[tuple[str, str]]:
+    """Iterate over the parts that constructors make themselves if none is given: `x or Part()`."""
+    for kind in ast.walk(ast.parse(source)):
+        if isinstance(kind, ast.ClassDef):
+            for function in kind.body:
+                if isinstance(function, ast.FunctionDef) and function.name in ("__init__", "__post_init__"):
+                    for node in ast.walk(function):
+                        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
+                            given, made = node.values[0], node.values[-1]
+                            if isinstance(given, ast.Name) and isinstance(made, ast.Call) and ast.unparse(made)[0].isupper():
+                                yield kind.name, ast.unparse(made.func)
+
+
+def test_no_constructor_makes_a_part_that_was_not_given() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")]
+    found = [pair for source in sources for pair in find_made_parts(source)]
+    assert [pair for pair in found if pair[0] not in PUBLIC] == []
+    assert list(find_made_parts("class A:\n def __init__(self, b=None):\n  self.b = b or B()")) == [("A", "B")]
+
+
 def test_no_constructor_has_more_than_eight_parameters() -> None:
     constructors = [found for path in PACKAGE.rglob("*.py") for found in find_constructors(path.read_text(encoding="utf-8"))]
     assert {name for name, count in constructors if count > MAX_PARAMETERS} - PUBLIC == TOO_LONG

@@ -20,7 +20,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "openai_api": ["OpenAIApi"],
         "session": ["SessionChanges", "TurnSession"],
         "summaries": ["ExtractiveSummariser", "ModelSummariser", "Summariser"],
-        "tokens": ["TokenCounter", "Tokenizer", "counter_for", "guard_counter"],
+        "tokens": ["TokenCounter", "Tokenizer", "counter_for", "guard_counter", "estimate_tokens"],
         "usage": ["TOKENS_VARIABLE", "USAGE_EVENT", "Usage", "sum_usage"],
     },
 )

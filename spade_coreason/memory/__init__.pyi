@@ -58,6 +58,7 @@ from .tokens import (
     TokenCounter as TokenCounter,
     Tokenizer as Tokenizer,
     counter_for as counter_for,
+    estimate_tokens as estimate_tokens,
     guard_counter as guard_counter,
 )
 from .usage import (

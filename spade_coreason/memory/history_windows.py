@@ -17,8 +17,8 @@ from ..exceptions import CoReasonError, describe_for_log
 from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, AgentRepository, CompactionState, StoredConversation
 from .conversation import ActiveConversation, Variables
 from .knowledge.knowledge import Knowledge
-from .summaries import ExtractiveSummariser, Summariser
-from .tokens import TokenCounter, estimate_tokens
+from .summaries import Summariser
+from .tokens import TokenCounter
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +40,8 @@ class HistoryWindows:
         self,
         repository: AgentRepository,
         policy: MemoryConfig,
-        *,
-        count_tokens: TokenCounter | None = None,
-        summariser: Summariser | None = None,
+        count_tokens: TokenCounter,
+        summariser: Summariser,
         knowledge: Knowledge | None = None,
     ) -> None:
         self.policy = policy
@@ -50,8 +49,8 @@ class HistoryWindows:
         self.compacts = policy.strategy in (MemoryStrategy.SUMMARY, MemoryStrategy.VECTOR_STORE)
         self._limits_tokens = policy.strategy is MemoryStrategy.TOKEN_BUFFER
         self._repository = repository
-        self._count_tokens = count_tokens or estimate_tokens
-        self._summariser = summariser or ExtractiveSummariser()
+        self._count_tokens = count_tokens
+        self._summariser = summariser
         self.knowledge = knowledge
         """The documents and facts of the agent, which sessions search; None without any."""
         self._jobs: dict[str, _CompactionJob] = {}

@@ -14,8 +14,18 @@ from ..contracts import Agent, AgentDefinition, Interceptor
 from ..contracts.base import utc_now
 from ..domain.access import AccessPolicy
 from ..domain.policy import Policy
-from ..memory import AgentInteractionMemory, Embedder, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
-from ..storage import AgentRepository, KnowledgeRepository
+from ..memory import (
+    AgentInteractionMemory,
+    Embedder,
+    ExtractiveSummariser,
+    HistoryWindows,
+    Knowledge,
+    Summariser,
+    TokenCounter,
+    Usage,
+    estimate_tokens,
+)
+from ..storage import AgentRepository, KnowledgeRepository, RunningRequests
 from .agent_control import AgentControl
 from .agent_factory import Injectables
 from .agent_lifecycle import AgentLifecycle
@@ -123,7 +133,7 @@ class AgentParts:
         `summariser` and `count_tokens` are parts of the memory strategy. `interceptors` decide on new requests, and run around
         `assist`, in their order. `crash_guard` is the one of the process.
         """
-        policy, crash_guard = policy or Policy(), crash_guard or CrashGuard()
+        policy, crash_guard = policy or Policy(), crash_guard or CrashGuard(RunningRequests())
         repository, network, clock = self.repository, self.network, self.clock
         languages, metrics, channels = PersonLanguages(repository), Metrics(), network.channels
         self.people.add_operators(access.operators)
@@ -132,7 +142,7 @@ class AgentParts:
 
         # What the turns share
         history_windows = HistoryWindows(
-            repository, policy.memory, count_tokens=count_tokens, summariser=summariser, knowledge=self.knowledge
+            repository, policy.memory, count_tokens or estimate_tokens, summariser or ExtractiveSummariser(), self.knowledge
         )
         quotas = replace(policy.quotas, operators=policy.operators)
         quota_limit = QuotaLimit(repository, quotas, policy.concurrency, clock, metrics.now)

@@ -24,10 +24,8 @@ class CrashGuard:
     other turn begins for at most `alone_s` seconds, and twice as long for each further end.
     """
 
-    def __init__(
-        self, running: RunningRequests | None = None, crashed: Iterable[CrashedRequest] = (), alone_s: float = _ALONE_S
-    ) -> None:
-        self.running = running or RunningRequests()
+    def __init__(self, running: RunningRequests, crashed: Iterable[CrashedRequest] = (), alone_s: float = _ALONE_S) -> None:
+        self.running = running
         self.suspects: dict[int, float] = {}
         """The suspects that have not run yet: the time for which each may run alone, by its row in the inbox."""
         self._failed: dict[int, CrashedRequest] = {}

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from spade_coreason.runtime.crash_guard import CrashGuard
-from spade_coreason.storage import CrashedRequest
+from spade_coreason.storage import CrashedRequest, RunningRequests
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE, NOW
 from tests.support.wait import eventually
@@ -44,7 +44,7 @@ async def _settle() -> None:
 
 
 async def test_suspects_run_one_at_a_time_and_other_turns_wait(caplog: pytest.LogCaptureFixture) -> None:
-    guard = CrashGuard(crashed=[_suspect(1), _suspect(2)], alone_s=600.0)
+    guard = CrashGuard(RunningRequests(), [_suspect(1), _suspect(2)], alone_s=600.0)
     assert caplog.text.count("it now runs alone") == 2
     first, second, other = Turn(guard, 1), Turn(guard, 2), Turn(guard, 3)
     await eventually(lambda: first.is_running)
@@ -63,7 +63,7 @@ async def test_suspects_run_one_at_a_time_and_other_turns_wait(caplog: pytest.Lo
 
 
 async def test_a_long_suspect_delays_other_turns_only_for_a_while() -> None:
-    guard = CrashGuard(crashed=[_suspect(1), _suspect(2)], alone_s=0.05)
+    guard = CrashGuard(RunningRequests(), [_suspect(1), _suspect(2)], alone_s=0.05)
     first = Turn(guard, 1)
     await eventually(lambda: first.is_running)
     second, other = Turn(guard, 2), Turn(guard, 3)
@@ -75,15 +75,15 @@ async def test_a_long_suspect_delays_other_turns_only_for_a_while() -> None:
 
 
 def test_the_time_alone_doubles_with_each_end_of_the_process() -> None:
-    guard = CrashGuard(crashed=[_suspect(row, crashes) for row, crashes in enumerate((2, 3, 4, 20))], alone_s=10.0)
+    guard = CrashGuard(RunningRequests(), [_suspect(row, crashes) for row, crashes in enumerate((2, 3, 4, 20))], alone_s=10.0)
     assert list(guard.suspects.values()) == [10.0, 20.0, 40.0, 160.0]
     stopped = [_suspect(row, 0)._replace(stops=stops) for row, stops in enumerate((4, 5, 6, 7))]
-    assert list(CrashGuard(crashed=stopped, alone_s=10.0).suspects.values()) == [10.0, 20.0, 40.0]
+    assert list(CrashGuard(RunningRequests(), stopped, alone_s=10.0).suspects.values()) == [10.0, 20.0, 40.0]
 
 
 async def test_a_failed_request_and_one_with_a_single_crash_are_no_suspects(expected_errors: ExpectedErrors) -> None:
     expected_errors("crashed the process again")
-    guard = CrashGuard(crashed=[_suspect(1, 3)._replace(failed_at=NOW), _suspect(2, 1)])
+    guard = CrashGuard(RunningRequests(), [_suspect(1, 3)._replace(failed_at=NOW), _suspect(2, 1)])
     assert not guard.suspects
     assert guard.find_failed(1) is not None
     assert guard.find_failed(2) is None

@@ -20,6 +20,7 @@ from spade_coreason.runtime.intake.mailbox import Mailbox, QueuedRequest
 from spade_coreason.runtime.intake.mailboxes import Mailboxes
 from spade_coreason.runtime.intake.quota_limit import QuotaLimit
 from spade_coreason.runtime.turns.worker import MailboxWorkers
+from spade_coreason.storage import RunningRequests
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.records import ALICE, BOB, NOW
 from tests.support.wait import eventually
@@ -50,7 +51,7 @@ class MailboxHarness:
         self.handler = GatedHandler()
         quotas = QuotaLimit(repository, Quotas(), max_turns, utc_now)
         self.mailboxes = Mailboxes(repository, quotas, MAX_QUEUED, remembered_turns=10)
-        workers = MailboxWorkers(self.mailboxes, quotas, CrashGuard(), self.handler.handle)
+        workers = MailboxWorkers(self.mailboxes, quotas, CrashGuard(RunningRequests()), self.handler.handle)
         self.mailboxes.start(workers.run)
 
     async def put(self, text: str, sender: str = ALICE, thread: str | None = "t", *, is_for_agent: bool = True) -> None:

@@ -12,7 +12,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, Identity, ResponseHandler, Session, StoreError
 from spade_coreason.contracts import ConversationState, MemoryConfig
 from spade_coreason.domain.conversation import ConversationStatus, new_status
-from spade_coreason.memory import HistoryWindows
+from spade_coreason.memory import ExtractiveSummariser, HistoryWindows, estimate_tokens
 from spade_coreason.memory.conversation import Variables
 from spade_coreason.memory.session import SessionChanges, TurnSession
 from spade_coreason.runtime.turns.step_journal import StepJournal
@@ -122,7 +122,7 @@ def make_session(
     identity = Identity(id=owner, name=owner, role="user")
     shared = Variables("shared", repository.agent, {})
     changes = SessionChanges(Variables("conversation", name, values), Variables("person", owner, of_person), shared)
-    windows = HistoryWindows(repository, MemoryConfig())
+    windows = HistoryWindows(repository, MemoryConfig(), estimate_tokens, ExtractiveSummariser())
     return TurnSession(row, (), identity, repository, changes, StepJournal(repository.inbox, 0, uuid4()), windows), changes
 
 

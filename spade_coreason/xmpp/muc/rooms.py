@@ -78,14 +78,14 @@ class Rooms:
         connection: Connection,
         configs: Iterable[RoomConfig],
         access: AccessPolicy,
-        on_occupant_left: Callable[[str], None] = lambda owner: None,
-        metrics: Metrics | None = None,
+        on_occupant_left: Callable[[str], None],
+        metrics: Metrics,
     ) -> None:
         self._connection = connection
         self._agent_jid = bare_jid(connection.jid)
         self.by_jid = {config.jid: Room(config, self._agent_jid) for config in configs}
         self._on_occupant_left = on_occupant_left
-        self._send_queue = RoomSendQueue(self._agent_jid, self.by_jid, metrics or Metrics())
+        self._send_queue = RoomSendQueue(self._agent_jid, self.by_jid, metrics)
         self.route = self._send_queue.route
         """Return the stanzas that may leave now: queue those to rooms not joined yet, and address private replies."""
         self._is_closed = False

@@ -248,7 +248,7 @@ class JoinedRoom:
         self.now_s = 0.0
         self.metrics = Metrics(lambda: self.now_s)
         configs = [RoomConfig(ROOM, "Echo")]
-        self.rooms = Rooms(self.connection, configs, AccessPolicy("echo@example.org"), metrics=self.metrics)  # type: ignore[arg-type]
+        self.rooms = Rooms(self.connection, configs, AccessPolicy("echo@example.org"), lambda owner: None, self.metrics)  # type: ignore[arg-type]
         self.rooms.refusal_pause_s = 0
         self.closed: list[str] = []
         self.join(role)
