@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spade_coreason.storage import AgentRepository, Database
-from tests.support.databases import SQLITE, open_without_sync
+from tests.support.databases import new_database_url, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT
 from tests.support.servers import embedded as embedded_server, postgres as postgres_server
@@ -113,11 +113,7 @@ def own_postgres() -> Iterator[Postgres]:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database; the test runs on SQLite and on PostgreSQL."""
-    if request.param == "sqlite":
-        return f"{SQLITE}{tmp_path}/platform.db"
-    server = request.getfixturevalue("postgres")
-    assert isinstance(server, Postgres)
-    return server.url()
+    return new_database_url(request, tmp_path)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -29,6 +30,7 @@ from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.memory.summaries import ModelSummariser
 from spade_coreason.storage.compaction import COMPACTION_VARIABLE
 from spade_coreason.testing import Keep, Policy, Retention, Rules
+from tests.support.databases import new_database_url, on_both_databases
 from tests.support.errors import ExpectedErrors
 from tests.support.model_server import ModelServer
 from tests.support.records import query_of
@@ -36,6 +38,12 @@ from tests.support.records import query_of
 ALICE = "alice@localhost"
 
 Tester: TypeAlias = Callable[..., AgentTester]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.release)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database. A test of what compaction stores has the mark `on_both_databases`."""
+    return new_database_url(request, tmp_path)
 
 
 @pytest.fixture
@@ -105,6 +113,7 @@ async def test_a_sliding_window_is_the_last_turns(tester: Tester, restart: bool)
         assert (seen["window"], seen["summary"], seen["history"]) == (list("345"), "", list("012345"))
 
 
+@on_both_databases
 async def test_a_smaller_window_applies_from_the_next_turn_on(tester: Tester) -> None:
     async with tester(show_window, policy=policy(MemoryStrategy.SLIDING_WINDOW, 6)) as t:
         for number in range(6):
@@ -276,6 +285,7 @@ async def test_a_conversation_erased_while_it_is_summarised_stays_erased(tester:
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["", "after a restart"])
+@on_both_databases
 async def test_a_summary_contains_no_turns_that_retention_deleted(tester: Tester, restart: bool) -> None:
     summariser = ScriptedSummariser()
     retaining = replace(policy(MemoryStrategy.SUMMARY, 2), retention=Retention(Keep(turns=4)))
@@ -382,6 +392,7 @@ async def test_thoughts_alone_are_no_summary() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["", "after a restart"])
+@on_both_databases
 async def test_turns_that_leave_the_window_are_recalled_by_their_owner_only(tester: Tester, restart: bool) -> None:
     async with tester(show_window, policy=policy(MemoryStrategy.VECTOR_STORE, 2)) as t:
         for text in ("my plane leaves on Friday", "hello", "what is new?", "nothing"):
@@ -402,6 +413,7 @@ async def test_turns_that_leave_the_window_are_recalled_by_their_owner_only(test
         assert (await ask_and_settle(t, "When does the plane leave?"))["recalled"] == []
 
 
+@on_both_databases
 async def test_a_long_conversation_is_compacted_completely_when_the_strategy_changes(tester: Tester) -> None:
     async with tester(show_window, policy=policy(MemoryStrategy.SLIDING_WINDOW, 2)) as t:
         for number in range(60):  # more than are taken in at once

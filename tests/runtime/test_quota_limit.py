@@ -26,7 +26,7 @@ from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import AgentRepository, Database
 from spade_coreason.testing import AgentTester, Policy
 from tests.support.clock import Clock, LoopClock
-from tests.support.databases import SAME_STANZA, on_sqlite, open_without_sync
+from tests.support.databases import SAME_STANZA, on_both_databases, open_without_sync
 from tests.support.wait import eventually
 
 AGENT, OTHER = "agent@localhost", "other@localhost"
@@ -62,7 +62,6 @@ def for_user(**quota: int) -> Quotas:
     return replace(UNLIMITED, user=Quota(**quota))
 
 
-@on_sqlite
 async def test_a_minute_of_messages_may_come_at_once_and_then_they_flow_in(database: Database) -> None:
     meter = Meter(database, for_user(messages_per_minute=6))
     assert meter.send_many(8) == [True] * 6 + [False] * 2
@@ -74,7 +73,6 @@ async def test_a_minute_of_messages_may_come_at_once_and_then_they_flow_in(datab
     assert meter.send_many(8) == [True] * 6 + [False] * 2
 
 
-@on_sqlite
 async def test_a_refusal_says_the_limit_and_when_to_go_on(database: Database) -> None:
     meter = Meter(database, for_user(messages_per_minute=2))
     meter.send_many(2)
@@ -86,7 +84,6 @@ async def test_a_refusal_says_the_limit_and_when_to_go_on(database: Database) ->
     assert meter.send() is None
 
 
-@on_sqlite
 async def test_a_person_is_told_once_until_a_message_is_accepted_again(database: Database) -> None:
     meter = Meter(database, for_user(messages_per_minute=1))
     meter.send()
@@ -98,7 +95,6 @@ async def test_a_person_is_told_once_until_a_message_is_accepted_again(database:
     assert verdict.tells_people
 
 
-@on_sqlite
 async def test_bytes_are_limited_and_a_longer_message_takes_the_whole_minute(database: Database) -> None:
     meter = Meter(database, for_user(bytes_per_minute=100))
     assert meter.send(text="é" * 30) is None  # 60 bytes
@@ -116,7 +112,6 @@ async def test_bytes_are_limited_and_a_longer_message_takes_the_whole_minute(dat
     assert meter.send() is None
 
 
-@on_sqlite
 async def test_a_day_of_messages_or_bytes_ends_at_midnight_utc(database: Database) -> None:
     for quota in ({"messages_per_day": 2}, {"bytes_per_day": 2}):
         meter = Meter(database, for_user(**quota))
@@ -129,7 +124,6 @@ async def test_a_day_of_messages_or_bytes_ends_at_midnight_utc(database: Databas
         assert meter.send_many(3) == [True, True, False]
 
 
-@on_sqlite
 async def test_domain_and_total_count_everybody(database: Database) -> None:
     meter = Meter(database, replace(UNLIMITED, domain=Quota(messages_per_minute=2), total=Quota(messages_per_minute=3)))
     assert [meter.send(who) is None for who in (ALICE, BOB, "eve@localhost")] == [True, True, False]
@@ -142,7 +136,6 @@ async def test_domain_and_total_count_everybody(database: Database) -> None:
     assert refusal.text.startswith("All people together have reached")
 
 
-@on_sqlite
 async def test_many_senders_of_a_domain_get_exactly_its_quota_together(database: Database) -> None:
     meter = Meter(database, replace(UNLIMITED, domain=Quota(messages_per_minute=1000, messages_per_day=1500)))
     assert sum(meter.send(f"{number % 200}@localhost") is None for number in range(4000)) == 1000
@@ -150,7 +143,6 @@ async def test_many_senders_of_a_domain_get_exactly_its_quota_together(database:
     assert sum(meter.send(f"{number % 200}@localhost") is None for number in range(4000)) == 500
 
 
-@on_sqlite
 async def test_a_clock_that_was_days_ahead_does_not_stop_the_days(database: Database) -> None:
     meter = Meter(database, for_user(messages_per_day=2))
     meter.clock.advance(days=1000)
@@ -166,7 +158,6 @@ async def test_a_clock_that_was_days_ahead_does_not_stop_the_days(database: Data
     assert meter.send() is not None
 
 
-@on_sqlite
 async def test_a_message_does_not_exceed_the_bytes_of_a_day_unless_it_has_more_than_all_of_them(database: Database) -> None:
     meter = Meter(database, for_user(bytes_per_day=100))
     assert meter.send(text="x" * 60) is None
@@ -179,14 +170,12 @@ async def test_a_message_does_not_exceed_the_bytes_of_a_day_unless_it_has_more_t
     assert meter.send() is not None
 
 
-@on_sqlite
 async def test_a_refusal_counts_in_plain_english(database: Database) -> None:
     meter = Meter(database, for_user(bytes_per_day=1))
     meter.send()
     assert "the limit of 1 byte a day." in str(meter.send())
 
 
-@on_sqlite
 async def test_the_time_to_wait_is_rounded_up(database: Database) -> None:
     for minutes, text in ((-89, "3 hours"), (55, "5 min"), (57.5, "3 min"), (58.5, "90 s")):
         meter = Meter(database, for_user(messages_per_day=1))
@@ -197,14 +186,12 @@ async def test_the_time_to_wait_is_rounded_up(database: Database) -> None:
         assert f"Write again in {text}." in refusal.text
 
 
-@on_sqlite
 async def test_a_room_has_a_quota_of_its_own(database: Database) -> None:
     meter = Meter(database, replace(UNLIMITED, room=Quota(messages_per_minute=1)))
     assert meter.send_many(2, owner="tea@rooms.localhost", kind=ROOM) == [True, False]
     assert meter.send_many(5, owner=ALICE) == [True] * 5
 
 
-@on_sqlite
 async def test_a_new_nickname_is_no_new_person(database: Database) -> None:
     meter = Meter(database, replace(UNLIMITED, room=Quota(messages_per_minute=3)))
     nicknames = [meter.send(owner=f"tea@rooms.localhost/{number}") is None for number in range(3)]
@@ -214,7 +201,6 @@ async def test_a_new_nickname_is_no_new_person(database: Database) -> None:
     assert [used.holder for used in meter.limit.usage()] == ["", "rooms.localhost", "tea@rooms.localhost"]
 
 
-@on_sqlite
 async def test_operators_and_groups_have_quotas_of_their_own(database: Database) -> None:
     quotas = Quotas(
         user=Quota(messages_per_day=1),
@@ -234,6 +220,7 @@ async def test_operators_and_groups_have_quotas_of_their_own(database: Database)
     assert meter.limit.usage_of(BOB).role == "staff"
 
 
+@on_both_databases
 async def test_the_counts_of_a_day_survive_a_restart_and_older_ones_are_deleted(database: Database) -> None:
     meter = Meter(database, for_user(messages_per_day=10, messages_per_minute=100))
     await meter.limit.load()
@@ -260,6 +247,7 @@ async def test_the_counts_of_a_day_survive_a_restart_and_older_ones_are_deleted(
 
 
 @pytest.mark.parametrize("pause_s", [0.01, 2])
+@on_both_databases
 async def test_messages_are_counted_exactly_at_any_kill(database: Database, pause_s: float) -> None:
     meter = Meter(database, for_user(messages_per_day=1_000_000))
     await meter.limit.load()
@@ -286,7 +274,6 @@ async def test_an_orderly_stop_stores_exact_counts(tmp_path: Path) -> None:
     assert again.limit.usage_of(ALICE).messages == 100
 
 
-@on_sqlite
 async def test_many_senders_take_a_limited_amount_of_memory(database: Database) -> None:
     meter = Meter(database, for_user(messages_per_minute=1))
     await meter.limit.load()
@@ -299,6 +286,7 @@ async def test_many_senders_take_a_limited_amount_of_memory(database: Database) 
     assert len(meter.limit.usage(1_000_000)) == 100_002
 
 
+@on_both_databases
 async def test_a_start_that_is_retried_counts_nothing_twice_and_early_messages_count_too(database: Database) -> None:
     meter = Meter(database, for_user(messages_per_day=10))
     await meter.limit.load()
@@ -315,7 +303,6 @@ async def test_a_start_that_is_retried_counts_nothing_twice_and_early_messages_c
     assert (await repository.load_message_counts(NOW.date()))["person", ALICE][0] == 5
 
 
-@on_sqlite
 async def test_a_new_day_reaches_a_count_that_made_room_for_others(database: Database) -> None:
     meter = Meter(database, for_user(messages_per_day=1))
     in_use = meter.limit.slots_of(ALICE, is_room=False)
@@ -329,7 +316,6 @@ async def test_a_new_day_reaches_a_count_that_made_room_for_others(database: Dat
     assert meter.limit.usage_of(ALICE).messages == 1
 
 
-@on_sqlite
 async def test_turns_of_a_sender_that_is_forgotten_meanwhile_still_count(database: Database) -> None:
     meter = Meter(database, for_user(turns=1))
     running = meter.limit.slots_of(ALICE, is_room=False)

@@ -21,7 +21,7 @@ from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Keep, Policy, Retention, Rules
 from tests.support.clock import Clock
-from tests.support.databases import read_rows
+from tests.support.databases import on_both_databases, read_rows
 from tests.support.records import query_of
 from tests.support.runner import make_runtime
 from tests.support.transports import make_network
@@ -96,6 +96,7 @@ def stored_holders(database_url: str) -> set[str]:
     return {row["holder"] for row in read_rows(database_url, "variables") if not row["scope"].startswith("messages.")}
 
 
+@on_both_databases
 async def test_old_turns_are_deleted_at_the_start_with_all_that_belongs_to_them(database_url: str, tmp_path: Path) -> None:
     clock = Clock()
     async with run_harness(database_url, tmp_path, clock, Retention()) as harness:
@@ -117,6 +118,7 @@ async def test_old_turns_are_deleted_at_the_start_with_all_that_belongs_to_them(
         assert harness.turns() == [("both", 2), ("both", 3), ("old", 1)]
 
 
+@on_both_databases
 async def test_a_limited_number_of_turns_is_kept_of_each_conversation(database_url: str, tmp_path: Path) -> None:
     async with run_harness(database_url, tmp_path, Clock(), Retention(Keep(turns=3)), window=5) as harness:
         for number in range(1, 8):
@@ -131,6 +133,7 @@ async def test_a_limited_number_of_turns_is_kept_of_each_conversation(database_u
         assert stored_holders(database_url) == {"t", "u", ALICE, BOB}
 
 
+@on_both_databases
 async def test_a_state_has_a_rule_of_its_own(tmp_path: Path, database_url: str) -> None:
     clock = Clock()
     own = {ConversationState.COMPLETED: Keep(age=timedelta(days=1)), ConversationState.ACTIVE: Keep()}
@@ -144,6 +147,7 @@ async def test_a_state_has_a_rule_of_its_own(tmp_path: Path, database_url: str) 
         assert await harness.runner.purge() == (0, 0)
 
 
+@on_both_databases
 async def test_a_conversation_that_is_being_answered_is_not_deleted(tmp_path: Path, database_url: str) -> None:
     clock = Clock()
     async with run_harness(database_url, tmp_path, clock, DAYS_30) as harness:
@@ -158,6 +162,7 @@ async def test_a_conversation_that_is_being_answered_is_not_deleted(tmp_path: Pa
         assert harness.turns() == [("t", 1), ("t", 2)]
 
 
+@on_both_databases
 async def test_after_a_clock_that_jumped_back_only_the_oldest_turns_are_deleted(tmp_path: Path, database_url: str) -> None:
     """A young turn before an old one keeps it: what is left has no gaps, and pages as before."""
     clock = Clock()
@@ -175,6 +180,7 @@ async def test_after_a_clock_that_jumped_back_only_the_oldest_turns_are_deleted(
         assert harness.agent.seen[-1] == ["2", "3", "4"]
 
 
+@on_both_databases
 async def test_retention_runs_again_after_its_interval(tmp_path: Path, database_url: str) -> None:
     clock, often = Clock(), replace(DAYS_30, interval=timedelta(milliseconds=20))
     async with run_harness(database_url, tmp_path, clock, often) as harness:
@@ -183,6 +189,7 @@ async def test_retention_runs_again_after_its_interval(tmp_path: Path, database_
         await eventually(lambda: harness.turns() == [])
 
 
+@on_both_databases
 async def test_many_rows_are_deleted_in_batches(tmp_path: Path, database_url: str) -> None:
     clock = Clock()
     async with run_harness(database_url, tmp_path, clock, replace(DAYS_30, batch_rows=2)) as harness:

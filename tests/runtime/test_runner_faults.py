@@ -45,7 +45,7 @@ from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy, Rules, RunnerTimings
 from spade_coreason.xmpp.codec.evidence import Receiver
 from spade_coreason.xmpp.transport import receive_stanza
-from tests.support.databases import SAME_STANZA, SQLITE, WriterGate, open_without_sync
+from tests.support.databases import SAME_STANZA, SQLITE, WriterGate, on_both_databases, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.records import NOT_REMEMBERED
 from tests.support.runner import make_runtime
@@ -158,6 +158,7 @@ def idle_after(seconds: float) -> Rules:
 # Idle conversations
 
 
+@on_both_databases
 async def test_messages_during_an_expiry_start_no_second_timer(database_url: str) -> None:
     async with run_harness(database_url, rules=idle_after(0.1)) as harness:
         harness.store.during_lookup = lambda: harness.runner.intake.receive(
@@ -172,6 +173,7 @@ async def test_messages_during_an_expiry_start_no_second_timer(database_url: str
         await harness.wait_until_expired()
 
 
+@on_both_databases
 async def test_a_conversation_whose_turn_could_not_be_stored_times_out_like_any_other(
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
@@ -186,6 +188,7 @@ async def test_a_conversation_whose_turn_could_not_be_stored_times_out_like_any_
         assert harness.store.lookups <= 6
 
 
+@on_both_databases
 async def test_a_failed_lookup_does_not_end_the_expiry(
     database_url: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
@@ -197,6 +200,7 @@ async def test_a_failed_lookup_does_not_end_the_expiry(
         assert caplog.text.count("cannot end idle conversations at the moment: locked") == 2
 
 
+@on_both_databases
 async def test_a_first_turn_that_was_interrupted_leaves_a_conversation_that_times_out(database_url: str) -> None:
     rules = idle_after(0.3)
     async with run_harness(database_url, rules=rules, on_restart="report") as harness:
@@ -243,6 +247,7 @@ async def test_a_faulty_end_callback_delays_no_conversation(
 # Messages at a bad moment
 
 
+@on_both_databases
 async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database_url: str) -> None:
     class EarlyInbox(Inbox):
         async def load_pending(self) -> Any:
@@ -269,6 +274,7 @@ async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database
     await database.close()
 
 
+@on_both_databases
 async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_before(database_url: str) -> None:
     async with run_harness(database_url) as harness:
         await harness.ask("known")
@@ -284,6 +290,7 @@ async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_b
         assert harness.output == ["known", "quick"]
 
 
+@on_both_databases
 async def test_a_reply_that_cannot_be_sent_is_kept_and_the_log_names_its_recipient(
     database_url: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
@@ -304,6 +311,7 @@ async def test_a_reply_that_cannot_be_sent_is_kept_and_the_log_names_its_recipie
 
 
 @pytest.mark.parametrize("text", ["quick", "/shout"])
+@on_both_databases
 async def test_a_request_that_was_not_stored_is_not_answered(
     database_url: str, text: str, expected_errors: ExpectedErrors
 ) -> None:
@@ -322,6 +330,7 @@ async def test_a_request_that_was_not_stored_is_not_answered(
         assert harness.output == ["known", NOT_REMEMBERED]
 
 
+@on_both_databases
 async def test_an_immediate_duplicate_is_dropped(database_url: str) -> None:
     async with run_harness(database_url) as harness:
         twice = replace(make_request("hi"), evidence=SAME_STANZA)
@@ -334,6 +343,7 @@ async def test_an_immediate_duplicate_is_dropped(database_url: str) -> None:
 # Storms
 
 
+@on_both_databases
 async def test_with_a_full_queue_a_peer_that_sends_everything_back_gets_one_notice(database_url: str) -> None:
     notices: list[str] = []
 
@@ -351,6 +361,7 @@ async def test_with_a_full_queue_a_peer_that_sends_everything_back_gets_one_noti
         assert notices[0].startswith("This conversation already has 3 messages waiting")
 
 
+@on_both_databases
 async def test_with_a_failing_store_a_peer_that_sends_everything_back_gets_one_apology(
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
@@ -394,6 +405,7 @@ async def test_a_request_that_passed_through_too_many_agents_is_refused() -> Non
         assert f"This request came through {MAX_HOPS + 1} agents." in answer.text
 
 
+@on_both_databases
 async def test_a_peer_that_sends_malformed_messages_gets_at_most_thirty_replies(
     database_url: str,
 ) -> None:
@@ -444,6 +456,7 @@ async def test_information_that_could_not_be_stored_is_reported_as_not_remembere
     assert memory.get_information("c") == ["a short one"]
 
 
+@on_both_databases
 async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_redelivered(
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
@@ -542,6 +555,7 @@ async def test_a_returned_answer_is_named_in_the_log_once(caplog: pytest.LogCapt
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [said]
 
 
+@on_both_databases
 async def test_a_conversation_that_cannot_be_read_is_an_error_and_no_endless_retry(
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:

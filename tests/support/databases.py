@@ -22,12 +22,20 @@ from spade_coreason.storage.backends.database import Database, WriterHook
 
 SQLITE = "sqlite+aiosqlite:///"
 TABLES = ("conversations", "interactions", "variables", "inbox")
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-"""Mark a test in which the kind of the database makes no difference."""
+on_both_databases = pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
+"""Mark a test for both databases where others of its kind run on PostgreSQL before a release only."""
 RECEIVED, ANSWERED, CLOSED = range(3)
 """The states of a row in the inbox."""
 SAME_STANZA = Evidence(server_id="1")
 """The evidence of a message and its copies."""
+
+
+def new_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of an empty database of the kind that is the parameter of a fixture."""
+    if request.param == "sqlite":
+        return f"{SQLITE}{tmp_path}/platform.db"
+    url: str = request.getfixturevalue("postgres").url()
+    return url
 
 
 class WriterGate:
