@@ -382,9 +382,14 @@ async def test_data_too_long_for_a_stanza_are_cut_or_left_out(real_server: XmppS
 # What it is doing
 
 
-async def test_presence_shows_how_busy_the_agent_is(real_server: XmppServer, tmp_path: Path) -> None:
-    # Once at its real pace.
-    timings = ConnectionTimings(presence_interval_s=0.1) if real_server.kind == "ejabberd" else ConnectionTimings()
+@pytest.mark.parametrize(
+    "timings",
+    [ConnectionTimings(presence_interval_s=0.1), pytest.param(ConnectionTimings(), marks=pytest.mark.release)],
+    ids=["quickly", "at its real pace"],
+)
+async def test_presence_shows_how_busy_the_agent_is(
+    real_server: XmppServer, tmp_path: Path, timings: ConnectionTimings
+) -> None:
     gated_agent = GatedAgent()
     gated_agent.may_start.set()
     policy = Policy(rules=Rules(max_interactions=0), concurrency=4)
