@@ -37,9 +37,9 @@ from .crash_guard import CrashGuard
 from .files import Files, UploadFile
 from .intake.access_requests import AccessRequests
 from .intake.admission import Admission
+from .intake.conversation_loader import ConversationLoader
 from .intake.gateway import InboundGateway
 from .intake.known_people import KnownPeople
-from .intake.loader import ConversationLoader
 from .intake.mailboxes import Mailboxes
 from .intake.quota_limit import QuotaLimit
 from .intake.received_reactions import ReceivedReactions

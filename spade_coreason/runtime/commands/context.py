@@ -14,7 +14,7 @@ from ...storage import AgentRepository, StoredConversation
 from ..agent_control import AgentControl
 from ..files import Files
 from ..intake.access_requests import AccessRequests
-from ..intake.loader import ConversationLoader
+from ..intake.conversation_loader import ConversationLoader
 from ..intake.mailboxes import Mailboxes
 from ..intake.quota_limit import QuotaLimit
 from .model import Command

@@ -19,7 +19,7 @@ from ...memory import ActiveConversation, ErasureReport, erase_conversation, era
 from ...storage import Commit
 from ..channels import OutboundMessage, SendMessages
 from ..intake.admission import Admission
-from ..intake.loader import ConversationLoader
+from ..intake.conversation_loader import ConversationLoader
 from ..intake.mailbox import Mailbox, MailboxTask, QueuedRequest
 from ..intake.mailboxes import Mailboxes
 from ..turns.output import TurnOutput, dump_reply

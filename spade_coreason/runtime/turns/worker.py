@@ -29,7 +29,7 @@ from ..channels import NO_CHAINED_DEVICE, OutboundMessage, PresentationOptions
 from ..commands.executor import CommandExecutor
 from ..crash_guard import CrashGuard
 from ..intake.admission import decide_for_conversation, refusal_notice
-from ..intake.loader import ConversationLoader
+from ..intake.conversation_loader import ConversationLoader
 from ..intake.mailbox import Mailbox, MailboxTask, QueuedRequest
 from ..intake.mailboxes import LARGE_CHARACTERS, Mailboxes
 from ..intake.quota_limit import QuotaLimit
