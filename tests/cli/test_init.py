@@ -78,24 +78,23 @@ def test_with_llm_its_agent_has_a_language_model_and_its_test_needs_none(
 
 
 @pytest.mark.parametrize(
-    ("directory", "module", "account"),
+    ("directory", "module", "account", "option"),
     [
-        ("my-bot", "my_bot", "my-bot"),
-        ("Weather.Bot 2", "weather_bot_2", "weather-bot-2"),
-        ("snake_case", "snake_case", "snake_case"),
-        ("Wetter ü", "wetter_u", "wetter-u"),
-        ("日本", "my_agent", "my-agent"),
-        ("9 lives", "agent_9_lives", "agent-9-lives"),
-        ("class", "class_agent", "class-agent"),
-        ("none", "none_agent", "none-agent"),
-        ("json", "json_agent", "json-agent"),
-        ("click", "click_agent", "click-agent"),
-        ("spade", "spade_agent", "spade-agent"),
-        ("x" * 200, "x" * 40, "x" * 40),
-        (".", "here_i_am", "here-i-am"),
+        ("my-bot", "my_bot", "my-bot", ()),
+        ("Weather.Bot 2", "weather_bot_2", "weather-bot-2", ("--llm",)),
+        ("snake_case", "snake_case", "snake_case", ()),
+        ("Wetter ü", "wetter_u", "wetter-u", ("--llm",)),
+        ("日本", "my_agent", "my-agent", ()),
+        ("9 lives", "agent_9_lives", "agent-9-lives", ("--llm",)),
+        ("class", "class_agent", "class-agent", ()),
+        ("none", "none_agent", "none-agent", ("--llm",)),
+        ("json", "json_agent", "json-agent", ()),
+        ("click", "click_agent", "click-agent", ("--llm",)),
+        ("spade", "spade_agent", "spade-agent", ()),
+        ("x" * 200, "x" * 40, "x" * 40, ("--llm",)),
+        (".", "here_i_am", "here-i-am", ()),
     ],
 )
-@pytest.mark.parametrize("option", [(), ("--llm",)])
 def test_the_agent_is_named_after_its_directory(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch, directory: str, module: str, account: str, option: tuple[str, ...]
 ) -> None:
