@@ -189,7 +189,8 @@ async def test_a_platform_warns_once_at_its_start_that_its_server_keeps_no_files
     server = {"mode": "external", **address, "tls": {"ca_file": str(real_server.ca_file)}}
     limits = {"file_over_bytes": over_bytes, "grace_s": 1}
     configuration = tmp_path / "platform.yaml"
-    configuration.write_text(json.dumps({"server": server, "data_dir": "data", "limits": limits, "agents": agents}))
+    data_dir = str(tmp_path / "data")
+    configuration.write_text(json.dumps({"server": server, "data_dir": data_dir, "limits": limits, "agents": agents}))
     configuration.chmod(0o600)
     caplog.set_level("INFO")
 
