@@ -114,8 +114,8 @@ class DeadlineTimers(TimerGroup):
 class Deadline:
     """The time limit of one piece of work: `await Deadline(timers).run(work)` takes at most `timers.delay_s`; 0 is no limit.
 
-    The time counts from the first wait of the work. This works like `asyncio.wait_for`, which would wait for work that swallows
-    its cancellation. Such work is abandoned here if it has not ended after another `cancel_grace_s` seconds. It runs in the
+    The time counts from the first wait of the work. `asyncio.wait_for` would do the same, but wait for work that swallows its
+    cancellation. Such work is abandoned here if it has not ended after another `cancel_grace_s` seconds. It runs in the
     task of the caller: with one of its own, as in `run_with_timeout`, a turn takes 15 per cent more instructions. A block under
     `async with` cannot be abandoned, so the work is an argument.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias
 
-from ..concurrency import DeadlineTimers
+from ..concurrency import DeadlineExceededError, DeadlineTimers, run_with_timeout
 from ..contracts import Agent, AgentDefinition, Interceptor
 from ..contracts.base import utc_now
 from ..domain.access import AccessPolicy
@@ -29,7 +30,7 @@ from ..storage import AgentRepository, KnowledgeRepository, RunningRequests
 from .agent_control import AgentControl
 from .agent_factory import Injectables
 from .agent_lifecycle import AgentLifecycle
-from .channels import AgentNetwork
+from .channels import AgentNetwork, Channel
 from .commands.context import CommandContext
 from .commands.executor import CommandExecutor
 from .commands.registry import Commands
@@ -145,7 +146,7 @@ class AgentParts:
             repository, policy.memory, count_tokens or estimate_tokens, summariser or ExtractiveSummariser(), self.knowledge
         )
         quotas = replace(policy.quotas, operators=policy.operators)
-        quota_limit = QuotaLimit(repository, quotas, policy.concurrency, clock, metrics.now)
+        quota_limit = QuotaLimit(repository, quotas, policy.concurrency, clock)
         mailboxes = self._mailboxes = Mailboxes(repository, quota_limit, policy.queue, policy.remembered_turns)
         lifecycle = AgentLifecycle(agent, policy.lifecycle, policy.idle_shutdown_s, policy.timings.shutdown_s)
         expiry = ConversationExpiry(
@@ -222,7 +223,7 @@ class AgentParts:
 
 @dataclass(frozen=True, slots=True)
 class AgentRuntime:
-    """An agent with its parts, its runner, its gateway and what else the platform calls."""
+    """An agent with its parts, its runner and its gateway; what tells the topic broker of it, and erases its visitors."""
 
     agent: Agent
     parts: AgentParts
@@ -237,12 +238,17 @@ class AgentRuntime:
             await channel.open(self.gateway)
 
     async def close_channels(self) -> None:
-        """Close the channels. One that fails is logged, and the others are closed."""
-        for name, channel in self.parts.network.channels.items():
-            try:
-                await channel.close()
-            except Exception:
-                log.exception("%s: the channel %s does not close", self.runner.jid, name)
+        """Close the channels at once. One that fails, or takes longer than a shutdown may, is logged and left."""
+        await asyncio.gather(*(self._close_channel(name, channel) for name, channel in self.parts.network.channels.items()))
+
+    async def _close_channel(self, name: str, channel: Channel) -> None:
+        shutdown_s = self.runner.policy.timings.shutdown_s
+        try:
+            await run_with_timeout(channel.close(), shutdown_s)
+        except DeadlineExceededError:
+            log.error("%s: the channel %s does not close within %g s, and is left", self.runner.jid, name, shutdown_s)
+        except Exception:
+            log.exception("%s: the channel %s does not close", self.runner.jid, name)
 
 
 BuildRuntime: TypeAlias = Callable[[AgentNetwork, UploadFile], AgentRuntime]

@@ -207,7 +207,7 @@ class Channel(Protocol):
         """Pass nothing more to the gateway.
 
         It is called at the stop of the agent, when its turns have ended, and when a start has failed. The channel may not be
-        open then, and it may be opened again later.
+        open then, and it may be opened again later. It has ten seconds (`RunnerTimings.shutdown_s`), and is left after that.
         """
 
     def send(self, messages: Sequence[OutboundMessage]) -> object:

@@ -25,6 +25,7 @@ from ..runtime import (
     UnknownClientFeatures,
 )
 from .codec import (
+    FOREIGN_CONTAINER,
     ChatEncoder,
     CloudEventEncoder,
     GroupchatEncoder,
@@ -184,7 +185,8 @@ def read_local(message: OutboundMessage, receiver: Receiver, sender: str) -> Inb
     if isinstance(message, RequestMessage):
         return message.read(sender)
     if (text := read_reply_json(message.content)) is not None:
-        return read_container(text, sender, "", None, is_answer=True, has_body=False)
+        reply = read_container(text, sender, "", None, is_answer=True, has_body=False)
+        return None if reply is FOREIGN_CONTAINER else reply  # `decode` reads no reply that is not of a program either
     return decode(parse_stanza(message, sender), receiver)
 
 

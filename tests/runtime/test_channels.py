@@ -16,8 +16,10 @@ import pytest
 
 from spade_coreason import AgentRequest, Response, Session, agent
 from spade_coreason.runtime import OutboundMessage
+from spade_coreason.testing import Policy, RunnerTimings
 from tests.support.channel_hosts import CHANNEL_HOSTS, PROGRAM_JID, ChannelHost, FetchedHost, run_on_channels
 from tests.support.databases import ANSWERED, CLOSED, RECEIVED, SQLITE, read_rows
+from tests.support.errors import ExpectedErrors
 from tests.support.fetched_channel import NAME, Event, FetchedChannel, texts_of
 from tests.support.line_channel import NAME as LINE, LineChannel
 
@@ -280,3 +282,19 @@ async def test_a_stored_reply_whose_channel_is_missing_stays_until_it_is_there(d
 
 if __name__ == "__main__":
     asyncio.run(ask_and_wait(*sys.argv[1:]))
+
+
+class HangingChannel(FetchedChannel):
+    """A channel whose end does not come."""
+
+    async def close(self) -> None:
+        await super().close()
+        await asyncio.Event().wait()
+
+
+async def test_a_channel_that_does_not_close_is_left(sqlite_url: str, expected_errors: ExpectedErrors) -> None:
+    expected_errors("notes@localhost: the channel first does not close within 0.1 s, and is left")
+    policy, second = Policy(timings=RunnerTimings(shutdown_s=0.1)), FetchedChannel()
+    async with run_on_channels(sqlite_url, Gate().build(), {"first": HangingChannel(), "second": second}, policy):
+        assert second.is_open
+    assert not second.is_open

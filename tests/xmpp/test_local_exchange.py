@@ -27,6 +27,7 @@ from spade_coreason.domain.messages import (
     Completed,
     InboundMessage,
     InboundRequest,
+    MalformedRequest,
     ReplyBatch,
     ReplyEvent,
     RequestContext,
@@ -336,6 +337,14 @@ def without_time(message: InboundMessage) -> Any:
     return replace(message, content="", context=message.context._replace(deadline=round(message.context.deadline)))
 
 
+def nested(depth: int) -> list[Any]:
+    """Return an array of so many levels."""
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize("thread", [None, "", "t", "a\r\nb\rc\0\ufffe<&>", "\ud83d\ude00", "\0", "x" * 1024, "x" * 1025])
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("query", ["q", "\0\ufffe\ud800</json>", float("nan")])
@@ -368,6 +377,30 @@ def test_a_reply_is_read_without_parsing_its_stanza_as_its_stanza_is_read(text: 
         read = read_local(message, ANY_RECEIVER, "receiver@localhost/agent")
         assert read == decode(parse_stanza(message, "receiver@localhost/agent"))
         assert isinstance(read, ReplyBatch if text_read.startswith("[") else ReplyEvent)
+
+
+@pytest.mark.parametrize("reads_batches", [True, False])
+def test_a_request_may_be_as_deep_as_in_its_stanza(reads_batches: bool) -> None:
+    transport = XmppTransport("sender@localhost", lambda messages: None, STANZA_BYTES)
+    kinds = set()
+    for depth in range(50, 70):
+        request = AgentRequest(session_id=uuid4(), payload={"query": nested(depth)})
+        message = transport.encode_request(RECIPIENT, request, "t", NO_CONTEXT, reads_batches=reads_batches)
+        read = read_local(message, ANY_RECEIVER, SENDER)
+        by_wire = decode(parse_stanza(message, SENDER))
+        assert isinstance(read, MalformedRequest) is isinstance(by_wire, MalformedRequest)
+        kinds.add(type(read))
+    assert kinds == {InboundRequest, MalformedRequest}
+
+
+@pytest.mark.parametrize("data", [nested(70), int("9" * 500)], ids=["too deep", "too many digits"])
+def test_a_reply_that_cannot_be_read_is_left_out_as_its_stanza_is(data: Any) -> None:
+    request = InboundRequest(PROGRAM, SENDER, "1", "t", {}, "", owner="sender@localhost", request_id=uuid4())
+    encoder = XmppTransport(RECIPIENT, lambda messages: None, 65_536).make_encoder(request, uuid4())
+    [block, end] = encode_reply(encoder, BlockEmitted(DataBlock(id=uuid4(), data={"x": data})), Completed("c", "active"))
+    assert read_local(block, ANY_RECEIVER, SENDER) is None
+    assert decode(parse_stanza(block, SENDER)) is None
+    assert isinstance(read_local(end, ANY_RECEIVER, SENDER), ReplyEvent)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -115,7 +116,7 @@ class CommandExecutor:
             incoming = InboundRequest(
                 PERSON, mailbox.sender, "", mailbox.key[1], {"query": command.text}, "", owner=mailbox.sender
             )
-            queued = QueuedRequest(incoming, uuid4(), 0, Commit.completed(True), self._services.metrics.now())
+            queued = QueuedRequest(incoming, uuid4(), 0, Commit.completed(True), time.monotonic())
             turn = self._make_turn(mailbox, active, queued, lambda messages: None)
             return await self._run_agent_command(turn, agent_command, values, sends_reply=False)
         result = await self.commands.run(command, values, self.context, mailbox.sender, active.record)

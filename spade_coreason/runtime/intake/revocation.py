@@ -1,4 +1,4 @@
-"""The end of access: what people asked for who have lost their access since is not done."""
+"""The end of access: requests of people who have lost theirs are cancelled or refused."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -70,7 +71,7 @@ class Turn:
 
     def __post_init__(self) -> None:
         services, active, queued = self.services, self.conversation, self.queued
-        self.started_at_s = services.metrics.now()
+        self.started_at_s = time.monotonic()
         self.request = _make_request(active, queued, self.started_at, services.policy.operators)
         identity = active.identity_for(queued.incoming.kind, queued.incoming.nickname)
         self.steps = StepJournal(services.repository.inbox, queued.inbox_row, queued.key)
@@ -286,7 +287,7 @@ class Turn:
         meta: dict[str, Any] = {
             "request_id": request_id,
             "channel": incoming.kind.name,
-            "duration_ms": int((self.services.metrics.now() - self.started_at_s) * 1_000_000) / 1000,
+            "duration_ms": int((time.monotonic() - self.started_at_s) * 1_000_000) / 1000,
         }
         if isinstance(nickname := request.metadata.get("nickname"), str):
             meta["nickname"] = nickname

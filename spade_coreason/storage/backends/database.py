@@ -437,7 +437,8 @@ class Database(ABC):
         is_first = not self.row_ids
         for table in schema.NUMBERED:
             stored = connection.execute(select(func.max(table.c.id))).scalar() or 0
-            unused = 1 if is_first else self.next_id(table.name)
+            ids = self.row_ids.get(table.name)
+            unused = 1 if ids is None else next(ids)
             self.row_ids[table.name] = itertools.count(max(stored + 1, unused))
         self.inbox_rows_with_steps.update(connection.scalars(select(schema.steps.c.request).distinct()))
         inbox = schema.inbox.c

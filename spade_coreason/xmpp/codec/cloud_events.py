@@ -243,7 +243,9 @@ class RequestMessage(OutboundMessage):
         if thread is not None and len(thread) > MAX_ID_CHARACTERS:
             return refuse_long_id(sender)
         try:
-            [event] = parse_foreign_json(f"[{self._write_event({'id': self._stanza_id})}]")  # as deep as in a batch
+            text = self._write_event({"id": self._stanza_id})
+            # In an array it is a level deeper, which counts.
+            event = parse_foreign_json(f"[{text}]")[0] if self._reads_batches else parse_foreign_json(text)
         except ValueError:
             return MalformedRequest(sender, self._stanza_id, thread, _NO_REQUEST)
         context = _read_context(event, time.time())
