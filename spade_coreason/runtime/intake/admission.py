@@ -193,11 +193,9 @@ class Admission:
         verdict = _ACCEPT if incoming.context is NO_CONTEXT else self._check_way(incoming)
         if not isinstance(verdict, Refuse):
             verdict = self._check_capacity(incoming)
-        if not isinstance(verdict, Refuse) and not may_be_duplicate:
-            verdict = self._check_for_agent(incoming) if is_for_agent else self._check_for_commands(incoming)
-            if not isinstance(verdict, Refuse):
-                return self.ask_interceptors(incoming) if is_for_agent and self._receivers else None
-        return _as_refused(verdict) if isinstance(verdict, Refuse) else None
+        if isinstance(verdict, Refuse):
+            return _as_refused(verdict)
+        return None if may_be_duplicate else self.refuse_new(incoming, is_for_agent=is_for_agent)
 
     def refuse_new(self, incoming: InboundRequest, *, is_for_agent: bool) -> Refusal | None:
         """Ask the quotas about a request that is no duplicate, then the interceptors. Return the first refusal, or None.
