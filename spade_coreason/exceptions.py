@@ -13,6 +13,7 @@ CoReasonError
 │   ├── MemoryFileError          an interaction memory file is damaged; it is left unchanged.
 │   └── MemoryFullError          the interaction memory of a conversation has reached its limit.
 ├── AgentProcessError            the process of an agent with `isolation: process` ended during a turn.
+├── ForbiddenError               the caller may not do this.
 ├── StepUncertainError           a durable step was cut off, and must not run again by itself.
 ├── StepMismatchError            a durable step has other arguments than in an earlier run of the turn.
 ├── KnowledgeError               a document cannot be added to the knowledge of an agent.
@@ -133,6 +134,10 @@ class LoginError(ConnectError):
         self.place = place
         if not is_registering:
             self.args = (f"{self.args[0]}, or set register: true (--register)",)
+
+
+class ForbiddenError(CoReasonError):
+    """The caller may not do this."""
 
 
 class StoreError(CoReasonError):

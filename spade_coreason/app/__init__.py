@@ -1,4 +1,4 @@
-"""The composition root: the platform, the factories of its parts, and its sockets."""
+"""The composition root: the platform, the factories of its parts, and what operations work on."""
 
 import lazy_loader
 
@@ -8,10 +8,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "factories": ["build_embedder", "build_memory_limits", "build_summariser", "build_token_counter"],
         "malloc": ["trim_malloc_periodically", "tune_malloc"],
-        "incident_socket": ["read_incident_texts", "request_incident_texts"],
-        "knowledge_socket": ["KNOWLEDGE_SOCKET", "RemoteKnowledge"],
         "platform": ["Platform"],
-        "status_socket": ["read_status"],
+        "stored_host": ["open_stored_host"],
         "supervision": ["Supervision", "find_directory_problems", "lock_data", "start_local_server"],
     },
 )

@@ -4,14 +4,6 @@ from .factories import (
     build_summariser as build_summariser,
     build_token_counter as build_token_counter,
 )
-from .incident_socket import (
-    read_incident_texts as read_incident_texts,
-    request_incident_texts as request_incident_texts,
-)
-from .knowledge_socket import (
-    KNOWLEDGE_SOCKET as KNOWLEDGE_SOCKET,
-    RemoteKnowledge as RemoteKnowledge,
-)
 from .malloc import (
     trim_malloc_periodically as trim_malloc_periodically,
     tune_malloc as tune_malloc,
@@ -19,8 +11,8 @@ from .malloc import (
 from .platform import (
     Platform as Platform,
 )
-from .status_socket import (
-    read_status as read_status,
+from .stored_host import (
+    open_stored_host as open_stored_host,
 )
 from .supervision import (
     Supervision as Supervision,

@@ -72,7 +72,7 @@ class AgentBuilder:
         self._channels = channels
         self._channels_of_agents: dict[str, Mapping[str, Channel]] = {}
         """The channels beside XMPP, by bare JID and name. An agent that is built again has the same."""
-        self._embedder = build_embedder(settings)
+        self.embedder = build_embedder(settings)
         self._memories: dict[str, AgentInteractionMemory] = {}
         self._isolated_agents: list[IsolatedAgent] = []
         self._upload_warnings: defaultdict[str, UploadWarnings] = defaultdict(UploadWarnings)
@@ -120,8 +120,8 @@ class AgentBuilder:
     async def close(self) -> None:
         """Close what the agents share, and their interaction memories."""
         try:
-            if self._embedder is not None:
-                await self._embedder.close()
+            if self.embedder is not None:
+                await self.embedder.close()
         finally:
             for memory in self._memories.values():
                 try:
@@ -139,7 +139,7 @@ class AgentBuilder:
             Files(upload, warnings=self._upload_warnings[jid_domain(jid)]),
             build_peer_options(self._settings, settings, self.directory, self._fan_out),
             memory=partial(self.get_memory, jid),
-            embedder=self._embedder,
+            embedder=self.embedder,
         )
         agent = self._load_agent(place, settings, parts)
         memory = self._settings.memory_of(settings)

@@ -27,13 +27,11 @@ from ..exceptions import (
     ServerError,
     StoreError,
 )
-from ..memory import Knowledge
+from ..operations import OPERATIONS, AgentStatus, PlatformStatus, serve_operations
 from ..runtime import (
-    AgentStatus,
     CrashGuard,
     InterceptorSource,
     OnConversationEnd,
-    PlatformStatus,
     Runner,
     describe_upload_problem,
     find_agent,
@@ -44,10 +42,8 @@ from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_s
 from .accounts import GUEST_USER, LocalAccounts
 from .agent_builder import AgentBuilder
 from .channels import CHANNELS, ChannelFactories
-from .incident_socket import serve_incident_socket
-from .knowledge_socket import serve_knowledge_socket
 from .loop_watch import BLOCKED_S, take_block, watch_loop
-from .status_socket import serve_status_socket
+from .running_host import RunningHost
 from .supervision import Supervision, lock_data, start_local_server
 
 log = logging.getLogger(__name__)
@@ -120,7 +116,6 @@ class Platform:
         """The agents, by bare JID, that stay offline while the others serve, and why."""
         self._stack = AsyncExitStack()
         self._accounts = LocalAccounts(settings)
-        self._knowledge: dict[str, Knowledge] = {}
         self._crash_guard: CrashGuard | None = None
         self._checked_upload_domains: set[str] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
@@ -139,10 +134,14 @@ class Platform:
         await self._stack.aclose()
 
     @property
+    def jids(self) -> list[str]:
+        """The bare JIDs of the configured agents."""
+        return [bare_jid(agent.jid) for agent in self.settings.agents]
+
+    @property
     def agent_descriptions(self) -> list[tuple[str, str]]:
         """The bare JID and the description of each agent, without those that stay offline."""
-        jids = (bare_jid(agent.jid) for agent in self.settings.agents)
-        return [(jid, self._descriptions[jid]) for jid in jids if jid in self._descriptions and jid not in self._absent]
+        return [(jid, self._descriptions[jid]) for jid in self.jids if jid in self._descriptions and jid not in self._absent]
 
     async def wait(self, on_online: Callable[[], None] = lambda: None) -> None:
         """Wait for SIGINT or SIGTERM. Call `on_online` once, when all agents are online that do not stay offline.
@@ -185,7 +184,7 @@ class Platform:
 
     async def status(self) -> PlatformStatus:
         """Return the status of the platform and its agents at this moment."""
-        agents = [await self._agent_status(bare_jid(agent.jid)) for agent in self.settings.agents]
+        agents = [await self._agent_status(jid) for jid in self.jids]
         return PlatformStatus(os.getpid(), self.server_description, tuple(agents))
 
     async def _agent_status(self, jid: str) -> AgentStatus:
@@ -252,9 +251,8 @@ class Platform:
             self._report_absence(jid)
         if self.server is not None:
             await self._accounts.create(self.server)
-        await self._stack.enter_async_context(serve_status_socket(settings.data_dir, self.status))
-        await self._stack.enter_async_context(serve_knowledge_socket(settings.data_dir, self._knowledge))
-        await self._stack.enter_async_context(serve_incident_socket(settings.data_dir, self.database))
+        host = RunningHost(self, self.database, self._builder, self.agents)
+        await self._stack.enter_async_context(serve_operations(settings.data_dir, host, OPERATIONS))
         self._stack.push_async_callback(self._stop_background_tasks)
         self._start_in_background(self._index_passages(self.database))
         await self._start_agents()
@@ -341,7 +339,6 @@ class Platform:
         manifest = host.runtime.agent.manifest
         self.agents[jid] = host
         self.runners[jid] = host.runtime.runner
-        self._knowledge[jid] = host.runtime.parts.knowledge
         self._descriptions[jid] = manifest.capabilities[0].description or manifest.metadata.name
 
     async def _start_agents(self) -> None:

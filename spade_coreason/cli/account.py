@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from ..config import RunFile, is_platform_running, read_run_file
 from ..domain.jid import bare_jid, jid_domain
 from ..domain.texts.terminal_text import escape_label
 from ..exceptions import ConfigError, PeerUnavailableError, ServerError
+from ..operations import describe_agents
 from .context import current_options
 from .settings import PLATFORM_FILE, config_option, find_data_directories
 from .terminal.console import format_path, print_line
@@ -110,10 +111,12 @@ class Account:
 
     def explain_silence(self, jid: str) -> str:
         """Return a reason why an agent does not answer; empty if none is known."""
-        from ..app import read_status
+        from ..operations import call_platform
+        from ..operations.status import NoArguments, show_status
 
         try:
-            status = read_status(self.data_dir) if self.data_dir is not None else None
+            is_running = self.data_dir is not None and is_platform_running(self.data_dir)
+            status = call_platform(self.data_dir, show_status, NoArguments()) if self.data_dir and is_running else None
         except ServerError:
             return self.hint
         is_paused = status is not None and any(agent.jid == bare_jid(jid) and agent.is_paused for agent in status.agents)
@@ -133,13 +136,6 @@ class Account:
         if self.is_complete and jid_domain(jid) == jid_domain(self.jid) and bare_jid(jid) not in self.agents:
             raise PeerUnavailableError(jid, f"does not exist on this platform; {describe_agents(tuple(self.agents))}")
         return jid
-
-
-def describe_agents(agents: Sequence[str]) -> str:
-    """Return half a sentence that lists agents."""
-    if len(agents) == 1:
-        return f"the only agent is {agents[0]}"
-    return f"the agents are {', '.join(agents)}" if agents else "there are no agents"
 
 
 def resolve_account(

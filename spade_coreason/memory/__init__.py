@@ -7,7 +7,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "conversation": ["ActiveConversation", "ActivePerson", "Variables"],
-        "erasure": ["ErasureReport", "erase_conversation", "erase_everyone", "erase_person"],
+        "erasure": ["ErasureReport", "erase_conversation", "erase_person"],
         "export": ["export_person"],
         "history_windows": ["HistoryWindows"],
         "interaction.file": ["MemoryLimits"],
@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "interaction.turn_sync": ["CURRENT_DEFERRED_SYNCS", "DeferredSyncs"],
         "knowledge.embeddings": ["Embedder", "LocalEmbedder", "OpenAIEmbedder"],
         "knowledge.knowledge": ["Knowledge", "ProgressCallback", "SearchHit"],
-        "knowledge.loaders": ["find_files"],
+        "knowledge.loaders": ["find_files", "read_document"],
         "openai_api": ["OpenAIApi"],
         "session": ["SessionChanges", "TurnSession"],
         "summaries": ["ExtractiveSummariser", "ModelSummariser", "Summariser"],

@@ -6,7 +6,6 @@ from .conversation import (
 from .erasure import (
     ErasureReport as ErasureReport,
     erase_conversation as erase_conversation,
-    erase_everyone as erase_everyone,
     erase_person as erase_person,
 )
 from .export import (
@@ -41,6 +40,7 @@ from .knowledge.knowledge import (
 )
 from .knowledge.loaders import (
     find_files as find_files,
+    read_document as read_document,
 )
 from .openai_api import (
     OpenAIApi as OpenAIApi,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ..domain.identifiers import candidate_conversation_ids
 from ..domain.jid import bare_jid
@@ -38,21 +38,13 @@ class ErasureReport:
         """True if there was nothing to delete."""
         return self == ErasureReport()
 
-    def plus(self, report: StorageErasureReport, memories: int) -> ErasureReport:
-        """Add the report of the database, and a number of conversations deleted from the interaction memory."""
-        return ErasureReport(
-            self.conversation_ids + report.conversation_ids,
-            self.interactions + report.interactions,
-            self.variables + report.variables,
-            self.requests + report.requests,
-            self.memories + memories,
-            self.preferences + report.preferences,
-            self.documents + report.documents,
-            self.audit_entries + report.audit_entries,
-            self.incidents + report.incidents,
-            self.subscriptions + report.subscriptions,
-            self.items + report.items,
-        )
+    @classmethod
+    def of(cls, report: StorageErasureReport, memories: int) -> ErasureReport:
+        """Return the report of the database with a number of conversations deleted from the interaction memory."""
+        return cls(memories=memories, **{field.name: getattr(report, field.name) for field in fields(report)})
+
+    def __add__(self, other: ErasureReport) -> ErasureReport:
+        return ErasureReport(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
 
 async def erase_conversation(
@@ -65,7 +57,7 @@ async def erase_conversation(
     """
     # The interaction memory goes first: if a crash left it behind, its owner could not be found any more.
     memories = int(await memory.aclear_conversation(record.conversation_id)) if memory is not None else 0
-    return ErasureReport().plus(await repository.delete_conversation(record, with_copies=with_copies), memories)
+    return ErasureReport.of(await repository.delete_conversation(record, with_copies=with_copies), memories)
 
 
 async def find_person_records(repository: AgentRepository, person: str) -> tuple[str, list[StoredConversation], list[str]]:
@@ -87,12 +79,4 @@ async def erase_person(repository: AgentRepository, memory: AgentInteractionMemo
     """Delete everything that one agent stores about a person (a JID), including requests that still wait."""
     person, _, conversation_ids = await find_person_records(repository, person)
     memories = await memory.aclear_conversations(conversation_ids) if memory is not None else 0
-    return ErasureReport().plus(await repository.erase_person(person), memories)
-
-
-async def erase_everyone(repository: AgentRepository, memory: AgentInteractionMemory) -> ErasureReport:
-    """Delete everything that one agent stores about all people."""
-    total = ErasureReport(memories=await memory.aclear_conversations(await memory.aget_all_conversations()))
-    for person in await repository.list_people():
-        total = total.plus(await repository.erase_person(person), 0)
-    return total
+    return ErasureReport.of(await repository.erase_person(person), memories)

@@ -43,7 +43,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "command_request",
             "to_request",
         ],
-        "intake.quota_limit": ["QuotaUsage"],
         "runner": ["Runner"],
         "turns.steps": ["MAX_RESULT_BYTES"],
         "channels": [
@@ -61,6 +60,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "topics.decorator": ["subscribe"],
         "topics.store": ["TopicStore"],
         "upkeep.metrics": ["Metrics"],
-        "upkeep.status": ["AgentCondition", "AgentStatus", "PlatformStatus"],
     },
 )

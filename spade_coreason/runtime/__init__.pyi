@@ -54,7 +54,6 @@ from .intake.access_requests import (
 from .intake.gateway import (
     InboundGateway as InboundGateway,
 )
-from .intake.quota_limit import QuotaUsage as QuotaUsage
 from .isolation.agent import (
     IsolatedAgent as IsolatedAgent,
     load_isolated_agent as load_isolated_agent,
@@ -105,8 +104,3 @@ from .upkeep.garbage_collection import (
     tune_gc as tune_gc,
 )
 from .upkeep.metrics import Metrics as Metrics
-from .upkeep.status import (
-    AgentCondition as AgentCondition,
-    AgentStatus as AgentStatus,
-    PlatformStatus as PlatformStatus,
-)

@@ -18,6 +18,7 @@ from ..domain.policy import Policy
 from ..memory import (
     AgentInteractionMemory,
     Embedder,
+    ErasureReport,
     ExtractiveSummariser,
     HistoryWindows,
     Knowledge,
@@ -26,7 +27,7 @@ from ..memory import (
     Usage,
     estimate_tokens,
 )
-from ..storage import AgentRepository, KnowledgeRepository, RunningRequests
+from ..storage import AgentRepository, KnowledgeRepository, PendingRequest, RunningRequests, StoredConversation
 from .agent_control import AgentControl
 from .agent_factory import Injectables
 from .agent_lifecycle import AgentLifecycle
@@ -49,6 +50,7 @@ from .intake.repeated_requests import RepeatedRequests
 from .intake.request_intake import RequestIntake
 from .intake.revocation import AccessRevocation
 from .languages import PersonLanguages
+from .live_erasure import LiveErasure
 from .peers.open_requests import OpenRequests
 from .peers.peers import PeerOptions, Peers
 from .runner import Runner
@@ -196,7 +198,8 @@ class AgentParts:
             access_requests=access_requests,
             get_interaction_memory=self.memory,
         )
-        executor = CommandExecutor(services, loader, commands, context, admission)
+        erasure = LiveErasure(services, loader, quota_limit, self.memory)
+        executor = CommandExecutor(services, loader, commands, context, admission, erasure)
 
         # The way of a request
         repeated = RepeatedRequests(repository, mailboxes, outbox, clock)
@@ -218,7 +221,7 @@ class AgentParts:
         patterns = [subscription.pattern for subscription in subscriptions_of(agent)]
         announcement = SubscriptionAnnouncement(self.peers, repository, patterns, self.peer_options.topic_broker)
         ephemeral_owners = EphemeralOwners(repository, mailboxes, history_windows)
-        return AgentRuntime(agent, self, runner, gateway, announcement, ephemeral_owners)
+        return AgentRuntime(agent, self, runner, gateway, announcement, ephemeral_owners, erasure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +234,19 @@ class AgentRuntime:
     gateway: InboundGateway
     announcement: SubscriptionAnnouncement
     ephemeral_owners: EphemeralOwners
+    erasure: LiveErasure
+
+    async def erase_person(self, person: str) -> ErasureReport:
+        """Delete all that the agent has about a person (a bare JID). Their turns end first, and what waits is dropped."""
+        return await self.erasure.erase_person(person)
+
+    async def erase_conversation(self, record: StoredConversation) -> ErasureReport:
+        """Delete a conversation. Its turn ends first, and what waits in it is dropped."""
+        return await self.erasure.erase_conversation(record)
+
+    def run_stored(self, request: PendingRequest) -> None:
+        """Run a request that is stored and has not run in this process."""
+        self.runner.run_stored(request)
 
     async def open_channels(self) -> None:
         """Open the channels, in their order. If one fails, the others may be open."""

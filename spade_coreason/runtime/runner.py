@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..domain.texts.translation import translate
+from ..storage import PendingRequest
 from .commands.executor import CommandExecutor
 from .commands.model import Command, CommandResult
 from .intake.received_reactions import ReceivedReactions
@@ -84,6 +85,10 @@ class Runner:
         self._mailboxes.start(self._workers.run)
         self._recovery.recover(pending)
         self._revocation.open()
+
+    def run_stored(self, request: PendingRequest) -> None:
+        """Run a request that is stored and has not run in this process, once the agent is open."""
+        self._recovery.queue(request)
 
     def send_unsent(self) -> None:
         """Send the final replies that the last run stored and the server did not acknowledge, with the same ids."""

@@ -7,17 +7,22 @@ import os
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.environment.private_files import open_private
+from ..domain.identifiers import NO_DIGEST
 from ..exceptions import StoreError
 from .backends.database import Database
 from .dedup import DUPLICATE_DAYS
-from .records import from_micros, to_micros
+from .records import PendingRequest, from_micros, to_micros
 from .schema import RECEIVED, crashed_requests, inbox
+
+if TYPE_CHECKING:
+    from .repository import AgentRepository
 
 _SLOT_COUNT = 8192
 _SLOT_BYTES = 8
@@ -171,8 +176,12 @@ async def load_failed_requests(database: Database, agents: Sequence[str]) -> lis
     return _load(await database.read(lambda connection: connection.execute(query).all()))
 
 
-async def retry_failed_request(database: Database, request: CrashedRequest) -> None:
-    """Put a failed request into the inbox again. It runs at the next start, as if it had never run."""
+async def retry_failed_request(repository: AgentRepository, request: CrashedRequest) -> PendingRequest:
+    """Put a failed request of an agent into the inbox again, as if it had never run, and return it.
+
+    It runs at the next start, if it does not run before.
+    """
+    database = repository.database
     # With a new key: the ids of the answer derive from it, and the sender has got an error under the old ones.
     key, row = uuid4().bytes, database.next_id("inbox")
     values = {"agent": request.agent, "sender": request.sender, "state": RECEIVED, "request": request.request}
@@ -182,7 +191,9 @@ async def retry_failed_request(database: Database, request: CrashedRequest) -> N
         connection.execute(insert(inbox).values(id=row, key=key, received_at=to_micros(request.received_at), **values))
         connection.execute(delete(crashed_requests).where(crashed_requests.c.id == request.id))
 
+    repository.inbox.open_rows.add(row)
     await database.write(work)
+    return PendingRequest(row, key, request.request, None, NO_DIGEST, request.channel or DEFAULT_CHANNEL)
 
 
 async def drop_failed_request(database: Database, request: CrashedRequest) -> None:

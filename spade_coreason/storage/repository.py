@@ -68,9 +68,9 @@ _AGENT_SCOPE = "agent"
 
 
 async def list_stored_agents(database: Database) -> list[str]:
-    """Return the agents (bare JIDs) with any stored data besides requests, in alphabetical order."""
+    """Return the agents (bare JIDs) with any stored data besides requests, in alphabetical order. The platform is none."""
     tables = (conversations, variables, shelves, audit, incidents, topic_items, topic_subscriptions)
-    query = union(*(select(table.c.agent) for table in tables)).order_by("agent")
+    query = union(*(select(table.c.agent).where(table.c.agent.contains("@")) for table in tables)).order_by("agent")
     return await database.read(lambda connection: list(connection.execute(query).scalars()))
 
 

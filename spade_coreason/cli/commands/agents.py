@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..account import data_option, find_running_directory, no_platform_error
+from ..account import data_option
 from ..context import define_command as define
+from ..operations import require_running
 from ..settings import config_option
 from ..terminal.console import print_json, print_table
 
 if TYPE_CHECKING:
-    from ...runtime import AgentStatus
+    from ...operations import AgentStatus
 
 
 @define("agents")
@@ -34,12 +35,9 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
       spade-coreason agents
       spade-coreason agents --data /var/lib/agents --json
     """
-    from ...app import read_status
+    from ...operations.status import NoArguments, show_status
 
-    directory = find_running_directory(file, data)
-    found = read_status(directory)
-    if found is None:
-        raise no_platform_error(directory, "start one (`spade-coreason up`), or name another data directory with --data")
+    found = require_running(file, data).perform(show_status, NoArguments())
     if as_json:
         print_json([_describe_agent(agent) for agent in found.agents])
     else:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...exceptions import ConfigError
-from ..agent_storage import open_storage, storage_options
-from ..context import CLIGroup, run_async
-from ..terminal.console import format_time, print_json, print_line, print_table, verdict_sign
+from ..context import CLIGroup
+from ..operations import describe_none, open_platform, storage_options
+from ..terminal.console import format_timestamp, print_json, print_line, print_table, verdict_sign
 
 if TYPE_CHECKING:
-    from ...storage import AuditRecord, AuditVerification
+    from ...operations.audit import TrailEntry, TrailVerdict
 
 
 @click.group("audit", cls=CLIGroup)
@@ -46,44 +45,30 @@ def list_(file: Path | None, data: Path | None, agent: str | None, limit: int, a
     \b
       spade-coreason audit list --agent assistant --limit 20
     """
-    run_async(_list(file, data, agent, limit, as_json))
+    from ...operations.audit import ListEntries, list_entries
 
-
-async def _list(file: Path | None, data: Path | None, agent: str | None, limit: int, as_json: bool) -> None:
-    async with open_storage(file, data, agent) as storage:
-        found: list[tuple[str, AuditRecord]] = []
-        for jid in storage.agents:
-            repository = storage.repository(jid)
-            found += [(jid, record) for record in await repository.audit_trail.load_newest(limit)] if repository else []
+    with open_platform(file, data) as platform:
+        found = platform.perform(list_entries, ListEntries(agent=agent, limit=limit))
     if as_json:
-        print_json([_entry_record(jid, record) for jid, record in found])
+        print_json([_entry_record(entry) for entry in found])
     elif not found:
-        print_line("No audit entries.")
+        print_line(describe_none(platform, "audit entries"))
     else:
-        print_table(
-            ("agent", "number", "when", "actor", "action", "resource", "outcome", "person"),
-            [_entry_row(*pair) for pair in found],
-        )
+        columns = ("agent", "number", "when", "actor", "action", "resource", "outcome", "person")
+        print_table(columns, map(_entry_row, found))
 
 
-def _entry_record(jid: str, record: AuditRecord) -> dict[str, Any]:
-    place = {"agent": jid, "number": record.number, "person": record.person, "integrity_hash": record.integrity_hash}
-    return {**place, "forgotten": True} if record.entry is None else {**record.entry, **place}
+def _entry_record(found: TrailEntry) -> dict[str, Any]:
+    place = {"agent": found.agent, "number": found.number, "person": found.person, "integrity_hash": found.integrity_hash}
+    return {**place, "forgotten": True} if found.entry is None else {**found.entry, **place}
 
 
-def _entry_row(jid: str, record: AuditRecord) -> tuple[object, ...]:
-    entry = record.entry
+def _entry_row(found: TrailEntry) -> tuple[object, ...]:
+    entry = found.entry
     if entry is None:
-        return jid, record.number, "forgotten", "", "", "", "", ""
+        return found.agent, found.number, "forgotten", "", "", "", "", ""
     columns = (str(entry.get(name, "")) for name in ("actor", "action", "resource", "outcome"))
-    return jid, record.number, _format_timestamp(str(entry.get("timestamp", ""))), *columns, record.person
-
-
-def _format_timestamp(text: str) -> str:
-    try:
-        return format_time(datetime.fromisoformat(text))
-    except ValueError:
-        return text
+    return found.agent, found.number, format_timestamp(str(entry.get("timestamp", ""))), *columns, found.person
 
 
 @command.command("verify")
@@ -100,33 +85,25 @@ def verify(file: Path | None, data: Path | None, agent: str | None, through: str
       spade-coreason audit verify
       spade-coreason audit verify --agent assistant --through 5f1c…
     """
-    return run_async(_verify(file, data, agent, through, as_json))
+    from ...operations.audit import VerifyTrails, verify_trails
 
-
-async def _verify(file: Path | None, data: Path | None, agent: str | None, through: str | None, as_json: bool) -> int:
-    async with open_storage(file, data, agent) as storage:
-        if through is not None and len(storage.agents) > 1:
-            raise ConfigError("--agent", f"is missing: --through applies to one agent; name one of {', '.join(storage.agents)}")
-        found: dict[str, AuditVerification] = {}
-        for jid in storage.agents:
-            repository = storage.repository(jid)
-            if repository is not None:
-                found[jid] = await repository.audit_trail.verify(through)
+    with open_platform(file, data) as platform:
+        found = platform.perform(verify_trails, VerifyTrails(agent=agent, through=through))
     if as_json:
-        print_json({jid: {"ok": not verdict.problems, **verdict._asdict()} for jid, verdict in found.items()})
+        print_json({one.agent: {"ok": not one.problems, **asdict(one)} for one in found})
     else:
-        for jid, verdict in found.items():
-            _print_verdict(jid, verdict)
+        for verdict in found:
+            _print_verdict(verdict)
         if not found:
-            print_line("No audit entries.")
-    return int(any(verdict.problems for verdict in found.values()))
+            print_line(describe_none(platform, "audit entries"))
+    return int(any(verdict.problems for verdict in found))
 
 
-def _print_verdict(jid: str, verdict: AuditVerification) -> None:
+def _print_verdict(verdict: TrailVerdict) -> None:
     forgotten = f", {verdict.erased:,} of them forgotten" if verdict.erased else ""
     sign = verdict_sign("bad" if verdict.problems else "good")
     entries = f"{verdict.entries:,} {'entry' if verdict.entries == 1 else 'entries'}"
     found = f"{entries}{forgotten}; hash of the last {verdict.head}" if verdict.entries else "no entries"
-    print_line(sign, f"{jid}: {found}")
+    print_line(sign, f"{verdict.agent}: {found}")
     for problem in verdict.problems:
         print_line(f"    {problem}")

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from ...contracts import ConversationState
-from ..agent_storage import open_storage, storage_options
-from ..context import define_command as define, run_async
+from ..context import define_command as define
+from ..operations import describe_none, open_platform, storage_options
 from ..terminal.console import format_time, print_json, print_line, print_table
 
 
@@ -45,31 +45,21 @@ def command(
       spade-coreason conversations --state active
       spade-coreason conversations --agent notes --json
     """
-    run_async(_list(file, data, agent, ConversationState(state) if state else None, limit, as_json))
+    from ...operations.conversations import ListConversations, list_conversations
 
-
-async def _list(
-    file: Path | None, data: Path | None, agent: str | None, state: ConversationState | None, limit: int, as_json: bool
-) -> None:
-    async with open_storage(file, data, agent) as storage:
-        found = []
-        for jid in storage.agents:
-            repository = storage.repository(jid)
-            found += (
-                [(jid, conversation) for conversation in await repository.list_conversations(state=state, limit=limit)]
-                if repository
-                else []
-            )
+    with open_platform(file, data) as platform:
+        wanted = ListConversations(agent=agent, state=ConversationState(state) if state else None, limit=limit)
+        found = platform.perform(list_conversations, wanted)
     if as_json:
-        print_json([conversation.contract_record.dump() for _, conversation in found])
+        print_json([conversation.record.dump() for conversation in found])
     elif not found:
-        print_line(storage.describe_none("conversations"))
+        print_line(describe_none(platform, "conversations"))
     else:
         columns = ("agent", "conversation", "state", "interactions", "of", "begun", "last")
         rows = []
-        for jid, conversation in found:
-            record = conversation.contract_record
-            limit_shown = record.max_interactions or "-"
+        for conversation in found:
+            record = conversation.record
+            counts = record.interaction_count, record.max_interactions or "-"
             times = format_time(record.created_at), format_time(record.last_interaction)
-            rows.append((jid, record.conversation_id, record.state, record.interaction_count, limit_shown, *times))
+            rows.append((conversation.agent, record.conversation_id, record.state, *counts, *times))
         print_table(columns, rows)

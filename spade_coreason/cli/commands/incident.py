@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...exceptions import ConfigError
-from ..agent_storage import AgentStorage, open_storage, storage_options
 from ..completion import complete_incidents
-from ..context import define_command as define, run_async
-from ..terminal.console import format_time, one_line, print_cleaned, print_json, print_line, print_table
+from ..context import define_command as define
+from ..operations import describe_none, open_platform, storage_options
+from ..terminal.console import format_timestamp, print_cleaned, print_json, print_line, print_table
 from ..terminal.tracebacks import format_frame, format_traceback
 
 if TYPE_CHECKING:
-    from ...storage import Incident
+    from ...domain.texts.error_chain import ErrorChain
+    from ...operations.incidents import IncidentContents
 
 _LISTED = 20
 
@@ -51,75 +52,57 @@ def command(
     if not words:
         if has_texts:
             raise ConfigError("--message", "needs the number of an incident: spade-coreason incident ID --message")
-        run_async(_list(file, data, agent, as_json))
+        _list(file, data, agent, as_json)
     else:
-        run_async(_show(file, data, agent, " ".join(words), has_texts, as_json))
+        _show(file, data, agent, " ".join(words), has_texts, as_json)
 
 
-async def _list(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
-    from ...storage import load_newest_incidents
+def _list(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
+    from ...operations.incidents import ListIncidents, list_incidents
 
-    async with open_storage(file, data, agent) as storage:
-        found = [] if storage.database is None else await load_newest_incidents(storage.database, storage.agents, _LISTED)
+    with open_platform(file, data) as platform:
+        found = platform.perform(list_incidents, ListIncidents(agent=agent, limit=_LISTED))
     if as_json:
         print_json([_record(incident, has_texts=False) for incident in found])
     elif not found:
-        print_line(storage.describe_none("incidents"))
+        print_line(describe_none(platform, "incidents"))
     else:
-        print_table(("id", "agent", "time", "type", "place"), [_row(incident) for incident in found])
+        print_table(("id", "agent", "time", "type", "place"), map(_row, found))
 
 
-async def _show(file: Path | None, data: Path | None, agent: str | None, text: str, has_texts: bool, as_json: bool) -> None:
-    async with open_storage(file, data, agent) as storage:
-        incident = await _find(storage, text)
-        data_dir = storage.settings.data_dir
-    if has_texts:
-        incident = await _read_texts(file, data, agent, data_dir, incident)
+def _show(file: Path | None, data: Path | None, agent: str | None, text: str, has_texts: bool, as_json: bool) -> None:
+    from ...operations.incidents import OfIncident, show_incident, show_incident_messages
+
+    with open_platform(file, data, changes=has_texts) as platform:
+        incident = platform.perform(show_incident_messages if has_texts else show_incident, OfIncident(agent=agent, id=text))
     if as_json:
         print_json(_record(incident, has_texts=has_texts))
         return
     print_line(_describe(incident))
-    print_cleaned(format_traceback(incident.chain, shows_text=has_texts))
+    print_cleaned(format_traceback(_chain(incident), shows_text=has_texts))
 
 
-async def _read_texts(file: Path | None, data: Path | None, agent: str | None, data_dir: Path, incident: Incident) -> Incident:
-    from ...app import read_incident_texts, request_incident_texts
-    from ...config import is_platform_running
+def _chain(incident: IncidentContents) -> ErrorChain:
+    from ...domain.texts.error_chain import load_error_chain
 
-    if is_platform_running(data_dir):
-        return await request_incident_texts(data_dir, incident)
-    async with open_storage(file, data, agent, is_exclusive=True) as storage:
-        if storage.database is None:
-            raise ConfigError("ID", f"incident {incident.number} was deleted a moment ago")
-        return await read_incident_texts(storage.database, incident.agent, incident.row, incident.number)
+    return load_error_chain(incident.errors)
 
 
-async def _find(storage: AgentStorage, text: str) -> Incident:
-    from ...storage import load_incidents
-
-    numbers = re.findall(r"\b[0-9a-f]{8}\b", text.lower())  # also in "incident 1F2E3D4C", or in all that the person was told
-    if numbers and storage.database is not None:
-        for incident in await load_incidents(storage.database, storage.agents, numbers):
-            return incident
-    raise ConfigError("ID", f'there is no incident "{one_line(text)}"; `spade-coreason incident` lists the newest')
-
-
-def _row(incident: Incident) -> tuple[str, ...]:
+def _row(incident: IncidentContents) -> tuple[str, ...]:
     from ...domain.texts.error_chain import find_frame
 
-    kind = incident.chain[-1].short_type
-    return incident.number, incident.agent, format_time(incident.occurred_at), kind, format_frame(find_frame(incident.chain))
+    chain = _chain(incident)
+    where = format_frame(find_frame(chain))
+    return incident.id, incident.agent_id, format_timestamp(incident.occurred_at), chain[-1].short_type, where
 
 
-def _describe(incident: Incident) -> str:
+def _describe(incident: IncidentContents) -> str:
     conversation = f", conversation {incident.conversation_id}" if incident.conversation_id is not None else ""
-    where = f"{incident.agent}, {format_time(incident.occurred_at)}, with {incident.person}{conversation}"
-    return f"incident {incident.number}: {where}"
+    when = format_timestamp(incident.occurred_at)
+    return f"incident {incident.id}: {incident.agent_id}, {when}, with {incident.person}{conversation}"
 
 
-def _record(incident: Incident, *, has_texts: bool) -> dict[str, Any]:
-    from ...contracts.base import format_rfc3339
-
+def _record(incident: IncidentContents, *, has_texts: bool) -> dict[str, Any]:
     errors = [
         {
             "type": error.type,
@@ -128,13 +111,6 @@ def _record(incident: Incident, *, has_texts: bool) -> dict[str, Any]:
             "frames": [frame._asdict() for frame in error.frames],
             "omitted_frames": error.omitted,
         }
-        for error in incident.chain
+        for error in _chain(incident)
     ]
-    return {
-        "id": incident.number,
-        "agent_id": incident.agent,
-        "person": incident.person,
-        "conversation_id": incident.conversation_id,
-        "occurred_at": format_rfc3339(incident.occurred_at),
-        "errors": errors,
-    }
+    return {**asdict(incident), "errors": errors}

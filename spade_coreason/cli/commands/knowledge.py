@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ import click
 
 from ...exceptions import ConfigError, KnowledgeError
 from ..account import data_option
-from ..agent_storage import confirm, open_storage, parse_person
 from ..completion import complete_agents
-from ..context import CLIGroup, run_async
+from ..context import CLIGroup
 from ..errors import print_error
+from ..operations import confirm, open_platform, parse_person, print_stopped
 from ..settings import config_option, load_storage_settings
-from ..terminal.console import format_time, print_json, print_line, print_table, print_text, progress_bar
+from ..terminal.console import format_timestamp, print_json, print_line, print_table, print_text, progress_bar
 
 _PATH = click.Path(path_type=Path)
 
@@ -71,36 +71,40 @@ def add(
       spade-coreason knowledge add notes handbook.pdf docs/
       spade-coreason knowledge add notes contract.md --person alice@example.org
     """
-    return run_async(_add(agent, paths, file, data, _owner_arguments(person, conversation), as_json))
+    from ...memory import find_files, read_document
+    from ...operations.knowledge import AddDocument, OfKnowledge, add_document, list_documents
 
-
-async def _add(
-    agent: str, paths: tuple[Path, ...], file: Path | None, data: Path | None, owner: dict[str, str], as_json: bool
-) -> int:
-    from ...memory import find_files
-
+    owner = _owner_arguments(person, conversation)
     files = list(find_files(paths, load_storage_settings(file, data).data_dir))
     if not files:
         raise KnowledgeError(f"{', '.join(map(str, paths))}: contains no text, Markdown or PDF files")
     records: list[dict[str, str]] = []
-    async with _open_knowledge(file, data, agent, creates_directory=True) as knowledge:
-        with progress_bar(len(files)) as progress:
-            for path in files:
-                progress.start_item(path.name)
-                try:
-                    outcome = await knowledge.add_file(path, **owner, progress=progress.update_item)
-                except KnowledgeError as error:  # the other files are still added
-                    print_error(error)
-                    outcome = "failed"
-                records.append({"document": str(path.absolute()), "outcome": outcome})
-                progress.finish_item()
-        jid = knowledge.repository.agent
+    with open_platform(file, data, changes=True, creates_directory=True) as platform, progress_bar(len(files)) as progress:
+        jid = platform.perform(list_documents, OfKnowledge(agent=agent, **owner)).agent
+        is_complete = True
+        for path in files:
+            progress.start_item(path.name)
+            try:
+                document = read_document(path)
+                contents = {"text": document.text, "is_markdown": document.is_markdown}
+                wanted = AddDocument(agent=jid, name=str(path.absolute()), **contents, **owner)
+                added = platform.perform(add_document, wanted, progress.update_item)
+                outcome, is_complete = added.outcome, added.is_complete
+            except KnowledgeError as error:  # the other files are still added
+                print_error(error)
+                outcome = "failed"
+            records.append({"document": str(path.absolute()), "outcome": outcome})
+            progress.finish_item()
+            if not is_complete:
+                break
     if as_json:
         print_json(records)
     else:
         counts = Counter(record["outcome"] for record in records)
         parts = [f"{counts[kind]} {kind}" for kind in ("new", "changed", "same", "failed") if counts[kind]]
         print_line(f"{jid}: {len(records)} document{'' if len(records) == 1 else 's'}: {', '.join(parts)}.")
+    if not is_complete:
+        return print_stopped()
     return int(any(record["outcome"] == "failed" for record in records))
 
 
@@ -115,40 +119,25 @@ def list_(
     \b
       spade-coreason knowledge list notes
     """
-    run_async(_list(agent, file, data, _owner_arguments(person, conversation), as_json))
+    from ...operations.knowledge import OfKnowledge, list_documents
 
-
-async def _list(agent: str, file: Path | None, data: Path | None, owner: dict[str, str], as_json: bool) -> None:
-    async with _open_knowledge(file, data, agent, is_read_only=True) as knowledge:
-        found = await knowledge.list(**owner) if knowledge is not None else []
-        missing = await knowledge.missing() if knowledge is not None else {}
-        has_embedder = knowledge is not None and knowledge.embedder is not None
+    with open_platform(file, data) as platform:
+        found = platform.perform(list_documents, OfKnowledge(agent=agent, **_owner_arguments(person, conversation)))
     if as_json:
-        from ...contracts.base import format_rfc3339
-
-        records = [
-            {
-                "document": document.name,
-                "passages": document.passages,
-                "indexed": document.indexed,
-                "characters": document.characters,
-                "added_at": format_rfc3339(document.added_at),
-            }
-            for document in found
-        ]
-        print_json(records)
+        print_json([asdict(document) for document in found.documents])
         return
-    if not found:
+    if not found.documents:
         print_line("No documents.")
     else:
-        columns = ("document", "passages", *(("indexed",) if has_embedder else ()), "characters", "added")
-        rows = [
-            (d.name, d.passages, *((d.indexed,) if has_embedder else ()), d.characters, format_time(d.added_at)) for d in found
-        ]
+        columns = ("document", "passages", *(("indexed",) if found.has_vectors else ()), "characters", "added")
+        rows = []
+        for one in found.documents:
+            indexed = (one.indexed,) if found.has_vectors else ()
+            rows.append((one.document, one.passages, *indexed, one.characters, format_timestamp(one.added_at)))
         print_table(columns, rows)
-    if missing:
-        count = sum(missing.values())
-        print_line(f"{count} passages have no vector of the configured model; run: spade-coreason knowledge reindex {agent}")
+    if found.missing:
+        remedy = f"run: spade-coreason knowledge reindex {agent}"
+        print_line(f"{found.missing} passages have no vector of the configured model; {remedy}")
 
 
 @command.command("search")
@@ -176,24 +165,14 @@ def search(
       spade-coreason knowledge search notes "How long can I return it?"
       spade-coreason knowledge search notes refund --threshold 0.5
     """
-    run_async(_search(agent, query, limit, threshold, file, data, _reader_arguments(person, conversation), as_json))
+    from ...operations.knowledge import SearchKnowledge, search_knowledge
 
-
-async def _search(
-    agent: str,
-    query: str,
-    limit: int,
-    threshold: float,
-    file: Path | None,
-    data: Path | None,
-    owner: dict[str, str],
-    as_json: bool,
-) -> None:
-    async with _open_knowledge(file, data, agent, is_read_only=True) as knowledge:
-        found = await knowledge.search(query, limit, threshold, **owner) if knowledge is not None else []
+    owner = _reader_arguments(person, conversation)
+    with open_platform(file, data) as platform:
+        wanted = SearchKnowledge(agent=agent, query=query, limit=limit, threshold=threshold, **owner)
+        found = platform.perform(search_knowledge, wanted)
     if as_json:
-        records = [{"score": f.score, "document": f.document, "passage": f.passage, "text": f.text} for f in found]
-        print_json(records)
+        print_json([asdict(hit) for hit in found])
     elif not found:
         print_line(f"No passage has a score of {threshold:g} or more{'; try a lower --threshold' if threshold else ''}.")
     for hit in found if not as_json else ():
@@ -217,7 +196,7 @@ def remove(
     person: str | None,
     conversation: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Remove documents from the knowledge of an agent.
 
     DOCUMENTS are names from `knowledge list`, files, or directories of files. Works while the platform runs.
@@ -228,38 +207,30 @@ def remove(
     """
     if bool(documents) == everything:
         raise ConfigError("knowledge remove", "needs either DOCUMENTS or --all")
-    run_async(_remove(agent, documents, file, data, _owner_arguments(person, conversation), yes, as_json))
 
+    from ...operations.knowledge import OfKnowledge, RemoveDocuments, list_documents, remove_documents
 
-async def _remove(
-    agent: str,
-    documents: tuple[str, ...],
-    file: Path | None,
-    data: Path | None,
-    owner: dict[str, str],
-    yes: bool,
-    as_json: bool,
-) -> None:
-    async with _open_knowledge(file, data, agent) as knowledge:
-        known = [document.name for document in await knowledge.list(**owner)] if knowledge is not None else []
-        names = (
-            list(dict.fromkeys(name for wanted in documents for name in _match_documents(wanted, known)))
-            if documents
-            else known
-        )
+    owner = _owner_arguments(person, conversation)
+    is_complete = True
+    with open_platform(file, data, changes=True) as platform:
+        found = platform.perform(list_documents, OfKnowledge(agent=agent, **owner))
+        known = [document.document for document in found.documents]
+        names = list(dict.fromkeys(name for one in documents for name in _match_documents(one, known))) or known
         if names:
             confirm(f"remove {len(names)} document{'' if len(names) == 1 else 's'} of {agent}", yes or bool(documents))
-        for name in names:
-            await knowledge.remove(name, **owner)
-        jid = knowledge.repository.agent if knowledge is not None else agent
+            with progress_bar(1) as progress:
+                progress.start_item("removing")
+                wanted = RemoveDocuments(agent=agent, names=names, **owner)
+                removed = platform.perform(remove_documents, wanted, progress.update_item)
+            names, is_complete = removed.documents, removed.is_complete
     if as_json:
         print_json(names)
-        return
-    print_line(
-        f"{jid}: removed {len(names)} document{'' if len(names) == 1 else 's'}." if names else f"{jid}: no documents to remove."
-    )
-    for name in names:
-        print_line(f"  {name}")
+    else:
+        count = f"removed {len(names)} document{'' if len(names) == 1 else 's'}." if names else "no documents to remove."
+        print_line(f"{found.agent}: {count}")
+        for name in names:
+            print_line(f"  {name}")
+    return 0 if is_complete else print_stopped()
 
 
 def _match_documents(pattern: str, document_names: list[str]) -> list[str]:
@@ -275,7 +246,7 @@ def _match_documents(pattern: str, document_names: list[str]) -> list[str]:
 @config_option("config/platform.yaml, if it exists")
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def reindex(agent: str, file: Path | None, data: Path | None, as_json: bool) -> None:
+def reindex(agent: str, file: Path | None, data: Path | None, as_json: bool) -> int:
     """Compute missing and outdated vectors for the knowledge of an agent.
 
     A vector is outdated if another model computed it. Works while the platform runs. After an interruption, run the same
@@ -284,21 +255,16 @@ def reindex(agent: str, file: Path | None, data: Path | None, as_json: bool) -> 
     \b
       spade-coreason knowledge reindex notes
     """
-    run_async(_reindex(agent, file, data, as_json))
+    from ...operations.knowledge import OfAgent, reindex_knowledge
 
-
-async def _reindex(agent: str, file: Path | None, data: Path | None, as_json: bool) -> None:
-    async with _open_knowledge(file, data, agent) as knowledge:
-        if knowledge is not None and knowledge.embedder is None:
-            raise ConfigError("knowledge.embedder", "is none: knowledge is searched by words only, which needs no vectors")
-        with progress_bar(1) as progress:
-            progress.start_item(agent)
-            count = await knowledge.reindex(progress.update_item) if knowledge is not None else 0
-        jid = knowledge.repository.agent if knowledge is not None else agent
+    with open_platform(file, data, changes=True) as platform, progress_bar(1) as progress:
+        progress.start_item(agent)
+        found = platform.perform(reindex_knowledge, OfAgent(agent=agent), progress.update_item)
     if as_json:
-        print_json({"indexed": count}, indent=None)
+        print_json({"indexed": found.vectors}, indent=None)
     else:
-        print_line(f"{jid}: computed {count} vector{'' if count == 1 else 's'}.")
+        print_line(f"{found.agent}: computed {found.vectors} vector{'' if found.vectors == 1 else 's'}.")
+    return 0 if found.is_complete else print_stopped()
 
 
 def _owner_arguments(person: str | None, conversation: str | None) -> dict[str, str]:
@@ -312,31 +278,3 @@ def _reader_arguments(person: str | None, conversation: str | None) -> dict[str,
         **({"person": parse_person(person)} if person else {}),
         **({"conversation": conversation} if conversation else {}),
     }
-
-
-@asynccontextmanager
-async def _open_knowledge(
-    file: Path | None, data: Path | None, agent: str, *, is_read_only: bool = False, creates_directory: bool = False
-) -> AsyncIterator[Any]:
-    """Open the knowledge of an agent; yield None if nothing was ever stored. A running platform makes the changes itself."""
-    from ...app import KNOWLEDGE_SOCKET
-    from ...config import is_platform_running
-
-    data_dir = load_storage_settings(file, data).data_dir
-    is_remote = not is_read_only and is_platform_running(data_dir) and (data_dir / KNOWLEDGE_SOCKET).exists()
-    async with open_storage(
-        file, data, agent, is_exclusive=not (is_read_only or is_remote), creates_directory=creates_directory
-    ) as storage:
-        if storage.database is None:
-            yield None
-            return
-        from ...app import RemoteKnowledge, build_embedder
-        from ...memory import Knowledge
-        from ...storage import KnowledgeRepository
-
-        store, embedder = KnowledgeRepository(storage.database, storage.only_agent), build_embedder(storage.settings)
-        knowledge = RemoteKnowledge(store, embedder, data_dir) if is_remote else Knowledge(store, embedder)
-        try:
-            yield knowledge
-        finally:
-            await knowledge.close()

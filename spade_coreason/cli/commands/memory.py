@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from ...exceptions import ConfigError
-from ..agent_storage import confirm, open_storage, storage_options
-from ..context import CLIGroup, run_async
+from ..context import CLIGroup
+from ..operations import confirm, describe_none, open_platform, storage_options
 from ..terminal.console import one_line, print_json, print_line, print_table, print_text
 
 
@@ -33,23 +34,16 @@ def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool
     \b
       spade-coreason memory list --agent notes
     """
-    run_async(_list(file, data, agent, as_json))
+    from ...operations.memory import OfAgents, list_memories
 
-
-async def _list(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
-    found = []
-    async with open_storage(file, data, agent) as storage:
-        for jid in storage.agents:
-            memory = storage.memory(jid)
-            for name in await memory.aget_all_conversations():
-                found.append((jid, name, await memory.aget_information(name)))
+    with open_platform(file, data) as platform:
+        found = platform.perform(list_memories, OfAgents(agent=agent))
     if as_json:
-        records = [{"agent_id": jid, "conversation_id": name, "information": texts} for jid, name, texts in found]
-        print_json(records)
+        print_json([asdict(one) for one in found])
     elif not found:
-        print_line("No interaction memories.")
+        print_line(describe_none(platform, "interaction memories"))
     else:
-        rows = [(jid, name, len(texts), one_line(texts[-1])) for jid, name, texts in found]
+        rows = [(one.agent_id, one.conversation_id, len(one.information), one_line(one.information[-1])) for one in found]
         print_table(("agent", "conversation", "entries", "newest"), rows, texts=("newest",))
 
 
@@ -65,22 +59,14 @@ def show(file: Path | None, data: Path | None, agent: str | None, conversation: 
     \b
       spade-coreason memory show alice@example.org_notes@example.org
     """
-    run_async(_show(file, data, agent, conversation, as_json))
+    from ...operations.memory import OfConversation, show_memory
 
-
-async def _show(file: Path | None, data: Path | None, agent: str | None, conversation: str, as_json: bool) -> None:
-    async with open_storage(file, data, agent) as storage:
-        found = {jid: await storage.memory(jid).aget_information(conversation) for jid in storage.agents}
-    found = {jid: texts for jid, texts in found.items() if texts}
-    if not found:
-        raise ConfigError("CONVERSATION", f'no memory of the conversation "{conversation}"; `memory list` shows them all')
-    if len(found) > 1:
-        raise ConfigError("--agent", f"is missing: {' and '.join(found)} have a memory of this conversation; name one")
-    [texts] = found.values()
+    with open_platform(file, data) as platform:
+        found = platform.perform(show_memory, OfConversation(agent=agent, conversation=conversation))
     if as_json:
-        print_json(texts)
+        print_json(found.information)
         return
-    for text in texts:
+    for text in found.information:
         print_text(text, "- ", "  ")
 
 
@@ -94,29 +80,26 @@ def clear(
 ) -> None:
     """Delete interaction memories of an agent, but not its sessions (see `sessions clear`).
 
-    Stop the platform first. --agent is required if there are several agents.
+    Works while the platform runs. --agent is required if there are several agents.
 
     \b
       spade-coreason memory clear --agent notes --conversation alice@example.org_notes@example.org
     """
     if bool(conversation) == everything:
         raise ConfigError("memory clear", "needs either --conversation ID or --all")
-    run_async(_clear(file, data, agent, conversation, yes))
+    from ...operations.memory import ClearMemory, clear_memory, find_memories
 
-
-async def _clear(file: Path | None, data: Path | None, agent: str | None, conversation: str | None, yes: bool) -> None:
-    async with open_storage(file, data, agent, is_exclusive=True) as storage:
-        jid = storage.only_agent
-        memory = storage.memory(jid)
-        remembered = await memory.aget_all_conversations()
-        names = remembered if conversation is None else [name for name in remembered if name == conversation]
-        if not names:
-            print_line(f"{jid}: no memories to delete.")
+    with open_platform(file, data, changes=True) as platform:
+        wanted = ClearMemory(agent=agent, conversation=conversation)
+        found = platform.perform(find_memories, wanted)
+        if not found.conversation_ids:
+            print_line(f"{found.agent}: no memories to delete.")
             return
-        confirm(f"delete what {jid} remembers of {conversation or f'{len(names)} conversations'}", yes)
-        await memory.aclear_conversations(names)
-    print_line(f"{jid}: deleted the memories of {len(names)} conversation{'' if len(names) == 1 else 's'}.")
-    for name in names:
+        confirm(f"delete what {found.agent} remembers of {conversation or f'{len(found.conversation_ids)} conversations'}", yes)
+        deleted = platform.perform(clear_memory, wanted)
+    count = len(deleted.conversation_ids)
+    print_line(f"{deleted.agent}: deleted the memories of {count} conversation{'' if count == 1 else 's'}.")
+    for name in deleted.conversation_ids:
         print_line(f"  {name}")
 
 
@@ -128,16 +111,12 @@ def compact(file: Path | None, data: Path | None, agent: str | None) -> None:
     \b
       spade-coreason memory compact --agent notes
     """
-    run_async(_compact(file, data, agent))
+    from ...operations.memory import OfAgents, compact_memory
 
-
-async def _compact(file: Path | None, data: Path | None, agent: str | None) -> None:
-    async with open_storage(file, data, agent) as storage:
-        for jid in storage.agents:
-            memory = storage.memory(jid)
-            await memory.aflush()
-            conversations = await memory.aget_all_conversations()
-            print_line(f"{jid}: {memory.path} is complete." if conversations else f"{jid}: no memories.")
+    with open_platform(file, data) as platform:
+        for found in platform.perform(compact_memory, OfAgents(agent=agent)):
+            complete = f"{found.path} is complete."
+            print_line(f"{found.agent}: {complete if found.conversations else 'no memories.'}")
 
 
 @command.command("import")
@@ -151,11 +130,9 @@ def import_(file: Path | None, data: Path | None, agent: str | None, source: Pat
     \b
       spade-coreason memory import spade_llm/data/agent_memory/notes_example.org_interactions.json --agent notes@example.org
     """
-    run_async(_import(file, data, agent, source))
+    from ...operations.memory import ImportMemory, import_memory
 
-
-async def _import(file: Path | None, data: Path | None, agent: str | None, source: Path) -> None:
-    async with open_storage(file, data, agent) as storage:
-        jid = storage.only_agent
-        count = await storage.memory(jid).aimport_file(source)
-    print_line(f"{jid}: imported {count} {'entry' if count == 1 else 'entries'}; {source} is unchanged and no longer needed.")
+    with open_platform(file, data, changes=True) as platform:
+        found = platform.perform(import_memory, ImportMemory(agent=agent, source=source.absolute()))
+    entries = f"{found.entries} {'entry' if found.entries == 1 else 'entries'}"
+    print_line(f"{found.agent}: imported {entries}; {source} is unchanged and no longer needed.")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ...exceptions import ConfigError
-from ..agent_storage import AgentStorage, confirm, open_storage, storage_options
-from ..context import CLIGroup, run_async
-from ..terminal.console import encode_json, format_time, print_json, print_line, print_table, print_text
+from ..context import CLIGroup
+from ..operations import confirm, describe_none, open_platform, storage_options
+from ..terminal.console import encode_json, format_timestamp, print_json, print_line, print_table, print_text
 
 if TYPE_CHECKING:
-    from ...storage import CrashedRequest
+    from ...operations.requests import FailedRequest
 
 
 @click.group("requests", cls=CLIGroup)
@@ -44,18 +43,17 @@ def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool
     \b
       spade-coreason requests list --agent notes
     """
-    run_async(_list(file, data, agent, as_json))
+    from ...operations.memory import OfAgents
+    from ...operations.requests import list_requests
 
-
-async def _list(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
-    async with open_storage(file, data, agent) as storage:
-        found = await _load_failed(storage)
+    with open_platform(file, data) as platform:
+        found = platform.perform(list_requests, OfAgents(agent=agent))
     if as_json:
-        print_json([_record(request) for request in found])
+        print_json([asdict(request) for request in found])
     elif not found:
-        print_line(storage.describe_none("failed requests"))
+        print_line(describe_none(platform, "failed requests"))
     else:
-        rows = [(r.id, r.agent, r.sender, r.crashes, r.stops, format_time(r.received_at)) for r in found]
+        rows = [(r.id, r.agent_id, r.sender, r.crashes, r.stops, format_timestamp(r.received_at)) for r in found]
         print_table(("id", "agent", "sender", "crashes", "stops", "received"), rows)
 
 
@@ -71,20 +69,18 @@ def show(file: Path | None, data: Path | None, agent: str | None, request_id: in
     \b
       spade-coreason requests show 4711
     """
-    run_async(_show(file, data, agent, request_id, as_json))
+    from ...operations.requests import OfRequest, show_request
 
-
-async def _show(file: Path | None, data: Path | None, agent: str | None, request_id: int, as_json: bool) -> None:
-    async with open_storage(file, data, agent) as storage:
-        request = await _find(storage, request_id)
-    payload = json.loads(request.request).get("payload", {})
+    with open_platform(file, data) as platform:
+        found = platform.perform(show_request, OfRequest(agent=agent, id=request_id))
+    request = found.request
     if as_json:
-        print_json({**_record(request), "payload": payload})
+        print_json({**asdict(request), "payload": found.payload})
         return
-    text = payload.get("query")
+    text = found.payload.get("query")
     ends = f"{request.crashes} crashes, {request.stops} stops"
-    print_line(f"{request.id}: {request.sender} to {request.agent}, {format_time(request.received_at)}, {ends}")
-    print_text(text if isinstance(text, str) else encode_json(payload))
+    print_line(f"{request.id}: {request.sender} to {request.agent_id}, {format_timestamp(request.received_at)}, {ends}")
+    print_text(text if isinstance(text, str) else encode_json(found.payload))
 
 
 @command.command("retry")
@@ -92,14 +88,20 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, request
 @storage_options
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def retry(file: Path | None, data: Path | None, agent: str | None, request_id: int, yes: bool) -> None:
-    """Run a failed request again at the next start. Stop the platform first.
+    """Run a failed request again: now if the platform runs, else at its next start.
 
     ID is a number from `requests list`.
 
     \b
       spade-coreason requests retry 4711
     """
-    run_async(_change(file, data, agent, request_id, yes, is_retry=True))
+    from ...operations.requests import OfRequest, retry_request, show_request
+
+    with open_platform(file, data, changes=True) as platform:
+        wanted = OfRequest(agent=agent, id=request_id)
+        _confirm("run again", platform.perform(show_request, wanted).request, yes)
+        retried = platform.perform(retry_request, wanted)
+    print_line(f"The request {request_id} runs again{' now' if retried.runs_now else ' at the next start'}.")
 
 
 @command.command("drop")
@@ -107,57 +109,21 @@ def retry(file: Path | None, data: Path | None, agent: str | None, request_id: i
 @storage_options
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def drop(file: Path | None, data: Path | None, agent: str | None, request_id: int, yes: bool) -> None:
-    """Delete a failed request. Stop the platform first.
+    """Delete a failed request. Works while the platform runs.
 
     ID is a number from `requests list`.
 
     \b
       spade-coreason requests drop 4711
     """
-    run_async(_change(file, data, agent, request_id, yes, is_retry=False))
+    from ...operations.requests import OfRequest, drop_request, show_request
+
+    with open_platform(file, data, changes=True) as platform:
+        wanted = OfRequest(agent=agent, id=request_id)
+        _confirm("delete", platform.perform(show_request, wanted).request, yes)
+        platform.perform(drop_request, wanted)
+    print_line(f"The request {request_id} is deleted.")
 
 
-async def _change(
-    file: Path | None, data: Path | None, agent: str | None, request_id: int, yes: bool, *, is_retry: bool
-) -> None:
-    from ...contracts import AuditEntry
-    from ...storage import drop_failed_request, retry_failed_request
-
-    async with open_storage(file, data, agent, is_exclusive=True) as storage:
-        request = await _find(storage, request_id)
-        action = "run again at the next start" if is_retry else "delete"
-        confirm(f"{action}: the request {request.id} of {request.sender} to {request.agent}", yes)
-        repository = storage.repository(request.agent)
-        if storage.database is not None and repository is not None:
-            action, resource = f"requests.{'retry' if is_retry else 'drop'}", f"request {request.id}"
-            entry = AuditEntry(actor="operator", action=action, resource=resource, outcome="success")
-            await repository.audit_trail.append(entry, request.sender)
-            await (retry_failed_request if is_retry else drop_failed_request)(storage.database, request)
-    print_line(f"The request {request.id} {'runs again at the next start' if is_retry else 'is deleted'}.")
-
-
-async def _load_failed(storage: AgentStorage) -> list[CrashedRequest]:
-    from ...storage import load_failed_requests
-
-    return [] if storage.database is None else await load_failed_requests(storage.database, storage.agents)
-
-
-async def _find(storage: AgentStorage, request_id: int) -> CrashedRequest:
-    for request in await _load_failed(storage):
-        if request.id == request_id:
-            return request
-    raise ConfigError("ID", f"there is no failed request {request_id}; `requests list` shows them all")
-
-
-def _record(request: CrashedRequest) -> dict[str, Any]:
-    from ...contracts.base import format_rfc3339
-
-    return {
-        "id": request.id,
-        "agent_id": request.agent,
-        "sender": request.sender,
-        "crashes": request.crashes,
-        "stops": request.stops,
-        "received_at": format_rfc3339(request.received_at),
-        "failed_at": None if request.failed_at is None else format_rfc3339(request.failed_at),
-    }
+def _confirm(action: str, request: FailedRequest, is_confirmed: bool) -> None:
+    confirm(f"{action} the request {request.id} of {request.sender} to {request.agent_id}", is_confirmed)

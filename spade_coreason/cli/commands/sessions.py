@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...exceptions import ConfigError
-from ..agent_storage import ALL_AGENTS, AgentStorage, confirm, open_storage, parse_person, storage_options
 from ..completion import complete_conversations
-from ..context import CLIGroup, run_async
-from ..terminal.console import encode_json, format_time, one_line, paint, print_json, print_line, print_table, print_text
+from ..context import CLIGroup
+from ..operations import confirm, describe_none, open_platform, parse_person, print_stopped, storage_options
+from ..terminal.console import (
+    encode_json,
+    format_timestamp,
+    one_line,
+    paint,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+    progress_bar,
+)
 
 if TYPE_CHECKING:
-    from ...contracts import Interaction
     from ...memory import ErasureReport
-    from ...storage import StoredConversation
 
 
 @click.group("sessions", cls=CLIGroup)
@@ -48,44 +56,20 @@ def list_(file: Path | None, data: Path | None, agent: str | None, person: str |
     \b
       spade-coreason sessions list --agent notes --person alice@example.org
     """
-    run_async(_list(file, data, agent, person, limit, as_json))
+    from ...operations.sessions import ListSessions, list_sessions
 
-
-async def _list(file: Path | None, data: Path | None, agent: str | None, person: str | None, limit: int, as_json: bool) -> None:
     owner = parse_person(person) if person else None
-    async with open_storage(file, data, agent) as storage:
-        found = []
-        for jid in storage.agents:
-            repository = storage.repository(jid)
-            found += (
-                [(jid, record) for record in await repository.list_conversations(owner=owner, limit=limit)]
-                if repository
-                else []
-            )
+    with open_platform(file, data) as platform:
+        found = platform.perform(list_sessions, ListSessions(agent=agent, person=owner, limit=limit))
     if as_json:
-        print_json([_session_record(jid, record) for jid, record in found])
+        print_json([asdict(session) for session in found])
     elif not found:
-        print_line(storage.describe_none("sessions"))
+        print_line(describe_none(platform, "sessions"))
     else:
         rows = [
-            (j, record.owner, record.conversation_id, record.turns, format_time(record.status.last_interaction))
-            for j, record in found
+            (one.agent_id, one.user_id, one.conversation_id, one.turns, format_timestamp(one.last_interaction)) for one in found
         ]
         print_table(("agent", "person", "conversation", "turns", "last"), rows)
-
-
-def _session_record(agent: str, conversation: StoredConversation) -> dict[str, Any]:
-    from ...contracts.base import format_rfc3339
-
-    return {
-        "session_id": conversation.session_id,
-        "agent_id": agent,
-        "user_id": conversation.owner,
-        "conversation_id": conversation.conversation_id,
-        "turns": conversation.turns,
-        "created_at": format_rfc3339(conversation.status.created_at),
-        "last_interaction": format_rfc3339(conversation.status.last_interaction),
-    }
 
 
 @command.command("show")
@@ -103,37 +87,25 @@ def show(file: Path | None, data: Path | None, agent: str | None, conversation: 
     \b
       spade-coreason sessions show alice@example.org_notes@example.org
     """
-    run_async(_show(file, data, agent, conversation, limit, as_json))
+    from ...operations.sessions import ShowSession, show_session
 
-
-async def _show(file: Path | None, data: Path | None, agent: str | None, conversation: str, limit: int, as_json: bool) -> None:
-    from ...domain.history import parse_interactions
-
-    async with open_storage(file, data, agent) as storage:
-        jid, record = await _find_conversation(storage, conversation)
-        repository = storage.repository(jid)
-        if repository is None:
-            raise ConfigError("CONVERSATION", "nothing is stored here")
-        turns = parse_interactions(await repository.load_history(record.id, limit))
-        own = {
-            name: json.loads(value) for name, value in (await repository.load_variables("conversation", conversation)).items()
-        }
-        person = {name: json.loads(value) for name, value in (await repository.load_variables("person", record.owner)).items()}
+    with open_platform(file, data) as platform:
+        found = platform.perform(show_session, ShowSession(agent=agent, conversation=conversation, limit=limit))
+    summary = found.summary
     if as_json:
-        whole = {
-            **_session_record(jid, record),
-            "variables": own,
-            "person_variables": person,
-            "history": [turn.dump() for turn in turns],
-        }
-        print_json(whole)
+        whole = {"variables": found.variables, "person_variables": found.person_variables, "history": found.history}
+        print_json({**asdict(summary), **whole})
         return
-    about = f"{record.owner} with {jid}, {record.status.state}, {record.turns} turns, session {record.session_id}"
+    about = f"{summary.user_id} with {summary.agent_id}, {summary.state}, {summary.turns} turns, session {summary.session_id}"
     print_line(paint(conversation, "bold"), f"  {about}")
-    for turn in turns:
-        print_text(_input_text(turn), f"\n{paint(format_time(turn.timestamp), 'dim')}  {paint('▸', 'cyan')} ", "  ")
+    for turn in found.history:
+        time = paint(format_timestamp(turn["timestamp"]), "dim")
+        print_text(_input_text(turn), f"\n{time}  {paint('▸', 'cyan')} ", "  ")
         print_text(_output_text(turn), "  ", "  ")
-    for title, variables in (("Variables of the conversation", own), ("Variables of the person", person)):
+    for title, variables in (
+        ("Variables of the conversation", found.variables),
+        ("Variables of the person", found.person_variables),
+    ):
         if variables:
             print_line()
             print_line(paint(title, "bold"))
@@ -141,36 +113,21 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, convers
                 print_line(f"  {name} = {one_line(encode_json(value), 200)}")
 
 
-def _input_text(turn: Interaction) -> str:
-    request = turn.input
+def _input_text(turn: dict[str, Any]) -> str:
+    request = turn.get("input")
     if isinstance(request, dict) and isinstance(request.get("query"), str):
         return str(request["query"])
-    return encode_json(turn.dump().get("input"))
+    return encode_json(request)
 
 
-def _output_text(turn: Interaction) -> str:
-    output = turn.output
+def _output_text(turn: dict[str, Any]) -> str:
+    output = turn.get("output", {})
     parts = [str(output["text"])] if output.get("text") else []
     if output.get("data"):
         parts.append(encode_json(output["data"]))
     if isinstance(problem := output.get("error"), dict):
         parts.append(f"✗ {problem.get('user_message')}")
     return "\n".join(parts) or "(nothing)"
-
-
-async def _find_conversation(storage: AgentStorage, conversation: str) -> tuple[str, StoredConversation]:
-    found = []
-    for jid in storage.agents:
-        repository = storage.repository(jid)
-        conversations = await repository.find_conversations([conversation]) if repository is not None else {}
-        found += [(jid, record) for record in conversations.values()]
-    if not found:
-        raise ConfigError("CONVERSATION", f'there is no conversation "{conversation}"; `sessions list` shows them all')
-    if len(found) > 1:
-        raise ConfigError(
-            "--agent", f"is missing; {' and '.join(jid for jid, _ in found)} have a conversation with this id; name one"
-        )
-    return found[0]
 
 
 @command.command("clear")
@@ -189,10 +146,11 @@ def clear(
     conversation: str | None,
     everything: bool,
     yes: bool,
-) -> None:
+) -> int:
     """Delete sessions with their turns, variables, documents and interaction memories.
 
-    Stop the platform first. --agent is required if there are several agents; --agent "*" means all of them.
+    Works while the platform runs: turns of the person end first, and what waits is dropped. Ctrl-C stops after the current
+    person. --agent is required if there are several agents; --agent "*" means all of them.
 
     \b
       spade-coreason sessions clear --person alice@example.org --agent "*"
@@ -201,34 +159,28 @@ def clear(
     """
     if [bool(person), bool(conversation), everything].count(True) != 1:
         raise ConfigError("sessions clear", "needs exactly one of --person JID, --conversation ID and --all")
-    run_async(_clear(file, data, agent, person, conversation, yes))
+    from ...operations.sessions import EVERYONE, ClearSessions, FindTargets, clear_sessions, find_targets
 
-
-async def _clear(
-    file: Path | None, data: Path | None, agent: str | None, person: str | None, conversation: str | None, yes: bool
-) -> None:
-    from ...memory import ErasureReport, erase_conversation, erase_everyone, erase_person
-
-    owner = parse_person(person) if person else None
-    async with open_storage(file, data, agent, is_exclusive=True) as storage:
-        if conversation is not None:
-            jid, record = await _find_conversation(storage, conversation)
-            confirm(f"delete the conversation {conversation} of {record.owner} with {jid}", yes)
-            repository = storage.repository(jid)
-            if repository is not None:
-                _print_erasure(jid, await erase_conversation(repository, storage.memory(jid), record))
-            return
-        agents = storage.agents if agent == ALL_AGENTS else (storage.only_agent,)
-        scope = f"of {owner}" if owner else "of all people"
-        confirm(f"delete everything {scope} with {', '.join(agents)}", yes)
-        for jid in agents:
-            repository = storage.repository(jid)
-            if repository is None:
-                _print_erasure(jid, ErasureReport())
-            elif owner:
-                _print_erasure(jid, await erase_person(repository, storage.memory(jid), owner))
-            else:
-                _print_erasure(jid, await erase_everyone(repository, storage.memory(jid)))
+    owner = EVERYONE if everything else parse_person(person) if person else None
+    with open_platform(file, data, changes=True) as platform:
+        targets = platform.perform(find_targets, FindTargets(agent=agent, conversation=conversation))
+        agents = ", ".join(targets.agents)
+        confirm(
+            f"delete the conversation {conversation} of {targets.owner} with {agents}"
+            if conversation is not None
+            else f"delete everything of {'all people' if everything else owner} with {agents}",
+            yes,
+        )
+        with progress_bar(1) as progress:
+            progress.start_item("deleting")
+            cleared = platform.perform(
+                clear_sessions,
+                ClearSessions(agent=agent, person=owner, conversation=conversation),
+                progress.update_item,
+            )
+    for erasure in cleared.erasures:
+        _print_erasure(erasure.agent, erasure.report)
+    return 0 if cleared.is_complete else print_stopped()
 
 
 def _print_erasure(agent: str, erasure: ErasureReport) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..account import data_option, find_running_directory, no_platform_error
+from ..account import data_option
 from ..context import define_command as define
+from ..operations import require_running
 from ..settings import config_option
 from ..terminal.console import format_milliseconds, format_timedelta, paint, print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from ...runtime import AgentStatus, QuotaUsage
+    from ...operations import AgentStatus, QuotaUsage
 
 _MAX_SHOWN = 3
 
@@ -44,14 +44,11 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
       spade-coreason status
       spade-coreason status --data /var/lib/agents --json
     """
-    from ...app import read_status
+    from ...operations.status import NoArguments, show_status
 
-    directory = find_running_directory(file, data)
-    found = read_status(directory)
-    if found is None:
-        raise no_platform_error(directory, "start one (`spade-coreason up`), or name another data directory with --data")
+    found = require_running(file, data).perform(show_status, NoArguments())
     if as_json:
-        status = json.loads(found.to_json())
+        status = show_status.result.dump_python(found, mode="json")
         for agent in status["agents"]:
             del agent["card"]  # `spade-coreason agents` shows it
         print_json(status)

@@ -9,8 +9,8 @@ import click
 
 from ...domain.jid import bare_jid
 from ...exceptions import ConfigError, CoReasonError
+from ...operations import describe_agents
 from .. import errors
-from ..account import describe_agents
 from ..completion import complete_agents
 from ..context import define_command as define, run_async
 from ..settings import config_option, load_platform_settings

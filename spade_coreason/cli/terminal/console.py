@@ -10,7 +10,7 @@ import sys
 import termios
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -221,6 +221,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, texts:
 def format_time(moment: Any) -> str:
     """Format a date and time for people, in their own time zone."""
     return str(moment.astimezone().strftime("%Y-%m-%d %H:%M"))
+
+
+def format_timestamp(text: str) -> str:
+    """Format a date and time as in RFC 3339 for people. Another text stays as it is."""
+    try:
+        return format_time(datetime.fromisoformat(text))
+    except ValueError:
+        return text
 
 
 def format_milliseconds(milliseconds: float | None) -> str:

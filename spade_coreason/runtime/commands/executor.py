@@ -14,15 +14,15 @@ from ...domain import conversation
 from ...domain.channel_kinds import PERSON
 from ...domain.identifiers import recover_thread
 from ...domain.messages import Completed, InboundRequest, TextEmitted
-from ...domain.preferences import DEFAULT_PREFERENCES
 from ...domain.texts.translation import LANGUAGE, translate
-from ...memory import ActiveConversation, ErasureReport, erase_conversation, erase_person
+from ...memory import ActiveConversation
 from ...storage import Commit
 from ..channels import OutboundMessage, SendMessages
 from ..intake.admission import Admission
 from ..intake.conversation_loader import ConversationLoader
 from ..intake.mailbox import Mailbox, MailboxTask, QueuedRequest
 from ..intake.mailboxes import Mailboxes
+from ..live_erasure import LiveErasure
 from ..turns.output import TurnOutput, dump_reply
 from ..turns.turn import Turn
 from ..turns.turn_services import TurnServices
@@ -44,12 +44,14 @@ class CommandExecutor:
         commands: Commands,
         context: CommandContext,
         admission: Admission,
+        erasure: LiveErasure,
     ) -> None:
         self._services = services
         self._loader = loader
         self.commands = commands
         self.context = context
         self._admission = admission
+        self._erasure = erasure
 
     def cancel_if_requested(self, queued: QueuedRequest, sender: str) -> None:
         """Stop the running turn of a conversation if a request there is `/cancel`. The reply to it waits for its turn.
@@ -243,7 +245,11 @@ class CommandExecutor:
                 await self._services.expiry.on_ended(active.record.conversation_id, active.record.status.state)
         elif result.kind in ("forget this", "forget me"):
             self._drop_older(mailbox, before_row)
-            report = await self._delete(mailbox, active, everything=result.kind == "forget me")
+            report = (
+                await self._erasure.erase_person(mailbox.sender, mailbox)
+                if result.kind == "forget me"
+                else await self._erasure.erase_conversation(active.record, mailbox)
+            )
             return replace(result, text=describe_deleted(report))
         return result
 
@@ -252,40 +258,6 @@ class CommandExecutor:
         for item in list(mailbox.queue):
             if isinstance(item, MailboxTask) or item.inbox_row < before_row:
                 self._services.mailboxes.drop(mailbox, item)
-
-    async def _delete(self, mailbox: Mailbox, active: ActiveConversation, *, everything: bool) -> ErasureReport:
-        """Delete a conversation, or all data about its owner. Their running turns and waiting requests are dropped first."""
-        services, owner = self._services, mailbox.sender
-        mailboxes = services.mailboxes.of_sender(owner) if everything else [mailbox]
-        others = [other for other in mailboxes if other is not mailbox]
-        for other in others:
-            services.mailboxes.drop_all(other)
-            other.cancel_current()
-        workers = [other.worker for other in others if other.worker is not None]
-        if workers:
-            await asyncio.wait(workers, timeout=services.policy.timings.cancel_grace_s)
-        await services.history_windows.cancel_for_owner(owner)
-        if everything:
-            self.context.quota_limit.forget(owner)
-            report = await erase_person(services.repository, self.context.interaction_memory, owner)
-            active.person.variables.values.clear()
-            active.person.preferences = DEFAULT_PREFERENCES
-            self._loader.languages.set(owner, None)
-        else:
-            report = await erase_conversation(services.repository, self.context.interaction_memory, active.record)
-            remaining = await services.repository.load_variables("person", owner)
-            person_values = active.person.variables.values
-            for name, text in active.variables.values.items():
-                if name not in remaining and person_values.get(name) == text:
-                    del person_values[name]
-        if services.history_windows.knowledge is not None:
-            services.history_windows.knowledge.clear_cache()
-        for deleted in mailboxes:
-            if deleted.conversation_id is not None:
-                services.expiry.on_deleted(deleted.conversation_id)
-            deleted.active = None
-            services.mailboxes.evict_if_idle(deleted)
-        return report
 
 
 def _cancel_if_new(mailboxes: Mailboxes, mailbox: Mailbox, is_new: bool) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 
 from ...domain import conversation
 from ...domain.history import RecentTurns, StoredTurn, parse_turns, reply_text
 from ...domain.identifiers import candidate_conversation_ids, choose_conversation_id, derive_session_id
 from ...domain.memory_strategies import max_cached_turns
 from ...domain.messages import InboundRequest
-from ...domain.preferences import PREFERENCES_SCOPE, Preferences
+from ...domain.preferences import DEFAULT_PREFERENCES, PREFERENCES_SCOPE, Preferences
 from ...exceptions import StoreError
 from ...memory import ActiveConversation, ActivePerson, Variables
 from ...storage import SHARED_SCOPE, StoredConversation
@@ -107,6 +108,21 @@ class ConversationLoader:
         """Return the newest record of a conversation: the one in memory, which may not be stored yet, or `record`."""
         mailbox = self._services.mailboxes.conversations.find(record.conversation_id)
         return mailbox.active.record if mailbox is not None and mailbox.active is not None else record
+
+    def forget_person(self, owner: str) -> None:
+        """Forget the variables and preferences of a person (a bare JID), whose stored data were deleted."""
+        self.languages.set(owner, None)
+        if (person := self._persons.get(owner)) is not None:
+            person.variables.values.clear()
+            person.preferences = DEFAULT_PREFERENCES
+
+    def forget_copies(self, owner: str, values: Mapping[str, str], remaining: Mapping[str, str]) -> None:
+        """Forget the variables of a person that were copies of `values`, and are not among the `remaining` stored ones."""
+        if (person := self._persons.get(owner)) is None:
+            return
+        for name, text in values.items():
+            if name not in remaining and person.variables.values.get(name) == text:
+                del person.variables.values[name]
 
     async def get_preferences(self, owner: str) -> Preferences:
         """Return the preferences of a person (a bare JID) for the agent."""

@@ -12,7 +12,6 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias, cast
 
@@ -22,6 +21,7 @@ from ...domain.jid import bare_jid, jid_domain
 from ...domain.messages import InboundRequest
 from ...domain.quotas import Quota, Quotas
 from ...domain.texts.translation import N_, translate, translate_plural
+from ...operations import QuotaUsage
 from ...storage import AgentRepository, MessageCount
 
 Scope: TypeAlias = Literal["person", "room", "domain", "total"]
@@ -38,34 +38,6 @@ _REFUSALS: Mapping[str, str] = {
     "domain": N_("Your domain has reached the limit of {limit}. Write again in {wait}."),
     "total": N_("All people together have reached the limit of {limit}. Write again in {wait}."),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaUsage:
-    """The use of one quota today (UTC). Limits are 0 if there is none."""
-
-    scope: str
-    """person, room, domain or total."""
-    holder: str
-    """The bare JID or the domain; empty for the total."""
-    role: str
-    """The role of a person; empty for others."""
-    messages: int
-    bytes: int
-    messages_per_day: int
-    messages_per_minute: int
-    bytes_per_day: int
-    refused: int
-    """The number of messages refused since the platform started or the day began."""
-
-    def __str__(self) -> str:
-        number, limit = self.messages, self.messages_per_day
-        counted = (
-            translate_plural("{used} of {number} message", "{used} of {number} messages", limit, used=number)
-            if limit
-            else translate_plural("{number} message", "{number} messages", number)
-        )
-        return translate("{messages} ({refused} refused)", messages=counted, refused=self.refused) if self.refused else counted
 
 
 class _Counter(Semaphore):

@@ -85,7 +85,15 @@ class InboxRecovery:
                     self._mailboxes.withdraw_replaced(queued, True)
                 self._mailboxes.put(queued, sender)
 
-    def _recover_request(self, incoming: InboundRequest, pending: PendingRequest) -> None:
+    def queue(self, pending: PendingRequest) -> None:
+        """Queue one stored request, which an operator wants to run again, or list it if its channel is missing."""
+        if pending.channel not in self._outbox.channels:
+            self.without_channel[pending.channel] += 1
+        elif pending.request is not None:
+            incoming = InboundRequest.from_json(pending.request, pending.channel)
+            self._recover_request(incoming, pending, is_rerun=True)
+
+    def _recover_request(self, incoming: InboundRequest, pending: PendingRequest, *, is_rerun: bool = False) -> None:
         """Queue or refuse a request that was received and not finished before the restart.
 
         A repeated request has a key that is not that of its content. It gets the answer to the request that it repeats.
@@ -105,7 +113,7 @@ class InboxRecovery:
         own_key, digest = identify(self._jid, incoming)
         is_repeated = bool(pending.digest) and key != own_key
         # In a pause, its turn had not begun.
-        if not (is_repeated or self._on_restart == "rerun" or self._mailboxes.is_paused):
+        if not (is_rerun or is_repeated or self._on_restart == "rerun" or self._mailboxes.is_paused):
             with use_language(self._languages.of_request(incoming)):
                 text = translate("I was interrupted before I could answer this. Please ask again.")
             self._fail(incoming, pending, Failed(text, ErrorCode.UNAVAILABLE, True))

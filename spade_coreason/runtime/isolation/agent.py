@@ -17,6 +17,7 @@ from ...contracts import AgentDefinition, AgentRequest, Interaction, Response, S
 from ...domain.texts.translation import LANGUAGE
 from ...exceptions import AgentProcessError, ConfigError
 from ...memory import TurnSession
+from ...operations import ProcessStatus
 from ..assembly import AgentParts
 from ..commands.decorator import mark_command
 from ..function_agent import FunctionAgent
@@ -24,7 +25,6 @@ from ..peers.peers import CURRENT_REQUEST
 from ..topics.decorator import mark_subscriptions
 from ..turns.response import TurnResponse
 from ..turns.steps import CURRENT_JOURNAL
-from ..upkeep.status import ProcessStatus
 from .calls import ChildCalls
 from .description import REQUEST_FIELDS, AgentDescription, CommandDescription, Isolation
 from .process import AgentProcess, log_levels

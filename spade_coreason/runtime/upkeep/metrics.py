@@ -9,26 +9,12 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ...operations import MetricsSnapshot
+
 DAY_S = 24 * 3600.0
 _INTERVAL_S = 900.0
 # The largest duration of each bucket: a tenth more than that of the one before, from 0.1 ms to more than a day.
 _BUCKET_LIMITS_S = [1e-4 * 1.1**number for number in range(220)]
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsSnapshot:
-    """The metrics of the last 24 hours (give or take a quarter of an hour), or since the start.
-
-    `answers` leaves out those that a chat room does not take. `errors` counts failures: one request may fail more than once.
-    Durations run from the arrival of a request to its whole reply. They are in milliseconds and exact to a tenth of their
-    value; None without any reply.
-    """
-
-    answers: int = 0
-    p50_ms: float | None = None
-    p99_ms: float | None = None
-    errors: int = 0
-    last_error: str | None = None
 
 
 @dataclass(slots=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from ...contracts.base import format_rfc3339
-from ...domain.cards import AgentCard, load_card
-from ..intake.quota_limit import QuotaUsage
-from .metrics import MetricsSnapshot
+from ..domain.cards import AgentCard
+from ..domain.texts.translation import translate, translate_plural
+from .definition import Arguments, Call, operation
 
 AgentCondition: TypeAlias = Literal["offline", "connecting", "starting", "online", "reconnecting", "stopping"]
 
@@ -25,6 +23,50 @@ class ProcessStatus:
     """The number of times it was started again."""
     last_end: str | None = None
     """The cause of its last end; None if it never ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUsage:
+    """The use of one quota today (UTC). Limits are 0 if there is none."""
+
+    scope: str
+    """person, room, domain or total."""
+    holder: str
+    """The bare JID or the domain; empty for the total."""
+    role: str
+    """The role of a person; empty for others."""
+    messages: int
+    bytes: int
+    messages_per_day: int
+    messages_per_minute: int
+    bytes_per_day: int
+    refused: int
+    """The number of messages refused since the platform started or the day began."""
+
+    def __str__(self) -> str:
+        number, limit = self.messages, self.messages_per_day
+        counted = (
+            translate_plural("{used} of {number} message", "{used} of {number} messages", limit, used=number)
+            if limit
+            else translate_plural("{number} message", "{number} messages", number)
+        )
+        return translate("{messages} ({refused} refused)", messages=counted, refused=self.refused) if self.refused else counted
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSnapshot:
+    """The metrics of the last 24 hours (give or take a quarter of an hour), or since the start.
+
+    `answers` leaves out those that a chat room does not take. `errors` counts failures: one request may fail more than once.
+    Durations run from the arrival of a request to its whole reply. They are in milliseconds and exact to a tenth of their
+    value; None without any reply.
+    """
+
+    answers: int = 0
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    errors: int = 0
+    last_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +137,12 @@ class PlatformStatus:
         """True if every agent is healthy."""
         return all(agent.is_healthy for agent in self.agents)
 
-    def to_json(self) -> str:
-        """Return the form for the status socket and for programs. Times are in the format of RFC 3339."""
-        return json.dumps(asdict(self), default=format_rfc3339)
 
-    @classmethod
-    def from_json(cls, text: str | bytes) -> PlatformStatus:
-        """Read the result of `to_json`."""
-        fields = json.loads(text)
-        return cls(fields["pid"], fields["server"], tuple(map(_parse_agent, fields["agents"])))
+class NoArguments(Arguments):
+    """Nothing."""
 
 
-def _parse_agent(fields: dict[str, Any]) -> AgentStatus:
-    values = {
-        "since": _parse_time(fields["since"]),
-        "recent": MetricsSnapshot(**fields.get("recent", {})),
-        "process": ProcessStatus(**process) if (process := fields.get("process")) else None,
-        "card": load_card(fields.get("card")),
-        "quotas": tuple(QuotaUsage(**usage) for usage in fields.get("quotas", ())),
-    }
-    return AgentStatus(**fields | values)
-
-
-def _parse_time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+@operation("status", needs_platform=True, timeout_s=5.0)
+async def show_status(call: Call, arguments: NoArguments) -> PlatformStatus:
+    """Show the state of the platform and its agents."""
+    return await call.host.status()

@@ -1,0 +1,56 @@
+"""The running platform as operations see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..memory import AgentInteractionMemory, Knowledge
+from ..operations import PlatformStatus, RunningAgent
+from ..storage import AgentRepository, Database, list_stored_agents
+from .agent_builder import AgentBuilder
+
+if TYPE_CHECKING:
+    from ..xmpp import HostedAgent
+    from .platform import Platform
+
+
+class RunningHost:
+    """The running platform as operations see it (`OperationHost`)."""
+
+    def __init__(
+        self, platform: Platform, database: Database, builder: AgentBuilder, agents: Mapping[str, HostedAgent]
+    ) -> None:
+        self.database: Database | None = database
+        self._database = database
+        self._platform = platform
+        self._builder = builder
+        self._agents = agents
+
+    async def list_agents(self) -> Sequence[str]:
+        """Return the agents (bare JIDs) that are configured or have stored data."""
+        return tuple(dict.fromkeys([*self._platform.jids, *await list_stored_agents(self._database)]))
+
+    def repository(self, agent: str) -> AgentRepository:
+        """Return the stored data of an agent."""
+        host = self._agents.get(agent)
+        return AgentRepository(self._database, agent) if host is None else host.runtime.parts.repository
+
+    def memory(self, agent: str) -> AgentInteractionMemory:
+        """Return the interaction memory of an agent."""
+        return self._builder.get_memory(agent)
+
+    def knowledge(self, agent: str) -> Knowledge:
+        """Return the knowledge of an agent."""
+        if (host := self._agents.get(agent)) is not None:
+            return host.runtime.parts.knowledge
+        return Knowledge(self.repository(agent).knowledge, self._builder.embedder)
+
+    def running_agent(self, agent: str) -> RunningAgent | None:
+        """Return what runs of an agent; None if it is not one of this platform, or could not be made."""
+        host = self._agents.get(agent)
+        return None if host is None else host.runtime
+
+    async def status(self) -> PlatformStatus:
+        """Return the status of the platform."""
+        return await self._platform.status()

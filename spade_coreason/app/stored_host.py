@@ -1,0 +1,95 @@
+"""The stored data of a platform that does not run, as operations see it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from ..config import Settings
+from ..domain.jid import bare_jid
+from ..exceptions import DatabaseEmptyError, StoreError
+from ..memory import AgentInteractionMemory, Embedder, Knowledge
+from ..operations import PlatformStatus
+from ..storage import (
+    AgentRepository,
+    Database,
+    find_database_file,
+    list_stored_agents,
+    lock_database,
+    lock_directory,
+    open_database,
+)
+from .factories import build_embedder, build_memory_limits
+
+
+class StoredHost:
+    """The stored data as operations see it (`OperationHost`)."""
+
+    def __init__(self, settings: Settings, agents: Sequence[str], database: Database | None, embedder: Embedder | None) -> None:
+        self.database = database
+        self._settings = settings
+        self._agents = agents
+        self._embedder = embedder
+
+    async def list_agents(self) -> Sequence[str]:
+        """Return the agents (bare JIDs) that are configured or have stored data."""
+        # An agent that a backup restored here, or that was removed from the configuration, is known to the database only.
+        stored = await list_stored_agents(self.database) if self.database is not None else []
+        configured = (bare_jid(agent.jid) for agent in self._settings.agents)
+        return tuple(dict.fromkeys([*configured, *self._agents, *stored]))
+
+    def repository(self, agent: str) -> AgentRepository:
+        """Return the stored data of an agent. Raise StoreError if nothing was ever stored."""
+        if self.database is None:
+            raise StoreError(f"{self._settings.data_dir}: nothing is stored here yet")
+        return AgentRepository(self.database, agent)
+
+    def memory(self, agent: str) -> AgentInteractionMemory:
+        """Return the interaction memory of an agent. Raise StoreError if its file is damaged."""
+        return AgentInteractionMemory(agent, self._settings.storage.memory_dir, limits=build_memory_limits(self._settings))
+
+    def knowledge(self, agent: str) -> Knowledge:
+        """Return the knowledge of an agent."""
+        return Knowledge(self.repository(agent).knowledge, self._embedder)
+
+    def running_agent(self, agent: str) -> None:
+        """Return None: nothing runs."""
+
+    async def status(self) -> PlatformStatus:
+        """Raise StoreError: nothing runs."""
+        raise StoreError("no platform is running")
+
+
+@asynccontextmanager
+async def open_stored_host(
+    settings: Settings, agents: Sequence[str], *, is_exclusive: bool = False, creates_directory: bool = False
+) -> AsyncIterator[StoredHost]:
+    """Open the stored data. `agents` are further bare JIDs that may have some.
+
+    With `is_exclusive` it may be changed; DataDirectoryInUseError if another process has it.
+    """
+    if creates_directory:
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    is_exclusive = is_exclusive and settings.data_dir.is_dir()
+    async with AsyncExitStack() as stack:
+        if is_exclusive:
+            stack.enter_context(lock_directory(settings.data_dir))
+            if (file := find_database_file(settings.storage.url)) is not None and file.is_file():
+                stack.enter_context(lock_database(settings.storage.url))
+        database = await _open(settings, is_exclusive=is_exclusive)
+        if database is not None:
+            stack.push_async_callback(database.close)
+        embedder = build_embedder(settings)
+        if embedder is not None:
+            stack.push_async_callback(embedder.close)
+        yield StoredHost(settings, agents, database, embedder)
+
+
+async def _open(settings: Settings, *, is_exclusive: bool) -> Database | None:
+    file = find_database_file(settings.storage.url)
+    if file is not None and not file.is_file() and not is_exclusive:
+        return None
+    try:
+        return await open_database(settings.storage.url, settings.storage.durability, is_read_only=not is_exclusive)
+    except DatabaseEmptyError:
+        return None

@@ -1,0 +1,191 @@
+"""Calls of operations by commands: of the running platform where that has to do them, else of the stored data."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import click
+
+from ..domain.jid import bare_jid, parse_jid
+from ..domain.texts.terminal_text import escape_label
+from ..exceptions import ConfigError
+from .account import data_option, find_running_directory, no_platform_error
+from .completion import complete_agents, read_local_accounts
+from .errors import EXIT_INTERRUPTED
+from .settings import config_option, load_storage_settings
+from .terminal.console import format_path, print_line
+
+if TYPE_CHECKING:
+    from ..app.stored_host import StoredHost
+    from ..operations import Arguments, Operation
+
+    A = TypeVar("A", bound=Arguments)
+R = TypeVar("R")
+
+OnProgress = Callable[[int, int], object]
+
+
+def storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options `-c FILE`, `--data DIR` and `--agent JID`."""
+    agent = click.option(
+        "--agent",
+        metavar="JID",
+        shell_complete=complete_agents,
+        help="The agent: its JID, or its name alone.  [default: all agents, or the only one if the command takes one]",
+    )
+    return config_option("config/platform.yaml, if it exists")(data_option(agent(function)))
+
+
+def parse_person(person: str) -> str:
+    """Parse the value of `--person` into the bare JID under which the data of a person is stored. Raise ConfigError."""
+    try:
+        return bare_jid(parse_jid(person))
+    except ValueError as error:
+        raise ConfigError("--person", str(error)) from error
+
+
+class Platform(Protocol):
+    """The platform of a command: the running one, or its stored data."""
+
+    data_dir: Path
+    is_empty: bool
+    """True if it is known that nothing was ever stored."""
+
+    def perform(self, operation: Operation[A, R], arguments: A, on_progress: OnProgress = lambda done, total: None) -> R:
+        """Perform an operation, and return its result.
+
+        The first Ctrl-C ends a long one after its current part, and the second at once. Raise the error of the operation, at
+        the options of the command.
+        """
+        ...
+
+
+class _RunningPlatform:
+    is_empty = False
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+
+    def perform(self, operation: Operation[A, R], arguments: A, on_progress: OnProgress = lambda done, total: None) -> R:
+        from ..operations import call_platform
+
+        with _at_options():
+            return call_platform(self.data_dir, operation, arguments, on_progress=on_progress)
+
+
+class _StoredPlatform:
+    def __init__(self, data_dir: Path, runner: asyncio.Runner, host: StoredHost) -> None:
+        self.data_dir = data_dir
+        self.is_empty = host.database is None
+        self._runner = runner
+        self._host = host
+
+    def perform(self, operation: Operation[A, R], arguments: A, on_progress: OnProgress = lambda done, total: None) -> R:
+        from ..operations import Actor, Call, Caller
+
+        call = Call(self._host, Actor(Caller.MACHINE_USER, f"user {getpass.getuser()}"), on_progress)
+
+        async def work() -> R:
+            task, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+            def on_interrupt() -> None:
+                if call.is_stopped and task is not None:
+                    task.cancel()
+                call.stop()
+
+            loop.add_signal_handler(signal.SIGINT, on_interrupt)
+            try:
+                return await operation(call, arguments)
+            finally:
+                loop.remove_signal_handler(signal.SIGINT)
+
+        try:
+            with _at_options():
+                return self._runner.run(work())
+        except asyncio.CancelledError:
+            raise click.Abort from None
+
+
+@contextmanager
+def open_platform(
+    file: Path | None, data: Path | None, *, changes: bool = False, creates_directory: bool = False
+) -> Iterator[Platform]:
+    """Open the platform of `-c FILE` and `--data DIR` for operations.
+
+    Operations that change nothing read the stored data, also beside a running platform. With `changes` the running platform
+    performs all of them; if none runs, this process owns the data, or DataDirectoryInUseError is raised.
+    """
+    from ..config import is_platform_running
+
+    settings = load_storage_settings(file, data)
+    if _is_given_on_command_line("data") and not settings.data_dir.is_dir() and not creates_directory:
+        raise ConfigError("--data", f"the directory {settings.data_dir} does not exist; name the data directory of a platform")
+    if changes and is_platform_running(settings.data_dir):
+        yield _RunningPlatform(settings.data_dir)
+        return
+    from ..app import open_stored_host
+
+    agents = read_local_accounts(settings.data_dir)
+    host = open_stored_host(settings, agents, is_exclusive=changes, creates_directory=creates_directory)
+    with asyncio.Runner() as runner:
+        opened = runner.run(host.__aenter__())
+        try:
+            yield _StoredPlatform(settings.data_dir, runner, opened)
+        finally:
+            runner.run(host.__aexit__(None, None, None))
+
+
+def require_running(file: Path | None, data: Path | None) -> Platform:
+    """Return the running platform of `-c FILE` and `--data DIR`. Raise PeerUnavailableError if none runs."""
+    from ..config import is_platform_running
+
+    directory = find_running_directory(file, data)
+    if not is_platform_running(directory):
+        raise no_platform_error(directory, "start one (`spade-coreason up`), or name another data directory with --data")
+    return _RunningPlatform(directory)
+
+
+def describe_none(platform: Platform, things: str) -> str:
+    """Return the line that there are no such things, which also says if nothing was ever stored."""
+    where = format_path(platform.data_dir)
+    return f"No {things}: nothing is stored in {where} yet." if platform.is_empty else f"No {things}."
+
+
+@contextmanager
+def _at_options() -> Iterator[None]:
+    """Set the place of a wrong argument to the option or argument of the command that has it."""
+    try:
+        yield
+    except ConfigError as error:
+        for parameter in click.get_current_context().command.params:
+            if error.place in (parameter.name, (parameter.metavar or "").strip("[]").lower()):
+                is_option = parameter.param_type_name == "option"
+                error.place = parameter.opts[0] if is_option else (parameter.metavar or str(parameter.name)).strip("[]").upper()
+                break
+        raise
+
+
+def _is_given_on_command_line(option: str) -> bool:
+    return click.get_current_context().get_parameter_source(option) is click.core.ParameterSource.COMMANDLINE
+
+
+def confirm(action: str, is_confirmed: bool) -> None:
+    """Ask the person at the terminal to confirm the action. Without a terminal, require `--yes`."""
+    if is_confirmed:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError("--yes", f"is missing; it is needed to {action} without a terminal")
+    click.confirm(escape_label(f"{action[:1].upper()}{action[1:]}?"), abort=True, err=True)
+
+
+def print_stopped() -> int:
+    """Say that the work was stopped and how to finish it. Return the exit code of the command."""
+    print_line("Stopped. What is done stays; run the same command again for the rest.", stream=sys.stderr)
+    return EXIT_INTERRUPTED

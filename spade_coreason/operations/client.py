@@ -1,0 +1,92 @@
+"""A call of an operation of the running platform, from another process of the machine. It blocks until the result."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+from ..exceptions import ConfigError, CoReasonError, ForbiddenError, KnowledgeError, ServerError, StoreError
+from .definition import Arguments, Operation
+from .unix_socket import socket_address
+
+A = TypeVar("A", bound=Arguments)
+R = TypeVar("R")
+
+_CONNECT_S = 5.0
+
+
+class _SocketConnection(http.client.HTTPConnection):
+    """HTTP over the socket of a data directory."""
+
+    def __init__(self, data_dir: Path, timeout_s: float | None) -> None:
+        super().__init__("platform")
+        self._data_dir = data_dir
+        self._timeout_s = timeout_s
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(_CONNECT_S)
+        with socket_address(self._data_dir) as address:
+            self.sock.connect(address)
+        self.sock.settimeout(self._timeout_s)
+
+
+def call_platform(
+    data_dir: Path,
+    operation: Operation[A, R],
+    arguments: A,
+    *,
+    on_progress: Callable[[int, int], object] = lambda done, total: None,
+) -> R:
+    """Call an operation of the platform that runs on `data_dir`, and return its result.
+
+    The first Ctrl-C asks for an early end, so that the result says what was done; the second raises KeyboardInterrupt.
+    Raise the error of the operation, or ServerError if the platform does not answer.
+    """
+    body = json.dumps(arguments.model_dump(mode="json")).encode(errors="surrogatepass")
+    call_id = str(uuid4())
+    try:
+        with closing(_SocketConnection(data_dir, operation.timeout_s)) as connection:
+            connection.request("POST", f"/v1/{quote(operation.name)}", body, {"Call-Id": call_id})
+            response = _interruptible(connection.getresponse, data_dir, call_id)
+            while line := _interruptible(response.readline, data_dir, call_id):
+                found = json.loads(line)
+                if "result" in found:
+                    return operation.result.validate_python(found["result"])
+                if "error" in found:
+                    raise _read_error(*map(found["error"].__getitem__, ("type", "place", "text")))
+                on_progress(found["progress"]["done"], found["progress"]["total"])
+    except TimeoutError as error:
+        problem = f"does not answer within {operation.timeout_s or _CONNECT_S:g} s; something blocks its event loop"
+        raise ServerError(f"the platform on {data_dir} is running, but {problem}") from error
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise ServerError(
+            f"{data_dir} is in use, but its platform does not answer: it is starting or stopping; try again"
+        ) from error
+    raise ServerError(f"the platform on {data_dir} has ended; run the same command again to continue")
+
+
+def _interruptible(read: Callable[[], Any], data_dir: Path, call_id: str) -> Any:
+    """Read on after the first Ctrl-C, once the platform was asked for an early end."""
+    try:
+        return read()
+    except KeyboardInterrupt:
+        with suppress(OSError, http.client.HTTPException), closing(_SocketConnection(data_dir, _CONNECT_S)) as connection:
+            connection.request("DELETE", f"/v1/calls/{call_id}")
+            connection.getresponse()
+        return read()
+
+
+def _read_error(kind: str, place: str, text: str) -> CoReasonError:
+    """Return the error that the platform has raised."""
+    if kind == ConfigError.__name__:
+        return ConfigError(place, text)
+    kinds: tuple[type[CoReasonError], ...] = (StoreError, KnowledgeError, ForbiddenError)
+    return next((found for found in kinds if found.__name__ == kind), CoReasonError)(text)

@@ -1,0 +1,167 @@
+"""An operation: what a person or a program does to a platform.
+
+An operation is a function of a `Call` and of its arguments. It is written once, for a platform that runs and for its stored
+data alone, and says who may call it. The command line, the commands of people and operators in a chat and in a menu, and other
+programs of the machine call the same ones. `table.py` lists them all.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from ..contracts import AuditEntry
+from ..exceptions import ConfigError, ForbiddenError
+
+if TYPE_CHECKING:
+    from .host import OperationHost
+
+PLATFORM_TRAIL = "platform"
+"""The audit trail of what concerns no agent. It is no JID, so no agent has it."""
+_MAX_REQUEST_BYTES = 65_536
+
+
+class Caller(enum.Enum):
+    """The kinds of callers."""
+
+    MACHINE_USER = "user"
+    """The user of the machine who owns the platform's data, or root."""
+    OPERATOR = "operator"
+    """An operator of the agent that the operation concerns."""
+    PERSON = "person"
+    """Anyone who writes to the agent, for their own data."""
+
+
+EVERYBODY = frozenset(Caller)
+OPERATORS = frozenset({Caller.MACHINE_USER, Caller.OPERATOR})
+MACHINE_USER = frozenset({Caller.MACHINE_USER})
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """The caller of an operation, as the audit trail names it."""
+
+    kind: Caller
+    name: str
+    """The bare JID of a person or an operator; `user NAME` for a user of the machine."""
+
+
+class Arguments(BaseModel):
+    """The arguments of an operation. What a JSON object has beyond them is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of an operation: where, by whom, and how far it is."""
+
+    host: OperationHost
+    actor: Actor
+    on_progress: Callable[[int, int], object] = lambda done, total: None
+    """Called with the number of finished and of all parts of a long operation."""
+    is_stopped: bool = field(default=False, init=False)
+    """True once the caller has asked for an early end. The operation ends after its current part, and counts what it did."""
+
+    def stop(self) -> None:
+        """Ask for an early end."""
+        self.is_stopped = True
+
+    async def record(self, agent: str, action: str, resource: str, *, person: str = "") -> None:
+        """Append an entry to the audit trail of an agent, or to `PLATFORM_TRAIL`, before the action begins.
+
+        `person` is the bare JID of the person whose data it concerns. Raise StoreError if the entry cannot be stored.
+        """
+        entry = AuditEntry(actor=self.actor.name, action=action, resource=resource, outcome="success")
+        await self.host.repository(agent).audit_trail.append(entry, person)
+
+
+A = TypeVar("A", bound=Arguments)
+R = TypeVar("R")
+
+
+class Operation(Generic[A, R]):
+    """An operation. `operation` makes one of a function."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[Call, A], Awaitable[R]],
+        callers: frozenset[Caller],
+        *,
+        is_change: bool,
+        needs_platform: bool,
+        max_request_bytes: int,
+        timeout_s: float | None,
+    ) -> None:
+        self.name = name
+        """The name, `subject.verb`, under which the trail and other programs know it."""
+        self.description = (function.__doc__ or "").strip().partition("\n")[0]
+        self.callers = callers
+        self.is_change = is_change
+        """True if it changes what is stored. It is in the audit trail then, and only one process may do it."""
+        self.needs_platform = needs_platform
+        """True if it is about what runs, so that it needs a running platform."""
+        self.max_request_bytes = max_request_bytes
+        self.timeout_s = timeout_s
+        """The time after which a caller of the running platform gives up; None for work without a limit."""
+        self._function = function
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return get_type_hints(self._function)
+
+    @property
+    def arguments(self) -> type[A]:
+        """The class of its arguments."""
+        found: type[A] = self._hints["arguments"]
+        return found
+
+    @cached_property
+    def result(self) -> TypeAdapter[R]:
+        """The type of its result, to write it as JSON and to read it."""
+        return TypeAdapter(self._hints["return"])
+
+    def read_arguments(self, values: Any) -> A:
+        """Return arguments from the value of a JSON text. Raise ConfigError at the first that is wrong."""
+        try:
+            return self.arguments.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ConfigError(".".join(map(str, first["loc"])) or self.name, first["msg"]) from None
+
+    async def __call__(self, call: Call, arguments: A) -> R:
+        """Perform the operation. Raise ForbiddenError if the caller may not, ConfigError for arguments that match nothing."""
+        if call.actor.kind not in self.callers:
+            raise ForbiddenError(f"{call.actor.name} may not call {self.name}")
+        return await self._function(call, arguments)
+
+
+def operation(
+    name: str,
+    callers: frozenset[Caller] = MACHINE_USER,
+    *,
+    is_change: bool = False,
+    needs_platform: bool = False,
+    max_request_bytes: int = _MAX_REQUEST_BYTES,
+    timeout_s: float | None = None,
+) -> Callable[[Callable[[Call, A], Awaitable[R]]], Operation[A, R]]:
+    """Make an operation of a function of a call and its arguments. The first line of its docstring describes it."""
+
+    def make(function: Callable[[Call, A], Awaitable[R]]) -> Operation[A, R]:
+        return Operation(
+            name,
+            function,
+            callers,
+            is_change=is_change,
+            needs_platform=needs_platform,
+            max_request_bytes=max_request_bytes,
+            timeout_s=timeout_s,
+        )
+
+    return make

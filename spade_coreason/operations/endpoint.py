@@ -1,0 +1,175 @@
+"""The endpoint of a running platform for other processes of the machine: HTTP over a Unix socket in the data directory.
+
+`POST /v1/NAME` with the arguments as a JSON object calls an operation. The answer is lines of JSON: any number of
+`{"progress": {"done": 3, "total": 9}}`, then `{"result": …}` or `{"error": {"type": …, "place": …, "text": …}}`.
+`DELETE /v1/calls/ID` asks the call with that `Call-Id` for an early end: it ends after its current part, with a result.
+
+Only the user of the platform and root get an answer. `curl --unix-socket data/platform.sock http://platform/v1/status -d '{}'`
+shows one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from ..exceptions import ConfigError, CoReasonError, ForbiddenError
+from .definition import Actor, Call, Caller, Operation
+from .host import OperationHost
+from .unix_socket import bind_socket, find_user
+
+log = logging.getLogger(__name__)
+
+CALL_ID = "Call-Id"
+_REQUEST_TIMEOUT_S = 30.0
+_MAX_CALLS = 32
+_STOP_S = 5.0
+_BUFFERED_BYTES = 65_536
+_STATUS = {ForbiddenError: HTTPStatus.FORBIDDEN, ConfigError: HTTPStatus.BAD_REQUEST}
+"""The HTTP status of an error before the first progress, by its class."""
+
+
+@asynccontextmanager
+async def serve_operations(
+    data_dir: Path, host: OperationHost, operations: Mapping[str, Operation[Any, Any]]
+) -> AsyncIterator[None]:
+    """Answer calls of operations at the socket in `data_dir` (0600), until the block ends. Calls that run are stopped then.
+
+    Only the process that owns the directory may call this.
+    """
+    endpoint = _Endpoint(host, operations)
+    app = web.Application()
+    app.router.add_post("/v1/{name}", endpoint.call)
+    app.router.add_delete("/v1/calls/{id}", endpoint.stop)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_S)
+    await runner.setup()
+    with bind_socket(data_dir) as listener:
+        try:
+            await web.SockSite(runner, listener).start()
+            yield
+        finally:
+            endpoint.stop_all()
+            await runner.cleanup()
+
+
+class _Endpoint:
+    def __init__(self, host: OperationHost, operations: Mapping[str, Operation[Any, Any]]) -> None:
+        self._host = host
+        self._operations = operations
+        self._calls: dict[object, Call] = {}
+
+    async def call(self, request: web.Request) -> web.StreamResponse:
+        """Answer a call."""
+        reply = _Reply(request)
+        actor = _find_actor(request)
+        if actor is None:
+            return await reply.fail(ForbiddenError("another user of the machine owns this platform"))
+        found = self._operations.get(request.match_info["name"])
+        if found is None:
+            problem = f"has another version and does not know {request.match_info['name']}; restart it"
+            return await reply.fail(CoReasonError(f"the running platform {problem}"), HTTPStatus.NOT_FOUND)
+        if len(self._calls) >= _MAX_CALLS:
+            problem = f"{_MAX_CALLS} commands are connected to the running platform; try again in a moment"
+            return await reply.fail(CoReasonError(problem), HTTPStatus.SERVICE_UNAVAILABLE)
+        call = Call(self._host, actor)
+        call.on_progress = lambda done, total: call.stop() if reply.is_cut else reply.report(done, total)
+        key = request.headers.get(CALL_ID) or object()
+        self._calls[key] = call
+        try:
+            arguments = found.read_arguments(await _read_json(request, found.max_request_bytes))
+            result = await found(call, arguments)
+        except CoReasonError as error:
+            return await reply.fail(error)
+        except ConnectionError:
+            raise
+        except Exception:
+            log.exception("the operation %s failed", found.name)
+            problem = "the running platform failed to do this; its log has the reason"
+            return await reply.fail(CoReasonError(problem), HTTPStatus.INTERNAL_SERVER_ERROR)
+        finally:
+            del self._calls[key]
+        return await reply.end({"result": found.result.dump_python(result, mode="json")})
+
+    async def stop(self, request: web.Request) -> web.Response:
+        """Ask a call for an early end."""
+        if _find_actor(request) is None:
+            return web.Response(status=HTTPStatus.FORBIDDEN)
+        call = self._calls.get(request.match_info["id"])
+        if call is not None:
+            call.stop()
+        return web.Response(status=HTTPStatus.NOT_FOUND if call is None else HTTPStatus.NO_CONTENT)
+
+    def stop_all(self) -> None:
+        for call in self._calls.values():
+            call.stop()
+
+
+class _Reply:
+    """The answer to a call, which begins with its first line."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        self._progress: asyncio.Task[None] | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """True once the caller has gone."""
+        return self._request.transport is None or self._request.transport.is_closing()
+
+    def report(self, done: int, total: int) -> None:
+        """Write a progress, unless the one before is not written yet."""
+        if self._progress is None or self._progress.done():
+            self._progress = asyncio.create_task(self._write({"progress": {"done": done, "total": total}}))
+
+    async def fail(self, error: CoReasonError, status: HTTPStatus = HTTPStatus.CONFLICT) -> web.StreamResponse:
+        """Write an error as the last line."""
+        if not self._response.prepared:
+            self._response.set_status(next((code for kind, code in _STATUS.items() if isinstance(error, kind)), status))
+        text = error.problem if isinstance(error, ConfigError) else str(error)
+        return await self.end({"error": {"type": type(error).__name__, "place": error.place, "text": text}})
+
+    async def end(self, line: dict[str, Any]) -> web.StreamResponse:
+        """Write the last line."""
+        if self._progress is not None:
+            await self._progress
+        await self._write(line)
+        return self._response
+
+    async def _write(self, line: dict[str, Any]) -> None:
+        if not self._response.prepared:
+            await self._response.prepare(self._request)
+        await self._response.write(f"{json.dumps(line)}\n".encode())
+
+
+def _find_actor(request: web.Request) -> Actor | None:
+    """Return the user at the other end; None for one who is neither the platform's nor root."""
+    if request.transport is None:
+        return None
+    user, name = find_user(request.transport.get_extra_info("socket"))
+    return Actor(Caller.MACHINE_USER, f"user {name}") if user in (0, os.geteuid()) else None
+
+
+async def _read_json(request: web.Request, max_bytes: int) -> Any:
+    """Return the value of a body. Raise ConfigError if it is too long, comes too slowly, or is no JSON."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+            async for data in request.content.iter_any():
+                body += data
+                if len(body) > max_bytes:
+                    raise ConfigError("", f"the request has more than {max_bytes:,} bytes, the limit; send less at once")
+        return json.loads(body)
+    except TimeoutError as error:
+        raise ConfigError("", f"the request was not complete within {_REQUEST_TIMEOUT_S:g} s") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("", "the request is no JSON object") from error

@@ -1,0 +1,104 @@
+"""What operations work on: a platform that runs, or its stored data alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from ..exceptions import ConfigError
+
+if TYPE_CHECKING:
+    from ..memory import AgentInteractionMemory, ErasureReport, Knowledge
+    from ..storage import AgentRepository, Database, PendingRequest, StoredConversation
+    from .status import PlatformStatus
+
+ALL_AGENTS = "*"
+"""The name that means all agents."""
+
+
+class RunningAgent(Protocol):
+    """What runs of an agent, as operations use it."""
+
+    async def erase_person(self, person: str) -> ErasureReport:
+        """End the turns of a person (a bare JID), drop what waits, and delete all that the agent stores about them."""
+        ...
+
+    async def erase_conversation(self, record: StoredConversation) -> ErasureReport:
+        """End the turn of a conversation, drop what waits in it, and delete it."""
+        ...
+
+    def run_stored(self, request: PendingRequest) -> None:
+        """Run a request that is stored and has not run in this process."""
+        ...
+
+
+class OperationHost(Protocol):
+    """A platform as operations see it. Only one process may change its data."""
+
+    @property
+    def database(self) -> Database | None:
+        """The database; None if nothing was ever stored."""
+        ...
+
+    async def list_agents(self) -> Sequence[str]:
+        """Return the agents (bare JIDs) that are configured or have stored data."""
+        ...
+
+    def repository(self, agent: str) -> AgentRepository:
+        """Return the stored data of an agent. Raise StoreError if nothing was ever stored."""
+        ...
+
+    def memory(self, agent: str) -> AgentInteractionMemory:
+        """Return the interaction memory of an agent. Raise StoreError if its file is damaged."""
+        ...
+
+    def knowledge(self, agent: str) -> Knowledge:
+        """Return the knowledge of an agent."""
+        ...
+
+    def running_agent(self, agent: str) -> RunningAgent | None:
+        """Return what runs of an agent; None if it does not run here."""
+        ...
+
+    async def status(self) -> PlatformStatus:
+        """Return the status of the running platform."""
+        ...
+
+
+def describe_agents(agents: Sequence[str]) -> str:
+    """Return half a sentence that lists agents."""
+    if len(agents) == 1:
+        return f"the only agent is {agents[0]}"
+    return f"the agents are {', '.join(agents)}" if agents else "there are no agents"
+
+
+async def select_agents(host: OperationHost, name: str | None) -> tuple[str, ...]:
+    """Return the agents (bare JIDs) that a name means: a JID, its local part, or all for None or "*".
+
+    Raise ConfigError at `agent` if there is none, or several with that local part. A whole JID may name an agent that is
+    stored nowhere.
+    """
+    known = tuple(await host.list_agents())
+    if name is None or name == ALL_AGENTS:
+        return known
+    found = [jid for jid in known if name in (jid, jid.partition("@")[0])]
+    if not found and "@" in name:
+        return (name.partition("/")[0].lower(),)
+    if len(found) != 1:
+        raise ConfigError("agent", f'there is no agent "{name}"; {describe_agents(known)}')
+    return tuple(found)
+
+
+async def select_agent(host: OperationHost, name: str | None) -> str:
+    """Return the one agent that a name means. Without a name it is the only one; ConfigError if there are others or none."""
+    agents = await select_agents(host, name)
+    if len(agents) == 1:
+        return agents[0]
+    known = ", ".join(agents)
+    raise ConfigError("agent", f"is missing; the agents are {known}" if known else "is missing, and there are no agents here")
+
+
+async def stored_agents(host: OperationHost, name: str | None) -> tuple[str, ...]:
+    """Return the agents that a name means, as `select_agents`; none if nothing was ever stored."""
+    agents = await select_agents(host, name)
+    return agents if host.database is not None else ()

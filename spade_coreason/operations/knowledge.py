@@ -1,0 +1,220 @@
+"""The operations on the knowledge of agents: the documents that they can search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ..contracts.base import format_rfc3339
+from ..exceptions import ConfigError
+from .definition import Arguments, Call, operation
+from .host import OperationHost, select_agent
+
+if TYPE_CHECKING:
+    from ..memory import Knowledge
+
+MAX_TEXT_REQUEST_BYTES = 80 * 1024 * 1024
+"""The largest file of a document has 64 MiB, and JSON escapes some of its characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDocument:
+    """A document: the number of its passages, how many of them have a vector, and when it was added (RFC 3339)."""
+
+    document: str
+    passages: int
+    indexed: int
+    characters: int
+    added_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentList:
+    """The documents of an agent, and the passages without a vector of the configured model."""
+
+    agent: str
+    documents: list[StoredDocument]
+    has_vectors: bool
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPassage:
+    """A passage that matches a query. Its score is 0 to 1, and `passage` its number in the document, from 1."""
+
+    score: float
+    document: str
+    passage: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddedDocument:
+    """What became of a document: "new", "changed" or "same". If it was stopped, vectors are missing: `reindex` makes them."""
+
+    agent: str
+    outcome: str
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedDocuments:
+    """The names of the documents that were removed. If it was stopped, the same call removes the rest."""
+
+    agent: str
+    documents: list[str]
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MadeVectors:
+    """The number of vectors that were made. If it was stopped, the same call makes the rest."""
+
+    agent: str
+    vectors: int
+    is_complete: bool = True
+
+
+class OfKnowledge(Arguments):
+    """The knowledge of an agent: its own documents, or those of a person (a bare JID) or a conversation (its id)."""
+
+    agent: str | None = None
+    person: str | None = None
+    conversation: str | None = None
+
+
+@operation("knowledge.list")
+async def list_documents(call: Call, arguments: OfKnowledge) -> DocumentList:
+    """List the documents of an agent."""
+    agent = await select_agent(call.host, arguments.agent)
+    if call.host.database is None:
+        return DocumentList(agent, [], has_vectors=False, missing=0)
+    knowledge = call.host.knowledge(agent)
+    found = await knowledge.list(person=arguments.person, conversation=arguments.conversation)
+    documents = [
+        StoredDocument(one.name, one.passages, one.indexed, one.characters, format_rfc3339(one.added_at)) for one in found
+    ]
+    missing = sum((await knowledge.missing()).values())
+    return DocumentList(agent, documents, knowledge.embedder is not None, missing)
+
+
+class SearchKnowledge(OfKnowledge):
+    """A question or a few words, the most passages, and the lowest score."""
+
+    query: str
+    limit: int = Field(5, ge=1)
+    threshold: float = Field(0.7, ge=0, le=1)
+
+
+@operation("knowledge.search")
+async def search_knowledge(call: Call, arguments: SearchKnowledge) -> list[FoundPassage]:
+    """Show the passages that an agent finds for a question, best first."""
+    agent, owner = await select_agent(call.host, arguments.agent), _owner(arguments)
+    if call.host.database is None:
+        return []
+    found = await call.host.knowledge(agent).search(arguments.query, arguments.limit, arguments.threshold, **owner)
+    return [FoundPassage(hit.score, hit.document, hit.passage, hit.text) for hit in found]
+
+
+class AddDocument(OfKnowledge):
+    """A text and the name of its document."""
+
+    name: str
+    text: str
+    is_markdown: bool = False
+
+
+@operation("knowledge.add", is_change=True, max_request_bytes=MAX_TEXT_REQUEST_BYTES)
+async def add_document(call: Call, arguments: AddDocument) -> AddedDocument:
+    """Add a document to the knowledge of an agent, or change it."""
+    agent, knowledge, person = await _open(call.host, arguments)
+    await call.record(agent, "knowledge.add", arguments.name, person=person)
+    progress = _Progress(call)
+    try:
+        outcome = await knowledge.add(
+            arguments.text,
+            arguments.name,
+            is_markdown=arguments.is_markdown,
+            progress=progress.report,
+            **_owner(arguments),
+        )
+    except _StoppedError:
+        return AddedDocument(agent, "new", is_complete=False)
+    return AddedDocument(agent, outcome)
+
+
+class RemoveDocuments(OfKnowledge):
+    """The names of documents; all without names."""
+
+    names: list[str] | None = None
+
+
+@operation("knowledge.remove", is_change=True, max_request_bytes=MAX_TEXT_REQUEST_BYTES)
+async def remove_documents(call: Call, arguments: RemoveDocuments) -> RemovedDocuments:
+    """Remove documents from the knowledge of an agent."""
+    agent, knowledge, person = await _open(call.host, arguments)
+    owner = _owner(arguments)
+    names = arguments.names
+    if names is None:
+        names = [document.name for document in await knowledge.list(**owner)]
+    removed: list[str] = []
+    for number, name in enumerate(names):
+        if call.is_stopped:
+            return RemovedDocuments(agent, removed, is_complete=False)
+        call.on_progress(number, len(names))
+        await call.record(agent, "knowledge.remove", name, person=person)
+        if await knowledge.remove(name, **owner):
+            removed.append(name)
+    return RemovedDocuments(agent, removed)
+
+
+class OfAgent(Arguments):
+    """An agent."""
+
+    agent: str | None = None
+
+
+@operation("knowledge.reindex", is_change=True)
+async def reindex_knowledge(call: Call, arguments: OfAgent) -> MadeVectors:
+    """Compute missing and outdated vectors for the knowledge of an agent."""
+    agent = await select_agent(call.host, arguments.agent)
+    knowledge = call.host.knowledge(agent)
+    if knowledge.embedder is None:
+        raise ConfigError("knowledge.embedder", "is none: knowledge is searched by words only, which needs no vectors")
+    await call.record(agent, "knowledge.reindex", "all documents")
+    progress = _Progress(call)
+    try:
+        return MadeVectors(agent, await knowledge.reindex(progress.report))
+    except _StoppedError:
+        return MadeVectors(agent, progress.done, is_complete=False)
+
+
+class _StoppedError(Exception):
+    """The caller has asked for an early end."""
+
+
+class _Progress:
+    """The progress of vectors, of which each batch is stored at once."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.done = 0
+
+    def report(self, done: int, total: int) -> None:
+        self.done = done
+        self._call.on_progress(done, total)
+        if self._call.is_stopped:
+            raise _StoppedError
+
+
+async def _open(host: OperationHost, arguments: OfKnowledge) -> tuple[str, Knowledge, str]:
+    if arguments.person and arguments.conversation:
+        raise ConfigError("conversation", "a document belongs to a person or to a conversation; leave one of them out")
+    agent = await select_agent(host, arguments.agent)
+    return agent, host.knowledge(agent), arguments.person or ""
+
+
+def _owner(arguments: OfKnowledge) -> dict[str, str | None]:
+    return {"person": arguments.person, "conversation": arguments.conversation}

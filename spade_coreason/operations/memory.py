@@ -1,0 +1,133 @@
+"""The operations on interaction memories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..exceptions import ConfigError
+from .definition import Arguments, Call, operation
+from .host import select_agent, select_agents
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedConversation:
+    """What an agent remembers of a conversation, oldest first."""
+
+    agent_id: str
+    conversation_id: str
+    information: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenMemories:
+    """The conversations whose memories were deleted."""
+
+    agent: str
+    conversation_ids: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFile:
+    """The memory file of an agent, which has all that the agent remembers."""
+
+    agent: str
+    path: str
+    conversations: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedMemory:
+    """The number of entries that were new."""
+
+    agent: str
+    entries: int
+
+
+class OfAgents(Arguments):
+    """The agents; all without a name."""
+
+    agent: str | None = None
+
+
+@operation("memory.list")
+async def list_memories(call: Call, arguments: OfAgents) -> list[RememberedConversation]:
+    """List the conversations with interaction memories."""
+    found = []
+    for agent in await select_agents(call.host, arguments.agent):
+        memory = call.host.memory(agent)
+        for name in await memory.aget_all_conversations():
+            found.append(RememberedConversation(agent, name, await memory.aget_information(name)))
+    return found
+
+
+class OfConversation(Arguments):
+    """A conversation, by its id."""
+
+    conversation: str
+    agent: str | None = None
+
+
+@operation("memory.show")
+async def show_memory(call: Call, arguments: OfConversation) -> RememberedConversation:
+    """Show the interaction memory of a conversation."""
+    name = arguments.conversation
+    agents = await select_agents(call.host, arguments.agent)
+    found = {agent: await call.host.memory(agent).aget_information(name) for agent in agents}
+    having = [agent for agent, texts in found.items() if texts]
+    if not having:
+        raise ConfigError("conversation", f'no memory of the conversation "{name}"; `memory list` shows them all')
+    if len(having) > 1:
+        raise ConfigError("agent", f"is missing: {' and '.join(having)} have a memory of this conversation; name one")
+    return RememberedConversation(having[0], name, found[having[0]])
+
+
+class ClearMemory(Arguments):
+    """What to delete: the memory of one conversation, or without one that of all."""
+
+    agent: str | None = None
+    conversation: str | None = None
+
+
+@operation("memory.find_targets")
+async def find_memories(call: Call, arguments: ClearMemory) -> ForgottenMemories:
+    """Find what a deletion would be about."""
+    agent = await select_agent(call.host, arguments.agent)
+    names = await call.host.memory(agent).aget_all_conversations()
+    return ForgottenMemories(agent, [name for name in names if arguments.conversation in (None, name)])
+
+
+@operation("memory.clear", is_change=True)
+async def clear_memory(call: Call, arguments: ClearMemory) -> ForgottenMemories:
+    """Delete interaction memories of an agent, but not its sessions."""
+    found, only = await find_memories(call, arguments), arguments.conversation
+    if found.conversation_ids:
+        await call.record(found.agent, "memory.clear", "all conversations" if only is None else f"conversation {only}")
+        await call.host.memory(found.agent).aclear_conversations(found.conversation_ids)
+    return found
+
+
+@operation("memory.compact")
+async def compact_memory(call: Call, arguments: OfAgents) -> list[MemoryFile]:
+    """Merge the journals into the memory files, which are then complete."""
+    found = []
+    for agent in await select_agents(call.host, arguments.agent):
+        memory = call.host.memory(agent)
+        await memory.aflush()
+        found.append(MemoryFile(agent, str(memory.path), len(await memory.aget_all_conversations())))
+    return found
+
+
+class ImportMemory(Arguments):
+    """The file of a spade_llm agent, as a path on the machine of the platform."""
+
+    source: Path
+    agent: str | None = None
+
+
+@operation("memory.import", is_change=True)
+async def import_memory(call: Call, arguments: ImportMemory) -> ImportedMemory:
+    """Import the memory file of a spade_llm agent. A second import of it adds nothing."""
+    agent = await select_agent(call.host, arguments.agent)
+    await call.record(agent, "memory.import", arguments.source.name)
+    return ImportedMemory(agent, await call.host.memory(agent).aimport_file(arguments.source))

@@ -1,0 +1,16 @@
+"""All operations, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from . import audit, conversations, incidents, knowledge, memory, requests, sessions, status
+from .definition import Operation
+
+_MODULES = (audit, conversations, incidents, knowledge, memory, requests, sessions, status)
+
+OPERATIONS: Mapping[str, Operation[Any, Any]] = {
+    found.name: found for module in _MODULES for found in vars(module).values() if isinstance(found, Operation)
+}
+"""All operations, by their names."""

@@ -1,0 +1,85 @@
+"""Erasure of a conversation or a person while the agent runs: what runs or waits of them ends first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from ..domain.identifiers import recover_thread
+from ..memory import AgentInteractionMemory, ErasureReport, erase_conversation, erase_person
+from ..storage import StoredConversation
+from .intake.conversation_loader import ConversationLoader
+from .intake.mailbox import Mailbox
+from .intake.quota_limit import QuotaLimit
+from .turns.turn_services import TurnServices
+
+
+class LiveErasure:
+    """Erasure of what one running agent has of people, in memory and in its stores.
+
+    A caller who works in a mailbox of its own passes that: its own work goes on.
+    """
+
+    def __init__(
+        self,
+        services: TurnServices,
+        loader: ConversationLoader,
+        quota_limit: QuotaLimit,
+        get_memory: Callable[[], AgentInteractionMemory] | None,
+    ) -> None:
+        self._services = services
+        self._loader = loader
+        self._quota_limit = quota_limit
+        self._get_memory = get_memory
+
+    async def erase_person(self, owner: str, own: Mailbox | None = None) -> ErasureReport:
+        """Delete all data about a person (a bare JID)."""
+        services, mailboxes = self._services, list(self._services.mailboxes.of_sender(owner))
+        await self._end_work(owner, [mailbox for mailbox in mailboxes if mailbox is not own])
+        self._quota_limit.forget(owner)
+        report = await erase_person(services.repository, self._memory, owner)
+        self._loader.forget_person(owner)
+        self._forget(mailboxes)
+        return report
+
+    async def erase_conversation(self, record: StoredConversation, own: Mailbox | None = None) -> ErasureReport:
+        """Delete a conversation, with the copies of its variables in the scope of its person."""
+        services, owner = self._services, record.owner
+        mailbox = own or services.mailboxes.get(owner, recover_thread(record.conversation_id, owner, services.jid))
+        mailboxes = [mailbox] if mailbox is not None else []
+        await self._end_work(owner, [found for found in mailboxes if found is not own])
+        active = mailbox.active if mailbox is not None else None
+        repository = services.repository
+        values = (
+            dict(active.variables.values)
+            if active is not None
+            else await repository.load_variables("conversation", record.conversation_id)
+        )
+        report = await erase_conversation(repository, self._memory, record if active is None else active.record)
+        self._loader.forget_copies(owner, values, await repository.load_variables("person", owner))
+        self._forget(mailboxes)
+        return report
+
+    @property
+    def _memory(self) -> AgentInteractionMemory | None:
+        return None if self._get_memory is None else self._get_memory()
+
+    async def _end_work(self, owner: str, mailboxes: Sequence[Mailbox]) -> None:
+        services = self._services
+        for mailbox in mailboxes:
+            services.mailboxes.drop_all(mailbox)
+            mailbox.cancel_current()
+        workers = [mailbox.worker for mailbox in mailboxes if mailbox.worker is not None]
+        if workers:
+            await asyncio.wait(workers, timeout=services.policy.timings.cancel_grace_s)
+        await services.history_windows.cancel_for_owner(owner)
+
+    def _forget(self, mailboxes: Sequence[Mailbox]) -> None:
+        services = self._services
+        if services.history_windows.knowledge is not None:
+            services.history_windows.knowledge.clear_cache()
+        for deleted in mailboxes:
+            if deleted.conversation_id is not None:
+                services.expiry.on_deleted(deleted.conversation_id)
+            deleted.active = None
+            services.mailboxes.evict_if_idle(deleted)
