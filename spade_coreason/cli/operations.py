@@ -6,6 +6,7 @@ import asyncio
 import getpass
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
+from ..concurrency import handle_signals
 from ..domain.jid import bare_jid, parse_jid
 from ..domain.texts.terminal_text import escape_label
 from ..exceptions import ConfigError
@@ -93,18 +95,16 @@ class _StoredPlatform:
         call = Call(self._host, Actor(Caller.MACHINE_USER, f"user {getpass.getuser()}"), on_progress)
 
         async def work() -> R:
-            task, loop = asyncio.current_task(), asyncio.get_running_loop()
+            task = asyncio.current_task()
 
             def on_interrupt() -> None:
                 if call.is_stopped and task is not None:
                     task.cancel()
                 call.stop()
 
-            loop.add_signal_handler(signal.SIGINT, on_interrupt)
-            try:
+            is_main = threading.current_thread() is threading.main_thread()  # only there are signals received
+            with handle_signals([signal.SIGINT] if is_main else [], on_interrupt):
                 return await operation(call, arguments)
-            finally:
-                loop.remove_signal_handler(signal.SIGINT)
 
         try:
             with _at_options():
@@ -123,11 +123,13 @@ def open_platform(
     performs all of them; if none runs, this process owns the data, or DataDirectoryInUseError is raised.
     """
     from ..config import is_platform_running
+    from ..operations import PLATFORM_SOCKET
 
     settings = load_storage_settings(file, data)
     if _is_given_on_command_line("data") and not settings.data_dir.is_dir() and not creates_directory:
         raise ConfigError("--data", f"the directory {settings.data_dir} does not exist; name the data directory of a platform")
-    if changes and is_platform_running(settings.data_dir):
+    is_served = is_platform_running(settings.data_dir) and (settings.data_dir / PLATFORM_SOCKET).exists()
+    if changes and is_served:
         yield _RunningPlatform(settings.data_dir)
         return
     from ..app import open_stored_host

@@ -16,6 +16,8 @@ import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -30,46 +32,82 @@ from .unix_socket import bind_socket, find_user
 log = logging.getLogger(__name__)
 
 CALL_ID = "Call-Id"
-_REQUEST_TIMEOUT_S = 30.0
-_MAX_CALLS = 32
 _STOP_S = 5.0
-_BUFFERED_BYTES = 65_536
+_LINGER_S = 1.0  # that a client which sends too much has to read that it does
 _STATUS = {ForbiddenError: HTTPStatus.FORBIDDEN, ConfigError: HTTPStatus.BAD_REQUEST}
 """The HTTP status of an error before the first progress, by its class."""
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointLimits:
+    """The limits of the endpoint, and of each of its connections."""
+
+    client_timeout_s: float = 30.0
+    """The time that a client has to send its request, and to read each line of the answer. The work has no limit."""
+    calls: int = 32
+    """The most calls at a time. Further ones are refused, and from twice as many connections on all are closed."""
+    answer_bytes: int = 64 * 2**20
+    """The most bytes of an answer."""
+
+
+DEFAULT_LIMITS = EndpointLimits()
+
+
 @asynccontextmanager
 async def serve_operations(
-    data_dir: Path, host: OperationHost, operations: Mapping[str, Operation[Any, Any]]
+    data_dir: Path,
+    host: OperationHost,
+    operations: Mapping[str, Operation[Any, Any]],
+    limits: EndpointLimits = DEFAULT_LIMITS,
 ) -> AsyncIterator[None]:
     """Answer calls of operations at the socket in `data_dir` (0600), until the block ends. Calls that run are stopped then.
 
     Only the process that owns the directory may call this.
     """
-    endpoint = _Endpoint(host, operations)
+    endpoint = _Endpoint(host, operations, limits)
     app = web.Application()
     app.router.add_post("/v1/{name}", endpoint.call)
     app.router.add_delete("/v1/calls/{id}", endpoint.stop)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_S)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_S, lingering_time=_LINGER_S)
     await runner.setup()
     with bind_socket(data_dir) as listener:
+        accept = partial(endpoint.accept, runner)
+        server = await asyncio.get_running_loop().create_unix_server(accept, sock=listener)
         try:
-            await web.SockSite(runner, listener).start()
             yield
         finally:
+            server.close()
             endpoint.stop_all()
             await runner.cleanup()
 
 
 class _Endpoint:
-    def __init__(self, host: OperationHost, operations: Mapping[str, Operation[Any, Any]]) -> None:
+    def __init__(self, host: OperationHost, operations: Mapping[str, Operation[Any, Any]], limits: EndpointLimits) -> None:
         self._host = host
         self._operations = operations
+        self._limits = limits
         self._calls: dict[object, Call] = {}
+        self._silent: set[asyncio.Protocol] = set()
+        """The connections that have not sent the head of a request."""
+
+    def accept(self, runner: web.AppRunner) -> asyncio.Protocol:
+        """Return the protocol of a new connection. It is closed if no request comes in time, or if there are too many."""
+        assert runner.server is not None
+        protocol, loop = runner.server(), asyncio.get_running_loop()
+        self._silent.add(protocol)
+        is_too_many = len(runner.server.connections) >= 2 * self._limits.calls
+        loop.call_later(0.0 if is_too_many else self._limits.client_timeout_s, self._close_silent, protocol)
+        return protocol
+
+    def _close_silent(self, protocol: web.RequestHandler) -> None:
+        if protocol in self._silent:
+            self._silent.discard(protocol)
+            protocol.force_close()
 
     async def call(self, request: web.Request) -> web.StreamResponse:
         """Answer a call."""
-        reply = _Reply(request)
+        self._silent.discard(request.protocol)
+        reply = _Reply(request, self._limits)
         actor = _find_actor(request)
         if actor is None:
             return await reply.fail(ForbiddenError("another user of the machine owns this platform"))
@@ -77,30 +115,29 @@ class _Endpoint:
         if found is None:
             problem = f"has another version and does not know {request.match_info['name']}; restart it"
             return await reply.fail(CoReasonError(f"the running platform {problem}"), HTTPStatus.NOT_FOUND)
-        if len(self._calls) >= _MAX_CALLS:
-            problem = f"{_MAX_CALLS} commands are connected to the running platform; try again in a moment"
+        if len(self._calls) >= self._limits.calls:
+            problem = f"{self._limits.calls} commands are connected to the running platform; try again in a moment"
             return await reply.fail(CoReasonError(problem), HTTPStatus.SERVICE_UNAVAILABLE)
         call = Call(self._host, actor)
         call.on_progress = lambda done, total: call.stop() if reply.is_cut else reply.report(done, total)
         key = request.headers.get(CALL_ID) or object()
         self._calls[key] = call
         try:
-            arguments = found.read_arguments(await _read_json(request, found.max_request_bytes))
+            arguments = found.read_arguments(await self._read_json(request, found.max_request_bytes))
             result = await found(call, arguments)
         except CoReasonError as error:
             return await reply.fail(error)
-        except ConnectionError:
-            raise
         except Exception:
             log.exception("the operation %s failed", found.name)
             problem = "the running platform failed to do this; its log has the reason"
             return await reply.fail(CoReasonError(problem), HTTPStatus.INTERNAL_SERVER_ERROR)
         finally:
-            del self._calls[key]
+            self._calls.pop(key, None)
         return await reply.end({"result": found.result.dump_python(result, mode="json")})
 
     async def stop(self, request: web.Request) -> web.Response:
         """Ask a call for an early end."""
+        self._silent.discard(request.protocol)
         if _find_actor(request) is None:
             return web.Response(status=HTTPStatus.FORBIDDEN)
         call = self._calls.get(request.match_info["id"])
@@ -109,15 +146,32 @@ class _Endpoint:
         return web.Response(status=HTTPStatus.NOT_FOUND if call is None else HTTPStatus.NO_CONTENT)
 
     def stop_all(self) -> None:
+        """Ask all calls for an early end."""
         for call in self._calls.values():
             call.stop()
+
+    async def _read_json(self, request: web.Request, max_bytes: int) -> Any:
+        """Return the value of a body. Raise ConfigError if it is too long, comes too slowly, or is no JSON."""
+        body, limit_s = bytearray(), self._limits.client_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                async for data in request.content.iter_any():
+                    body += data
+                    if len(body) > max_bytes:
+                        raise ConfigError("", f"the request has more than {max_bytes:,} bytes, the limit; send less at once")
+            return json.loads(body)
+        except TimeoutError as error:
+            raise ConfigError("", f"the request was not complete within {limit_s:g} s") from error
+        except (ValueError, RecursionError) as error:
+            raise ConfigError("", "the request is no JSON object") from error
 
 
 class _Reply:
     """The answer to a call, which begins with its first line."""
 
-    def __init__(self, request: web.Request) -> None:
+    def __init__(self, request: web.Request, limits: EndpointLimits) -> None:
         self._request = request
+        self._limits = limits
         self._response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         self._progress: asyncio.Task[None] | None = None
 
@@ -146,9 +200,22 @@ class _Reply:
         return self._response
 
     async def _write(self, line: dict[str, Any]) -> None:
-        if not self._response.prepared:
-            await self._response.prepare(self._request)
-        await self._response.write(f"{json.dumps(line)}\n".encode())
+        """Write a line. A client that does not read it in time is disconnected."""
+        data = f"{json.dumps(line)}\n".encode()
+        if len(data) > self._limits.answer_bytes:
+            problem = f"the answer has more than {self._limits.answer_bytes:,} bytes, the limit; ask for less"
+            await self.fail(CoReasonError(problem))
+            return
+        try:
+            async with asyncio.timeout(self._limits.client_timeout_s):
+                if not self._response.prepared:
+                    await self._response.prepare(self._request)
+                await self._response.write(data)
+                if "progress" not in line:
+                    await self._response.write_eof()
+        except (TimeoutError, ConnectionError):
+            if self._request.transport is not None:
+                self._request.transport.abort()
 
 
 def _find_actor(request: web.Request) -> Actor | None:
@@ -157,19 +224,3 @@ def _find_actor(request: web.Request) -> Actor | None:
         return None
     user, name = find_user(request.transport.get_extra_info("socket"))
     return Actor(Caller.MACHINE_USER, f"user {name}") if user in (0, os.geteuid()) else None
-
-
-async def _read_json(request: web.Request, max_bytes: int) -> Any:
-    """Return the value of a body. Raise ConfigError if it is too long, comes too slowly, or is no JSON."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(_REQUEST_TIMEOUT_S):
-            async for data in request.content.iter_any():
-                body += data
-                if len(body) > max_bytes:
-                    raise ConfigError("", f"the request has more than {max_bytes:,} bytes, the limit; send less at once")
-        return json.loads(body)
-    except TimeoutError as error:
-        raise ConfigError("", f"the request was not complete within {_REQUEST_TIMEOUT_S:g} s") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError("", "the request is no JSON object") from error

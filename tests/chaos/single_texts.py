@@ -43,7 +43,6 @@ ECHO = "spade_coreason.agents.echo:EchoAgent"
 VICTIM = "victim"
 """A file to which a link in the data directory leads."""
 _HIDDEN = "\u202e\u2066\u200b\u0085\u2028\U000e0041"
-_SOCKETS = ("status.sock", "knowledge.sock", "incidents.sock")
 _COMMANDS = (("status",), ("agents",), ("conversations",), ("sessions", "list"), ("requests", "list"), ("audit", "list"))
 
 
@@ -149,20 +148,22 @@ async def _fill_the_sockets(scene: Scene) -> None:
         return int(line.split()[1])
 
     before = peak_kib()
-    for name in _SOCKETS:
-        await asyncio.to_thread(_flood_socket, scene.directory / "data" / name, scene.sent_bytes)
+    operations = ("status", "knowledge.add", "dance")
+    for name in operations:
+        await asyncio.to_thread(_flood_socket, scene.directory / "data" / "platform.sock", name, scene.sent_bytes)
     grown = (peak_kib() - before) * 1024
-    # The socket for documents takes one of 80 MiB; the others 64 KiB.
-    assert grown < scene.sent_bytes, f"{grown:,} bytes more after {len(_SOCKETS)} times {scene.sent_bytes:,}"
+    # A document has 80 MiB at most; the other operations take 64 KiB.
+    assert grown < scene.sent_bytes, f"{grown:,} bytes more after {len(operations)} times {scene.sent_bytes:,}"
 
 
-def _flood_socket(path: Path, size: int) -> None:
+def _flood_socket(path: Path, name: str, size: int) -> None:
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(20)]
         flood = stack.enter_context(socket.socket(socket.AF_UNIX))
         flood.settimeout(TIMEOUT_S)
         with suppress(OSError):
             flood.connect(str(path))
+            flood.sendall(f"POST /v1/{name} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n".encode())
             chunk = b"x" * 1_000_000
             for _ in range(size // len(chunk)):
                 flood.sendall(chunk)
@@ -231,7 +232,7 @@ SINGLE_TEXTS = {
             },
         ),
         SingleText("hidden characters and overlong ids", _hide),
-        SingleText("sockets without a limit, and a link", _fill_the_sockets),
+        SingleText("a socket without a limit, and a link", _fill_the_sockets),
     )
 }
 

@@ -20,7 +20,7 @@ from spade_coreason.config.runfile import RunFile
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.identifiers import derive_session_id
-from spade_coreason.memory.erasure import erase_conversation, erase_everyone, erase_person
+from spade_coreason.memory.erasure import erase_conversation, erase_person
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backends.lock import lock_directory
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
@@ -181,15 +181,14 @@ def test_memories_are_compacted_beside_a_running_platform(data_dir: Path, invoke
         assert invoke("memory", "compact", "--agent", "new@localhost").stdout == "new@localhost: no memories.\n"
 
 
-def test_a_memory_of_spade_llm_is_imported_beside_a_running_platform(data_dir: Path, invoke: Invoke) -> None:
+def test_a_memory_of_spade_llm_is_imported_once(data_dir: Path, invoke: Invoke) -> None:
     spade_llm_file = (
         Path(__file__).parents[1] / "memory" / "interaction" / "spade_llm" / "support_agent_example.com_interactions.json"
     )
     arguments = ("memory", "import", str(spade_llm_file), "--agent", "support_agent@example.com")
-    with lock_directory(data_dir):
-        for count in ("3 entries", "0 entries"):
-            expected = f"support_agent@example.com: imported {count}; {spade_llm_file} is unchanged and no longer needed.\n"
-            assert invoke(*arguments).stdout == expected
+    for count in ("3 entries", "0 entries"):
+        expected = f"support_agent@example.com: imported {count}; {spade_llm_file} is unchanged and no longer needed.\n"
+        assert invoke(*arguments).stdout == expected
     known = json.loads(invoke("memory", "show", "customer_123", "--agent", "support_agent@example.com", "--json").stdout)
     assert known == ["Customer prefers email notifications", "Línea uno\nlínea dos 🙂 \x1b"]
     refused = invoke("memory", "import", str(spade_llm_file), "--agent", AGENT)
@@ -305,5 +304,4 @@ async def test_erasure_reports_what_it_deleted(tmp_path: Path) -> None:
     await memory.aadd_information(f"{ALICE}_{AGENT}", "only here")
     report = await erase_person(store, memory, f"{ALICE}/phone")
     assert (report.conversation_ids, report.variables, report.memories) == ((), 1, 1)
-    assert (await erase_everyone(store, memory)).is_empty
     await database.close()

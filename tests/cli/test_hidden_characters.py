@@ -23,8 +23,7 @@ from spade_coreason.domain.cards import AgentCard
 from spade_coreason.domain.texts.error_chain import ChainedError, StackFrame
 from spade_coreason.domain.texts.terminal_text import clean_running_text, escape_label, escape_lines
 from spade_coreason.memory.knowledge.knowledge import Knowledge
-from spade_coreason.runtime.intake.quota_limit import QuotaUsage
-from spade_coreason.runtime.upkeep.status import AgentStatus, PlatformStatus, ProcessStatus
+from spade_coreason.operations.status import AgentStatus, PlatformStatus, ProcessStatus, QuotaUsage
 from spade_coreason.storage import open_database
 from spade_coreason.storage.knowledge import KnowledgeRepository
 from spade_coreason.storage.records import TurnRecord, Variable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from tests.support.program import RunningCommand, run_command, run_in_background
 from tests.support.records import ALICE, NOW
 from tests.support.servers.postgres import Postgres
 
+USER = f"user {getpass.getuser()}"
 SECRET = "a secret of the person"
 MOODY = "moody@localhost"
 
@@ -87,7 +89,7 @@ def test_an_incident_is_shown_beside_the_platform_and_after_it(
         check_without_text(number)
         assert audited(invoke) == []
         assert show(number, "--message").endswith(f", in MoodyAgent.assist\nValueError: {SECRET}\n")
-        assert audited(invoke) == [("operator", "incident.message", f"incident {number}")]
+        assert audited(invoke) == [(USER, "incidents.messages", f"incident {number}")]
         _, _, err = up.stop()
         [line] = [line for line in err.splitlines() if "incident" in line]
         assert re.fullmatch(
@@ -97,7 +99,7 @@ def test_an_incident_is_shown_beside_the_platform_and_after_it(
         assert SECRET not in err
     check_without_text(number)
     assert json.loads(show(number, "--message", "--json"))["errors"][0]["message"] == SECRET
-    assert audited(invoke) == [("operator", "incident.message", f"incident {number}")] * 2
+    assert audited(invoke) == [(USER, "incidents.messages", f"incident {number}")] * 2
     with run_platform(project) as up:
         check_without_text(number)
         another = provoke(up)

@@ -9,21 +9,25 @@ import signal
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spade_coreason.app.platform import Platform
-from spade_coreason.app.status_socket import read_status
 from spade_coreason.config.loader import load_settings
+from spade_coreason.domain.cards import AgentCard, Capability
 from spade_coreason.exceptions import ServerError, StoreError
-from spade_coreason.runtime.upkeep.status import AgentStatus, PlatformStatus, ProcessStatus
+from spade_coreason.operations.client import call_platform
+from spade_coreason.operations.definition import Call, operation
+from spade_coreason.operations.status import AgentStatus, NoArguments, PlatformStatus, ProcessStatus, QuotaUsage, show_status
+from spade_coreason.operations.unix_socket import PLATFORM_SOCKET
 from spade_coreason.storage.backends.lock import lock_directory
 from tests.cli.conftest import Invoke
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import PROJECT, Tunnel
-from tests.support.platform_status import serve_status
+from tests.support.platform_status import read_status, serve_status
 from tests.support.program import MOODY_AGENT_SOURCE, RunningCommand, run_in_background
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
@@ -57,7 +61,7 @@ def test_status_shows_every_agent_of_a_running_platform(platform: RunningCommand
     assert f" {echo['conversations_stored']} ({echo['conversations']} active) " in row
     assert row.split()[-1] == "0"
     assert (echo["state"], echo["conversations"], echo["in_flight"], echo["rooms"]) == ("online", before + 1, 0, {})
-    socket = platform.cwd / "data" / "status.sock"
+    socket = platform.cwd / "data" / PLATFORM_SOCKET
     assert stat.S_ISSOCK(socket.stat().st_mode)
     assert socket.stat().st_mode & 0o777 == 0o600
 
@@ -81,16 +85,25 @@ def _echo_status(invoke_beside_platform: Invoke) -> dict[str, Any]:
 
 def test_the_status_of_an_older_version_is_understood() -> None:
     agent = AgentStatus("echo@localhost", "online")
-    status = json.loads(PlatformStatus(1, "embedded", (agent,)).to_json())
-    assert PlatformStatus.from_json(json.dumps(status)).agents == (agent,)
+    status = show_status.result.dump_python(PlatformStatus(1, "embedded", (agent,)), mode="json")
     for name in ("recent", "conversations_stored", "start_problem", "dropped", "rejected", "process"):
         del status["agents"][0][name]
-    assert PlatformStatus.from_json(json.dumps(status)).agents == (agent,)
+    assert show_status.result.validate_json(json.dumps(status)).agents == (agent,)
 
 
-def test_the_status_of_a_process_is_carried_over() -> None:
-    status = PlatformStatus(1, "embedded", (AgentStatus("echo@localhost", "online", process=ProcessStatus(7, 2, "ended")),))
-    assert PlatformStatus.from_json(status.to_json()) == status
+def test_the_status_of_a_newer_version_is_understood() -> None:
+    status = {"pid": 1, "server": "embedded", "agents": [{"jid": "echo@localhost", "state": "online", "mood": 7}], "weather": 1}
+    assert show_status.result.validate_python(status).agents == (AgentStatus("echo@localhost", "online"),)
+
+
+def test_a_status_is_the_same_after_its_way() -> None:
+    card = AgentCard("echo@localhost", "Echo", capabilities=(Capability("echo", inputs={"type": "object"}),))
+    usage = QuotaUsage("person", "alice@localhost", "guest", 9, 9, 1, 1, 1, 1)
+    agent = AgentStatus(
+        "echo@localhost", "online", datetime.now(UTC), process=ProcessStatus(7, 2, "ended"), card=card, quotas=(usage,)
+    )
+    status = PlatformStatus(1, "embedded", (agent,))
+    assert show_status.result.validate_json(show_status.result.dump_json(status)) == status
 
 
 def test_stored_requests_whose_channel_is_not_installed_are_counted(invoke: Invoke, tmp_path: Path) -> None:
@@ -125,17 +138,23 @@ def test_a_killed_platform_counts_as_not_running(tmp_path: Path) -> None:
         assert read_status(tmp_path / "data") is not None
         run.process.send_signal(signal.SIGSTOP)
         with pytest.raises(ServerError, match="something blocks its event loop"):
-            read_status(tmp_path / "data", 0.2)
+            call_platform(tmp_path / "data", show_status_at_once, NoArguments())
         run.stop(signal.SIGKILL)
         assert (tmp_path / "data" / "run.json").exists()
-        assert (tmp_path / "data" / "status.sock").exists()
+        assert (tmp_path / "data" / PLATFORM_SOCKET).exists()
         killed = run.run_command("status")
         assert (killed.returncode, killed.stdout) == (4, "")
         assert killed.stderr.startswith("error: no platform is running on data;")
     with run_in_background(*command, cwd=tmp_path, until="spade-coreason ask") as run:
         assert read_status(tmp_path / "data") is not None
         assert run.stop(signal.SIGTERM)[0] == 0
-    assert not (tmp_path / "data" / "status.sock").exists()
+    assert not (tmp_path / "data" / PLATFORM_SOCKET).exists()
+
+
+@operation("status", timeout_s=0.2)
+async def show_status_at_once(call: Call, arguments: NoArguments) -> PlatformStatus:
+    """Show the status to a caller who does not wait."""
+    return await show_status(call, arguments)
 
 
 @asynccontextmanager
@@ -173,7 +192,7 @@ async def test_status_is_true_while_the_platform_starts_reconnects_and_stops(
         StockClient(*await prosody.account(), prosody) as alice,
     ):
         starting = asyncio.create_task(platform.__aenter__())
-        await eventually((data / "status.sock").exists)
+        await eventually((data / PLATFORM_SOCKET).exists)
         assert not (await _wait_for_state(data, "starting")).is_healthy
         [(jid, host)] = platform.agents.items()
         gated_agent = platform.runners[jid].agent
@@ -232,7 +251,7 @@ async def test_status_shows_agents_that_cannot_store_anything(
     expected_errors("platform.db: database or disk is full", "platform.db: the file is missing (No such file or directory)")
     async with platform_behind_tunnel(prosody, tmp_path) as (platform, _, data):
         starting = asyncio.create_task(platform.__aenter__())
-        await eventually((data / "status.sock").exists)
+        await eventually((data / PLATFORM_SOCKET).exists)
         [runner] = platform.runners.values()
         runner.agent.may_start.set()  # type: ignore[attr-defined]  # of this test's own agent
         await starting

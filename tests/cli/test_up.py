@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from spade_coreason.app.platform import Platform
-from spade_coreason.app.status_socket import read_status
 from spade_coreason.config.loader import load_settings
 from spade_coreason.exceptions import ServerError
-from spade_coreason.runtime.upkeep.status import AgentStatus, PlatformStatus
+from spade_coreason.operations.status import AgentStatus, PlatformStatus
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import Tunnel
+from tests.support.platform_status import read_status
 from tests.support.program import run_command, run_in_background
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.clients import StockClient

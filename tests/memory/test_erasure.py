@@ -12,8 +12,12 @@ from uuid import UUID
 import pytest
 
 from spade_coreason import AgentInteractionMemory
+from spade_coreason.app.stored_host import StoredHost
+from spade_coreason.config.settings import Settings, StorageSettings
 from spade_coreason.domain.identifiers import candidate_conversation_ids, choose_conversation_id, derive_session_id
-from spade_coreason.memory.erasure import ErasureReport, erase_conversation, erase_everyone, erase_person
+from spade_coreason.memory.erasure import ErasureReport, erase_conversation, erase_person
+from spade_coreason.operations.definition import Actor, Call, Caller
+from spade_coreason.operations.sessions import EVERYONE, ClearSessions, clear_sessions
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy
@@ -283,11 +287,14 @@ async def test_information_of_an_interrupted_turn_stays_with_its_owner(
 
 
 async def test_erasing_everyone_leaves_nothing_of_an_agent_and_everything_of_the_others(
-    database_url: str, memory: AgentInteractionMemory
+    database_url: str, memory: AgentInteractionMemory, tmp_path: Path
 ) -> None:
     await populate(database_url, memory)
     database = await open_without_sync(database_url)
     repository = AgentRepository(database, AGENT)
+    settings = Settings(data_dir=tmp_path, storage=StorageSettings(url=database_url, memory_dir=tmp_path / "memory"))
+    call = Call(StoredHost(settings, [], database, None), Actor(Caller.MACHINE_USER, "user alice"))
+    everything = ClearSessions(agent=AGENT, person=EVERYONE)
     before = read_all_tables(database_url)
     # Whose only conversation was cleared may still have variables; a request that waits may be somebody's first.
     row = await store_turn(
@@ -295,7 +302,8 @@ async def test_erasing_everyone_leaves_nothing_of_an_agent_and_everything_of_the
     )
     await erase_conversation(repository, memory, row)
     await receive_request(repository, "dave@localhost", '{"from": "dave@localhost"}')
-    report = await erase_everyone(repository, memory)
+    [erasure] = (await clear_sessions(call, everything)).erasures
+    report = erasure.report
     after = read_all_tables(database_url)
     for table in ("conversations", "variables"):
         assert after[table] == [row for row in before[table] if row["agent"] == OTHER_AGENT]
@@ -308,12 +316,14 @@ async def test_erasing_everyone_leaves_nothing_of_an_agent_and_everything_of_the
         8,
     )
     assert "secret" not in memory_files_text(memory)
-    assert (await erase_everyone(repository, memory)).is_empty
+    [erasure] = (await clear_sessions(call, everything)).erasures
+    assert erasure.report.is_empty
     await database.close()
 
 
 def test_reports_add_up() -> None:
     one = ErasureReport(("a",), 1, 2, 3, 4)
+    assert one + ErasureReport(("b",), 1, items=7) == ErasureReport(("a", "b"), 2, 2, 3, 4, items=7)
     assert not one.is_empty
     assert ErasureReport().is_empty
     assert UUID(str(derive_session_id(AGENT, ALICE, "t"))).version == 5

@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 
-from spade_coreason.runtime.upkeep.metrics import DAY_S, Metrics, MetricsSnapshot
+from spade_coreason.operations.status import MetricsSnapshot
+from spade_coreason.runtime.upkeep.metrics import DAY_S, Metrics
 
 
 class SettableClock:

@@ -1,4 +1,4 @@
-"""A status that is served as a running platform does."""
+"""The status of a platform, asked for as commands do, and served as a running platform does."""
 
 from __future__ import annotations
 
@@ -8,23 +8,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from spade_coreason.app.status_socket import serve_status_socket
-from spade_coreason.runtime.upkeep.status import PlatformStatus
+from spade_coreason.app.stored_host import open_stored_host
+from spade_coreason.config import Settings, is_platform_running
+from spade_coreason.operations.client import call_platform
+from spade_coreason.operations.definition import Call, operation
+from spade_coreason.operations.endpoint import serve_operations
+from spade_coreason.operations.status import NoArguments, PlatformStatus, show_status
 from spade_coreason.storage.backends.lock import lock_directory
+
+
+def read_status(data_dir: Path) -> PlatformStatus | None:
+    """Return the status of the platform on a data directory; None if none runs. Raise ServerError if it does not answer."""
+    return call_platform(data_dir, show_status, NoArguments()) if is_platform_running(data_dir) else None
 
 
 @contextmanager
 def serve_status(data_dir: Path, status: PlatformStatus) -> Iterator[None]:
     """Answer `status` and `agents` with a status, while the data directory is locked."""
 
-    async def get_status() -> PlatformStatus:
+    @operation("status")
+    async def show(call: Call, arguments: NoArguments) -> PlatformStatus:
+        """Show the status."""
         return status
 
     is_ready, loop = threading.Event(), asyncio.new_event_loop()
     stop = asyncio.Event()
 
     async def serve() -> None:
-        async with serve_status_socket(data_dir, get_status):
+        async with (
+            open_stored_host(Settings(data_dir=data_dir), []) as host,
+            serve_operations(data_dir, host, {show.name: show}),
+        ):
             is_ready.set()
             await stop.wait()
 
