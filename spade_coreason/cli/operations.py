@@ -119,7 +119,7 @@ def open_platform(
 ) -> Iterator[Platform]:
     """Open the platform of `-c FILE` and `--data DIR` for operations.
 
-    Operations that change nothing read the stored data, also beside a running platform. With `changes` the running platform
+    Operations that change nothing read the stored data, also while the platform runs. With `changes` the running platform
     performs all of them; if none runs, this process owns the data, or DataDirectoryInUseError is raised.
     """
     from ..config import is_platform_running

@@ -104,12 +104,12 @@ class Operation(Generic[A, R]):
         self.description = (function.__doc__ or "").strip().partition("\n")[0]
         self.callers = callers
         self.is_change = is_change
-        """True if it changes what is stored. It is in the audit trail then, and only one process may do it."""
+        """True if it changes stored data. It is in the audit trail then, and only one process may do it."""
         self.needs_platform = needs_platform
         """True if it is about what runs, so that it needs a running platform."""
         self.max_request_bytes = max_request_bytes
         self.timeout_s = timeout_s
-        """The time after which a caller of the running platform gives up; None for work without a limit."""
+        """The time that a caller of the running platform waits; None for work without a limit."""
         self._function = function
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What operations work on: a platform that runs, or its stored data alone."""
+"""The platform as operations see it: a running one, or its stored data alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL_AGENTS = "*"
 
 
 class RunningAgent(Protocol):
-    """What runs of an agent, as operations use it."""
+    """The running part of an agent, as operations use it."""
 
     async def erase_person(self, person: str) -> ErasureReport:
         """End the turns of a person (a bare JID), drop what waits, and delete all that the agent stores about them."""

@@ -32,7 +32,7 @@ class IncidentContents:
 
 
 class ListIncidents(Arguments):
-    """How many of the newest incidents of these agents."""
+    """The number of incidents, the newest of these agents."""
 
     agent: str | None = None
     limit: int = Field(20, ge=1)

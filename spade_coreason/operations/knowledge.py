@@ -52,7 +52,7 @@ class FoundPassage:
 
 @dataclass(frozen=True, slots=True)
 class AddedDocument:
-    """What became of a document: "new", "changed" or "same". If it was stopped, vectors are missing: `reindex` makes them."""
+    """The outcome: "new", "changed" or "same". If it was stopped, vectors are missing, which `reindex` makes."""
 
     agent: str
     outcome: str

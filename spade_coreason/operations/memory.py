@@ -12,7 +12,7 @@ from .host import select_agent, select_agents
 
 @dataclass(frozen=True, slots=True)
 class RememberedConversation:
-    """What an agent remembers of a conversation, oldest first."""
+    """The memory of a conversation, oldest entry first."""
 
     agent_id: str
     conversation_id: str
@@ -83,7 +83,7 @@ async def show_memory(call: Call, arguments: OfConversation) -> RememberedConver
 
 
 class ClearMemory(Arguments):
-    """What to delete: the memory of one conversation, or without one that of all."""
+    """The conversation whose memory is deleted; without one, those of all are."""
 
     agent: str | None = None
     conversation: str | None = None

@@ -46,7 +46,7 @@ class SessionContents:
 
 @dataclass(frozen=True, slots=True)
 class AgentErasure:
-    """What was deleted of one agent."""
+    """The report on the deleted data of one agent."""
 
     agent: str
     report: ErasureReport
@@ -54,7 +54,7 @@ class AgentErasure:
 
 @dataclass(frozen=True, slots=True)
 class Clearance:
-    """What was deleted, by agent."""
+    """The reports on the deleted data, by agent."""
 
     erasures: list[AgentErasure]
     is_complete: bool = True
@@ -101,7 +101,7 @@ async def show_session(call: Call, arguments: ShowSession) -> SessionContents:
 
 
 class FindTargets(Arguments):
-    """What a deletion would be about: a conversation, or all data of agents."""
+    """The subject of a deletion: a conversation, or all data of agents."""
 
     agent: str | None = None
     conversation: str | None = None
@@ -127,7 +127,7 @@ async def find_targets(call: Call, arguments: FindTargets) -> Targets:
 
 
 class ClearSessions(Arguments):
-    """What to delete: all about a person (a bare JID, or "*" for everyone), or one conversation.
+    """The subject of a deletion: a person (a bare JID, or "*" for everyone), or one conversation.
 
     `agent` is "*" for all agents. It may be left out if there is only one.
     """

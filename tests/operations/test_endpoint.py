@@ -261,6 +261,5 @@ async def test_the_end_of_the_platform_is_one_clear_line(tmp_path: Path) -> None
         running = asyncio.create_task(call(tmp_path, count))
         await eventually(lambda: not running.done())
     async with asyncio.timeout(TIMEOUT_S):
-        [ended] = await asyncio.gather(running, return_exceptions=True)
-    # It was stopped and told so, or its platform was gone before.
-    assert isinstance(ended, ServerError) or ended > 0
+        with suppress(ServerError):  # if its platform is gone before it is told of its end
+            assert await running > 0
