@@ -30,7 +30,7 @@ from .exchange.measurement import (
     side_by_side as exchange_side_by_side,
     targets as exchange_targets,
 )
-from .footprint import measure_footprint
+from .footprint import FootprintLoad, measure_footprint
 from .llm_overhead import lines as overhead_lines, measure as measure_overhead, targets as overhead_targets
 from .memory import MemoryLoad, measure
 from .promptness import first_words_waits, typing_waits
@@ -54,9 +54,9 @@ from .report import (
 from .sessions import SessionLoad, lines as session_lines, measure as measure_sessions, targets as session_targets
 from .speed import IN_FLIGHT, THREADS, Load, medians, side_by_side
 
-FULL = (Load(rounds=48, messages=1000, pings=50), 100, 5.0)
+FULL = (Load(rounds=48, messages=1000, pings=50), FootprintLoad(100, settle_s=60.0, idle_s=60.0))
 FULL_RECALL, QUICK_RECALL = (10_000, 300), (500, 20)
-QUICK = (Load(rounds=2, messages=200, pings=20), 10, 0.5)
+QUICK = (Load(rounds=2, messages=200, pings=20), FootprintLoad(5, settle_s=0.0, idle_s=0.5))
 
 SERVERS: dict[str, tuple[Callable[[], bool], Callable[..., XmppServer]]] = {
     "prosody": (prosody.installed, partial(prosody.prosody, tuned=True)),  # as that of `up`
@@ -123,11 +123,11 @@ def exchange(name: str, load: Load, kinds: Sequence[str]) -> tuple[dict[str, Any
     }, targets
 
 
-def footprint(name: str, count: int, idle_s: float) -> tuple[dict[str, Any], list[Target]]:
-    """Measure the footprint of further agents in one process, and report like `speed`."""
+def footprint(name: str, load: FootprintLoad) -> tuple[dict[str, Any], list[Target]]:
+    """Measure what further agents in one process cost, and report like `speed`."""
     with run_server(name) as server:
-        print(f"{count} further hosted agents in one process with one TLS context, on {name}", flush=True)
-        measured = asyncio.run(measure_footprint(server, count, idle_s))
+        print(f"hosted agents in one process, from {load.agents} to {3 * load.agents}, on {name}", flush=True)
+        measured = asyncio.run(measure_footprint(server, load))
     targets = footprint_targets(measured)
     print("\n".join([*footprint_lines(measured), *map(str, targets)]), end="\n\n", flush=True)
     return {"server": name, **asdict(measured), "targets": [_target(target) for target in targets]}, targets
@@ -208,7 +208,7 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round as JSON too")
     arguments = parser.parse_args()
-    load, count, idle_s = QUICK if arguments.quick else FULL
+    load, footprint_load = QUICK if arguments.quick else FULL
 
     available = [name for name in arguments.server if SERVERS[name][0]()]
     parts = set(arguments.only)
@@ -244,7 +244,7 @@ def main() -> int:
             figures[EXCHANGE][name], part_targets = exchange(name, exchange_load, kinds)
             targets += part_targets
     if FOOTPRINT in parts:
-        figures[FOOTPRINT], part_targets = footprint(available[-1], count, idle_s)
+        figures[FOOTPRINT], part_targets = footprint(available[0], footprint_load)
         targets += part_targets
     if PROMPTNESS in parts:
         for name in available:

@@ -1,7 +1,7 @@
 """A process of its own for echo agents of one kind: both ends of the pipe to it.
 
 `python -m benchmarks.agent_process DIRECTORY KIND HOST PORT CA_FILE` answers these commands: `start JID PASSWORD` (ready),
-`cpu` (seconds used, all threads), `memory` (KiB resident).
+`cpu` (seconds used, all threads), `memory` (KiB of the proportional set).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AgentProcess:
         return await self._child.cpu_s()
 
     async def memory_kib(self) -> int:
-        """Return the resident memory after a garbage collection."""
+        """Return the proportional set of the process after a garbage collection."""
         return int(await self._child.ask("memory"))
 
 
@@ -56,7 +56,7 @@ async def _main(directory: str, kind: str, host: str, port: str, ca_file: str) -
                 return "ready"
             if name == "memory":
                 gc.collect()
-                return str(resident_kib())
+                return str(proportional_kib())
             raise ValueError(f"unknown command: {name}")
 
         await serve(answer)
@@ -65,6 +65,12 @@ async def _main(directory: str, kind: str, host: str, port: str, ca_file: str) -
 def resident_kib() -> int:
     """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+def proportional_kib() -> int:
+    """Return the memory of this process, with its share of pages that other processes have too."""
+    [line] = [line for line in Path("/proc/self/smaps_rollup").read_text().splitlines() if line.startswith("Pss:")]
+    return int(line.split()[1])
 
 
 if __name__ == "__main__":

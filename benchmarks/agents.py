@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from spade_coreason.runtime import Files, PeerOptions
-from spade_coreason.storage import AgentRepository, open_database
+from spade_coreason.runtime import CrashGuard, Files, PeerOptions
+from spade_coreason.storage import AgentRepository, RunningRequests, open_database
 
 if TYPE_CHECKING:
     from spade_coreason.runtime import AgentNetwork, AgentRuntime, UploadFile
@@ -113,17 +113,18 @@ async def spade(environment: Environment) -> AsyncIterator[Start]:
 async def hosted(environment: Environment, durability: Literal["full", "normal"] = "full") -> AsyncIterator[Start]:
     """Run our agents: stream management, storage before acknowledgement, one transaction a turn.
 
-    All share one endpoint and one database.
+    All share one endpoint, one database and one guard against crashes, as those of a platform.
     """
     from spade_coreason.runtime import tune_gc
     from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 
     endpoint = ServerEndpoint(environment.host, environment.port, ca_file=environment.ca_file)
     database = await open_database(f"sqlite+aiosqlite:///{environment.directory}/platform.db", durability)
+    crash_guard = CrashGuard(RunningRequests())
     agents: list[HostedAgent] = []
 
     async def start(jid: str, password: str) -> None:
-        agent = build_hosted(jid, password, endpoint, database)
+        agent = build_hosted(jid, password, endpoint, database, crash_guard)
         await agent.start()
         agents.append(agent)
         tune_gc()  # as `up` does
@@ -135,7 +136,9 @@ async def hosted(environment: Environment, durability: Literal["full", "normal"]
         await database.close()
 
 
-def build_hosted(jid: str, password: str, endpoint: ServerEndpoint, database: Database) -> HostedAgent:
+def build_hosted(
+    jid: str, password: str, endpoint: ServerEndpoint, database: Database, crash_guard: CrashGuard | None = None
+) -> HostedAgent:
     """Build one of our agents. It echoes, and its conversations have no end."""
     from spade_coreason import AgentDefinition
     from spade_coreason.agents.echo import EchoAgent
@@ -149,7 +152,8 @@ def build_hosted(jid: str, password: str, endpoint: ServerEndpoint, database: Da
 
     def build(network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
         parts = AgentParts(AgentRepository(database, jid), network, Files(upload), PeerOptions())
-        return parts.build_runtime(EchoAgent(AgentDefinition.simple("echo")), AccessPolicy(jid), policy)
+        agent = EchoAgent(AgentDefinition.simple("echo"))
+        return parts.build_runtime(agent, AccessPolicy(jid), policy, crash_guard=crash_guard)
 
     return HostedAgent(jid, password, endpoint, build, stanza_bytes=policy.stanza_bytes)
 
