@@ -21,7 +21,6 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from sqlalchemy import URL, Connection, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ...concurrency import RateLimiter, Semaphore
 from ...exceptions import DatabaseEmptyError, StoreError
@@ -176,7 +175,6 @@ class Database(ABC):
     revision = schema.REVISION
     reader_connections: int
     """The number of connections for reads."""
-    _reader_engine: AsyncEngine
 
     def __init__(self, url: URL, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> None:
         self._durability = durability
@@ -287,12 +285,15 @@ class Database(ABC):
             if not slots.acquire_nowait():
                 await self._wait_for_connection(slots)
             try:
-                async with self._reader_engine.connect() as connection:
-                    return await connection.run_sync(work)
+                return await self._read(work)
             finally:
                 slots.release()
         except (SQLAlchemyError, OSError) as error:
             raise self.problem(error) from error
+
+    @abstractmethod
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` on a connection for reads. One is free."""
 
     async def _wait_for_connection(self, slots: Semaphore) -> None:
         """Wait for a free connection. A long wait is logged, at most once a minute."""

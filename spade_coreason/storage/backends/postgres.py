@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -108,6 +109,10 @@ class PostgresDatabase(Database):
         await self._close_connection()
         await self._writer_engine.dispose()
         await self._reader_engine.dispose()
+
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        async with self._reader_engine.connect() as connection:
+            return await connection.run_sync(work)
 
     def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:
         """Run a few short prepared queries on a connection of the pool."""

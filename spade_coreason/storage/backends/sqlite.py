@@ -9,16 +9,16 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from ...domain.environment.private_files import create_private
 from ...exceptions import DatabaseEmptyError, StoreError
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 _CHECKPOINT_PAGES = 4000
 """The size of the log that starts a checkpoint: 16 MiB."""
 _LARGE_CHARACTERS = 2**16
+_READS = "reads"
+"""The name of the option of an engine whose transactions only read."""
 _READER_WAIT_S = 0.2
 """The time that a truncation of the log waits for readers. No write runs during it."""
 
@@ -71,21 +73,21 @@ _LookupResults: TypeAlias = list[tuple[asyncio.Future[Any], Any]]
 class SqliteDatabase(Database):
     """A file in WAL mode. The writer is a thread; it also runs lookups, between two transactions."""
 
-    reader_connections = 2  # every connection is a thread; more threads do not read faster
+    reader_connections = 2  # each is used by a thread; more threads do not read faster
 
     def __init__(self, url: URL, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> None:
         super().__init__(url, durability, timings, writer_hook)
-        self._writer_engine: Engine = create_engine(
-            url.set(drivername="sqlite"), connect_args={"cached_statements": len(STATEMENTS) * MAX_ROWS + 128}
-        )
-        self._reader_engine: AsyncEngine = create_async_engine(
-            url.set(drivername="sqlite+aiosqlite"),
-            pool_size=self.reader_connections,
+        self._writer_engine = create_engine(
+            url.set(drivername="sqlite"),
+            pool_size=1 + self.reader_connections,
             max_overflow=0,
+            connect_args={"cached_statements": len(STATEMENTS) * MAX_ROWS + 128},
         )
-        for engine in (self._writer_engine, self._reader_engine.sync_engine):
-            event.listen(engine, "connect", self._configure_connection)
-            event.listen(engine, "begin", _begin_deferred if engine is not self._writer_engine else _begin_immediate)
+        event.listen(self._writer_engine, "connect", self._configure_connection)
+        event.listen(self._writer_engine, "begin", _begin)
+        # With the same pool and the same compiled statements.
+        self._reader_engine = self._writer_engine.execution_options(**{_READS: True})
+        self._readers = ThreadPoolExecutor(self.reader_connections, "database-reader")
         self._truncation_task: asyncio.Task[None] | None = None
         self._truncation_future: asyncio.Future[bool] | None = None
         self._has_erased = False
@@ -94,16 +96,16 @@ class SqliteDatabase(Database):
         self._thread = threading.Thread(target=self._run_writer, name="database-writer", daemon=True)
 
     async def open(self) -> None:
+        await self._loop.run_in_executor(self._readers, self._open_file)
+        self._thread.start()
+
+    def _open_file(self) -> None:
         try:
-            await asyncio.to_thread(_create_private_file, Path(self.name))
+            _create_private_file(Path(self.name))
         except OSError as error:
             raise StoreError(
                 f"{self.name}: cannot be opened: {error.strerror}; check that the directory exists and can be written"
             ) from error
-        await asyncio.to_thread(self._open_file)
-        self._thread.start()
-
-    def _open_file(self) -> None:
         with self._writer_engine.connect() as connection:
             self._create_or_migrate(connection)
             self._load_ids_and_keys(connection)
@@ -122,9 +124,27 @@ class SqliteDatabase(Database):
             raise DatabaseEmptyError(self.name)
         self._inode = os.stat(self.name).st_ino
 
-    async def read(self, work: Callable[[Connection], T], *, is_background: bool = False) -> T:
-        self._require_file()  # a new connection would create another file
-        return await super().read(work, is_background=is_background)
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in a thread. If the caller is cancelled, the query that runs is interrupted."""
+        lock, drivers = threading.Lock(), list[sqlite3.Connection]()
+
+        def read() -> T:
+            self._require_file()  # a new connection would create another file
+            with self._reader_engine.connect() as connection:
+                drivers.append(cast(sqlite3.Connection, connection.connection.driver_connection))
+                try:
+                    return work(connection)
+                finally:
+                    with lock:  # from now on the connection may be another caller's
+                        drivers.clear()
+
+        try:
+            return await self._loop.run_in_executor(self._readers, read)
+        except asyncio.CancelledError:
+            with lock:
+                for driver in drivers:
+                    driver.interrupt()
+            raise
 
     async def _stop_writer(self) -> None:
         if self._truncation_task is not None:
@@ -133,12 +153,13 @@ class SqliteDatabase(Database):
             await asyncio.gather(self._truncation_future, return_exceptions=True)  # until then its connection is open
         if self._thread.is_alive():
             self._queue.put(None)
-            await asyncio.to_thread(self._thread.join)
+            await self._loop.run_in_executor(self._readers, self._thread.join)
             await asyncio.sleep(0)  # the loop delivers the last results
 
     async def dispose(self) -> None:
-        self._writer_engine.dispose()
-        await self._reader_engine.dispose()
+        # Closing the last connection copies the log into the file.
+        await self._loop.run_in_executor(self._readers, self._writer_engine.dispose)
+        self._readers.shutdown(wait=False)
 
     def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:
         """Run a few short prepared queries in the writer's thread, between two transactions: the fastest way to read."""
@@ -358,9 +379,5 @@ def _create_private_file(path: Path) -> None:
     create_private(path)
 
 
-def _begin_immediate(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _begin_deferred(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN" if connection.get_execution_options().get(_READS) else "BEGIN IMMEDIATE")
