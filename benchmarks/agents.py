@@ -116,8 +116,9 @@ async def hosted(environment: Environment, durability: Literal["full", "normal"]
     All share one endpoint, one database and one guard against crashes, as those of a platform.
     """
     from spade_coreason.runtime import tune_gc
-    from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
+    from spade_coreason.xmpp import ServerEndpoint, tune_tls_buffers
 
+    tune_tls_buffers()  # as `up` does
     endpoint = ServerEndpoint(environment.host, environment.port, ca_file=environment.ca_file)
     database = await open_database(f"sqlite+aiosqlite:///{environment.directory}/platform.db", durability)
     crash_guard = CrashGuard(RunningRequests())
@@ -127,7 +128,9 @@ async def hosted(environment: Environment, durability: Literal["full", "normal"]
         agent = build_hosted(jid, password, endpoint, database, crash_guard)
         await agent.start()
         agents.append(agent)
-        tune_gc()  # as `up` does
+        if len(agents) == 1:
+            # As `up` does, but once it has all. What a further agent is still busy with would never be collected.
+            tune_gc()
 
     try:
         yield start

@@ -68,7 +68,9 @@ async def serve(
     """
     from ..app import Platform, trim_malloc_periodically, tune_malloc
     from ..runtime import tune_gc
+    from ..xmpp import tune_tls_buffers
 
+    tune_tls_buffers()
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     is_end_requested = False

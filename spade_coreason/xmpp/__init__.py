@@ -29,6 +29,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "connection.endpoint": ["ServerEndpoint"],
         "connection.liveness": ["BackOff"],
         "connection.probe": ["probe"],
+        "connection.tcp": ["tune_tls_buffers"],
         "host": ["HostedAgent", "describe_start_error"],
         "local_exchange": ["LocalExchange"],
         "transport": ["MAX_REQUEST_BYTES", "XmppTransport", "parse_stanza", "read_local"],

@@ -42,6 +42,9 @@ from .connection.liveness import (
 from .connection.probe import (
     probe as probe,
 )
+from .connection.tcp import (
+    tune_tls_buffers as tune_tls_buffers,
+)
 from .host import (
     HostedAgent as HostedAgent,
     describe_start_error as describe_start_error,
