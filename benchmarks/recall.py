@@ -23,8 +23,8 @@ from spade_coreason.memory.session import SessionChanges, TurnSession
 from spade_coreason.runtime.turns.step_journal import StepJournal
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backends.database import Database
-from spade_coreason.storage.knowledge import DocumentCollection, KnowledgeRepository, MissingVectors, NewDocument, VectorRecord
-from spade_coreason.storage.records import StoredConversation
+from spade_coreason.storage.knowledge import KnowledgeRepository
+from spade_coreason.storage.records import DocumentCollection, MissingVectors, NewDocument, StoredConversation, VectorRecord
 from spade_coreason.storage.repository import AgentRepository
 
 AGENT, PERSON = "bench@localhost", "alice@localhost"

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..contracts import Identity, Interaction, MemoryStrategy
 from ..contracts.authoring import OnUncertain, VariableScope
 from ..domain.history import StoredTurn, parse_interactions, parse_turns, turn_text
 from ..domain.texts.json_text import dump_json
 from ..domain.texts.text import extract_keywords, text_coverage
-from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, AgentRepository, StoredConversation, Variable
+from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, StoredConversation, Variable
 from .conversation import Variables
-from .history_windows import HistoryWindows
 from .usage import TOKENS_VARIABLE
+
+if TYPE_CHECKING:
+    from ..storage import AgentRepository
+    from .history_windows import HistoryWindows
 
 # The number of newest turns that `recall` searches.
 _MAX_RECALL_TURNS = 1000

@@ -6,10 +6,13 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..contracts.base import utc_now
-from ..storage import AgentRepository, Variable
+from ..storage import Variable
+
+if TYPE_CHECKING:
+    from ..storage import AgentRepository
 
 USAGE_EVENT = "ai.coreason.llm.usage"
 """The type of the event that reports the usage of a turn, such as {"total_tokens": 18}.

@@ -24,11 +24,6 @@ from .backup import (
     count_memories as count_memories,
     restore as restore,
 )
-from .compaction import (
-    COMPACTION_VARIABLE as COMPACTION_VARIABLE,
-    NO_COMPACTION as NO_COMPACTION,
-    CompactionState as CompactionState,
-)
 from .crashes import (
     SPARE_SLOT as SPARE_SLOT,
     CrashedRequest as CrashedRequest,
@@ -55,26 +50,29 @@ from .incidents import (
     load_newest_incidents as load_newest_incidents,
 )
 from .knowledge import (
-    Document as Document,
-    DocumentCollection as DocumentCollection,
     KnowledgeRepository as KnowledgeRepository,
-    MissingVectors as MissingVectors,
-    NewDocument as NewDocument,
-    VectorRecord as VectorRecord,
     index_outdated_passages as index_outdated_passages,
-    turn_document_name as turn_document_name,
 )
 from .records import (
+    COMPACTION_VARIABLE as COMPACTION_VARIABLE,
+    NO_COMPACTION as NO_COMPACTION,
+    CompactionState as CompactionState,
+    Document as Document,
+    DocumentCollection as DocumentCollection,
     EarlierRequest as EarlierRequest,
     InboxRecord as InboxRecord,
     MessageCount as MessageCount,
+    MissingVectors as MissingVectors,
+    NewDocument as NewDocument,
     PendingRequest as PendingRequest,
     StorageErasureReport as StorageErasureReport,
     StoredConversation as StoredConversation,
     StoredStep as StoredStep,
     TurnRecord as TurnRecord,
     Variable as Variable,
+    VectorRecord as VectorRecord,
     to_micros as to_micros,
+    turn_document_name as turn_document_name,
 )
 from .repository import (
     AgentRepository as AgentRepository,

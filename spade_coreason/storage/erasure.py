@@ -11,8 +11,8 @@ from ..domain.identifiers import candidate_conversation_ids
 from ..domain.preferences import PREFERENCES_SCOPE
 from . import audit
 from .incidents import delete_incidents_of_conversation, delete_incidents_of_person
-from .knowledge import DocumentCollection, delete_collections
-from .records import StorageErasureReport, StoredConversation
+from .knowledge import delete_collections
+from .records import DocumentCollection, StorageErasureReport, StoredConversation
 from .schema import CLOSED, conversations, crashed_requests, inbox, interactions, steps, variables
 from .topics import delete_topics_of_person
 

@@ -5,83 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, tuple_, update
 
 from ..domain.texts.text import index_words, word_rules
 from .backends import full_text
 from .backends.database import Database
-from .records import from_micros, to_micros
+from .records import (
+    Document,
+    DocumentCollection,
+    MissingVectors,
+    NewDocument,
+    PassageRecord,
+    VectorRecord,
+    from_micros,
+    to_micros,
+    turn_document_name,
+)
 from .schema import conversations, documents, passages, shelves, vectors
 
 log = logging.getLogger(__name__)
 
-CollectionScope: TypeAlias = Literal["agent", "person", "conversation"]
 _BATCH = 500
 _INDEX_BATCH = 100
 """The number of passages that one transaction indexes anew: other writes wait for it."""
-
-
-class DocumentCollection(NamedTuple):
-    """A set of documents that belongs to an agent, a person or a conversation.
-
-    `holder` is "" for the agent itself, the bare JID of the person, or the id of the conversation.
-    """
-
-    scope: CollectionScope = "agent"
-    holder: str = ""
-
-
-class MissingVectors(NamedTuple):
-    """A filter for passages without a vector.
-
-    `collection` limits it to one. With `model_and_dimension`, passages with vectors of another model or length match too.
-    """
-
-    collection: DocumentCollection | None = None
-    model_and_dimension: tuple[str, int] | None = None
-
-
-class NewDocument(NamedTuple):
-    """A document to store. Documents with the same `digest` have the same content."""
-
-    name: str
-    digest: bytes
-    passages: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A stored document. `indexed` is the number of its passages that have a vector."""
-
-    name: str
-    passages: int
-    characters: int
-    added_at: datetime
-    indexed: int = 0
-
-
-class PassageRecord(NamedTuple):
-    """A passage and the name of its document. `words` holds its words and their stems, separated by spaces."""
-
-    id: int
-    document: str
-    number: int
-    text: str
-    words: str
-
-
-class VectorRecord(NamedTuple):
-    """The vector of a passage, as float32 values, and the model that computed it."""
-
-    passage: int
-    model: str
-    dimension: int
-    vector: bytes
 
 
 class KnowledgeRepository:
@@ -374,11 +324,6 @@ def delete_collections(connection: Connection, agent: str, targets: Iterable[Doc
     if count:
         full_text.purge_deleted_words(connection)
     return count
-
-
-def turn_document_name(number: int) -> str:
-    """Return the name of the document that holds a turn in the knowledge of its conversation."""
-    return f"turn {number}"
 
 
 def delete_turn_documents(connection: Connection, conversation: int, numbers: Iterable[int]) -> None:

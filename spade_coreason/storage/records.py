@@ -1,17 +1,20 @@
-"""The records of an agent as values: conversations, turns, variables, requests, and reports of deletions."""
+"""The records of an agent as values: conversations, turns, variables, requests, documents, and reports of deletions.
+
+Nothing here needs SQLAlchemy: a process that has values only, as one of an isolated agent, does not load it.
+"""
 
 from __future__ import annotations
 
-from collections import namedtuple
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..contracts import ConversationRecord, ConversationState
 from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.conversation import ConversationStatus
 from ..domain.value import value
-from .schema import conversations
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -193,9 +196,6 @@ def conversation_columns(agent: str, record: StoredConversation) -> tuple[Any, .
     )
 
 
-ConversationColumns = namedtuple("ConversationColumns", conversations.c.keys())  # type: ignore[misc]  # the columns of `FIND_CONVERSATIONS`, in its order
-
-
 def conversation_from_row(row: Any) -> StoredConversation:
     """Build a conversation from a row with the columns of the table."""
     status = ConversationStatus(
@@ -223,3 +223,96 @@ class MessageCount(NamedTuple):
     def dump(self) -> str:
         """Return the JSON text that is stored."""
         return f'{{"day": "{self.day}", "messages": {self.messages}, "bytes": {self.bytes}}}'
+
+
+COMPACTION_VARIABLE = "coreason.window"
+"""The name of the variable, in the scope of the conversation."""
+
+
+class CompactionState(NamedTuple):
+    """The result of compaction: turns up to number `through` are in `summary`, or in the knowledge of the conversation.
+
+    `strategy` is the memory strategy that compacted them.
+    """
+
+    strategy: str = ""
+    through: int = 0
+    summary: str = ""
+
+    @classmethod
+    def from_json(cls, text: str) -> CompactionState:
+        """Read the stored form."""
+        fields = json.loads(text)
+        return cls(fields["strategy"], fields["through"], fields.get("summary", ""))
+
+    def to_json(self) -> str:
+        """Return the form to store."""
+        return json.dumps(self._asdict(), ensure_ascii=False)
+
+
+NO_COMPACTION = CompactionState()
+
+CollectionScope: TypeAlias = Literal["agent", "person", "conversation"]
+
+
+class DocumentCollection(NamedTuple):
+    """A set of documents that belongs to an agent, a person or a conversation.
+
+    `holder` is "" for the agent itself, the bare JID of the person, or the id of the conversation.
+    """
+
+    scope: CollectionScope = "agent"
+    holder: str = ""
+
+
+class MissingVectors(NamedTuple):
+    """A filter for passages without a vector.
+
+    `collection` limits it to one. With `model_and_dimension`, passages with vectors of another model or length match too.
+    """
+
+    collection: DocumentCollection | None = None
+    model_and_dimension: tuple[str, int] | None = None
+
+
+class NewDocument(NamedTuple):
+    """A document to store. Documents with the same `digest` have the same content."""
+
+    name: str
+    digest: bytes
+    passages: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A stored document. `indexed` is the number of its passages that have a vector."""
+
+    name: str
+    passages: int
+    characters: int
+    added_at: datetime
+    indexed: int = 0
+
+
+class PassageRecord(NamedTuple):
+    """A passage and the name of its document. `words` holds its words and their stems, separated by spaces."""
+
+    id: int
+    document: str
+    number: int
+    text: str
+    words: str
+
+
+class VectorRecord(NamedTuple):
+    """The vector of a passage, as float32 values, and the model that computed it."""
+
+    passage: int
+    model: str
+    dimension: int
+    vector: bytes
+
+
+def turn_document_name(number: int) -> str:
+    """Return the name of the document that holds a turn in the knowledge of its conversation."""
+    return f"turn {number}"

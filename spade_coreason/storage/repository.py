@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import namedtuple
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import date, datetime
 from typing import Any
@@ -37,7 +38,6 @@ from .inbox import Inbox
 from .incidents import IncidentRepository
 from .knowledge import KnowledgeRepository
 from .records import (
-    ConversationColumns,
     LoadedConversation,
     StorageErasureReport,
     StoredConversation,
@@ -60,6 +60,7 @@ from .schema import (
 )
 from .topics import TopicRepository
 
+_ConversationColumns = namedtuple("_ConversationColumns", conversations.c.keys())  # type: ignore[misc]  # the columns of `FIND_CONVERSATIONS`, in its order
 _CONVERSATION_PAGE = 50
 """The number of conversations that one query searches for a turn."""
 _TURN_PAGE = 500
@@ -127,7 +128,7 @@ class AgentRepository:
         def queries() -> QueryGenerator[LoadedConversation]:
             records: dict[str, StoredConversation] = {}
             for row in (yield FIND_CONVERSATIONS, (self.agent, *ids)):
-                record = conversation_from_row(ConversationColumns(*row))
+                record = conversation_from_row(_ConversationColumns(*row))
                 records[record.conversation_id] = record
             own_id = choose_conversation_id(candidate_ids, sender, {id_: record.owner for id_, record in records.items()})
             own = records.get(own_id) if own_id is not None else None

@@ -6,14 +6,13 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, false, or_, select
+from sqlalchemy import Connection, Select, delete, false, or_, select, update
 
 from ..contracts import ConversationState
 from .backends.database import Database
-from .compaction import delete_summary
 from .erasure import PERSON_SCOPES
 from .knowledge import delete_turn_documents
-from .records import StoredConversation, conversation_from_row, to_micros
+from .records import COMPACTION_VARIABLE, CompactionState, StoredConversation, conversation_from_row, to_micros
 from .schema import conversations, interactions, variables
 
 
@@ -100,3 +99,26 @@ class RetentionRepository:
     async def _load_conversations(self, query: Select[Any]) -> list[StoredConversation]:
         rows = await self._database.read(lambda connection: connection.execute(query).all(), is_background=True)
         return [conversation_from_row(row) for row in rows]
+
+
+def delete_summary(connection: Connection, conversation: int, through: int) -> None:
+    """Delete the summary of a conversation (its row id) whose turns up to `through` are deleted.
+
+    The remaining turns are summarised again. Run this inside a transaction of the writer.
+    """
+    row = connection.execute(
+        select(conversations.c.agent, conversations.c.conversation_id).where(conversations.c.id == conversation)
+    ).one_or_none()
+    if row is None:
+        return
+    agent, conversation_id = row
+    is_state = (
+        (variables.c.agent == agent)
+        & (variables.c.scope == "conversation")
+        & (variables.c.holder == conversation_id)
+        & (variables.c.name == COMPACTION_VARIABLE)
+    )
+    text = connection.scalar(select(variables.c.value).where(is_state))
+    if text is not None and (state := CompactionState.from_json(text)).summary:
+        cleared = state._replace(through=through, summary="")
+        connection.execute(update(variables).where(is_state).values(value=cleared.to_json()))

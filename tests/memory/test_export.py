@@ -22,8 +22,7 @@ from spade_coreason.memory.erasure import erase_person
 from spade_coreason.memory.export import VERSION, export_person
 from spade_coreason.storage import MessageCount, TopicItem, open_database
 from spade_coreason.storage.backends.database import Database
-from spade_coreason.storage.knowledge import DocumentCollection, NewDocument
-from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
+from spade_coreason.storage.records import DocumentCollection, NewDocument, StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
 
 AGENT, OTHER, ALICE, BOB = "agent@localhost", "other@localhost", "alice@localhost", "bob@localhost"

@@ -28,7 +28,7 @@ from spade_coreason import (
 from spade_coreason.domain.history import request_text
 from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.memory.summaries import ModelSummariser
-from spade_coreason.storage.compaction import COMPACTION_VARIABLE
+from spade_coreason.storage.records import COMPACTION_VARIABLE
 from spade_coreason.testing import Keep, Policy, Retention, Rules
 from tests.support.databases import new_database_url, on_both_databases
 from tests.support.errors import ExpectedErrors

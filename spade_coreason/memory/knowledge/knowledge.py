@@ -21,7 +21,6 @@ from ...exceptions import ConfigError, KnowledgeError, ModelError, describe_for_
 from ...storage import (
     Document,
     DocumentCollection,
-    KnowledgeRepository,
     MissingVectors,
     NewDocument,
     VectorRecord,
@@ -32,6 +31,7 @@ from .loaders import FileText, read_document
 from .passages import split_passages
 
 if TYPE_CHECKING:
+    from ...storage import KnowledgeRepository
     from .vectors import VectorIndex
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from ...concurrency import Semaphore
 from ...contracts import Accept, ErrorCode, Refuse
@@ -22,7 +22,10 @@ from ...domain.messages import InboundRequest
 from ...domain.quotas import Quota, Quotas
 from ...domain.texts.translation import N_, translate, translate_plural
 from ...operations import QuotaUsage
-from ...storage import AgentRepository, MessageCount
+from ...storage import MessageCount
+
+if TYPE_CHECKING:
+    from ...storage import AgentRepository
 
 Scope: TypeAlias = Literal["person", "room", "domain", "total"]
 Limit: TypeAlias = Literal["messages_per_day", "bytes_per_day", "messages_per_minute", "bytes_per_minute"]

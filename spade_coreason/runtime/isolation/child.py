@@ -22,12 +22,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 from ...concurrency import run_until_done
-from ...contracts import AgentRequest, ClientCapabilities, Identity, Interaction
+from ...contracts import Identity, Interaction
 from ...domain.environment.library_logs import is_worth_showing
 from ...domain.texts.translation import LANGUAGE
 from ...exceptions import ConfigError, CoReasonError
@@ -38,7 +37,6 @@ from ..commands.decorator import commands_of
 from ..peers.peers import CURRENT_REQUEST
 from ..topics.decorator import route_items
 from ..turns.steps import CURRENT_JOURNAL
-from ..turns.turn import construct_valid
 from ..upkeep.garbage_collection import tune_gc
 from .description import AgentDescription
 from .errors import dump_error
@@ -239,7 +237,7 @@ class _Child:
         turn = self._turns[turn_id] = ForwardedTurn(self._connection, turn_id, waits=variables is None)
         session_id, identity, name, role, summary, language = session_values
         session = ForwardedSession(turn, session_id, Identity(id=identity, name=name, role=role), summary, variables)
-        request = None if request_values is None else _make_request(request_values)
+        request = None if request_values is None else read_request(request_values)
 
         async def work() -> object:
             CURRENT_REQUEST.set(request)
@@ -320,14 +318,6 @@ class _Child:
             logger = logging.getLogger(name)
             if logger.level != level:
                 logger.setLevel(level)
-
-
-def _make_request(values: list[Any]) -> AgentRequest:
-    fields = read_request(values)
-    fields["created_at"] = fields["created_at"].astimezone(UTC)
-    if fields["capabilities"] is not None:
-        fields["capabilities"] = ClientCapabilities.model_validate(fields["capabilities"])
-    return construct_valid(AgentRequest, fields)
 
 
 if __name__ == "__main__":

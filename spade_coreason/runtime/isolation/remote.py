@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from pydantic_core import from_json, to_json
 
@@ -30,7 +30,7 @@ from ..peers.peer_answers import PeerEvent
 from ..peers.peers import CURRENT_REQUEST, Peers, to_request
 from ..turns.response import check_choices, check_text, check_thought
 from ..turns.steps import DurableStep, hash_arguments, run_step
-from .description import ORIGIN_METADATA
+from .description import ORIGIN_METADATA, REQUEST_FIELDS
 from .errors import load_error
 from .frames import MAX_FRAME_BYTES, WINDOW_BYTES, Message, encode_message
 
@@ -498,16 +498,6 @@ def build_files(connection: PlatformConnection, directory: Path) -> Files:
     return Files(upload)
 
 
-def read_request(values: Sequence[Any]) -> dict[str, Any]:
-    """Return the fields of a request, from their values in the order of `REQUEST_FIELDS`."""
-    request_id, session_id, root_id, parent_id, created_at, payload, capabilities, metadata = values
-    return {
-        "request_id": UUID(request_id),
-        "session_id": UUID(session_id),
-        "root_request_id": None if root_id is None else UUID(root_id),
-        "parent_request_id": None if parent_id is None else UUID(parent_id),
-        "created_at": datetime.fromisoformat(created_at),
-        "payload": payload,
-        "capabilities": capabilities,
-        "metadata": metadata,
-    }
+def read_request(values: Sequence[Any]) -> AgentRequest:
+    """Build a request from the values of its fields, in the order of `REQUEST_FIELDS`."""
+    return AgentRequest.model_validate(dict(zip(REQUEST_FIELDS, values, strict=True)))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from ...contracts import AgentRequest, AuditEntry, CloudEvent, DataBlock, GraphEventBase, UserErrorBlock
 from ...contracts.blocks import STEP_TITLE
 from ...domain.texts.text import replace_lone_surrogates
-from ...storage import AgentRepository
 from .output import TurnOutput, TurnStream
+
+if TYPE_CHECKING:
+    from ...storage import AgentRepository
 
 _MAX_CHOICES = 20
 

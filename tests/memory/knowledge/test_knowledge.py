@@ -20,7 +20,8 @@ from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.backup import back_up, restore
-from spade_coreason.storage.knowledge import DocumentCollection, KnowledgeRepository, NewDocument, index_outdated_passages
+from spade_coreason.storage.knowledge import KnowledgeRepository, index_outdated_passages
+from spade_coreason.storage.records import DocumentCollection, NewDocument
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.schema import passages
 from tests.support.databases import SQLITE, WriterGate, downgrade, open_without_sync
