@@ -56,7 +56,7 @@ class PlainWriter:
     """Writer of a reply as its agent wrote it, wrapped to the width of a terminal if `wraps` is set."""
 
     def __init__(self, indent: str, *, wraps: bool) -> None:
-        from .wrapping import IncrementalWrapper  # it loads prompt_toolkit
+        from .wrapping import IncrementalWrapper  # it loads wcwidth
 
         self._wrapper = IncrementalWrapper(terminal_width, indent) if wraps else None
         self._has_text = False

@@ -6,12 +6,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from prompt_toolkit.utils import get_cwidth
-
 from ...domain.texts.terminal_text import escape_label
 from ..chat.commands import render_columns
 from .console import paint, print_cleaned, print_line, terminal_width
-from .wrapping import wrap_hanging
+from .wrapping import count_columns, wrap_hanging
 
 if TYPE_CHECKING:
     from ...app import Platform
@@ -41,7 +39,7 @@ def print_guest(jid: str, agents: int) -> None:
         f"{'Tab switches agents, ' if agents > 1 else ''}/help shows more, Ctrl-D quits.",
     )
     width = terminal_width()
-    fits = width is None or get_cwidth(f"{identity}  {key_hints}") < width
+    fits = width is None or count_columns(f"{identity}  {key_hints}") < width
     print_cleaned(f"{identity}  {key_hints}\n" if fits else f"{identity}\n{wrap_hanging(' ' * _COLUMN, key_hints, width)}\n")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from prompt_toolkit.utils import get_cwidth
+from wcwidth import wcwidth
 
 _TAB_COLUMNS = 8
 # A word that may still grow is not written yet if it ends this close to the end of the line.
@@ -15,12 +15,17 @@ _MIN_TEXT_COLUMNS = 20
 _PIECE = re.compile(r"\n|[ \t]+|[^ \t\n]+")
 
 
+def count_columns(text: str) -> int:
+    """Count the columns that a text takes in a terminal. Control characters take none."""
+    return sum(max(0, wcwidth(character)) for character in text)
+
+
 def truncate(line: str, columns: int) -> str:
     """Shorten a line to this number of terminal columns."""
-    if get_cwidth(line) <= columns:
+    if count_columns(line) <= columns:
         return line
     line = line[:columns]
-    while line and get_cwidth(line) >= columns:
+    while line and count_columns(line) >= columns:
         line = line[:-1]
     return f"{line}…"
 
@@ -53,7 +58,7 @@ class IncrementalWrapper:
         self._pending_word = ""
         width = self._width()
         # The last column stays free for the blank after a word: many terminals start a new line once it is written.
-        limit = None if width is None else max(width - 1, get_cwidth(self._indent) + 2)
+        limit = None if width is None else max(width - 1, count_columns(self._indent) + 2)
         written = ""
         for number, piece in enumerate(pieces):
             if self._column is None:
@@ -72,17 +77,17 @@ class IncrementalWrapper:
         return written
 
     def _start_line(self) -> str:
-        self._column = get_cwidth(self._indent)
+        self._column = count_columns(self._indent)
         return self._indent
 
     def _may_not_fit(self, word: str, limit: int | None) -> bool:
-        end = (self._column or 0) + get_cwidth(word)
+        end = (self._column or 0) + count_columns(word)
         return limit is not None and not self._is_in_word and limit - _LOOKAHEAD_COLUMNS < end <= limit
 
     def _place_word(self, word: str, limit: int | None) -> str:
-        width = get_cwidth(word)
+        width = count_columns(word)
         fits_here = limit is None or (self._column or 0) + width <= limit
-        fits_below = limit is None or get_cwidth(self._indent) + width <= limit
+        fits_below = limit is None or count_columns(self._indent) + width <= limit
         if self._is_in_word or fits_here or not fits_below:
             return self._break_text(word, limit)
         return f"\n{self._start_line()}{self._break_text(word, limit)}"
@@ -96,7 +101,7 @@ class IncrementalWrapper:
                 stop = (column // _TAB_COLUMNS + 1) * _TAB_COLUMNS
                 self._column = stop if limit is None else min(stop, limit)
             else:
-                size = get_cwidth(character)
+                size = count_columns(character)
                 if limit is not None and size and column + size > limit:
                     written += f"\n{self._start_line()}"
                 self._column = (self._column or 0) + size
@@ -106,7 +111,7 @@ class IncrementalWrapper:
 
 def wrap_hanging(head: str, text: str, width: int | None) -> str:
     """Put a text beside its head, and align its further lines with its first."""
-    indent = get_cwidth(head)
+    indent = count_columns(head)
     if width is None or width < indent + _MIN_TEXT_COLUMNS:
         return (head + text).rstrip()
     wrapped = IncrementalWrapper(lambda: width, " " * indent)
