@@ -75,6 +75,7 @@ class Runner:
         Requests that were received before this call are queued behind the recovered ones.
         """
         services = self._services
+        await self.repository.inbox.open()
         await self.control.load()
         await self.quota_limit.load()
         await self.languages.load()

@@ -183,7 +183,7 @@ async def retry_failed_request(repository: AgentRepository, request: CrashedRequ
     """
     database = repository.database
     # With a new key: the ids of the answer derive from it, and the sender has got an error under the old ones.
-    key, row = uuid4().bytes, database.next_id("inbox")
+    key, row = uuid4().bytes, database.next_id()
     values = {"agent": request.agent, "sender": request.sender, "state": RECEIVED, "request": request.request}
     values["channel"] = request.channel
 

@@ -15,6 +15,7 @@ from ..contracts.base import utc_now
 from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.duplicates import NO_EVIDENCE, Evidence
 from ..domain.identifiers import NO_DIGEST
+from ..exceptions import StoreError
 from .backends.database import Commit, Database, Rows
 from .backends.statements import (
     ADD_INTERACTION,
@@ -80,6 +81,10 @@ class Inbox:
         """Return False if the request with this key is certainly new. Only the commit of `receive` tells a duplicate."""
         return bool(self._database.inbox_keys.find_rows(key))
 
+    async def open(self) -> None:
+        """Prepare for the requests of the agent. Call it before the others."""
+        await self._database.open_agent()
+
     @property
     def has_older_keys(self) -> bool:
         """True if the database was migrated at this start. The keys of programs' requests were of another form."""
@@ -112,7 +117,10 @@ class Inbox:
         is written.
         """
         database = self._database
-        row = next(database.row_ids["inbox"])
+        try:
+            row = next(database.row_ids)
+        except StoreError as error:
+            return 0, Commit.failed(error), False
         # Python's sqlite3 searches its adapters for every value but int, float, str and bytearray, also for bytes and None.
         evidence_text = "" if evidence is NO_EVIDENCE else evidence.dump()
         values = (row, self._agent, bytearray(key), sender, to_micros(now), RECEIVED, request, bytearray(digest), evidence_text)
@@ -151,7 +159,7 @@ class Inbox:
         Without a `reply` the request is closed at once. A program's request that ended without a turn begins anew when it is
         repeated, unless it was a command.
         """
-        interaction_row = COMMAND if is_command else NO_TURN if turn is None else next(self._database.row_ids["interactions"])
+        interaction_row = COMMAND if is_command else NO_TURN if turn is None else next(self._database.row_ids)
         columns, last_interaction = conversation_columns(self._agent, conversation), conversation.status.last_interaction
         rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, columns)]
         if turn is not None:

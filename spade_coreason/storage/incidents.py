@@ -58,7 +58,7 @@ class IncidentRepository:
         """Store an incident. Beyond the largest number for a person or for the agent, the oldest are deleted."""
         errors = dump_error_chain(chain)
         values = {
-            "id": self._database.next_id("incidents"),
+            "id": self._database.next_id(),
             "agent": self._agent,
             "incident": number,
             "person": person,

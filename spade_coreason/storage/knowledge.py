@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from .records import (
     turn_document_name,
 )
 from .schema import conversations, documents, passages, shelves, vectors
+from .sequences import take_row_ids
 
 log = logging.getLogger(__name__)
 
@@ -49,18 +50,18 @@ class KnowledgeRepository:
         A document whose content is in the collection already, under any name, is "same" and changes nothing.
         """
         words = await asyncio.to_thread(lambda: [index_words(document.passages) for document in new])
-        ids = [(self._database.next_id("documents"), self._next_passage_ids(len(document.passages))) for document in new]
-        collection_id = self._database.next_id("shelves")
 
         def work(connection: Connection) -> list[str]:
+            # Not those of the process: a large document has more passages than a block has row ids.
+            ids = iter(take_row_ids(connection, 1 + sum(1 + len(document.passages) for document in new)))
             existing_id = connection.scalar(self._select_collection_id(collection))
             if existing_id is None:
-                values = {"id": collection_id, "agent": self.agent, "scope": collection.scope, "holder": collection.holder}
+                existing_id = next(ids)
+                values = {"id": existing_id, "agent": self.agent, "scope": collection.scope, "holder": collection.holder}
                 connection.execute(insert(shelves).values(values))
-                existing_id = collection_id
             outcomes = (
-                self._save_document(connection, existing_id, document, document_words, *new_ids, now)
-                for document, document_words, new_ids in zip(new, words, ids, strict=True)
+                self._save_document(connection, existing_id, document, document_words, ids, now)
+                for document, document_words in zip(new, words, strict=True)
             )
             return list(outcomes)
 
@@ -72,8 +73,7 @@ class KnowledgeRepository:
         collection: int,
         new: NewDocument,
         words: Sequence[str],
-        id_: int,
-        passage_ids: Sequence[int],
+        ids: Iterator[int],
         now: datetime,
     ) -> str:
         if connection.scalar(select(documents.c.id).where(documents.c.shelf == collection, documents.c.digest == new.digest)):
@@ -83,6 +83,7 @@ class KnowledgeRepository:
         )
         if previous_id is not None:
             _delete_documents(connection, [previous_id])
+        id_ = next(ids)
         values = {
             "id": id_,
             "shelf": collection,
@@ -95,15 +96,12 @@ class KnowledgeRepository:
         connection.execute(insert(documents).values(values))
         common = {"shelf": collection, "document": id_, "word_rules": word_rules()}
         rows = [
-            {**common, "id": passage, "number": number, "text": text, "words": passage_words}
-            for number, (passage, text, passage_words) in enumerate(zip(passage_ids, new.passages, words, strict=True), 1)
+            {**common, "id": next(ids), "number": number, "text": text, "words": passage_words}
+            for number, (text, passage_words) in enumerate(zip(new.passages, words, strict=True), 1)
         ]
         if rows:
             connection.execute(insert(passages), rows)
         return "new" if previous_id is None else "changed"
-
-    def _next_passage_ids(self, count: int) -> list[int]:
-        return [self._database.next_id("passages") for _ in range(count)]
 
     async def list_documents(self, collection: DocumentCollection) -> list[Document]:
         """Return the documents of a collection, ordered by name."""

@@ -105,7 +105,7 @@ class AgentRepository:
 
     def next_conversation_row_id(self) -> int:
         """Return an unused row id for a new conversation."""
-        return self.database.next_id("conversations")
+        return self.database.next_id()
 
     def save_conversation(self, record: StoredConversation) -> Commit[bool]:
         """Store a conversation. Its commit is done when it is durable."""

@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISION = "0014"
+REVISION = "0015"
 """The newest migration. `metadata` describes the tables after it."""
 
 metadata = MetaData()
@@ -263,5 +263,10 @@ topic_deliveries = Table(
     Index("topic_deliveries_by_subscriber", "agent", "subscriber", "item"),
 )
 
-NUMBERED = (inbox, interactions, conversations, shelves, documents, passages, incidents, topic_items)
-"""The tables whose row ids the one process that owns the database assigns."""
+# The row ids of all tables come from one sequence, in blocks (see sequences.py). `next_id` is the first one that is free.
+sequences = Table(
+    "sequences",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("next_id", BigInt, nullable=False),
+)

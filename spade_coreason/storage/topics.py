@@ -174,7 +174,7 @@ class TopicRepository:
         A matching subscription that is refused now is removed in the same transaction, with the items that wait because of it.
         An item that is stored already is not stored again; then it has no subscribers.
         """
-        row = self._database.next_id("topic_items")
+        row = self._database.next_id()
         return self._database.run(lambda connection: self._add_item(connection, row, item, find_refusal))
 
     def _add_item(self, connection: Connection, row: int, item: TopicItem, find_refusal: FindRefusal) -> Publication:
@@ -255,7 +255,7 @@ class TopicRepository:
 
         A dead letter that is not delivered is only dropped. Nothing happens if the delivery was deleted.
         """
-        row = self._database.next_id("topic_items")
+        row = self._database.next_id()
 
         def work(connection: Connection) -> Publication:
             deleted = connection.execute(delete(topic_deliveries).where(*_is(delivery))).rowcount

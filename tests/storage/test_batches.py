@@ -117,7 +117,7 @@ async def test_callbacks_tell_failed_writes_and_outlive_cancelled_waiters(
 ) -> None:
     called: list[str] = []
     receive(repository, 0)  # so that the others are written together
-    broken_row = (database.next_id("inbox"), None, bytearray(16), "alice@localhost", 0, 0, "{}")
+    broken_row = (database.next_id(), None, bytearray(16), "alice@localhost", 0, 0, "{}")
     broken, cancelled, fine = database.submit([(RECEIVE, broken_row)]), database.submit([]), database.submit([])
     for commit, name in (broken, "broken"), (cancelled, "cancelled"), (fine, "fine"):
         commit.on_stored(lambda _, name=name: called.append(name))  # type: ignore[misc]  # mypy knows no type of a default

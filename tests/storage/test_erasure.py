@@ -127,7 +127,7 @@ async def test_an_unreadable_turn_keeps_no_erased_data_in_the_log(tmp_path: Path
     for owner in (ALICE, BOB):
         await store_turn(repository, new_conversation(repository, f"{owner}_{AGENT}", owner))
     with closing(sqlite3.connect(file)) as other:
-        other.execute("UPDATE interactions SET body = CAST(x'22ff22' AS TEXT) WHERE id = 2")
+        other.execute("UPDATE interactions SET body = CAST(x'22ff22' AS TEXT) WHERE id = (SELECT max(id) FROM interactions)")
         other.commit()
     with pytest.raises(StoreError, match="decode"):
         await repository.load([f"{BOB}_{AGENT}"], BOB, 5)

@@ -142,8 +142,9 @@ async def test_turns_that_leave_the_window_stay_stored_and_a_window_never_grows_
         async with RunnerHarness(database_url, policy=Policy(memory=MemoryConfig(limit=limit))) as harness:
             for n in range(5):
                 await harness.receive_and_wait(str(n))
-                starts.append((await harness.repository.find_conversations(["t"]))["t"].window_start)
-            assert len(await harness.repository.load_history(1, 1000)) == len(starts)
+                conversation = (await harness.repository.find_conversations(["t"]))["t"]
+                starts.append(conversation.window_start)
+            assert len(await harness.repository.load_history(conversation.id, 1000)) == len(starts)
     assert starts == [1, 1, 1, 2, 3, 3, 3, 3, 3, 3, 10, 11, 12, 13, 14]
 
 
