@@ -1,6 +1,5 @@
 from .factories import (
     build_embedder as build_embedder,
-    build_memory_limits as build_memory_limits,
     build_summariser as build_summariser,
     build_token_counter as build_token_counter,
 )

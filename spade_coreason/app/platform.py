@@ -27,7 +27,9 @@ from ..exceptions import (
     ServerError,
     StoreError,
 )
-from ..operations import OPERATIONS, AgentStatus, PlatformStatus, serve_operations
+from ..operations.endpoint import serve_operations
+from ..operations.status import AgentStatus, PlatformStatus
+from ..operations.table import OPERATIONS
 from ..runtime import (
     CrashGuard,
     InterceptorSource,
@@ -251,7 +253,7 @@ class Platform:
             self._report_absence(jid)
         if self.server is not None:
             await self._accounts.create(self.server)
-        host = RunningHost(self, self.database, self._builder, self.agents)
+        host = RunningHost(self.jids, self.database, self._builder, self.agents, self.status)
         await self._stack.enter_async_context(serve_operations(settings.data_dir, host, OPERATIONS))
         self._stack.push_async_callback(self._stop_background_tasks)
         self._start_in_background(self._index_passages(self.database))

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..memory import AgentInteractionMemory, Knowledge
-from ..operations import PlatformStatus, RunningAgent
+from ..operations.host import RunningAgent
+from ..operations.status import PlatformStatus
 from ..storage import AgentRepository, Database, list_stored_agents
 from .agent_builder import AgentBuilder
 
 if TYPE_CHECKING:
     from ..xmpp import HostedAgent
-    from .platform import Platform
 
 
 class RunningHost:
     """The running platform as operations see it (`OperationHost`)."""
 
     def __init__(
-        self, platform: Platform, database: Database, builder: AgentBuilder, agents: Mapping[str, HostedAgent]
+        self,
+        jids: Sequence[str],
+        database: Database,
+        builder: AgentBuilder,
+        agents: Mapping[str, HostedAgent],
+        get_status: Callable[[], Awaitable[PlatformStatus]],
     ) -> None:
         self.database: Database | None = database
         self._database = database
-        self._platform = platform
+        self._jids = jids
+        self._get_status = get_status
         self._builder = builder
         self._agents = agents
 
     async def list_agents(self) -> Sequence[str]:
         """Return the agents (bare JIDs) that are configured or have stored data."""
-        return tuple(dict.fromkeys([*self._platform.jids, *await list_stored_agents(self._database)]))
+        return tuple(dict.fromkeys([*self._jids, *await list_stored_agents(self._database)]))
 
     def repository(self, agent: str) -> AgentRepository:
         """Return the stored data of an agent."""
@@ -53,4 +59,4 @@ class RunningHost:
 
     async def status(self) -> PlatformStatus:
         """Return the status of the platform."""
-        return await self._platform.status()
+        return await self._get_status()

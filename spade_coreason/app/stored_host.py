@@ -9,7 +9,7 @@ from ..config import Settings
 from ..domain.jid import bare_jid
 from ..exceptions import DatabaseEmptyError, StoreError
 from ..memory import AgentInteractionMemory, Embedder, Knowledge
-from ..operations import PlatformStatus
+from ..operations.status import PlatformStatus
 from ..storage import (
     AgentRepository,
     Database,

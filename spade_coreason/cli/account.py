@@ -16,7 +16,7 @@ from ..config import RunFile, is_platform_running, read_run_file
 from ..domain.jid import bare_jid, jid_domain
 from ..domain.texts.terminal_text import escape_label
 from ..exceptions import ConfigError, PeerUnavailableError, ServerError
-from ..operations import describe_agents
+from ..operations.host import describe_agents
 from .context import current_options
 from .settings import PLATFORM_FILE, config_option, find_data_directories
 from .terminal.console import format_path, print_line
@@ -111,8 +111,8 @@ class Account:
 
     def explain_silence(self, jid: str) -> str:
         """Return a reason why an agent does not answer; empty if none is known."""
-        from ..operations import call_platform
-        from ..operations.status import NoArguments, show_status
+        from ..operations.client import call_platform
+        from ..operations.platform import NoArguments, show_status
 
         try:
             is_running = self.data_dir is not None and is_platform_running(self.data_dir)

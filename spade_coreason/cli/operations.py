@@ -25,8 +25,8 @@ from .settings import config_option, load_storage_settings
 from .terminal.console import format_path, print_line
 
 if TYPE_CHECKING:
-    from ..app.stored_host import StoredHost
-    from ..operations import Arguments, Operation
+    from ..operations.definition import Arguments, Operation
+    from ..operations.host import OperationHost
 
     A = TypeVar("A", bound=Arguments)
 R = TypeVar("R")
@@ -53,7 +53,7 @@ def parse_person(person: str) -> str:
         raise ConfigError("--person", str(error)) from error
 
 
-class Platform(Protocol):
+class PlatformAccess(Protocol):
     """The platform of a command: the running one, or its stored data."""
 
     data_dir: Path
@@ -76,21 +76,21 @@ class _RunningPlatform:
         self.data_dir = data_dir
 
     def perform(self, operation: Operation[A, R], arguments: A, on_progress: OnProgress = lambda done, total: None) -> R:
-        from ..operations import call_platform
+        from ..operations.client import call_platform
 
         with _at_options():
             return call_platform(self.data_dir, operation, arguments, on_progress=on_progress)
 
 
 class _StoredPlatform:
-    def __init__(self, data_dir: Path, runner: asyncio.Runner, host: StoredHost) -> None:
+    def __init__(self, data_dir: Path, runner: asyncio.Runner, host: OperationHost) -> None:
         self.data_dir = data_dir
         self.is_empty = host.database is None
         self._runner = runner
         self._host = host
 
     def perform(self, operation: Operation[A, R], arguments: A, on_progress: OnProgress = lambda done, total: None) -> R:
-        from ..operations import Actor, Call, Caller
+        from ..operations.definition import Actor, Call, Caller
 
         call = Call(self._host, Actor(Caller.MACHINE_USER, f"user {getpass.getuser()}"), on_progress)
 
@@ -116,14 +116,14 @@ class _StoredPlatform:
 @contextmanager
 def open_platform(
     file: Path | None, data: Path | None, *, changes: bool = False, creates_directory: bool = False
-) -> Iterator[Platform]:
+) -> Iterator[PlatformAccess]:
     """Open the platform of `-c FILE` and `--data DIR` for operations.
 
     Operations that change nothing read the stored data, also while the platform runs. With `changes` the running platform
     performs all of them; if none runs, this process owns the data, or DataDirectoryInUseError is raised.
     """
     from ..config import is_platform_running
-    from ..operations import PLATFORM_SOCKET
+    from ..operations.unix_socket import PLATFORM_SOCKET
 
     settings = load_storage_settings(file, data)
     if _is_given_on_command_line("data") and not settings.data_dir.is_dir() and not creates_directory:
@@ -144,7 +144,7 @@ def open_platform(
             runner.run(host.__aexit__(None, None, None))
 
 
-def require_running(file: Path | None, data: Path | None) -> Platform:
+def require_running(file: Path | None, data: Path | None) -> PlatformAccess:
     """Return the running platform of `-c FILE` and `--data DIR`. Raise PeerUnavailableError if none runs."""
     from ..config import is_platform_running
 
@@ -154,7 +154,7 @@ def require_running(file: Path | None, data: Path | None) -> Platform:
     return _RunningPlatform(directory)
 
 
-def describe_none(platform: Platform, things: str) -> str:
+def describe_none(platform: PlatformAccess, things: str) -> str:
     """Return the line that there are no such things, which also says if nothing was ever stored."""
     where = format_path(platform.data_dir)
     return f"No {things}: nothing is stored in {where} yet." if platform.is_empty else f"No {things}."

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import socket
-from collections.abc import Callable
-from contextlib import closing, suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -53,10 +55,9 @@ def call_platform(
     body = json.dumps(arguments.model_dump(mode="json")).encode(errors="surrogatepass")
     call_id = str(uuid4())
     try:
-        with closing(_SocketConnection(data_dir, operation.timeout_s)) as connection:
+        with _ending_early(data_dir, call_id), closing(_SocketConnection(data_dir, operation.timeout_s)) as connection:
             connection.request("POST", f"/v1/{quote(operation.name)}", body, {"Call-Id": call_id})
-            response = _interruptible(connection.getresponse, data_dir, call_id)
-            while line := _interruptible(response.readline, data_dir, call_id):
+            for line in connection.getresponse():
                 found = json.loads(line)
                 if "result" in found:
                     return operation.result.validate_python(found["result"])
@@ -73,15 +74,24 @@ def call_platform(
     raise ServerError(f"the platform on {data_dir} has ended; run the same command again to continue")
 
 
-def _interruptible(read: Callable[[], Any], data_dir: Path, call_id: str) -> Any:
-    """Read on after the first Ctrl-C, once the platform was asked for an early end."""
-    try:
-        return read()
-    except KeyboardInterrupt:
+@contextmanager
+def _ending_early(data_dir: Path, call_id: str) -> Iterator[None]:
+    """Ask the platform for an early end of a call at the first Ctrl-C in the block. Only a main thread receives that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_interrupt(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, before)
         with suppress(OSError, http.client.HTTPException), closing(_SocketConnection(data_dir, _CONNECT_S)) as connection:
             connection.request("DELETE", f"/v1/calls/{call_id}")
             connection.getresponse()
-        return read()
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _read_error(kind: str, place: str, text: str) -> CoReasonError:

@@ -64,7 +64,7 @@ async def serve_operations(
 
     Only the process that owns the directory may call this.
     """
-    endpoint = _Endpoint(host, operations, limits)
+    endpoint = _Calls(host, operations, limits)
     app = web.Application()
     app.router.add_post("/v1/{name}", endpoint.call)
     app.router.add_delete("/v1/calls/{id}", endpoint.stop)
@@ -81,7 +81,7 @@ async def serve_operations(
             await runner.cleanup()
 
 
-class _Endpoint:
+class _Calls:
     def __init__(self, host: OperationHost, operations: Mapping[str, Operation[Any, Any]], limits: EndpointLimits) -> None:
         self._host = host
         self._operations = operations

@@ -28,7 +28,7 @@ class ForgottenMemories:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryFile:
+class CompactedMemory:
     """The memory file of an agent, which has all that the agent remembers."""
 
     agent: str
@@ -108,13 +108,13 @@ async def clear_memory(call: Call, arguments: ClearMemory) -> ForgottenMemories:
 
 
 @operation("memory.compact")
-async def compact_memory(call: Call, arguments: OfAgents) -> list[MemoryFile]:
+async def compact_memory(call: Call, arguments: OfAgents) -> list[CompactedMemory]:
     """Merge the journals into the memory files, which are then complete."""
     found = []
     for agent in await select_agents(call.host, arguments.agent):
         memory = call.host.memory(agent)
         await memory.aflush()
-        found.append(MemoryFile(agent, str(memory.path), len(await memory.aget_all_conversations())))
+        found.append(CompactedMemory(agent, str(memory.path), len(await memory.aget_all_conversations())))
     return found
 
 

@@ -68,7 +68,7 @@ async def retry_request(call: Call, arguments: OfRequest) -> RetriedRequest:
     """Run a failed request again."""
     request = await _find(call.host, arguments)
     await call.record(request.agent, "requests.retry", f"request {request.id}", person=request.sender)
-    stored = await retry_failed_request(call.host.repository(request.agent), request)
+    stored = await retry_failed_request(call.host.repository(request.agent).database, request)
     running = call.host.running_agent(request.agent)
     if running is not None:
         running.run_stored(stored)

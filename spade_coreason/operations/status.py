@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias
 
 from ..domain.cards import AgentCard
 from ..domain.texts.translation import translate, translate_plural
-from .definition import Arguments, Call, operation
 
 AgentCondition: TypeAlias = Literal["offline", "connecting", "starting", "online", "reconnecting", "stopping"]
 
@@ -136,13 +135,3 @@ class PlatformStatus:
     def is_healthy(self) -> bool:
         """True if every agent is healthy."""
         return all(agent.is_healthy for agent in self.agents)
-
-
-class NoArguments(Arguments):
-    """Nothing."""
-
-
-@operation("status", needs_platform=True, timeout_s=5.0)
-async def show_status(call: Call, arguments: NoArguments) -> PlatformStatus:
-    """Show the state of the platform and its agents."""
-    return await call.host.status()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import audit, conversations, incidents, knowledge, memory, requests, sessions, status
+from . import audit, conversations, incidents, knowledge, memory, platform, requests, sessions
 from .definition import Operation
 
-_MODULES = (audit, conversations, incidents, knowledge, memory, requests, sessions, status)
+_MODULES = (audit, conversations, incidents, knowledge, memory, platform, requests, sessions)
 
 OPERATIONS: Mapping[str, Operation[Any, Any]] = {
     found.name: found for module in _MODULES for found in vars(module).values() if isinstance(found, Operation)

@@ -6,7 +6,6 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "audit": ["AuditRecord", "AuditVerification"],
         "backup": ["BackupInfo", "ProgressCallback", "back_up", "count_memories", "restore"],
         "erasure": ["MESSAGE_COUNT_SCOPES", "SHARED_SCOPE"],
         "crashes": [

@@ -1,7 +1,3 @@
-from .audit import (
-    AuditRecord as AuditRecord,
-    AuditVerification as AuditVerification,
-)
 from .backends.database import (
     Commit as Commit,
     Database as Database,

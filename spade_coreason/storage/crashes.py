@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from sqlalchemy import Connection, delete, insert, select, update
@@ -20,9 +20,6 @@ from .backends.database import Database
 from .dedup import DUPLICATE_DAYS
 from .records import PendingRequest, from_micros, to_micros
 from .schema import RECEIVED, crashed_requests, inbox
-
-if TYPE_CHECKING:
-    from .repository import AgentRepository
 
 _SLOT_COUNT = 8192
 _SLOT_BYTES = 8
@@ -176,12 +173,11 @@ async def load_failed_requests(database: Database, agents: Sequence[str]) -> lis
     return _load(await database.read(lambda connection: connection.execute(query).all()))
 
 
-async def retry_failed_request(repository: AgentRepository, request: CrashedRequest) -> PendingRequest:
-    """Put a failed request of an agent into the inbox again, as if it had never run, and return it.
+async def retry_failed_request(database: Database, request: CrashedRequest) -> PendingRequest:
+    """Put a failed request into the inbox again, as if it had never run, and return it.
 
     It runs at the next start, if it does not run before.
     """
-    database = repository.database
     # With a new key: the ids of the answer derive from it, and the sender has got an error under the old ones.
     key, row = uuid4().bytes, database.next_id()
     values = {"agent": request.agent, "sender": request.sender, "state": RECEIVED, "request": request.request}
@@ -191,7 +187,7 @@ async def retry_failed_request(repository: AgentRepository, request: CrashedRequ
         connection.execute(insert(inbox).values(id=row, key=key, received_at=to_micros(request.received_at), **values))
         connection.execute(delete(crashed_requests).where(crashed_requests.c.id == request.id))
 
-    repository.inbox.open_rows.add(row)
+    database.open_inbox_rows[request.agent].add(row)
     await database.write(work)
     return PendingRequest(row, key, request.request, None, NO_DIGEST, request.channel or DEFAULT_CHANNEL)
 

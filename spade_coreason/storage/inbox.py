@@ -73,8 +73,7 @@ class Inbox:
         """The steps that go into the next transaction, by the row of their request."""
 
     @property
-    def open_rows(self) -> set[int]:
-        """The rows of its requests that are not closed."""
+    def _open_rows(self) -> set[int]:
         return self._database.open_inbox_rows[self._agent]
 
     def may_have(self, key: bytes) -> bool:
@@ -127,7 +126,7 @@ class Inbox:
         if self.may_have(key) if may_be_duplicate is None else may_be_duplicate:
             if not isinstance(request, str):
                 values = (*values[:6], request(), *values[7:])
-            self.open_rows.add(row)
+            self._open_rows.add(row)
             keys = database.inbox_keys
             insert = (
                 partial(insert_unless_repeated, values=values, key=key, key_index=keys)
@@ -186,7 +185,7 @@ class Inbox:
         if has_steps:
             stored.on_stored(lambda _: rows_with_steps.discard(inbox_row))
         if reply is None:
-            stored.on_stored(lambda _: self.open_rows.discard(inbox_row))
+            stored.on_stored(lambda _: self._open_rows.discard(inbox_row))
         return stored
 
     def save_step(self, inbox_row: int, step: StoredStep) -> Commit[bool]:
@@ -223,7 +222,7 @@ class Inbox:
 
     def close(self, inbox_row: int) -> None:
         """Close a request whose whole reply the server has, so that it is not sent again. Stored with the next transaction."""
-        self.open_rows.discard(inbox_row)
+        self._open_rows.discard(inbox_row)
         self._unsaved_steps.pop(inbox_row, None)
         rows: list[tuple[int, tuple[Any, ...]]] = [(CLOSE, (inbox_row,))]
         if inbox_row in self._database.inbox_rows_with_steps:
@@ -249,9 +248,9 @@ class Inbox:
 
     async def load_pending(self) -> list[PendingRequest]:
         """Return the requests that are not closed, oldest first."""
-        if not self.open_rows:
+        if not self._open_rows:
             return []
-        in_range = inbox.c.id.between(min(self.open_rows), max(self.open_rows))
+        in_range = inbox.c.id.between(min(self._open_rows), max(self._open_rows))
         query = (
             select(inbox.c.id, inbox.c.key, inbox.c.request, inbox.c.answer, inbox.c.digest, inbox.c.channel)
             .where(in_range, inbox.c.agent == self._agent, inbox.c.state < CLOSED)
@@ -261,7 +260,7 @@ class Inbox:
         return [
             PendingRequest(r.id, r.key, r.request, r.answer, r.digest or NO_DIGEST, r.channel or DEFAULT_CHANNEL)
             for r in rows
-            if r.id in self.open_rows
+            if r.id in self._open_rows
         ]
 
     async def load_earlier(self, key: bytes, channel: str = DEFAULT_CHANNEL) -> EarlierRequest | None:
@@ -284,7 +283,7 @@ class Inbox:
     async def purge(self, now: datetime) -> None:
         """Delete closed requests that are too old to have duplicates."""
         before = to_micros(now - timedelta(days=DUPLICATE_DAYS))
-        open_rows = list(self.open_rows)
+        _open_rows = list(self._open_rows)
         statement = delete(inbox).where(inbox.c.agent == self._agent, inbox.c.state == CLOSED, inbox.c.received_at < before)
 
         def work(connection: Connection) -> int | None:
@@ -297,7 +296,7 @@ class Inbox:
         if oldest is not None:
             self._database.inbox_keys.drop_before(first_row=oldest)
             # Some rows were never stored (duplicates), or were closed elsewhere (by the erasure of their sender).
-            self.open_rows.difference_update([row for row in open_rows if row < oldest])
+            self._open_rows.difference_update([row for row in _open_rows if row < oldest])
             with_steps = self._database.inbox_rows_with_steps
             with_steps.difference_update([row for row in with_steps if row < oldest])
 

@@ -25,7 +25,7 @@ from ..domain.jid import bare_jid
 from ..domain.messages import Reaction, Retraction
 from ..domain.rooms import RoomConfig
 from ..exceptions import ConnectError, CoReasonError, StoreError
-from ..operations import AgentCondition, AgentStatus
+from ..operations.status import AgentCondition, AgentStatus
 from ..runtime import BuildRuntime, IsolatedAgent, OutboundMessage, PlatformDirectory
 from ..storage import AgentRepository, Commit, to_micros
 from .archive import Archive

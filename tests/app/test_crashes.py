@@ -28,6 +28,8 @@ _OTHER_AGENTS = int(os.environ.get("OTHER_AGENTS", "2"))
 class FragileAgent:
     """An agent that ends the process at "die", and at "long" waits until the file `release` exists.
 
+    Once the file `healed` exists, it answers "die" too.
+
     At "block" it searches a text for hours, and at "block in a task" it does so in a task such as those of tools. Both are
     recorded in the file `blocked`. At "pause" it blocks until the platform has noticed, and then waits as at "long".
     """
@@ -38,7 +40,7 @@ class FragileAgent:
 
     async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         query = request.payload["query"]
-        if query == "die":
+        if query == "die" and not (self._directory / "healed").exists():
             os._exit(9)
         if query == "pause":
             while not (self._directory / "data" / "blocked.txt").stat().st_size:
@@ -106,13 +108,15 @@ async def test_a_request_that_ends_the_process_fails_alone(prosody: XmppServer, 
             answers[answer["id"]] = str(answer["body"])
         assert sorted(answers.values()) == sorted(f"done: {text}" for text in longs)
         assert await mallory.ask("again?", jid) == "done: again?"
+        (tmp_path / "healed").touch()
+        await asyncio.to_thread(_check_requests_command, platform, mallory.full_jid.partition("/")[0])
+        assert str((await mallory.answer())["body"]) == "done: die"
         assert await platform.signal(signal.SIGTERM) == 0
         assert {message["id"] for message in alice.messages.unread() if message["body"]} <= set(answers)
-        await asyncio.to_thread(_check_requests_command, platform, mallory.full_jid.partition("/")[0])
 
 
 def _check_requests_command(platform: PlatformProcess, sender: str) -> None:
-    """`spade-coreason requests` shows the failed request without its text, then with it, and deletes it."""
+    """`spade-coreason requests` shows the failed request without its text, then with it, and runs it again."""
 
     def invoke(*arguments: str) -> str:
         result = CliRunner().invoke(cli, ["requests", *arguments, "-c", str(platform.configuration)])
@@ -125,7 +129,7 @@ def _check_requests_command(platform: PlatformProcess, sender: str) -> None:
     assert sender in listed[1]
     assert "die" not in listed[1]
     assert invoke("show", number).splitlines()[1] == "die"
-    assert invoke("retry", number, "--yes") == f"The request {number} runs again at the next start.\n"
+    assert invoke("retry", number, "--yes") == f"The request {number} runs again now.\n"
     assert invoke("list") == "No failed requests.\n"
     audited = CliRunner().invoke(cli, ["audit", "list", "-c", str(platform.configuration)]).stdout
     assert "requests.retry" in audited

@@ -21,7 +21,8 @@ from spade_coreason.domain.cards import AgentCard, Capability
 from spade_coreason.exceptions import ServerError, StoreError
 from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.definition import Call, operation
-from spade_coreason.operations.status import AgentStatus, NoArguments, PlatformStatus, ProcessStatus, QuotaUsage, show_status
+from spade_coreason.operations.platform import NoArguments, show_status
+from spade_coreason.operations.status import AgentStatus, PlatformStatus, ProcessStatus, QuotaUsage
 from spade_coreason.operations.unix_socket import PLATFORM_SOCKET
 from spade_coreason.storage.backends.lock import lock_directory
 from tests.cli.conftest import Invoke

@@ -118,7 +118,7 @@ async def test_a_failed_request_stays_until_it_is_dropped_or_run_again(repositor
     assert await load_failed_requests(database, ["other@localhost"]) == []
     await drop_failed_request(database, first)
     assert await load_failed_requests(database, [AGENT]) == [second]
-    await retry_failed_request(repository, second)
+    await retry_failed_request(database, second)
     assert await load_failed_requests(database, [AGENT]) == []
     waiting = [row for row in read_rows(database_url, "inbox") if row["state"] == RECEIVED]
     assert [(row["request"], row["sender"]) for row in waiting] == [('{"q": 1}', second.sender)]
@@ -132,7 +132,7 @@ async def test_a_failed_request_that_runs_again_has_its_channel(repository: Agen
     await repository.inbox.finish(row, new_conversation(repository), None, None)
     await _crash(repository)
     [failed] = await load_failed_requests(repository.database, [AGENT])
-    await retry_failed_request(repository, failed)
+    await retry_failed_request(repository.database, failed)
     assert [row["channel"] for row in read_rows(database_url, "inbox")] == ["web", "web"]
 
 

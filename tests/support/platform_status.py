@@ -13,7 +13,8 @@ from spade_coreason.config import Settings, is_platform_running
 from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.definition import Call, operation
 from spade_coreason.operations.endpoint import serve_operations
-from spade_coreason.operations.status import NoArguments, PlatformStatus, show_status
+from spade_coreason.operations.platform import NoArguments, show_status
+from spade_coreason.operations.status import PlatformStatus
 from spade_coreason.storage.backends.lock import lock_directory
 
 

@@ -14,7 +14,7 @@ from ..settings import config_option
 from ..terminal.console import print_json, print_table
 
 if TYPE_CHECKING:
-    from ...operations import AgentStatus
+    from ...operations.status import AgentStatus
 
 
 @define("agents")
@@ -35,7 +35,7 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
       spade-coreason agents
       spade-coreason agents --data /var/lib/agents --json
     """
-    from ...operations.status import NoArguments, show_status
+    from ...operations.platform import NoArguments, show_status
 
     found = require_running(file, data).perform(show_status, NoArguments())
     if as_json:

@@ -15,7 +15,7 @@ from ...config import read_run_file
 from ...domain.jid import bare_jid, jid_domain, local_part, parse_jid
 from ...domain.xmpp_uri import format_contact_uri
 from ...exceptions import ConfigError
-from ...operations import describe_agents
+from ...operations.host import describe_agents
 from ..account import data_option, find_running_directory
 from ..completion import complete_agents
 from ..context import current_options, define_command as define

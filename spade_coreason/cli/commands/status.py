@@ -16,7 +16,7 @@ from ..settings import config_option
 from ..terminal.console import format_milliseconds, format_timedelta, paint, print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from ...operations import AgentStatus, QuotaUsage
+    from ...operations.status import AgentStatus, QuotaUsage
 
 _MAX_SHOWN = 3
 
@@ -44,7 +44,7 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
       spade-coreason status
       spade-coreason status --data /var/lib/agents --json
     """
-    from ...operations.status import NoArguments, show_status
+    from ...operations.platform import NoArguments, show_status
 
     found = require_running(file, data).perform(show_status, NoArguments())
     if as_json:

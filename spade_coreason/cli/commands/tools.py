@@ -9,7 +9,7 @@ import click
 
 from ...domain.jid import bare_jid
 from ...exceptions import ConfigError, CoReasonError
-from ...operations import describe_agents
+from ...operations.host import describe_agents
 from .. import errors
 from ..completion import complete_agents
 from ..context import define_command as define, run_async

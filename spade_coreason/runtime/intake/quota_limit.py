@@ -21,7 +21,7 @@ from ...domain.jid import bare_jid, jid_domain
 from ...domain.messages import InboundRequest
 from ...domain.quotas import Quota, Quotas
 from ...domain.texts.translation import N_, translate, translate_plural
-from ...operations import QuotaUsage
+from ...operations.status import QuotaUsage
 from ...storage import MessageCount
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ...contracts import AgentDefinition, AgentRequest, Interaction, Response, S
 from ...domain.texts.translation import LANGUAGE
 from ...exceptions import AgentProcessError, ConfigError
 from ...memory import TurnSession
-from ...operations import ProcessStatus
+from ...operations.status import ProcessStatus
 from ..assembly import AgentParts
 from ..commands.decorator import mark_command
 from ..function_agent import FunctionAgent

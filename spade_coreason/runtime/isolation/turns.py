@@ -19,7 +19,7 @@ _BLOCKS = frozenset({"thought", "step", "markdown", "ask", "data", "error", "log
 _STREAM = frozenset({"write", "close", "abort", "replace"})
 
 
-class _Call(NamedTuple):
+class _RemoteCall(NamedTuple):
     """A call of the response or the session. `call_id` is that of a call that waits for its answer."""
 
     name: str
@@ -86,7 +86,7 @@ class OpenTurn:
         self._has_cancelled = False
         self._failure: Exception | None = None
         """The error of a call of the response, which ends the turn."""
-        self._calls: deque[_Call] = deque()
+        self._calls: deque[_RemoteCall] = deque()
         self._wakeup: asyncio.Future[None] | None = None
         self._streams: list[Stream] = []
         self._total_bytes = 0
@@ -98,7 +98,7 @@ class OpenTurn:
         """Queue a call. ProtocolError if it is none, or the turn has ended."""
         if name not in self.ORDERED or not isinstance(args, list) or self.session is None or self.is_ended:
             raise ProtocolError(f"the call {name[:40]!r} out of turn")
-        self._calls.append(_Call(name, args, size, call_id))
+        self._calls.append(_RemoteCall(name, args, size, call_id))
         self._wake()
 
     def end(self, value: object, error: Exception | None) -> None:
@@ -143,7 +143,7 @@ class OpenTurn:
             raise asyncio.CancelledError
         raise self._error
 
-    async def _carry_out(self, call: _Call, process: TurnProcess) -> None:
+    async def _carry_out(self, call: _RemoteCall, process: TurnProcess) -> None:
         self._total_bytes += call.size
         self._unacknowledged_bytes += call.size
         try:

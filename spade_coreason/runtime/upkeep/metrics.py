@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...operations import MetricsSnapshot
+from ...operations.status import MetricsSnapshot
 
 DAY_S = 24 * 3600.0
 _INTERVAL_S = 900.0

@@ -35,7 +35,7 @@ async def check_health(database: Database) -> Health:
 
 
 def _check_health(connection: Connection, name: str) -> Health:
-    tables = schema.metadata.sorted_tables
+    tables = [table for table in schema.metadata.sorted_tables if table is not schema.sequences]
     rows = {table.name: connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables}
     states = select(inbox.c.state, func.count().label("number")).group_by(inbox.c.state)
     counts = {row.state: row.number for row in connection.execute(states)}

@@ -1,0 +1,200 @@
+"""Commands change the data of a platform while it runs, and without it; whatever ends them, nothing is left half done."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import http.client
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from multiprocessing.connection import Connection
+from pathlib import Path
+from subprocess import DEVNULL
+
+import pytest
+
+from spade_coreason import AgentInteractionMemory
+from spade_coreason.storage import open_database
+from spade_coreason.storage.repository import AgentRepository
+from tests.support.databases import SQLITE
+from tests.support.program import COMMAND, RunningCommand, clean_environment, run_in_background, write_project
+from tests.support.records import new_conversation, store_turn
+from tests.support.wait import TIMEOUT_S
+from tests.support.warm import WarmProcess
+
+NOTES, MOODY = "notes@localhost", "moody@localhost"
+GUEST = "guest@localhost"
+PEOPLE = [f"person{number}@localhost" for number in range(40)]
+NOBODY = 65534
+USER = f"user {getpass.getuser()}"
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[RunningCommand]:
+    project = write_project(tmp_path / "project", "auto")
+    with run_in_background("up", cwd=project, until=r"^Ready") as up:
+        yield up
+        up.stop()
+
+
+def start(project: Path, *arguments: str) -> WarmProcess[str]:
+    command, pipe = [*COMMAND, *arguments], subprocess.PIPE
+    return WarmProcess[str](command, cwd=project, env=clean_environment(), stdin=DEVNULL, stdout=pipe, stderr=pipe, text=True)
+
+
+def audited(platform: RunningCommand, agent: str) -> list[tuple[str, str, str]]:
+    entries = json.loads(platform.run_command("audit", "list", "--agent", agent, "--json").stdout)
+    return [(entry["actor"], entry["action"], entry["resource"]) for entry in entries]
+
+
+def test_what_runs_or_waits_of_a_person_ends_before_their_data_is_deleted(platform: RunningCommand) -> None:
+    assert platform.run_command("ask", "notes", "my plane leaves on Friday").returncode == 0
+    assert platform.run_command("ask", "moody", "hello").returncode == 0
+    with start(platform.cwd, "ask", "moody", "sleep", "--timeout", "3600") as asking:
+        while json.loads(platform.run_command("status", "--json").stdout)["agents"][2]["in_flight"] == 0:
+            assert asking.poll() is None
+        cleared = platform.run_command("sessions", "clear", "--person", GUEST, "--agent", "*", "--yes")
+        assert cleared.returncode == 0, cleared.stderr
+        assert f"{MOODY}: deleted 1 conversation, 1 turn" in cleared.stdout
+        assert json.loads(platform.run_command("status", "--json").stdout)["agents"][2]["in_flight"] == 0
+        asking.kill()
+    assert platform.run_command("sessions", "list").stdout == "No sessions.\n"
+    assert platform.run_command("memory", "list").stdout == "No interaction memories.\n"
+    assert audited(platform, NOTES) == [(USER, "sessions.clear", "a person")]
+    # The agents go on, and remember nothing.
+    assert "Friday" not in platform.run_command("ask", "notes", "when does my plane leave?").stdout
+    assert platform.run_command("ask", "moody", "hello").returncode == 0
+
+
+def test_one_conversation_and_one_memory_are_deleted_while_the_platform_runs(platform: RunningCommand) -> None:
+    for thread in ("work", "holiday"):
+        platform.run_command("ask", "notes", f"I am at {thread}", "--thread", thread)
+    names = [one["conversation_id"] for one in json.loads(platform.run_command("sessions", "list", "--json").stdout)]
+    assert sorted(names) == ["holiday", "work"]
+    cleared = platform.run_command("memory", "clear", "--agent", "notes", "--conversation", "work", "--yes")
+    assert cleared.stdout == f"{NOTES}: deleted the memories of 1 conversation.\n  work\n"
+    assert platform.run_command("memory", "show", "work").returncode == 2
+    cleared = platform.run_command("sessions", "clear", "--conversation", "holiday", "--yes")
+    assert cleared.stdout.startswith(f"{NOTES}: deleted 1 conversation, 1 turn")
+    assert platform.run_command("sessions", "show", "holiday").returncode == 2
+    assert [action for _, action, _ in audited(platform, NOTES)] == ["memory.clear", "sessions.clear"]
+    assert "1 conversation" in platform.run_command("sessions", "clear", "--agent", "notes", "--all", "--yes").stdout
+    assert platform.run_command("sessions", "list").stdout == "No sessions.\n"
+
+
+def fill(data_dir: Path) -> None:
+    """Store a conversation and a memory of each of forty people."""
+
+    async def store() -> None:
+        database = await open_database(f"{SQLITE}{data_dir / 'platform.db'}", "off")
+        repository, memory = AgentRepository(database, NOTES), AgentInteractionMemory(NOTES, data_dir / "memory")
+        for person in PEOPLE:
+            await store_turn(repository, new_conversation(repository, f"of {person}", person))
+            await memory.aadd_information(f"of {person}", "a secret")
+        await memory.aclose()
+        await database.close()
+
+    asyncio.run(store())
+
+
+def has_begun(file: Path) -> bool:
+    """Return True if the audit trail has an entry, which a deletion writes first."""
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+        return bool(connection.execute("SELECT count(*) FROM audit").fetchone()[0])
+
+
+def left(project: Path) -> set[str]:
+    """Return the people who have a session, after a check that each of them has a memory, and nobody else."""
+
+    def names(*arguments: str) -> set[str]:
+        with start(project, *arguments, "--json") as command:
+            output, _ = command.communicate(timeout=TIMEOUT_S)
+        return {record["conversation_id"] for record in json.loads(output)}
+
+    found = names("sessions", "list")
+    assert names("memory", "list") == found
+    return found
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_deletion_is_finished_by_the_same_command(
+    tmp_path: Path, is_running: bool, number: signal.Signals
+) -> None:
+    project = write_project(tmp_path / "project", "auto")
+    (project / "data").mkdir(mode=0o700)
+    fill(project / "data")
+    clear = ("sessions", "clear", "--agent", "notes", "--all", "--yes")
+
+    def interrupt() -> None:
+        with start(project, *clear) as command:
+            while command.poll() is None and not has_begun(project / "data" / "platform.db"):
+                pass
+            command.send_signal(number)
+            output, log = command.communicate(timeout=TIMEOUT_S)
+        remaining = left(project)
+        if number == signal.SIGINT and command.returncode:
+            assert (command.returncode, log) == (130, "Stopped. What is done stays; run the same command again for the rest.\n")
+            deleted = 0 if "nothing to delete" in output else int(output.split("deleted ")[1].split()[0])
+            assert deleted == len(PEOPLE) - len(remaining)
+        with start(project, *clear) as command:
+            output, _ = command.communicate(timeout=TIMEOUT_S)
+        assert command.returncode == 0
+        assert left(project) == set()
+
+    if is_running:
+        with run_in_background("up", cwd=project, until=r"^Ready") as up:
+            interrupt()
+            assert up.stop()[0] == 0
+    else:
+        interrupt()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_of_the_machine_gets_in_nowhere(platform: RunningCommand) -> None:
+    data = platform.cwd / "data"
+    context = multiprocessing.get_context("fork")
+
+    def ask_as_nobody() -> str:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_ask_as_nobody, args=(data, theirs))
+        process.start()
+        theirs.close()
+        answer = str(ours.recv())
+        process.join(TIMEOUT_S)
+        return answer
+
+    # The directories above belong to root too. First only the way to the socket is opened, then the socket itself.
+    modes = {directory: directory.stat().st_mode for directory in (data, *data.parents[:-1])}
+    try:
+        for directory, mode in modes.items():
+            directory.chmod(mode | 0o005)
+        assert ask_as_nobody() == "Permission denied"
+        (data / "platform.sock").chmod(0o666)
+        assert "another user of the machine owns this platform" in ask_as_nobody()
+    finally:
+        for directory, mode in modes.items():
+            directory.chmod(mode)
+
+
+def _ask_as_nobody(data: Path, result: Connection) -> None:
+    connection = http.client.HTTPConnection("platform")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    try:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.chdir(data)
+        connection.sock.connect("platform.sock")
+    except OSError as error:
+        result.send(error.strerror)
+        return
+    connection.request("POST", "/v1/status", b"{}")
+    result.send(connection.getresponse().read().decode())
