@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class ConnectionTimings:
     """Timeouts and intervals in seconds. No configuration sets them: the defaults suit production, and tests shorten them."""
 
-    keepalive_interval_s: float = 60.0
-    """The interval at which a silent server is asked for an acknowledgement."""
+    keepalive_interval_s: float = 120.0
+    """The silence after which a server is asked for an acknowledgement. The system's own keepalive (TCP) is more frequent."""
     response_timeout_s: float = 30.0
     """The wait for a reply from a server that was asked. Then the connection is cut."""
     renewal_delay_s: float = 5.0

@@ -6,6 +6,7 @@ A server that hangs keeps its TCP connection open without end, so only the missi
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -51,6 +52,18 @@ class BackOff:
         return (_DELAYS_S[min(attempt, len(_DELAYS_S) - 1)] * random.uniform(0.8, 1.2) for attempt in count(first))
 
 
+_SLOTS = 12
+
+
+def next_check(silent_since: float, interval_s: float) -> float:
+    """Return when a connection is checked that is silent since a time: after the interval, and up to a twelfth later.
+
+    All connections of a process are checked at the same times. One wake-up for many takes a fraction of the CPU.
+    """
+    slot_s = interval_s / _SLOTS
+    return math.ceil((silent_since + interval_s) / slot_s) * slot_s
+
+
 class Keepalive:
     """Checks of a silent server: request an acknowledgement (XEP-0198), and call `on_silence` if nothing comes.
 
@@ -69,7 +82,7 @@ class Keepalive:
     def start(self) -> None:
         """Start the checks. Call it with every session, new or resumed."""
         self.stop()
-        self._idle_timer = self._loop.call_later(self._keepalive_interval_s, self._check_idle)
+        self._schedule_check(self._loop.time())
 
     def stop(self) -> None:
         """Stop the checks because the session has ended."""
@@ -83,12 +96,17 @@ class Keepalive:
         if self._response_timer is None:
             self._response_timer = self._loop.call_later(self._response_timeout_s, self._check_response, self._loop.time())
 
+    def _schedule_check(self, silent_since: float) -> None:
+        self._idle_timer = self._loop.call_at(next_check(silent_since, self._keepalive_interval_s), self._check_idle)
+
     def _check_idle(self) -> None:
-        self._idle_timer = self._loop.call_later(self._keepalive_interval_s, self._check_idle)
-        if (
-            self._client.stream_management.enabled_out
-            and self._loop.time() - self._client.last_received_at >= self._keepalive_interval_s
-        ):
+        now = self._loop.time()
+        if not self._client.stream_management.enabled_out:
+            self._schedule_check(now)
+        elif next_check(self._client.last_received_at, self._keepalive_interval_s) > now:
+            self._schedule_check(self._client.last_received_at)
+        else:
+            self._schedule_check(now)
             self._client.send_raw(REQUEST_ACK)
             self.expect_response()
 

@@ -1,4 +1,4 @@
-"""The delays between attempts to reconnect."""
+"""The delays between attempts to reconnect, and the times at which silent connections are checked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from spade_coreason.xmpp.connection.liveness import BackOff
+from spade_coreason.xmpp.connection.liveness import BackOff, next_check
 
 
 def delays(back_off: BackOff, *, after_s: float, count: int) -> list[float]:
@@ -33,3 +33,10 @@ def test_a_required_delay_applies_once() -> None:
     back_off.require_long_delay()
     assert delays(back_off, after_s=60, count=1)[0] >= 24
     assert delays(back_off, after_s=60, count=1) == [0]
+
+
+def test_silent_connections_are_checked_together_after_the_interval_and_a_twelfth_later_at_most() -> None:
+    silent_since = [1000 + 60 * number / 300 for number in range(300)]
+    checks = [next_check(since, 120) for since in silent_since]
+    assert len(set(checks)) <= 7  # 300 sessions that began within a minute
+    assert all(120 <= check - since <= 130 for check, since in zip(checks, silent_since, strict=True))
