@@ -91,7 +91,7 @@ from .runtime import (
     spec_of,
     to_request,
 )
-from .storage import AgentRepository, Database, open_database
+from .storage import AgentRepository, Database, StoredAgent, open_database
 from .xmpp import (
     ANY_RECEIVER,
     BODY,
@@ -687,15 +687,17 @@ class AgentTester:
         self._platform_directory = PlatformDirectory()
         for jid, agent_spec in self._agent_specs.items():
             self._build_runner(jid, agent_spec, self._database)
+        stored: dict[str, StoredAgent] = {}
         for jid, runner in self.runners.items():
-            await self.gateways[jid].access_requests.load()
+            stored[jid] = await runner.repository.load_agent()
+            self.gateways[jid].access_requests.load(stored[jid])
             with self._install_model(jid):
-                await runner.open()
+                await runner.open(stored[jid])
         for jid, runner in self.runners.items():
             self._network.attach(jid, partial(_receive, self.gateways[jid], Receiver(jid)))
             runner.send_unsent()
-        for runtime in self.runtimes.values():
-            runtime.announcement.start()
+        for jid, runtime in self.runtimes.items():
+            runtime.announcement.start(stored[jid])
         for runtime in self.runtimes.values():
             await runtime.announcement.wait_until_tried()
 

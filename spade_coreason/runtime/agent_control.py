@@ -10,7 +10,7 @@ from datetime import datetime
 from ..domain import conversation
 from ..domain.conversation import ConversationStatus
 from ..domain.texts.translation import N_
-from ..storage import AgentRepository, StoredConversation
+from ..storage import PLATFORM_SCOPE, AgentRepository, StoredAgent, StoredConversation
 from .event_emitter import EventEmitter
 from .intake.mailboxes import Mailboxes
 from .upkeep.expiry import ConversationExpiry
@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 
 PAUSED_NOTICE = N_("I am paused at the moment. Your message is stored, and I answer it later.")
 
-_SCOPE, _NAME = "platform", "paused"  # of the variable in which a pause is stored; the agent holds it
+_NAME = "paused"
+"""The name of the variable in which a pause is stored. The agent holds it."""
 
 
 class AgentControl:
@@ -35,10 +36,9 @@ class AgentControl:
         self.pause_changed: EventEmitter[[]] = EventEmitter()
         """Emitted when the agent is paused or resumed."""
 
-    async def load(self) -> None:
-        """Load the pause of an earlier run: a pause lasts over restarts."""
-        stored = await self._repository.load_variables(_SCOPE, self._repository.agent)
-        if stored.get(_NAME) == "true":
+    def load(self, stored: StoredAgent) -> None:
+        """Take the pause of an earlier run: a pause lasts over restarts."""
+        if stored.get_by_holder(PLATFORM_SCOPE, _NAME).get(self._repository.agent) == "true":
             self._mailboxes.pause()
 
     @property
@@ -64,7 +64,7 @@ class AgentControl:
             self._mailboxes.pause()
         else:
             self._mailboxes.resume()
-        stored = self._repository.save_variable(_SCOPE, self._repository.agent, _NAME, "true" if is_paused else "false")
+        stored = self._repository.save_variable(PLATFORM_SCOPE, self._repository.agent, _NAME, "true" if is_paused else "false")
         stored.on_failed(self._log_failed_write)
         self.pause_changed.emit()
 

@@ -138,7 +138,7 @@ class AgentParts:
         """
         policy, crash_guard = policy or Policy(), crash_guard or CrashGuard(RunningRequests())
         repository, network, clock = self.repository, self.network, self.clock
-        languages, metrics, channels = PersonLanguages(repository), Metrics(), network.channels
+        languages, metrics, channels = PersonLanguages(), Metrics(), network.channels
         self.people.add_operators(access.operators)
         access_requests = AccessRequests(access, repository, agent.manifest.metadata.name, network.notices, languages)
         self.topic_store.follow_access(access_requests)

@@ -6,21 +6,19 @@ from ..domain.jid import bare_jid
 from ..domain.messages import InboundRequest
 from ..domain.preferences import PREFERENCES_SCOPE, Preferences
 from ..domain.texts.translation import is_translated
-from ..storage import AgentRepository
+from ..storage import StoredAgent
 
 
 class PersonLanguages:
     """The languages that people have set for one agent (`/settings language`). All are in memory: a refusal cannot wait."""
 
-    def __init__(self, repository: AgentRepository) -> None:
-        self._repository = repository
+    def __init__(self) -> None:
         self.by_person: dict[str, str] = {}
         """The languages that are set, by the bare JID of the person."""
 
-    async def load(self) -> None:
-        """Load the languages, before the agent goes online."""
-        stored = await self._repository.load_variable_by_holder(PREFERENCES_SCOPE, PREFERENCES_SCOPE)
-        for person, text in stored.items():
+    def load(self, stored: StoredAgent) -> None:
+        """Take the stored languages, before the agent goes online."""
+        for person, text in stored.get_by_holder(PREFERENCES_SCOPE, PREFERENCES_SCOPE).items():
             self.set(person, Preferences.from_stored({PREFERENCES_SCOPE: text}).language)
 
     def set(self, person: str, language: str | None) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..domain.texts.translation import translate
-from ..storage import PendingRequest
+from ..storage import PendingRequest, StoredAgent
 from .commands.executor import CommandExecutor
 from .commands.model import Command, CommandResult
 from .intake.received_reactions import ReceivedReactions
@@ -69,17 +69,19 @@ class Runner:
 
     # Opening and closing
 
-    async def open(self) -> None:
+    async def open(self, stored: StoredAgent | None = None) -> None:
         """Load what the last run left unfinished, and begin to accept requests.
 
-        Requests that were received before this call are queued behind the recovered ones.
+        Requests that were received before this call are queued behind the recovered ones. `stored` is what the repository has
+        loaded for the agent since its last run; by default it is loaded now.
         """
         services = self._services
         await self.repository.inbox.open()
-        await self.control.load()
-        await self.quota_limit.load()
-        await self.languages.load()
-        await services.expiry.open()
+        stored = stored or await self.repository.load_agent()
+        self.control.load(stored)
+        self.quota_limit.load(stored)
+        self.languages.load(stored)
+        await services.expiry.open(stored)
         self._retention_job.open()
         await services.lifecycle.open()
         pending = await self.repository.inbox.load_pending()

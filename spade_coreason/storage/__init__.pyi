@@ -32,10 +32,6 @@ from .crashes import (
 from .dedup import (
     DUPLICATE_DAYS as DUPLICATE_DAYS,
 )
-from .erasure import (
-    MESSAGE_COUNT_SCOPES as MESSAGE_COUNT_SCOPES,
-    SHARED_SCOPE as SHARED_SCOPE,
-)
 from .inbox import (
     Inbox as Inbox,
 )
@@ -50,8 +46,12 @@ from .knowledge import (
     index_outdated_passages as index_outdated_passages,
 )
 from .records import (
+    ACCESS_SCOPE as ACCESS_SCOPE,
     COMPACTION_VARIABLE as COMPACTION_VARIABLE,
+    MESSAGE_COUNT_SCOPES as MESSAGE_COUNT_SCOPES,
     NO_COMPACTION as NO_COMPACTION,
+    PLATFORM_SCOPE as PLATFORM_SCOPE,
+    SHARED_SCOPE as SHARED_SCOPE,
     CompactionState as CompactionState,
     Document as Document,
     DocumentCollection as DocumentCollection,
@@ -62,6 +62,7 @@ from .records import (
     NewDocument as NewDocument,
     PendingRequest as PendingRequest,
     StorageErasureReport as StorageErasureReport,
+    StoredAgent as StoredAgent,
     StoredConversation as StoredConversation,
     StoredStep as StoredStep,
     TurnRecord as TurnRecord,

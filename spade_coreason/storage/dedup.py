@@ -37,6 +37,11 @@ class KeyIndex:
         self._free_slots = 0
         self._further_rows: dict[bytes, list[int]] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """True until the first key is added."""
+        return not self._tables
+
     def add(self, key: bytes, row: int) -> None:
         """Add `row` to the rows of `key`. Rows are numbered from 1."""
         if not self._free_slots:

@@ -12,16 +12,16 @@ from ..domain.preferences import PREFERENCES_SCOPE
 from . import audit
 from .incidents import delete_incidents_of_conversation, delete_incidents_of_person
 from .knowledge import delete_collections
-from .records import DocumentCollection, StorageErasureReport, StoredConversation
+from .records import (
+    MESSAGE_COUNT_SCOPES,
+    REFUSED_SCOPE,
+    DocumentCollection,
+    StorageErasureReport,
+    StoredConversation,
+)
 from .schema import CLOSED, conversations, crashed_requests, inbox, interactions, steps, variables
 from .topics import delete_topics_of_person
 
-SHARED_SCOPE = "shared"
-"""The scope of the variables that an agent stores for everybody."""
-REFUSED_SCOPE = "refused"
-"""The scope of the variables that mark people whom an agent has refused."""
-MESSAGE_COUNT_SCOPES = {kind: f"messages.{kind}" for kind in ("person", "room", "domain", "total")}
-"""The scopes of the variables that count the messages of a day: those of a person, a room, a domain, and of all."""
 PERSON_SCOPES = ("person", PREFERENCES_SCOPE, REFUSED_SCOPE, MESSAGE_COUNT_SCOPES["person"])
 """The scopes of the variables that belong to people."""
 

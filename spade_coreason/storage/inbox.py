@@ -30,9 +30,10 @@ from .backends.statements import (
 )
 from .crashes import delete_old_crashes
 from .dedup import DUPLICATE_DAYS, insert_unless_copy, insert_unless_repeated
-from .erasure import MESSAGE_COUNT_SCOPES
 from .records import (
+    COUNT_NAME,
     LAST_INTERACTION,
+    MESSAGE_COUNT_SCOPES,
     EarlierRequest,
     InboxRecord,
     MessageCount,
@@ -58,9 +59,6 @@ from .schema import (
     interactions,
     steps,
 )
-
-_COUNT_NAME = "today"
-"""The name of the variables that count the messages of a day."""
 
 
 class Inbox:
@@ -236,7 +234,7 @@ class Inbox:
         def make_rows() -> Rows:
             counts, now = take_counts(), to_micros(utc_now())
             return [
-                (SAVE_VARIABLE, (self._agent, MESSAGE_COUNT_SCOPES[count.kind], count.holder, _COUNT_NAME, count.dump(), now))
+                (SAVE_VARIABLE, (self._agent, MESSAGE_COUNT_SCOPES[count.kind], count.holder, COUNT_NAME, count.dump(), now))
                 for count in counts
             ]
 
@@ -282,6 +280,8 @@ class Inbox:
 
     async def purge(self, now: datetime) -> None:
         """Delete closed requests that are too old to have duplicates."""
+        if self._database.is_new and self._database.inbox_keys.is_empty:
+            return  # no request was ever received
         before = to_micros(now - timedelta(days=DUPLICATE_DAYS))
         _open_rows = list(self._open_rows)
         statement = delete(inbox).where(inbox.c.agent == self._agent, inbox.c.state == CLOSED, inbox.c.received_at < before)

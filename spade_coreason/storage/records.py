@@ -6,7 +6,7 @@ Nothing here needs SQLAlchemy: a process that has values only, as one of an isol
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -15,6 +15,19 @@ from ..contracts import ConversationRecord, ConversationState
 from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.conversation import ConversationStatus
 from ..domain.value import value
+
+AGENT_SCOPE = "agent"
+"""The scope of values that belong to the agent itself."""
+SHARED_SCOPE = "shared"
+"""The scope of the variables that an agent stores for everybody."""
+PLATFORM_SCOPE = "platform"
+"""The scope of operators' decisions about the agent: that it is paused."""
+ACCESS_SCOPE = "access"
+"""The scope of operators' decisions about people, and of the contacts that the agent has added itself."""
+REFUSED_SCOPE = "refused"
+"""The scope of the marks of strangers who were told that they have no access."""
+MESSAGE_COUNT_SCOPES = {kind: f"messages.{kind}" for kind in ("person", "room", "domain", "total")}
+"""The scopes of the counts of messages, by what is counted."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -211,6 +224,10 @@ def conversation_from_row(row: Any) -> StoredConversation:
     )
 
 
+COUNT_NAME = "today"
+"""The name of the variables that count the messages of a day."""
+
+
 class MessageCount(NamedTuple):
     """The messages of one day (UTC): their number and their bytes. `kind` is person, room, domain or total."""
 
@@ -316,3 +333,38 @@ class VectorRecord(NamedTuple):
 def turn_document_name(number: int) -> str:
     """Return the name of the document that holds a turn in the knowledge of its conversation."""
     return f"turn {number}"
+
+
+class StoredAgent(NamedTuple):
+    """The stored data that an agent needs when it opens.
+
+    `variables` holds texts by scope and name, then by holder, the latest last. `active` holds the time of the last interaction
+    of each active conversation, the longest idle first.
+    """
+
+    agent: str
+    variables: Mapping[tuple[str, str], Mapping[str, str]]
+    active: Mapping[str, datetime]
+
+    def get_by_holder(self, scope: str, name: str) -> Mapping[str, str]:
+        """Return the variable `name` of all holders as JSON texts, by holder."""
+        return self.variables.get((scope, name), {})
+
+    def get_value(self, name: str) -> Any:
+        """Return a value (JSON) that the platform stores for the agent; None if there is none."""
+        text = self.get_by_holder(AGENT_SCOPE, name).get(self.agent)
+        return None if text is None else json.loads(text)
+
+    @property
+    def refused_people(self) -> list[str]:
+        """The people (bare JIDs) whom the agent has told that they have no access, the latest last."""
+        return list(self.get_by_holder(REFUSED_SCOPE, REFUSED_SCOPE))
+
+    def find_message_counts(self) -> list[MessageCount]:
+        """Return the counts of messages, of whatever day."""
+        counts = []
+        for kind, scope in MESSAGE_COUNT_SCOPES.items():
+            for holder, text in self.get_by_holder(scope, COUNT_NAME).items():
+                count = json.loads(text)
+                counts.append(MessageCount(kind, holder, date.fromisoformat(count["day"]), count["messages"], count["bytes"]))
+        return counts

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import namedtuple
+from collections import defaultdict, namedtuple
 from collections.abc import AsyncIterator, Iterable, Sequence
-from datetime import date, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, func, select, union, update
@@ -20,16 +20,17 @@ from .audit import AuditTrail
 from .backends.database import Commit, Database, QueryGenerator
 from .backends.statements import (
     FIND_CONVERSATIONS,
+    LIST_ACTIVE,
     LOAD_HISTORY,
+    LOAD_SCOPES,
     LOAD_VARIABLES,
     MAX_CANDIDATE_IDS,
+    OPENING_SCOPES,
     SAVE_CONVERSATION,
     SAVE_VARIABLE,
 )
 from .erasure import (
-    MESSAGE_COUNT_SCOPES,
     PERSON_SCOPES,
-    REFUSED_SCOPE,
     delete_everything,
     delete_person_copies,
     delete_refusal,
@@ -38,8 +39,12 @@ from .inbox import Inbox
 from .incidents import IncidentRepository
 from .knowledge import KnowledgeRepository
 from .records import (
+    AGENT_SCOPE,
+    MESSAGE_COUNT_SCOPES,
+    REFUSED_SCOPE,
     LoadedConversation,
     StorageErasureReport,
+    StoredAgent,
     StoredConversation,
     conversation_columns,
     conversation_from_row,
@@ -64,8 +69,6 @@ _ConversationColumns = namedtuple("_ConversationColumns", conversations.c.keys()
 _CONVERSATION_PAGE = 50
 """The number of conversations that one query searches for a turn."""
 _TURN_PAGE = 500
-_AGENT_SCOPE = "agent"
-"""The scope of values that belong to the agent itself."""
 
 
 async def list_stored_agents(database: Database) -> list[str]:
@@ -100,6 +103,21 @@ class AgentRepository:
     def failure(self) -> StoreError | None:
         """The reason why the database accepts no writes; None while it does."""
         return self.database.failure
+
+    # Opening
+
+    async def load_agent(self) -> StoredAgent:
+        """Load the stored data that the agent needs when it opens, all in one read."""
+        queries = self.database.queries
+
+        def work(connection: Connection) -> StoredAgent:
+            by_name: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+            for scope, holder, name, value in connection.exec_driver_sql(queries[LOAD_SCOPES], (self.agent, *OPENING_SCOPES)):
+                by_name[scope, name][holder] = value
+            rows = connection.exec_driver_sql(queries[LIST_ACTIVE], (self.agent, str(ConversationState.ACTIVE)))
+            return StoredAgent(self.agent, by_name, {row[0]: from_micros(row[1]) for row in rows})
+
+        return await self.database.read(work)
 
     # Conversations
 
@@ -158,12 +176,6 @@ class AgentRepository:
         if id_prefix:
             query = query.where(func.substr(conversations.c.conversation_id, 1, len(id_prefix)) == id_prefix)
         return await self._load_conversations(query)
-
-    async def list_active(self) -> dict[str, datetime]:
-        """Return the time of the last interaction of each active conversation, the longest idle first."""
-        query = select(conversations.c.conversation_id, conversations.c.last_interaction).where(*self._active_conditions())
-        rows = await self._fetch_rows(query.order_by(conversations.c.last_interaction))
-        return {row.conversation_id: from_micros(row.last_interaction) for row in rows}
 
     @property
     def retention(self) -> RetentionRepository:
@@ -322,29 +334,11 @@ class AgentRepository:
         )
         return {row.name: row.value for row in await self._fetch_rows(query)}
 
-    async def load_variable_by_holder(self, scope: str, name: str) -> dict[str, str]:
-        """Return the variable `name` of all holders as JSON texts, by holder."""
-        query = select(variables.c.holder, variables.c.value).where(
-            variables.c.agent == self.agent, variables.c.scope == scope, variables.c.name == name
-        )
-        return {row.holder: row.value for row in await self._fetch_rows(query)}
-
     def save_variable(self, scope: str, holder: str, name: str, value: str) -> Commit[bool]:
         """Store one variable (JSON) outside of a turn. Its commit is done when it is durable."""
         return self.database.submit([(SAVE_VARIABLE, (self.agent, scope, holder, name, value, to_micros(utc_now())))])
 
     # Counts of the messages of a day
-
-    async def load_message_counts(self, day: date) -> dict[tuple[str, str], tuple[int, int]]:
-        """Return the stored numbers of messages and bytes of a day, by kind (person, room, domain, total) and holder."""
-        kinds = {scope: kind for kind, scope in MESSAGE_COUNT_SCOPES.items()}
-        query = select(variables.c.scope, variables.c.holder, variables.c.value).where(
-            variables.c.agent == self.agent, variables.c.scope.in_(kinds)
-        )
-        stored = [(kinds[row.scope], row.holder, json.loads(row.value)) for row in await self._fetch_rows(query)]
-        return {
-            (kind, holder): (count["messages"], count["bytes"]) for kind, holder, count in stored if count["day"] == str(day)
-        }
 
     def delete_message_counts(self, before: datetime) -> Commit[None]:
         """Delete the counts that were stored before a time."""
@@ -361,11 +355,6 @@ class AgentRepository:
 
     # Refused people
 
-    async def list_refused_people(self) -> list[str]:
-        """Return the people (bare JIDs) whom the agent has told that they have no access, the latest last."""
-        query = select(variables.c.holder).where(variables.c.agent == self.agent, variables.c.scope == REFUSED_SCOPE)
-        return list(await self._fetch_scalars(query.order_by(variables.c.updated_at)))
-
     def save_refusal(self, person: str) -> Commit[bool]:
         """Store that the agent has told a person so. Its commit is done when it is durable."""
         return self.save_variable(REFUSED_SCOPE, person, REFUSED_SCOPE, "true")
@@ -378,12 +367,12 @@ class AgentRepository:
 
     async def load_agent_value(self, name: str) -> Any:
         """Return a value (JSON) that the platform stores for this agent; None if there is none."""
-        values = await self.load_variables(_AGENT_SCOPE, self.agent)
+        values = await self.load_variables(AGENT_SCOPE, self.agent)
         return json.loads(values[name]) if name in values else None
 
     def save_agent_value(self, name: str, value: Any) -> Commit[bool]:
         """Store a value for this agent. Its commit is done when it is durable."""
-        return self.save_variable(_AGENT_SCOPE, self.agent, name, json.dumps(value))
+        return self.save_variable(AGENT_SCOPE, self.agent, name, json.dumps(value))
 
     # Helpers
 

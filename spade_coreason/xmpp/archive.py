@@ -21,7 +21,7 @@ from slixmpp.exceptions import IqError, XMPPError
 from ..contracts.base import utc_now
 from ..domain.jid import bare_jid
 from ..exceptions import StoreError
-from ..storage import DUPLICATE_DAYS, AgentRepository, Commit
+from ..storage import DUPLICATE_DAYS, AgentRepository, Commit, StoredAgent
 from .codec import (
     ArchivedMessage,
     ArchivePage,
@@ -97,6 +97,11 @@ class Archive:
         """True while messages are read."""
         return self._task is not None and not self._task.done()
 
+    def restore(self, stored: StoredAgent) -> None:
+        """Take the stored position, before the first session."""
+        if self._position is None and (value := stored.get_value(POSITION_KEY)) is not None:
+            self._position = ArchivePosition(value[0], datetime.fromisoformat(value[1]))
+
     def pause(self) -> None:
         """Leave the position where it is, from the beginning of a new session until `start`.
 
@@ -112,7 +117,7 @@ class Archive:
         # It also withholds those that the archive does not contain: requests of programs, which have no body.
         self._repository = repository
         self._stop()
-        self._task = asyncio.create_task(self._catch_up(repository))
+        self._task = asyncio.create_task(self._catch_up())
 
     async def close(self) -> None:
         """Stop reading and store the position."""
@@ -185,12 +190,10 @@ class Archive:
 
     # Reading
 
-    async def _catch_up(self, repository: AgentRepository) -> None:
+    async def _catch_up(self) -> None:
         for delay_s in itertools.chain(_RETRY_DELAYS_S, itertools.repeat(_RETRY_DELAYS_S[-1])):
             wait_s = delay_s
             try:
-                if self._position is None and (value := await repository.load_agent_value(POSITION_KEY)) is not None:
-                    self._position = ArchivePosition(value[0], datetime.fromisoformat(value[1]))
                 if self._position is None:
                     await self._start_at_newest()
                 else:

@@ -27,7 +27,7 @@ from ..domain.rooms import RoomConfig
 from ..exceptions import ConnectError, CoReasonError, StoreError
 from ..operations.status import AgentCondition, AgentStatus
 from ..runtime import BuildRuntime, IsolatedAgent, OutboundMessage, PlatformDirectory
-from ..storage import AgentRepository, Commit, to_micros
+from ..storage import Commit, StoredAgent, to_micros
 from .archive import Archive
 from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, Receiver, assigned_id
 from .connection.connection import Connection
@@ -244,15 +244,15 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             self.client: Any = self.connection.client
             self.presence = PresenceManager(agent=self, approve_all=False)
         try:
-            await self._gateway.access_requests.load()
-            await self._load_acknowledged(self._runner.repository)
+            stored = await self._runner.repository.load_agent()
+            self._load(stored)
             await self.connection.open()
             await self._profile.prepare_session()
             await self._hook_plugin_after_connection()
             if self.rooms.may_join_any:
                 await self.runtime.ephemeral_owners.erase_where(is_ephemeral_owner)
-            await self._restore_invited_rooms(self._runner.repository)
-            await self._runner.open()
+            self._restore_invited_rooms(stored)
+            await self._runner.open(stored)
             self._runner.send_unsent()  # before the turns that begin now send anything
             await self.runtime.open_channels()
             await self.setup()
@@ -281,7 +281,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         # Contacts may write as soon as they see the agent online. ejabberd would store such a message until the next login.
         await self.connection.wait_until_acknowledged(_PRESENCE_TIMEOUT_S)
         self._catch_up()
-        self.runtime.announcement.start()
+        self.runtime.announcement.start(stored)
 
     async def _async_stop(self, grace_s: float = 10.0) -> None:
         """Announce the stop, let running turns finish within `grace_s` seconds, and disconnect."""
@@ -333,19 +333,24 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         """Return the number of conversations with a running or waiting turn."""
         return self._runner.turns_in_flight
 
-    async def _load_acknowledged(self, repository: AgentRepository) -> None:
-        """Load the time of the last session before a clean stop. The server delivers nothing again that came in it."""
-        if (times := await repository.load_agent_value(_ACKNOWLEDGED_KEY)) is not None:
+    def _load(self, stored: StoredAgent) -> None:
+        """Take what the agent has to know before it is connected.
+
+        The server delivers nothing again that came in the last session before a clean stop.
+        """
+        self._gateway.access_requests.load(stored)
+        self.archive.restore(stored)
+        if (times := stored.get_value(_ACKNOWLEDGED_KEY)) is not None:
             began_at, acknowledged_at = times
             self._receiver = self._receiver._replace(acknowledged=(began_at, acknowledged_at))
 
-    async def _restore_invited_rooms(self, repository: AgentRepository) -> None:
+    def _restore_invited_rooms(self, stored: StoredAgent) -> None:
         def log_failed_write(error: BaseException) -> None:
             log.warning("%s: cannot store the rooms it was invited to: %s", self.jid, error)
 
         self.rooms.restore_invited(
-            await repository.load_agent_value(INVITED_ROOMS_KEY) or [],
-            lambda rooms: repository.save_agent_value(INVITED_ROOMS_KEY, rooms).on_failed(log_failed_write),
+            stored.get_value(INVITED_ROOMS_KEY) or [],
+            lambda rooms: self._runner.repository.save_agent_value(INVITED_ROOMS_KEY, rooms).on_failed(log_failed_write),
         )
 
     async def status(self) -> AgentStatus:

@@ -41,7 +41,11 @@ class Meter:
     def __init__(self, database: Database, quotas: Quotas) -> None:
         self.clock = Clock(NOW)
         self.seconds = 1000.0
-        self.limit = QuotaLimit(AgentRepository(database, AGENT), quotas, 8, self.clock, lambda: self.seconds)
+        self.repository = AgentRepository(database, AGENT)
+        self.limit = QuotaLimit(self.repository, quotas, 8, self.clock, lambda: self.seconds)
+
+    async def load(self) -> None:
+        self.limit.load(await self.repository.load_agent())
 
     def send(self, owner: str = ALICE, text: str = "x", kind: ChannelKind = PERSON, root: str = "") -> Refuse | None:
         request = InboundRequest(
@@ -223,13 +227,13 @@ async def test_operators_and_groups_have_quotas_of_their_own(database: Database)
 @on_both_databases
 async def test_the_counts_of_a_day_survive_a_restart_and_older_ones_are_deleted(database: Database) -> None:
     meter = Meter(database, for_user(messages_per_day=10, messages_per_minute=100))
-    await meter.limit.load()
+    await meter.load()
     meter.send_many(4, text="four")
     meter.send(BOB)
     await AgentRepository(database, AGENT).save_agent_value("any", 1)  # the next transaction has the counts
     again = Meter(database, for_user(messages_per_day=10))
     again.send()  # before the counts are loaded
-    await again.limit.load()
+    await again.load()
     assert again.limit.usage_of(ALICE).messages == 5
     assert again.limit.usage_of(BOB).messages == 1
     assert [(used.scope, used.holder, used.messages, used.bytes) for used in again.limit.usage()] == [
@@ -241,22 +245,22 @@ async def test_the_counts_of_a_day_survive_a_restart_and_older_ones_are_deleted(
     again.pass_time(3600)
     assert again.limit.usage_of(ALICE).messages == 0
     again.clock.now = datetime.now(UTC) + timedelta(days=1)
-    await again.limit.load()
+    await again.load()
     await AgentRepository(database, AGENT).save_agent_value("any", 1)
-    assert await AgentRepository(database, AGENT).load_message_counts(NOW.date()) == {}
+    assert (await AgentRepository(database, AGENT).load_agent()).find_message_counts() == []
 
 
 @pytest.mark.parametrize("pause_s", [0.01, 2])
 @on_both_databases
 async def test_messages_are_counted_exactly_at_any_kill(database: Database, pause_s: float) -> None:
     meter = Meter(database, for_user(messages_per_day=1_000_000))
-    await meter.limit.load()
+    await meter.load()
     for number in range(100):
         meter.send()
         await AgentRepository(database, AGENT).save_agent_value("any", number)  # the transaction of the message
         meter.pass_time(pause_s)
     killed = Meter(database, for_user(messages_per_day=1_000_000))
-    await killed.limit.load()
+    await killed.load()
     assert killed.limit.usage_of(ALICE).messages == killed.limit.usage()[0].messages == 100
 
 
@@ -264,19 +268,19 @@ async def test_an_orderly_stop_stores_exact_counts(tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path}/quotas.db"
     database = await open_without_sync(url)
     meter = Meter(database, for_user(messages_per_day=1_000_000))
-    await meter.limit.load()
+    await meter.load()
     meter.send_many(100)
     await database.close()
     database = await open_without_sync(url)
     again = Meter(database, for_user(messages_per_day=1_000_000))
-    await again.limit.load()
+    await again.load()
     await database.close()
     assert again.limit.usage_of(ALICE).messages == 100
 
 
 async def test_many_senders_take_a_limited_amount_of_memory(database: Database) -> None:
     meter = Meter(database, for_user(messages_per_minute=1))
-    await meter.limit.load()
+    await meter.load()
     meter.send()
     assert meter.send() is not None
     for number in range(100_000):
@@ -289,18 +293,19 @@ async def test_many_senders_take_a_limited_amount_of_memory(database: Database) 
 @on_both_databases
 async def test_a_start_that_is_retried_counts_nothing_twice_and_early_messages_count_too(database: Database) -> None:
     meter = Meter(database, for_user(messages_per_day=10))
-    await meter.limit.load()
+    await meter.load()
     meter.send_many(4)
     repository = AgentRepository(database, AGENT)
     await repository.save_agent_value("any", 1)  # the next transaction has the counts
     again = Meter(database, for_user(messages_per_day=10))
     again.send()  # before the counts are loaded
     await repository.save_agent_value("any", 2)
-    await again.limit.load()
-    await again.limit.load()
+    await again.load()
+    await again.load()
     assert again.limit.usage_of(ALICE).messages == 5
     await repository.save_agent_value("any", 3)
-    assert (await repository.load_message_counts(NOW.date()))["person", ALICE][0] == 5
+    counts = (await repository.load_agent()).find_message_counts()
+    assert [count.messages for count in counts if count.kind == "person" and count.holder == ALICE] == [5]
 
 
 async def test_a_new_day_reaches_a_count_that_made_room_for_others(database: Database) -> None:
@@ -404,7 +409,9 @@ async def test_the_count_of_a_person_who_is_forgotten_is_not_stored_again_at_the
         await t.say("x", user=ALICE)
         await t.say("/forget me yes", user=ALICE)
         await t.restart()
-        assert ("person", ALICE) not in await t.runners[AGENT].repository.load_message_counts(NOW.date())
+        counts = (await t.runners[AGENT].repository.load_agent()).find_message_counts()
+        assert counts
+        assert [count for count in counts if count.kind == "person"] == []
 
 
 async def test_status_shows_operators_what_everybody_has_used() -> None:

@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -320,7 +321,7 @@ async def test_active_conversations_are_found_by_time(repository: AgentRepositor
         status = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW + timedelta(minutes=number))
         row = StoredConversation(repository.next_conversation_row_id(), f"t{number}", "alice@localhost", "s", status, 100)
         await repository.save_conversation(row)
-    assert list((await repository.list_active()).items()) == [
+    assert list((await repository.load_agent()).active.items()) == [
         (f"t{number}", NOW + timedelta(minutes=number)) for number in range(3)
     ]
 
@@ -616,3 +617,21 @@ async def test_reads_that_no_turn_waits_for_leave_a_connection_free(database: Da
     await database.read(lambda connection: connection.execute(text("SELECT 1")).all())
     assert sum(read.done() for read in reads) < 25
     await asyncio.gather(*reads)
+
+
+async def test_a_cancelled_read_ends_and_gives_its_connection_back(database: Database) -> None:
+    endless = text("WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT count(*) FROM numbers")
+    for _ in range(database.reader_connections):
+        begun = threading.Event()
+
+        def read(connection: Connection, begun: threading.Event = begun) -> object:
+            begun.set()
+            return connection.execute(endless).scalar()
+
+        reading = asyncio.create_task(database.read(read))
+        await asyncio.to_thread(begun.wait, 30)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    async with asyncio.timeout(30):
+        assert await database.read(lambda connection: connection.execute(text("SELECT 1")).scalar()) == 1
+        await database.close()

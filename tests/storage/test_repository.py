@@ -86,12 +86,12 @@ async def test_only_the_agents_own_active_conversations_are_active(repository: A
     await elsewhere.save_conversation(new_conversation(elsewhere, "elsewhere"))
     ended = ConversationStatus(ConversationState.COMPLETED, 1, NOW, NOW)
     await repository.save_conversation(new_conversation(repository, "ended", status=ended))
-    assert await repository.list_active() == {}
+    assert (await repository.load_agent()).active == {}
     later = NOW + timedelta(seconds=1)
     await repository.save_conversation(
         new_conversation(repository, "later", status=ConversationStatus(ConversationState.ACTIVE, 1, NOW, later))
     )
-    assert await repository.list_active() == {"later": later}
+    assert (await repository.load_agent()).active == {"later": later}
     assert (await repository.count_conversations(), await elsewhere.count_conversations()) == ((1, 2), (1, 1))
     assert await AgentRepository(database, "nobody@localhost").count_conversations() == (0, 0)
 

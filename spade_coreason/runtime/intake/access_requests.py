@@ -8,14 +8,13 @@ from ...domain.access import AccessPolicy
 from ...domain.jid import bare_jid, parse_jid
 from ...domain.texts.translation import translate, use_language
 from ...exceptions import StoreError
-from ...storage import AgentRepository
+from ...storage import ACCESS_SCOPE, AgentRepository, StoredAgent
 from ..channels import NoticeSender, OutboundMessage
 from ..event_emitter import EventEmitter
 from ..languages import PersonLanguages
 
 log = logging.getLogger(__name__)
 
-_SCOPE = "access"
 _NAME = "admitted"
 _OWN_CONTACT = "contact"
 _MAX_PENDING = 100
@@ -51,9 +50,9 @@ class AccessRequests:
         self.contacts_changed: EventEmitter[[]] = EventEmitter()
         """Emitted when the server has sent a change of the roster."""
 
-    async def load(self) -> None:
-        """Load the earlier decisions and refusals, before the agent goes online."""
-        decisions = await self._repository.load_variable_by_holder(_SCOPE, _NAME)
+    def load(self, stored: StoredAgent) -> None:
+        """Take the earlier decisions and refusals, before the agent goes online."""
+        decisions = stored.get_by_holder(ACCESS_SCOPE, _NAME)
         approved = {person for person, value in decisions.items() if value == "true"}
         if self.access.operators:
             self.access.approved |= approved
@@ -61,9 +60,9 @@ class AccessRequests:
             text = "%s: there are no operators, so stored admissions (%d) do not count; add one to access.operators"
             log.warning(text, self._repository.agent, len(approved))
         self._rejected |= {person for person, value in decisions.items() if value != "true"}
-        own_contacts = await self._repository.load_variable_by_holder(_SCOPE, _OWN_CONTACT)
+        own_contacts = stored.get_by_holder(ACCESS_SCOPE, _OWN_CONTACT)
         self._own_contacts |= {person for person, value in own_contacts.items() if value == "true"}
-        self._refused = dict.fromkeys(await self._repository.list_refused_people())
+        self._refused = dict.fromkeys(stored.refused_people)
 
     def record_refusal(self, person: str) -> bool:
         """Record that a stranger (a bare JID) is refused.
@@ -99,7 +98,7 @@ class AccessRequests:
         self.contacts_changed.emit()
 
     def _save_own_contact(self, person: str, value: str) -> None:
-        self._repository.save_variable(_SCOPE, person, _OWN_CONTACT, value).on_failed(self._log_failed_contact)
+        self._repository.save_variable(ACCESS_SCOPE, person, _OWN_CONTACT, value).on_failed(self._log_failed_contact)
 
     def _log_failed_contact(self, error: BaseException) -> None:
         log.error("%s: cannot store that the agent itself added a contact to its roster: %s", self._repository.agent, error)
@@ -152,7 +151,7 @@ class AccessRequests:
         except ValueError as error:
             return f"{error}"
         try:
-            await self._repository.save_variable(_SCOPE, person, _NAME, "true" if is_admitted else "false")
+            await self._repository.save_variable(ACCESS_SCOPE, person, _NAME, "true" if is_admitted else "false")
         except StoreError as error:
             log.error("%s: cannot store the decision about %s: %s", self._repository.agent, person, error)
             return translate("I could not store that. Please try again.")

@@ -25,7 +25,7 @@ from ...operations.status import QuotaUsage
 from ...storage import MessageCount
 
 if TYPE_CHECKING:
-    from ...storage import AgentRepository
+    from ...storage import AgentRepository, StoredAgent
 
 Scope: TypeAlias = Literal["person", "room", "domain", "total"]
 Limit: TypeAlias = Literal["messages_per_day", "bytes_per_day", "messages_per_minute", "bytes_per_minute"]
@@ -174,20 +174,22 @@ class QuotaLimit:
         self._day_check_due_s = 0.0
         self._is_loaded = False
 
-    async def load(self) -> None:
-        """Load the counts of today, once. What was counted before is added, and stored only now."""
+    def load(self, stored: StoredAgent) -> None:
+        """Take the stored counts of today, once. What was counted before is added, and stored only now."""
         self._check_day()
         if self._is_loaded:
             return
-        stored = await self._repository.load_message_counts(self._day.date())
         self._is_loaded = True
-        for (scope, holder), (messages, size) in stored.items():
-            counter = self._find_or_add(cast(Scope, scope), holder)
-            counter.messages += messages
-            counter.bytes += size
+        counts, today = stored.find_message_counts(), self._day.date()
+        for count in counts:
+            if count.day == today:
+                counter = self._find_or_add(cast(Scope, count.kind), count.holder)
+                counter.messages += count.messages
+                counter.bytes += count.bytes
         if self._unsaved:
             self._repository.inbox.save_message_counts(self._take_unsaved)
-        self._repository.delete_message_counts(self._day)
+        if any(count.day != today for count in counts):
+            self._repository.delete_message_counts(self._day)
 
     def forget(self, holder: str) -> None:
         """Store no count of a person or room until the next message. Call it before their stored count is deleted."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from ...exceptions import PeerError, StoreError
-from ...storage import AgentRepository
+from ...storage import AgentRepository, StoredAgent
 from ..peers.peers import Peers
 from .requests import make_subscribe_request, read_refused_patterns
 
@@ -33,11 +34,17 @@ class SubscriptionAnnouncement:
         self._repository = repository
         self._patterns = list(dict.fromkeys(patterns))
         self._broker = None if broker == repository.agent else broker
+        self._stored: dict[str, Any] = {}
+        """The broker and the patterns that were announced last, as they are stored."""
         self._task: asyncio.Task[None] | None = None
         self._was_tried = asyncio.Event()
 
-    def start(self) -> None:
-        """Announce the subscriptions, in a task that ends when the broker has answered."""
+    def start(self, stored: StoredAgent) -> None:
+        """Announce the subscriptions, in a task that ends when the broker has answered.
+
+        `stored` was loaded when the agent opened.
+        """
+        self._stored = stored.get_value(_STORED_NAME) or {}
         if self._patterns and self._broker is None:
             log.warning(
                 "%s: subscribes to topics, but no topic broker is configured, so it gets no items; set peers.topics",
@@ -67,7 +74,7 @@ class SubscriptionAnnouncement:
 
     async def _announce(self) -> None:
         try:
-            stored = await self._repository.load_agent_value(_STORED_NAME) or {}
+            stored = self._stored
             former = stored.get("broker")
             if former is not None and former != self._broker:
                 await self._send_until_answered(former, [])
@@ -76,6 +83,7 @@ class SubscriptionAnnouncement:
             current = {"broker": self._broker, "patterns": self._patterns} if self._patterns and self._broker else {}
             if current != stored:
                 await self._repository.save_agent_value(_STORED_NAME, current)
+                self._stored = current
         except StoreError as error:
             log.error("%s: cannot store the subscriptions: %s", self._repository.agent, error)
 

@@ -16,7 +16,7 @@ from ...domain.conversation import Rules
 from ...domain.policy import RunnerTimings
 from ...exceptions import StoreError
 from ...memory import ActiveConversation
-from ...storage import AgentRepository, StoredConversation
+from ...storage import AgentRepository, StoredAgent, StoredConversation
 from ..agent_lifecycle import AgentLifecycle
 from ..event_emitter import EventEmitter
 from ..intake.mailboxes import Mailboxes
@@ -62,10 +62,10 @@ class ConversationExpiry:
         self._is_closing = False
         self._task: asyncio.Task[None] | None = None
 
-    async def open(self) -> None:
-        """Load the active conversations, and begin to watch for idle ones."""
+    async def open(self, stored: StoredAgent) -> None:
+        """Take the active conversations, and begin to watch for idle ones."""
         await self._repository.inbox.purge(self._clock())
-        for conversation_id, last_activity in (await self._repository.list_active()).items():
+        for conversation_id, last_activity in stored.active.items():
             self.on_activity(conversation_id, last_activity)
         self._is_closing = False
         self._task = asyncio.create_task(self._watch_idle())

@@ -14,12 +14,14 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from sqlalchemy import URL, Connection, inspect, select, text
+from sqlalchemy import URL, Connection, create_mock_engine, inspect, select, text
+from sqlalchemy.engine.mock import MockConnection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ...concurrency import RateLimiter, Semaphore
@@ -212,6 +214,8 @@ class Database(ABC):
         self._is_closed = False
         self.name = display_name(url)
         """The name in error messages: a path, or an address without its password."""
+        self.is_new = False
+        """True if this process has created the tables: nothing was stored before."""
         self.previous_revision: str | None = None
         """The revision of the schema before the database was opened; None if it was empty."""
         self.inbox_keys = KeyIndex()
@@ -356,6 +360,11 @@ class Database(ABC):
         if waited_s > _LONG_WAIT_S and self._wait_warnings.allow(""):
             log.warning("%s: a read waited %.0f s for a connection; too many reads run at once", self.name, waited_s)
 
+    @property
+    @abstractmethod
+    def queries(self) -> Mapping[int, str]:
+        """The texts of the prepared queries."""
+
     @abstractmethod
     def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:
         """Run a few short prepared queries. This is the fastest way to read."""
@@ -473,7 +482,8 @@ class Database(ABC):
 
     def _create_or_migrate(self, connection: Connection) -> None:
         """Create or migrate the tables."""
-        if not inspect(connection).get_table_names():
+        self.is_new = not inspect(connection).get_table_names()
+        if self.is_new:
             create_tables(connection)
         else:
             self.previous_revision = self._read_revision(connection)
@@ -492,6 +502,8 @@ class Database(ABC):
         if read_next_row_id(connection) != self._known_next_id:
             self._begin_block(take_row_ids(connection, ROW_ID_BLOCK))
             connection.commit()
+        if is_first and self.is_new:
+            return
         self.inbox_rows_with_steps.update(connection.scalars(select(schema.steps.c.request).distinct()))
         inbox = schema.inbox.c
         known = select(inbox.id, inbox.key, inbox.agent, inbox.state, inbox.message_key).order_by(inbox.id)
@@ -529,9 +541,23 @@ class Database(ABC):
         return StoreError(f"{self.name}: {' '.join(str(cause).split())}")
 
 
+@cache
+def _schema_statements(dialect: str) -> list[str]:
+    """Return the statements that create the tables. Compiling them takes longer than running them."""
+    statements: list[str] = []
+
+    def compile_statement(statement: Any, *_: object) -> None:
+        statements.append(str(statement.compile(dialect=engine.dialect)))
+
+    engine: MockConnection = create_mock_engine(f"{dialect}://", compile_statement)
+    schema.metadata.create_all(engine, checkfirst=False)  # it would ask for each table
+    return statements
+
+
 def create_tables(connection: Connection) -> None:
     """Create the current schema in an empty database."""
-    schema.metadata.create_all(connection, checkfirst=False)  # it would ask for each table
+    for statement in _schema_statements(f"{connection.dialect.name}+{connection.dialect.driver}"):
+        connection.exec_driver_sql(statement)
     full_text.create(connection)
     create_sequence(connection)
     connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))

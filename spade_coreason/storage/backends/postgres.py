@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -114,12 +114,17 @@ class PostgresDatabase(Database):
         async with self._reader_engine.connect() as connection:
             return await connection.run_sync(work)
 
+    @property
+    def queries(self) -> Mapping[int, str]:
+        """The texts of the prepared queries."""
+        return postgres_queries()
+
     def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:
         """Run a few short prepared queries on a connection of the pool."""
         return self._loop.create_task(self._run_query_generator(queries))
 
     async def _run_query_generator(self, queries: QueryGenerator[T]) -> T:
-        texts = postgres_queries()
+        texts = self.queries
         try:
             async with self._reader_slots, self._reader_engine.connect() as connection:
                 driver = await _driver_connection(connection)
@@ -269,6 +274,7 @@ class PostgresDatabase(Database):
                 await connection.close()
 
     def _load_ids_and_keys(self, connection: Connection) -> None:
+        self.is_new = False  # it has been unlocked since its tables were created
         super()._load_ids_and_keys(connection)
         connection.commit()
 

@@ -8,7 +8,7 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -43,6 +43,8 @@ _CHECKPOINT_PAGES = 4000
 _LARGE_CHARACTERS = 2**16
 _READS = "reads"
 """The name of the option of an engine whose transactions only read."""
+_STEPS_BETWEEN_CHECKS = 100_000
+"""The steps of SQLite's machine, some milliseconds, after which a query checks if its caller is cancelled."""
 _READER_WAIT_S = 0.2
 """The time that a truncation of the log waits for readers. No write runs during it."""
 
@@ -110,6 +112,8 @@ class SqliteDatabase(Database):
             self._create_or_migrate(connection)
             self._load_ids_and_keys(connection)
         self._remember_inode()
+        if self.is_new:
+            return
         try:
             self._truncate_log()  # it may still contain data that was deleted just before a crash
         except sqlite3.Error as error:
@@ -125,25 +129,23 @@ class SqliteDatabase(Database):
         self._inode = os.stat(self.name).st_ino
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in a thread. If the caller is cancelled, the query that runs is interrupted."""
-        lock, drivers = threading.Lock(), list[sqlite3.Connection]()
+        """Run `work` in a thread. If the caller is cancelled, a query that takes long is interrupted."""
+        is_cancelled = False
 
         def read() -> T:
             self._require_file()  # a new connection would create another file
             with self._reader_engine.connect() as connection:
-                drivers.append(cast(sqlite3.Connection, connection.connection.driver_connection))
+                driver = cast(sqlite3.Connection, connection.connection.driver_connection)
+                driver.set_progress_handler(lambda: is_cancelled, _STEPS_BETWEEN_CHECKS)
                 try:
                     return work(connection)
                 finally:
-                    with lock:  # from now on the connection may be another caller's
-                        drivers.clear()
+                    driver.set_progress_handler(None, 0)
 
         try:
             return await self._loop.run_in_executor(self._readers, read)
         except asyncio.CancelledError:
-            with lock:
-                for driver in drivers:
-                    driver.interrupt()
+            is_cancelled = True
             raise
 
     async def _stop_writer(self) -> None:
@@ -160,6 +162,11 @@ class SqliteDatabase(Database):
         # Closing the last connection copies the log into the file.
         await self._loop.run_in_executor(self._readers, self._writer_engine.dispose)
         self._readers.shutdown(wait=False)
+
+    @property
+    def queries(self) -> Mapping[int, str]:
+        """The texts of the prepared queries."""
+        return SQLITE_QUERIES
 
     def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:
         """Run a few short prepared queries in the writer's thread, between two transactions: the fastest way to read."""

@@ -19,6 +19,8 @@ from typing import Any
 from sqlalchemy import ClauseElement, Dialect, Table, bindparam, delete, literal_column, select, update
 from sqlalchemy.dialects import sqlite
 
+from ...domain.preferences import PREFERENCES_SCOPE
+from ..records import ACCESS_SCOPE, AGENT_SCOPE, MESSAGE_COUNT_SCOPES, PLATFORM_SCOPE, REFUSED_SCOPE
 from ..schema import conversations, inbox, interactions, steps, variables
 
 (
@@ -212,10 +214,19 @@ def _to_arrays(placeholders: str) -> str:
     return re.sub(r"(::\w+)", r"\1[]", placeholders)
 
 
-# The queries that load a conversation.
+# The queries that load a conversation, and those of an agent that opens.
 
-FIND_CONVERSATIONS, LOAD_HISTORY, LOAD_VARIABLES = range(3)
+FIND_CONVERSATIONS, LOAD_HISTORY, LOAD_VARIABLES, LOAD_SCOPES, LIST_ACTIVE = range(5)
 MAX_CANDIDATE_IDS = 3
+OPENING_SCOPES = (
+    AGENT_SCOPE,
+    PLATFORM_SCOPE,
+    ACCESS_SCOPE,
+    PREFERENCES_SCOPE,
+    REFUSED_SCOPE,
+    *MESSAGE_COUNT_SCOPES.values(),
+)
+"""The scopes of the variables that an agent loads when it opens."""
 
 
 def _build_queries(dialect: Dialect) -> dict[int, str]:
@@ -232,10 +243,23 @@ def _build_queries(dialect: Dialect) -> dict[int, str]:
         .offset(literal_column("0"))
     )
     values = select(variables.c.name, variables.c.value).where(*(variables.c[name] == bindparam(name) for name in holder))
+    is_own = variables.c.agent == bindparam("agent")
+    scopes = (
+        select(variables.c.scope, variables.c.holder, variables.c.name, variables.c.value)
+        .where(is_own, variables.c.scope.in_([bindparam(f"scope_{number}") for number in range(len(OPENING_SCOPES))]))
+        .order_by(variables.c.updated_at)
+    )
+    active = (
+        select(conversations.c.conversation_id, conversations.c.last_interaction)
+        .where(conversations.c.agent == bindparam("agent"), conversations.c.state == bindparam("state"))
+        .order_by(conversations.c.last_interaction)
+    )
     return {
         FIND_CONVERSATIONS: _compile(find, ["agent", *ids], dialect),
         LOAD_HISTORY: _compile(history, ["conversation", "turns"], dialect),
         LOAD_VARIABLES: _compile(values, holder, dialect),
+        LOAD_SCOPES: _compile(scopes, ["agent", *(f"scope_{number}" for number in range(len(OPENING_SCOPES)))], dialect),
+        LIST_ACTIVE: _compile(active, ["agent", "state"], dialect),
     }
 
 
