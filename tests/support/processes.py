@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -16,3 +17,9 @@ def find_state(pid: int) -> str | None:
 def is_running(pid: int) -> bool:
     """Return False also for a process that has ended and that nobody awaits."""
     return find_state(pid) not in (None, "Z")
+
+
+def read_cpu_s(pid: int) -> float:
+    """Return the CPU time of a process in seconds, in steps of the system's clock."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

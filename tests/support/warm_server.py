@@ -40,12 +40,14 @@ MAX_DESCRIPTORS = 8
 def import_all() -> None:
     """Import what a command could import; `tests/test_import_side_effects.py` shows that this does nothing else."""
     import spade_coreason
+    from spade_coreason.memory.tokens import counter_for
 
     names = [module.name for module in pkgutil.walk_packages(spade_coreason.__path__, "spade_coreason.")]
     for name in [name for name in names if not name.startswith(LEFT_OUT) and not name.endswith("_main")]:
         importlib.import_module(name)
     for name in FURTHER:
         importlib.import_module(name)
+    counter_for("auto")  # its vocabulary takes longer to load than to fork
 
 
 def serve(requests: socket.socket) -> tuple[dict, list[int]]:  # type: ignore[type-arg]  # JSON

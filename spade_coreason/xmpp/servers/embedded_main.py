@@ -29,12 +29,14 @@ if __name__ == "__main__":
 import attrs
 from loguru import logger
 from pyjabber import AppConfig
+from pyjabber.features.SASL.SASL import SASL
 from pyjabber.network.ConnectionManager import ConnectionManager
 from pyjabber.server import Server
 from pyjabber.server_parameters import Parameters
 from pyjabber.stream.handlers.StanzaHandler import StanzaHandler
 
 Feed = Callable[[Any, Element], Awaitable[Any]]
+Hash = Callable[[Any, str, bytes, int], Awaitable[str]]
 
 MESSAGE = "{jabber:client}message"
 PRESENCE = "{jabber:client}presence"
@@ -43,6 +45,8 @@ IDLE_TIMEOUT_S = 10 * 365 * 24 * 3600
 """pyjabber's default of 60 s would end the connection of every quiet client. With 0 it fails at the end of each connection."""
 MAX_OFFLINE_BYTES = 64 * 1024 * 1024
 """The size of all messages that wait for accounts without a session. More are returned to their senders."""
+HASH_ITERATIONS = 4096
+"""Rounds of the hash of a password, which is in memory only. pyjabber's 100,000 delay each login."""
 
 
 async def serve(directory: str, domain: str, port: int) -> None:
@@ -69,6 +73,7 @@ async def serve(directory: str, domain: str, port: int) -> None:
         items={jid: item for jid, item in AppConfig.app_config.items.items() if item["var"] != UPLOAD},
     )
     _avoid_starttls_race(AppConfig.app_config.ssl_context)
+    SASL._hash_scram_async = _hash_quickly(SASL._hash_scram_async)
     StanzaHandler.feed = _finish(_handle_undeliverable(StanzaHandler.feed, domain))
     running = asyncio.create_task(server.start())
     ready = asyncio.create_task(server.ready.wait())
@@ -89,6 +94,15 @@ def _avoid_starttls_race(context: ssl.SSLContext) -> None:
     """
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_TICKET
+
+
+def _hash_quickly(hash_password: Hash) -> Hash:
+    """Wrap the hash of passwords so that it takes a millisecond. The number of rounds is stored with each hash."""
+
+    async def hash_(sasl: SASL, password: str, salt: bytes, iterations: int) -> str:
+        return await hash_password(sasl, password, salt, min(iterations, HASH_ITERATIONS))
+
+    return hash_
 
 
 class OfflineStore:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from slixmpp.exceptions import IqError
 
 from spade_coreason.domain.rooms import RoomConfig
 from tests.support.hosting import Echo, run_agent
+from tests.support.processes import read_cpu_s
+from tests.support.profiling import measure_cpu_s
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
@@ -96,3 +99,11 @@ async def test_no_question_is_lost_while_an_agent_stops_and_starts_again(embedde
             answered: set[str] = set()
             while answered != sent:
                 answered.add(str((await alice.answer())["body"]))
+
+
+async def test_an_account_costs_the_server_less_than_the_100_000_rounds_of_a_hash(embedded: XmppServer) -> None:
+    hashes_s = 20 * measure_cpu_s(lambda: hashlib.pbkdf2_hmac("sha256", b"password", b"salt", 100_000))
+    before_s = read_cpu_s(embedded.pid)
+    for _ in range(20):
+        await embedded.account()
+    assert read_cpu_s(embedded.pid) - before_s < hashes_s
