@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import logging
 import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,23 @@ def go_sendxmpp() -> str:
     require("go-sendxmpp", program is not None)
     assert program is not None
     return program
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Share the work of a fresh clone among the processes of xdist: the assertions of all modules are rewritten.
+
+    All would import them in the same order at the same time, so that none finds what another has written. Each begins with
+    its share.
+    """
+    config, number = session.config, os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if number and config.args == config.getini("testpaths"):
+        files = sorted(
+            path for path in Path(__file__).parent.rglob("test_*.py") if path.parent.name not in config.getini("norecursedirs")
+        )
+        for path in files[int(number) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]:
+            with suppress(Exception, pytest.skip.Exception):  # the collection itself reports it
+                importlib.import_module(".".join(path.relative_to(config.rootpath).with_suffix("").parts))
 
 
 @pytest.hookimpl(tryfirst=True)
