@@ -189,7 +189,10 @@ def test_a_library_is_known_in_one_package(libraries: set[str], packages: set[st
         ("spade_coreason.cli.app", {"spade", "slixmpp", "sqlalchemy", "jsonschema", "aiohttp"}),  # `--help`
         ("spade_coreason.cli.commands.up", {"prompt_toolkit"}),
         ("spade_coreason.cli.terminal.answer_writer, spade_coreason.cli.terminal.wrapping", {"prompt_toolkit"}),
-        ("spade_coreason.operations.client", {"spade", "slixmpp", "sqlalchemy", "jsonschema", "aiohttp"}),  # `status`
+        (
+            "spade_coreason.operations.platform, spade_coreason.operations.client",
+            {"spade", "slixmpp", "sqlalchemy", "jsonschema", "aiohttp"},
+        ),  # `status`
         # an agent in a process of its own
         ("spade_coreason.runtime.isolation.child", {"spade", "slixmpp", "sqlalchemy", "jsonschema", "aiohttp", "openai"}),
     ],
