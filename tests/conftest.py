@@ -26,6 +26,7 @@ from tests.support.servers.server import XmppServer
 
 pytest_plugins = ["tests.support.slowest"]
 
+embedded_in_release = pytest.param("embedded", marks=pytest.mark.release)
 RAISED_STANZA_BYTES = 4 * 1024 * 1024
 
 # No server of a test has a certificate of an authority that the system trusts. Reading all of those for each connection took
@@ -137,17 +138,17 @@ def real_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppSe
     return get_server(request.param)
 
 
-@pytest.fixture(params=["prosody", "embedded"])
+@pytest.fixture(params=["prosody", embedded_in_release])
 def local_server(request: pytest.FixtureRequest) -> XmppServer:
-    """A server; the test runs on Prosody and on the embedded server."""
+    """A server; the test runs on Prosody, and on the embedded server before a release."""
     server = request.getfixturevalue(request.param)
     assert isinstance(server, XmppServer)
     return server
 
 
-@pytest.fixture(params=["prosody", "ejabberd", "embedded"])
+@pytest.fixture(params=["prosody", "ejabberd", embedded_in_release])
 def any_server(request: pytest.FixtureRequest) -> XmppServer:
-    """A server; the test runs on Prosody, on ejabberd and on the embedded server."""
+    """A server; the test runs on Prosody and on ejabberd, and on the embedded server before a release."""
     server = request.getfixturevalue(request.param)
     assert isinstance(server, XmppServer)
     return server

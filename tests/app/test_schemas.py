@@ -14,7 +14,7 @@ from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
 
-_TEXTS = 3
+_TEXTS = 2
 
 
 async def test_another_agent_answers_while_texts_are_checked_against_a_pattern_that_backtracks(

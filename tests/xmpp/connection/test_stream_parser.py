@@ -107,7 +107,7 @@ def test_a_declared_encoding_changes_nothing() -> None:
 
 # Stanzas without an end
 
-LIMIT = 2**18
+LIMIT = 2**17
 ENDLESS = {
     "text": b"x" * 2**14,
     "elements": b"<y/>" * 2**12,
