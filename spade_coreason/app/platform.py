@@ -121,6 +121,7 @@ class Platform:
         self._crash_guard: CrashGuard | None = None
         self._checked_upload_domains: set[str] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
+        self._stop = asyncio.Event()
 
     async def __aenter__(self) -> Platform:
         try:
@@ -146,13 +147,13 @@ class Platform:
         return [(jid, self._descriptions[jid]) for jid in self.jids if jid in self._descriptions and jid not in self._absent]
 
     async def wait(self, on_online: Callable[[], None] = lambda: None) -> None:
-        """Wait for SIGINT or SIGTERM. Call `on_online` once, when all agents are online that do not stay offline.
+        """Wait for SIGINT, SIGTERM or `stop`. Call `on_online` once, when all agents are online that do not stay offline.
 
         Raise ServerError if the local server ends before. Unless the platform is strict, raise the first error if no agent can
         come online. ConnectError is one if a login cannot succeed: the server refuses the account, has no address, does not
         serve the domain, or has a certificate that is not trusted.
         """
-        stop = asyncio.Event()
+        stop = self._stop
         with handle_signals((signal.SIGINT, signal.SIGTERM), stop.set):
             stopped, online = asyncio.create_task(stop.wait()), asyncio.create_task(self._wait_until_online())
             tasks: list[asyncio.Task[Any]] = [stopped, online]
@@ -169,6 +170,10 @@ class Platform:
             finally:
                 for task in tasks:
                     task.cancel()
+
+    def stop(self) -> None:
+        """End `wait`, as SIGTERM does."""
+        self._stop.set()
 
     async def _wait_until_online(self) -> None:
         """Wait until all agents are online or stay offline. Raise the error of the first one if all stay offline."""
@@ -253,7 +258,7 @@ class Platform:
             self._report_absence(jid)
         if self.server is not None:
             await self._accounts.create(self.server)
-        host = RunningHost(self.jids, self.database, self._builder, self.agents, self.status)
+        host = RunningHost(self.jids, self.database, self._builder, self.agents, self.status, self.stop)
         await self._stack.enter_async_context(serve_operations(settings.data_dir, host, OPERATIONS))
         self._stack.push_async_callback(self._stop_background_tasks)
         self._start_in_background(self._index_passages(self.database))

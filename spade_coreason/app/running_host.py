@@ -25,11 +25,14 @@ class RunningHost:
         builder: AgentBuilder,
         agents: Mapping[str, HostedAgent],
         get_status: Callable[[], Awaitable[PlatformStatus]],
+        stop: Callable[[], None],
     ) -> None:
         self.database: Database | None = database
+        self.is_running = True
         self._database = database
         self._jids = jids
         self._get_status = get_status
+        self._stop = stop
         self._builder = builder
         self._agents = agents
 
@@ -55,8 +58,12 @@ class RunningHost:
     def running_agent(self, agent: str) -> RunningAgent | None:
         """Return what runs of an agent; None if it is not one of this platform, or could not be made."""
         host = self._agents.get(agent)
-        return None if host is None else host.runtime
+        return None if host is None else host.runtime.runner.control
 
     async def status(self) -> PlatformStatus:
         """Return the status of the platform."""
         return await self._get_status()
+
+    def stop(self) -> None:
+        """Stop the platform, once the present calls are answered."""
+        self._stop()

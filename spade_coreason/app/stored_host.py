@@ -27,6 +27,7 @@ class StoredHost:
 
     def __init__(self, settings: Settings, agents: Sequence[str], database: Database | None, embedder: Embedder | None) -> None:
         self.database = database
+        self.is_running = False
         self._settings = settings
         self._agents = agents
         self._embedder = embedder
@@ -58,6 +59,9 @@ class StoredHost:
     async def status(self) -> PlatformStatus:
         """Raise StoreError: nothing runs."""
         raise StoreError("no platform is running")
+
+    def stop(self) -> None:
+        """Do nothing: nothing runs."""
 
 
 @asynccontextmanager

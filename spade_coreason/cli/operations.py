@@ -115,12 +115,18 @@ class _StoredPlatform:
 
 @contextmanager
 def open_platform(
-    file: Path | None, data: Path | None, *, changes: bool = False, creates_directory: bool = False
+    file: Path | None,
+    data: Path | None,
+    *,
+    changes: bool = False,
+    prefers_running: bool = False,
+    creates_directory: bool = False,
 ) -> Iterator[PlatformAccess]:
     """Open the platform of `-c FILE` and `--data DIR` for operations.
 
     Operations that change nothing read the stored data, also while the platform runs. With `changes` the running platform
-    performs all of them; if none runs, this process owns the data, or DataDirectoryInUseError is raised.
+    performs all of them, as with `prefers_running`. If none runs, this process owns the data, or DataDirectoryInUseError is
+    raised.
     """
     from ..config import is_platform_running
     from ..operations.unix_socket import PLATFORM_SOCKET
@@ -129,7 +135,7 @@ def open_platform(
     if _is_given_on_command_line("data") and not settings.data_dir.is_dir() and not creates_directory:
         raise ConfigError("--data", f"the directory {settings.data_dir} does not exist; name the data directory of a platform")
     is_served = is_platform_running(settings.data_dir) and (settings.data_dir / PLATFORM_SOCKET).exists()
-    if changes and is_served:
+    if (changes or prefers_running) and is_served:
         yield _RunningPlatform(settings.data_dir)
         return
     from ..app import open_stored_host

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from ..contracts import AuditEntry
-from ..exceptions import ConfigError, ForbiddenError
+from ..domain.identifiers import candidate_conversation_ids, recover_thread
+from ..exceptions import ConfigError, ForbiddenError, StoreError
 
 if TYPE_CHECKING:
     from .host import OperationHost
@@ -40,6 +41,7 @@ class Caller(enum.Enum):
 EVERYBODY = frozenset(Caller)
 OPERATORS = frozenset({Caller.MACHINE_USER, Caller.OPERATOR})
 MACHINE_USER = frozenset({Caller.MACHINE_USER})
+PERSON = frozenset({Caller.MACHINE_USER, Caller.PERSON})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,14 @@ class Actor:
     kind: Caller
     name: str
     """The bare JID of a person or an operator; `user NAME` for a user of the machine."""
+    agent: str = ""
+    """The bare JID of the agent to which a person or an operator writes. Their calls concern this agent only."""
 
 
 class Arguments(BaseModel):
     """The arguments of an operation. What a JSON object has beyond them is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 @dataclass(slots=True)
@@ -72,12 +76,13 @@ class Call:
         """Ask for an early end."""
         self.is_stopped = True
 
-    async def record(self, agent: str, action: str, resource: str, *, person: str = "") -> None:
+    async def record(self, agent: str, action: str, resource: str, *, person: str = "", actor: str = "") -> None:
         """Append an entry to the audit trail of an agent, or to `PLATFORM_TRAIL`, before the action begins.
 
-        `person` is the bare JID of the person whose data it concerns. Raise StoreError if the entry cannot be stored.
+        `person` is the bare JID of the person whose data it concerns: the entry is erased with the data. `actor` replaces the
+        name of the caller. Raise StoreError if the entry cannot be stored.
         """
-        entry = AuditEntry(actor=self.actor.name, action=action, resource=resource, outcome="success")
+        entry = AuditEntry(actor=actor or self.actor.name, action=action, resource=resource, outcome="success")
         await self.host.repository(agent).audit_trail.append(entry, person)
 
 
@@ -137,9 +142,33 @@ class Operation(Generic[A, R]):
 
     async def __call__(self, call: Call, arguments: A) -> R:
         """Perform the operation. Raise ForbiddenError if the caller may not, ConfigError for arguments that match nothing."""
-        if call.actor.kind not in self.callers:
+        if call.actor.kind not in self.callers or not await _may_give(call, arguments):
             raise ForbiddenError(f"{call.actor.name} may not call {self.name}")
+        if self.needs_platform and not call.host.is_running:
+            raise StoreError(f"{self.name} needs a running platform; start it with `spade-coreason up`")
         return await self._function(call, arguments)
+
+
+async def _may_give(call: Call, arguments: Arguments) -> bool:
+    """Return True if the caller may call an operation with these arguments.
+
+    An operator names their own agent. A person names their own agent, and themselves or a conversation of their own.
+    """
+    actor = call.actor
+    if actor.kind is Caller.MACHINE_USER:
+        return True
+    if getattr(arguments, "agent", actor.agent) != actor.agent:
+        return False
+    if actor.kind is Caller.OPERATOR:
+        return True
+    person, conversation = getattr(arguments, "person", None), getattr(arguments, "conversation", None)
+    if conversation is None or person not in (None, actor.name):
+        return bool(person == actor.name)
+    stored = await call.host.repository(actor.agent).find_conversations([conversation])
+    if conversation in stored:
+        return stored[conversation].owner == actor.name
+    thread = recover_thread(conversation, actor.name, actor.agent)  # nothing of it is stored yet
+    return conversation in candidate_conversation_ids(thread, actor.name, actor.agent)
 
 
 def operation(

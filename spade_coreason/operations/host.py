@@ -9,8 +9,9 @@ from ..exceptions import ConfigError
 
 if TYPE_CHECKING:
     from ..memory import AgentInteractionMemory, ErasureReport, Knowledge
-    from ..storage import AgentRepository, Database, PendingRequest, StoredConversation
-    from .status import PlatformStatus
+    from ..storage import AgentRepository, Commit, Database, PendingRequest, StoredConversation
+    from .status import PlatformStatus, QuotaUsage
+    from .turns import RunningTurn
 
 ALL_AGENTS = "*"
 """The name that means all agents."""
@@ -29,6 +30,60 @@ class RunningAgent(Protocol):
 
     def run_stored(self, request: PendingRequest) -> None:
         """Run a request that is stored and has not run in this process."""
+        ...
+
+    @property
+    def is_paused(self) -> bool:
+        """True while the agent starts no turns."""
+        ...
+
+    def pause(self) -> Commit[bool]:
+        """Start no further turns, until `resume`. The commit is done when that is durable."""
+        ...
+
+    def resume(self) -> Commit[bool]:
+        """End a pause. The commit is done when that is durable."""
+        ...
+
+    def find_conversation(self, conversation_id: str) -> StoredConversation | None:
+        """Return the record of a conversation in memory, which may not be stored yet; None if it is not in memory."""
+        ...
+
+    async def end(self, conversation_id: str) -> bool:
+        """End an active conversation. Return False if no conversation of that id is active."""
+        ...
+
+    async def reset(self, conversation_id: str) -> bool:
+        """Begin a new episode of a conversation. Return False if no conversation has that id."""
+        ...
+
+    async def decide_access(self, person: str, is_admitted: bool) -> bool:
+        """Admit or reject a person (a bare JID). Return True if they may talk to the agent now."""
+        ...
+
+    def list_waiting_people(self) -> list[str]:
+        """Return the people (bare JIDs) about whom operators were asked and have not decided."""
+        ...
+
+    def list_usage(self, person: str | None, limit: int) -> list[QuotaUsage]:
+        """Return what a person has used today; without one the total, then at most `limit` of those who used most."""
+        ...
+
+    def list_turns(self) -> list[RunningTurn]:
+        """Return the turns that run, the oldest first."""
+        ...
+
+    @property
+    def busy_count(self) -> int:
+        """The number of conversations with a turn that runs."""
+        ...
+
+    async def finish_turns(self, timeout_s: float) -> None:
+        """Start no further turns until `continue_turns`, and wait for those that run, at most `timeout_s` seconds."""
+        ...
+
+    def continue_turns(self) -> None:
+        """End what `finish_turns` began: start the turns of what waits."""
         ...
 
 
@@ -60,8 +115,17 @@ class OperationHost(Protocol):
         """Return what runs of an agent; None if it does not run here."""
         ...
 
+    @property
+    def is_running(self) -> bool:
+        """True for a running platform, False for its stored data alone."""
+        ...
+
     async def status(self) -> PlatformStatus:
         """Return the status of the running platform."""
+        ...
+
+    def stop(self) -> None:
+        """Stop the running platform, once the present calls are answered."""
         ...
 
 

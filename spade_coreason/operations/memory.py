@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..exceptions import ConfigError
-from .definition import Arguments, Call, operation
+from ..memory import TOKENS_VARIABLE
+from ..storage import COMPACTION_VARIABLE, CompactionState
+from .definition import PERSON, Arguments, Call, operation
 from .host import select_agent, select_agents
 
 
@@ -80,6 +82,42 @@ async def show_memory(call: Call, arguments: OfConversation) -> RememberedConver
     if len(having) > 1:
         raise ConfigError("agent", f"is missing: {' and '.join(having)} have a memory of this conversation; name one")
     return RememberedConversation(having[0], name, found[having[0]])
+
+
+@dataclass(frozen=True, slots=True)
+class Recollection:
+    """The memory that an agent reads in a conversation of a person: facts, and variables as JSON by name.
+
+    `summary` is that of the turns which are no longer sent to its language model.
+    """
+
+    facts: list[str]
+    variables: dict[str, str]
+    person_variables: dict[str, str]
+    summary: str
+
+
+class RecallMemory(Arguments):
+    """A person (a bare JID), and a conversation of theirs by its id."""
+
+    person: str
+    conversation: str | None = None
+    agent: str | None = None
+
+
+@operation("memory.recall", PERSON)
+async def recall_memory(call: Call, arguments: RecallMemory) -> Recollection:
+    """Show what an agent remembers in a conversation of a person, and of the person."""
+    agent = await select_agent(call.host, arguments.agent)
+    repository, name = call.host.repository(agent), arguments.conversation
+    facts = [] if name is None else await call.host.memory(agent).aget_information(name)
+    variables = {} if name is None else await repository.load_variables("conversation", name)
+    of_person = await repository.load_variables("person", arguments.person)
+    window = variables.pop(COMPACTION_VARIABLE, None)
+    for found in (variables, of_person):
+        found.pop(TOKENS_VARIABLE, None)
+    summary = "" if window is None else CompactionState.from_json(window).summary
+    return Recollection(facts, variables, of_person, summary)
 
 
 class ClearMemory(Arguments):

@@ -11,9 +11,9 @@ from pydantic import Field
 from ..contracts.base import format_rfc3339
 from ..domain.history import parse_interactions
 from ..exceptions import ConfigError
-from ..memory import ErasureReport, erase_conversation, erase_person
+from ..memory import ErasureReport, erase_conversation, erase_person, export_person
 from ..storage import StoredConversation
-from .definition import Arguments, Call, operation
+from .definition import EVERYBODY, PERSON, Arguments, Call, operation
 from .host import OperationHost, select_agent, select_agents, stored_agents
 
 EVERYONE = "*"
@@ -69,7 +69,7 @@ class ListSessions(Arguments):
     limit: int = Field(100, ge=1)
 
 
-@operation("sessions.list")
+@operation("sessions.list", EVERYBODY)
 async def list_sessions(call: Call, arguments: ListSessions) -> list[SessionSummary]:
     """List the sessions of agents, newest first."""
     return [
@@ -87,7 +87,7 @@ class ShowSession(Arguments):
     limit: int = Field(20, ge=1)
 
 
-@operation("sessions.show")
+@operation("sessions.show", PERSON)
 async def show_session(call: Call, arguments: ShowSession) -> SessionContents:
     """Show the session of a conversation: its turns and its variables."""
     agent, record = await find_conversation(call.host, arguments.agent, arguments.conversation)
@@ -98,6 +98,21 @@ async def show_session(call: Call, arguments: ShowSession) -> SessionContents:
     return SessionContents(
         _summary(agent, record), _load_all(own), _load_all(person), [interaction.dump() for interaction in turns]
     )
+
+
+class OfPerson(Arguments):
+    """A person: a bare JID."""
+
+    person: str
+    agent: str | None = None
+
+
+@operation("sessions.export", PERSON, is_change=True)
+async def export_sessions(call: Call, arguments: OfPerson) -> dict[str, Any]:
+    """Export everything that an agent stores about a person. The trail has an entry of it."""
+    agent = await select_agent(call.host, arguments.agent)
+    await call.record(agent, "sessions.export", "a person", person=arguments.person)
+    return await export_person(call.host.repository(agent), call.host.memory(agent), arguments.person)
 
 
 class FindTargets(Arguments):
@@ -137,7 +152,7 @@ class ClearSessions(Arguments):
     conversation: str | None = None
 
 
-@operation("sessions.clear", is_change=True)
+@operation("sessions.clear", PERSON, is_change=True)
 async def clear_sessions(call: Call, arguments: ClearSessions) -> Clearance:
     """Delete sessions with their turns, variables, documents and interaction memories."""
     host, person = call.host, arguments.person
@@ -145,14 +160,16 @@ async def clear_sessions(call: Call, arguments: ClearSessions) -> Clearance:
         raise ConfigError("sessions.clear", "needs exactly one of a person and a conversation")
     if arguments.conversation is not None:
         agent, record = await find_conversation(host, arguments.agent, arguments.conversation)
-        await call.record(agent, "sessions.clear", f"conversation {record.conversation_id}")
+        await call.record(agent, "sessions.clear", f"conversation {record.conversation_id}", person=record.owner)
         return Clearance([AgentErasure(agent, await _erase_conversation(host, agent, record))])
     agents = await stored_agents(host, arguments.agent)
     if arguments.agent is None:
         await select_agent(host, None)
     erasures, steps = dict.fromkeys(agents, ErasureReport()), []
     for agent in agents:
-        await call.record(agent, "sessions.clear", "all people" if person == EVERYONE else "a person")
+        resource = "all people" if person == EVERYONE else "a person"
+        # Someone who deletes all about themselves is not named: the entry stays, and would be data about them.
+        await call.record(agent, "sessions.clear", resource, actor="a person" if call.actor.name == person else "")
         people = await host.repository(agent).list_people() if person == EVERYONE else [str(person)]
         steps += [(agent, one) for one in people]
     for done, (agent, one) in enumerate(steps):
@@ -170,11 +187,12 @@ async def clear_sessions(call: Call, arguments: ClearSessions) -> Clearance:
 
 async def find_conversation(host: OperationHost, agent: str | None, conversation: str) -> tuple[str, StoredConversation]:
     """Return the agent and the record of a conversation. Raise ConfigError if there is none, or if several agents have it."""
-    found = [
-        (jid, record)
-        for jid in await stored_agents(host, agent)
-        for record in (await host.repository(jid).find_conversations([conversation])).values()
-    ]
+    found = []
+    for jid in await stored_agents(host, agent):
+        running = host.running_agent(jid)
+        record = None if running is None else running.find_conversation(conversation)
+        if record := record or (await host.repository(jid).find_conversations([conversation])).get(conversation):
+            found.append((jid, record))
     if not found:
         raise ConfigError("conversation", f'there is no conversation "{conversation}"; `sessions list` shows them all')
     if len(found) > 1:

@@ -5,10 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import audit, conversations, incidents, knowledge, memory, platform, requests, sessions
+from . import (
+    access,
+    agents,
+    audit,
+    conversations,
+    incidents,
+    knowledge,
+    log_level,
+    memory,
+    requests,
+    sessions,
+    status,
+    topics,
+    turns,
+)
 from .definition import Operation
 
-_MODULES = (audit, conversations, incidents, knowledge, memory, platform, requests, sessions)
+_MODULES = (
+    status,
+    turns,
+    agents,
+    access,
+    log_level,
+    conversations,
+    sessions,
+    memory,
+    knowledge,
+    requests,
+    incidents,
+    topics,
+    audit,
+)
 
 OPERATIONS: Mapping[str, Operation[Any, Any]] = {
     found.name: found for module in _MODULES for found in vars(module).values() if isinstance(found, Operation)

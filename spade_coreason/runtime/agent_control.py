@@ -1,72 +1,103 @@
-"""Operations on a running agent: end or reset a conversation, and pause the agent."""
+"""The control of one running agent by operations: its conversations, its turns, its people, and its pause."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
 from ..domain import conversation
 from ..domain.conversation import ConversationStatus
+from ..domain.texts.error_chain import describe_await
 from ..domain.texts.translation import N_
-from ..storage import PLATFORM_SCOPE, AgentRepository, StoredAgent, StoredConversation
+from ..memory import ErasureReport
+from ..operations.status import QuotaUsage
+from ..operations.turns import RunningTurn
+from ..storage import AgentRepository, Commit, PendingRequest, StoredAgent, StoredConversation
 from .event_emitter import EventEmitter
+from .intake.access_requests import AccessRequests
 from .intake.mailboxes import Mailboxes
+from .intake.quota_limit import QuotaLimit
+from .intake.recovery import InboxRecovery
+from .live_erasure import LiveErasure
 from .upkeep.expiry import ConversationExpiry
 
 log = logging.getLogger(__name__)
 
 PAUSED_NOTICE = N_("I am paused at the moment. Your message is stored, and I answer it later.")
 
-_NAME = "paused"
-"""The name of the variable in which a pause is stored. The agent holds it."""
-
 
 class AgentControl:
-    """The operations on one agent. None waits for a turn, because an operator may call them within one."""
+    """One running agent as operations use it (`RunningAgent`).
+
+    Only an erasure waits for turns, because an operator may call the others within one.
+    """
 
     def __init__(
-        self, repository: AgentRepository, mailboxes: Mailboxes, expiry: ConversationExpiry, clock: Callable[[], datetime]
+        self,
+        repository: AgentRepository,
+        mailboxes: Mailboxes,
+        expiry: ConversationExpiry,
+        erasure: LiveErasure,
+        recovery: InboxRecovery,
+        access_requests: AccessRequests,
+        quota_limit: QuotaLimit,
+        clock: Callable[[], datetime],
     ) -> None:
         self._repository = repository
         self._mailboxes = mailboxes
         self._expiry = expiry
+        self._erasure = erasure
+        self._recovery = recovery
+        self._access_requests = access_requests
+        self._quota_limit = quota_limit
         self._clock = clock
         self.pause_changed: EventEmitter[[]] = EventEmitter()
         """Emitted when the agent is paused or resumed."""
 
     def load(self, stored: StoredAgent) -> None:
         """Take the pause of an earlier run: a pause lasts over restarts."""
-        if stored.get_by_holder(PLATFORM_SCOPE, _NAME).get(self._repository.agent) == "true":
+        if stored.is_paused:
             self._mailboxes.pause()
+
+    # The pause
 
     @property
     def is_paused(self) -> bool:
         """True while the agent is paused: it starts no turns."""
         return self._mailboxes.is_paused
 
-    def pause(self) -> None:
+    def pause(self) -> Commit[bool]:
         """Start no further turns, until `resume`. Running turns finish, and new requests are stored.
 
-        A pause lasts over restarts. It has effect at once; the write to the store follows.
+        A pause lasts over restarts. It has effect at once; its commit is done when it is durable.
         """
-        self._set_paused(True)
+        return self._set_paused(True)
 
-    def resume(self) -> None:
+    def resume(self) -> Commit[bool]:
         """End a pause: answer the stored requests in their order."""
-        self._set_paused(False)
+        return self._set_paused(False)
 
-    def _set_paused(self, is_paused: bool) -> None:
-        if is_paused is self._mailboxes.is_paused:
-            return
-        if is_paused:
-            self._mailboxes.pause()
-        else:
-            self._mailboxes.resume()
-        stored = self._repository.save_variable(PLATFORM_SCOPE, self._repository.agent, _NAME, "true" if is_paused else "false")
+    def _set_paused(self, is_paused: bool) -> Commit[bool]:
+        if is_paused is not self._mailboxes.is_paused:
+            if is_paused:
+                self._mailboxes.pause()
+            else:
+                self._mailboxes.resume()
+            self.pause_changed.emit()
+        stored = self._repository.save_pause(is_paused)
         stored.on_failed(self._log_failed_write)
-        self.pause_changed.emit()
+        return stored
+
+    # Conversations
+
+    def find_conversation(self, conversation_id: str) -> StoredConversation | None:
+        """Return the record of a conversation in memory, which may not be stored yet; None if it is not in memory."""
+        mailbox = self._mailboxes.conversations.find(conversation_id)
+        return mailbox.active.record if mailbox is not None and mailbox.active is not None else None
 
     async def end(self, conversation_id: str) -> bool:
         """End an active conversation, with the state `completed`. A running turn still sends its reply.
@@ -102,10 +133,10 @@ class AgentControl:
         """
         stored = (
             None
-            if self._find_active(conversation_id)
+            if self.find_conversation(conversation_id)
             else (await self._repository.find_conversations([conversation_id])).get(conversation_id)
         )
-        record = self._find_active(conversation_id) or stored
+        record = self.find_conversation(conversation_id) or stored
         if record is None or (status := change(record.status)) is record.status:
             return None
         mailbox = self._mailboxes.conversations.find(conversation_id)
@@ -118,15 +149,69 @@ class AgentControl:
             self._update_active(conversation_id, change)  # a turn may have loaded the old record during the write
         return record
 
-    def _find_active(self, conversation_id: str) -> StoredConversation | None:
-        mailbox = self._mailboxes.conversations.find(conversation_id)
-        return mailbox.active.record if mailbox is not None and mailbox.active is not None else None
-
     def _update_active(self, conversation_id: str, change: Callable[[ConversationStatus], ConversationStatus]) -> None:
         mailbox = self._mailboxes.conversations.find(conversation_id)
         if mailbox is not None and (active := mailbox.active) is not None:
             active.record = replace(active.record, status=change(active.record.status))
             active.echo_count = 0
+
+    # Turns, requests and people
+
+    @property
+    def busy_count(self) -> int:
+        """The number of conversations with a turn that runs."""
+        return self._mailboxes.busy_count
+
+    async def finish_turns(self, timeout_s: float) -> None:
+        """Start no further turns until `continue_turns`, and wait for those that run, at most `timeout_s` seconds."""
+        self._mailboxes.pause()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._mailboxes.wait_until_idle()
+
+    def list_turns(self) -> list[RunningTurn]:
+        """Return the turns that run, the oldest first."""
+        found = [
+            RunningTurn(
+                self._repository.agent,
+                turn.queued.incoming.person or mailbox.sender,
+                mailbox.conversation_id or "",
+                turn.started_at,
+                turn.last_step,
+                describe_await(turn.work),
+            )
+            for mailbox in self._mailboxes
+            if (turn := mailbox.turn) is not None
+        ]
+        return sorted(found, key=lambda turn: turn.since)
+
+    def continue_turns(self) -> None:
+        """End what `finish_turns` began: start the turns of what waits."""
+        self._mailboxes.resume()
+
+    def run_stored(self, request: PendingRequest) -> None:
+        """Run a request that is stored and has not run in this process, once the agent is open."""
+        self._recovery.queue(request)
+
+    async def erase_person(self, person: str) -> ErasureReport:
+        """Delete all that the agent has about a person (a bare JID). Their turns end first, and what waits is dropped."""
+        return await self._erasure.erase_person(person)
+
+    async def erase_conversation(self, record: StoredConversation) -> ErasureReport:
+        """Delete a conversation. Its turn ends first, and what waits in it is dropped."""
+        return await self._erasure.erase_conversation(record)
+
+    async def decide_access(self, person: str, is_admitted: bool) -> bool:
+        """Admit or reject a person (a bare JID). Return True if they may talk to the agent now."""
+        return await self._access_requests.decide(person, is_admitted)
+
+    def list_waiting_people(self) -> list[str]:
+        """Return the people (bare JIDs) about whom operators were asked and have not decided."""
+        return self._access_requests.pending
+
+    def list_usage(self, person: str | None, limit: int) -> list[QuotaUsage]:
+        """Return what a person has used today; without one the total, then those who used most."""
+        return self._quota_limit.usage(limit) if person is None else [self._quota_limit.usage_of(person)]
 
     def _log_failed_write(self, error: BaseException) -> None:
         log.error("%s: cannot store the pause or resume, which a restart will undo: %s", self._repository.agent, error)

@@ -18,7 +18,6 @@ from ..domain.policy import Policy
 from ..memory import (
     AgentInteractionMemory,
     Embedder,
-    ErasureReport,
     ExtractiveSummariser,
     HistoryWindows,
     Knowledge,
@@ -27,11 +26,12 @@ from ..memory import (
     Usage,
     estimate_tokens,
 )
-from ..storage import AgentRepository, KnowledgeRepository, PendingRequest, RunningRequests, StoredConversation
+from ..storage import AgentRepository, KnowledgeRepository, RunningRequests
 from .agent_control import AgentControl
 from .agent_factory import Injectables
 from .agent_lifecycle import AgentLifecycle
 from .channels import AgentNetwork, Channel
+from .commands.agent_host import AgentHost
 from .commands.context import CommandContext
 from .commands.executor import CommandExecutor
 from .commands.registry import Commands
@@ -183,23 +183,22 @@ class AgentParts:
         loader = ConversationLoader(services, languages)
         commands = Commands(agent, is_enabled=policy.commands, operators=policy.operators, prefixes=policy.command_prefixes)
         admission = Admission(self.jid, mailboxes, quota_limit, services.incidents, interceptors)
+        erasure = LiveErasure(services, loader, quota_limit, self.memory)
+        recovery = InboxRecovery(repository, mailboxes, outbox, commands, languages, crash_guard, policy.on_restart)
+        control = AgentControl(repository, mailboxes, expiry, erasure, recovery, access_requests, quota_limit, clock)
         context = CommandContext(
             agent=agent,
-            repository=repository,
+            operators=frozenset(policy.operators),
             rules=policy.rules,
             shows_thoughts=policy.thoughts,
             prefixes=policy.command_prefixes,
             clock=clock,
             mailboxes=mailboxes,
             loader=loader,
-            control=AgentControl(repository, mailboxes, expiry, clock),
             files=self.files,
-            quota_limit=quota_limit,
-            access_requests=access_requests,
-            get_interaction_memory=self.memory,
+            host=AgentHost(repository, control, self.memory, self.knowledge),
         )
-        erasure = LiveErasure(services, loader, quota_limit, self.memory)
-        executor = CommandExecutor(services, loader, commands, context, admission, erasure)
+        executor = CommandExecutor(services, loader, commands, context, admission)
 
         # The way of a request
         repeated = RepeatedRequests(repository, mailboxes, outbox, clock)
@@ -213,15 +212,16 @@ class AgentParts:
         )
 
         # Opening and closing
-        recovery = InboxRecovery(repository, mailboxes, outbox, commands, languages, crash_guard, policy.on_restart)
         retention_job = RetentionJob(
             repository, self.memory, mailboxes, expiry, policy.retention, clock, history_windows.cancel_for_conversation
         )
-        runner = Runner(services, intake, recovery, workers, revocation, executor, reactions, retention_job)
+        runner = Runner(
+            services, control, quota_limit, intake, recovery, workers, revocation, executor, reactions, retention_job
+        )
         patterns = [subscription.pattern for subscription in subscriptions_of(agent)]
         announcement = SubscriptionAnnouncement(self.peers, repository, patterns, self.peer_options.topic_broker)
         ephemeral_owners = EphemeralOwners(repository, mailboxes, history_windows)
-        return AgentRuntime(agent, self, runner, gateway, announcement, ephemeral_owners, erasure)
+        return AgentRuntime(agent, self, runner, gateway, announcement, ephemeral_owners)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,19 +234,6 @@ class AgentRuntime:
     gateway: InboundGateway
     announcement: SubscriptionAnnouncement
     ephemeral_owners: EphemeralOwners
-    erasure: LiveErasure
-
-    async def erase_person(self, person: str) -> ErasureReport:
-        """Delete all that the agent has about a person (a bare JID). Their turns end first, and what waits is dropped."""
-        return await self.erasure.erase_person(person)
-
-    async def erase_conversation(self, record: StoredConversation) -> ErasureReport:
-        """Delete a conversation. Its turn ends first, and what waits in it is dropped."""
-        return await self.erasure.erase_conversation(record)
-
-    def run_stored(self, request: PendingRequest) -> None:
-        """Run a request that is stored and has not run in this process."""
-        self.runner.run_stored(request)
 
     async def open_channels(self) -> None:
         """Open the channels, in their order. If one fails, the others may be open."""

@@ -17,7 +17,7 @@ from .turns.turn_services import TurnServices
 class LiveErasure:
     """Erasure of what one running agent has of people, in memory and in its stores.
 
-    A caller who works in a mailbox of its own passes that: its own work goes on.
+    The work of a caller in a mailbox, such as `/forget`, goes on.
     """
 
     def __init__(
@@ -32,22 +32,23 @@ class LiveErasure:
         self._quota_limit = quota_limit
         self._get_memory = get_memory
 
-    async def erase_person(self, owner: str, own: Mailbox | None = None) -> ErasureReport:
+    async def erase_person(self, owner: str) -> ErasureReport:
         """Delete all data about a person (a bare JID)."""
         services, mailboxes = self._services, list(self._services.mailboxes.of_sender(owner))
-        await self._end_work(owner, [mailbox for mailbox in mailboxes if mailbox is not own])
+        await self._end_work(owner, mailboxes)
         self._quota_limit.forget(owner)
         report = await erase_person(services.repository, self._memory, owner)
         self._loader.forget_person(owner)
         self._forget(mailboxes)
         return report
 
-    async def erase_conversation(self, record: StoredConversation, own: Mailbox | None = None) -> ErasureReport:
+    async def erase_conversation(self, record: StoredConversation) -> ErasureReport:
         """Delete a conversation, with the copies of its variables in the scope of its person."""
         services, owner = self._services, record.owner
-        mailbox = own or services.mailboxes.get(owner, recover_thread(record.conversation_id, owner, services.jid))
+        mailbox = services.mailboxes.conversations.find(record.conversation_id)
+        mailbox = mailbox or services.mailboxes.get(owner, recover_thread(record.conversation_id, owner, services.jid))
         mailboxes = [mailbox] if mailbox is not None else []
-        await self._end_work(owner, [found for found in mailboxes if found is not own])
+        await self._end_work(owner, mailboxes)
         active = mailbox.active if mailbox is not None else None
         repository = services.repository
         values = (
@@ -65,11 +66,12 @@ class LiveErasure:
         return None if self._get_memory is None else self._get_memory()
 
     async def _end_work(self, owner: str, mailboxes: Sequence[Mailbox]) -> None:
-        services = self._services
-        for mailbox in mailboxes:
+        services, own = self._services, asyncio.current_task()
+        others = [mailbox for mailbox in mailboxes if mailbox.worker is not own]
+        for mailbox in others:
             services.mailboxes.drop_all(mailbox)
             mailbox.cancel_current()
-        workers = [mailbox.worker for mailbox in mailboxes if mailbox.worker is not None]
+        workers = [mailbox.worker for mailbox in others if mailbox.worker is not None]
         if workers:
             await asyncio.wait(workers, timeout=services.policy.timings.cancel_grace_s)
         await services.history_windows.cancel_for_owner(owner)

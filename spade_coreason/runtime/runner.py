@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..domain.texts.translation import translate
-from ..storage import PendingRequest, StoredAgent
+from ..storage import StoredAgent
+from .agent_control import AgentControl
 from .commands.executor import CommandExecutor
 from .commands.model import Command, CommandResult
+from .intake.quota_limit import QuotaLimit
 from .intake.received_reactions import ReceivedReactions
 from .intake.recovery import InboxRecovery
 from .intake.request_intake import RequestIntake
@@ -34,6 +36,8 @@ class Runner:
     def __init__(
         self,
         services: TurnServices,
+        control: AgentControl,
+        quota_limit: QuotaLimit,
         intake: RequestIntake,
         recovery: InboxRecovery,
         workers: MailboxWorkers,
@@ -63,9 +67,9 @@ class Runner:
         """The languages that people have set."""
         self.commands = executor.commands
         self.command_context = executor.context
-        self.quota_limit = executor.context.quota_limit
-        self.control = executor.context.control
-        """The operations on the running agent."""
+        self.quota_limit = quota_limit
+        self.control = control
+        """The running agent as operations use it."""
 
     # Opening and closing
 
@@ -88,10 +92,6 @@ class Runner:
         self._mailboxes.start(self._workers.run)
         self._recovery.recover(pending)
         self._revocation.open()
-
-    def run_stored(self, request: PendingRequest) -> None:
-        """Run a request that is stored and has not run in this process, once the agent is open."""
-        self._recovery.queue(request)
 
     def send_unsent(self) -> None:
         """Send the final replies that the last run stored and the server did not acknowledge, with the same ids."""

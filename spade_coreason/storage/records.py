@@ -21,8 +21,10 @@ AGENT_SCOPE = "agent"
 SHARED_SCOPE = "shared"
 """The scope of the variables that an agent stores for everybody."""
 PLATFORM_SCOPE = "platform"
+PAUSED = "paused"
 """The scope of operators' decisions about the agent: that it is paused."""
 ACCESS_SCOPE = "access"
+ADMITTED = "admitted"
 """The scope of operators' decisions about people, and of the contacts that the agent has added itself."""
 REFUSED_SCOPE = "refused"
 """The scope of the marks of strangers who were told that they have no access."""
@@ -354,6 +356,16 @@ class StoredAgent(NamedTuple):
         """Return a value (JSON) that the platform stores for the agent; None if there is none."""
         text = self.get_by_holder(AGENT_SCOPE, name).get(self.agent)
         return None if text is None else json.loads(text)
+
+    @property
+    def is_paused(self) -> bool:
+        """True if an operator has paused the agent."""
+        return self.get_by_holder(PLATFORM_SCOPE, PAUSED).get(self.agent) == "true"
+
+    @property
+    def admissions(self) -> dict[str, bool]:
+        """The decisions of operators by person (a bare JID): True for an admission."""
+        return {person: value == "true" for person, value in self.get_by_holder(ACCESS_SCOPE, ADMITTED).items()}
 
     @property
     def refused_people(self) -> list[str]:

@@ -39,8 +39,12 @@ from .inbox import Inbox
 from .incidents import IncidentRepository
 from .knowledge import KnowledgeRepository
 from .records import (
+    ACCESS_SCOPE,
+    ADMITTED,
     AGENT_SCOPE,
     MESSAGE_COUNT_SCOPES,
+    PAUSED,
+    PLATFORM_SCOPE,
     REFUSED_SCOPE,
     LoadedConversation,
     StorageErasureReport,
@@ -362,6 +366,16 @@ class AgentRepository:
     def delete_refusal(self, person: str) -> Commit[None]:
         """Delete the mark of `save_refusal`. Its commit is done when that is durable."""
         return self.database.run(lambda connection: delete_refusal(connection, self.agent, person))
+
+    # Decisions of operators
+
+    def save_pause(self, is_paused: bool) -> Commit[bool]:
+        """Store that the agent is paused or not. Its commit is done when it is durable."""
+        return self.save_variable(PLATFORM_SCOPE, self.agent, PAUSED, json.dumps(is_paused))
+
+    def save_admission(self, person: str, is_admitted: bool) -> Commit[bool]:
+        """Store the decision about a person (a bare JID). Its commit is done when it is durable."""
+        return self.save_variable(ACCESS_SCOPE, person, ADMITTED, json.dumps(is_admitted))
 
     # Values of the agent itself
 

@@ -140,7 +140,7 @@ async def test_an_admitted_stranger_finds_the_agent_as_soon_as_the_presence_says
             await peers.ask(echo.jid, "hello")
         await eventually(lambda: shown_version(platform, asker, directory) != "")
         before = shown_version(platform, asker, directory)
-        await listing.agents[echo.jid].runtime.gateway.access_requests.admit(operator.jid, asker.jid)
+        await listing.agents[echo.jid].runtime.gateway.access_requests.decide(asker.jid, True)
         await eventually(lambda: shown_version(platform, asker, directory) != before)
         assert jids(await peers.find()) == {echo.jid}
         assert (await peers.ask(Capability("chat"), "hello")).text == "hello"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.docs import cli_reference, errors_reference, events_reference, settings_reference
+from tests.docs import cli_reference, errors_reference, events_reference, operations_reference, settings_reference
 from tests.docs.pages import DOCS, ROOT
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -25,6 +25,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "exceptions": errors_reference.exceptions_table,
     "codes": errors_reference.codes_table,
     "exit codes": errors_reference.exit_codes_table,
+    "operations": operations_reference.to_markdown,
 }
 REFERENCE_YAML = ROOT / "config" / "reference.yaml"
 _PART = re.compile(r"^<!-- generated: ([a-z ]+) -->\n.*?^<!-- end -->$", re.M | re.S)

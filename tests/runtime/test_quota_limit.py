@@ -444,7 +444,7 @@ async def test_turns_at_once_are_limited_for_a_person_a_room_and_a_domain() -> N
 
 
 def assisting(runner: Runner) -> dict[str, int]:
-    counts = Counter(mailbox.sender for mailbox in runner.command_context.mailboxes if mailbox.is_assisting)
+    counts = Counter(mailbox.sender for mailbox in runner.command_context.mailboxes if mailbox.turn is not None)
     return dict(counts)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @click.group("sessions", cls=CLIGroup)
 def command() -> None:
-    """List, show or delete the stored sessions of agents.
+    """List, show, export or delete the stored sessions of agents.
 
     \b
       spade-coreason sessions list
@@ -128,6 +128,24 @@ def _output_text(turn: dict[str, Any]) -> str:
     if isinstance(problem := output.get("error"), dict):
         parts.append(f"✗ {problem.get('user_message')}")
     return "\n".join(parts) or "(nothing)"
+
+
+@command.command("export")
+@storage_options
+@click.option("--person", metavar="JID", required=True, help="The person.")
+def export(file: Path | None, data: Path | None, agent: str | None, person: str) -> None:
+    """Print everything that an agent stores about a person as JSON. Works with and without a running platform.
+
+    The person gets the same with /export. The audit trail has an entry of it.
+
+    \b
+      spade-coreason sessions export --agent notes --person alice@example.org
+    """
+    from ...operations.sessions import OfPerson, export_sessions
+
+    owner = parse_person(person)
+    with open_platform(file, data, changes=True) as platform:
+        print_json(platform.perform(export_sessions, OfPerson(agent=agent, person=owner)))
 
 
 @command.command("clear")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ..account import data_option
+from ..completion import complete_agents
 from ..context import define_command as define
-from ..operations import require_running
+from ..operations import PlatformAccess, require_running
 from ..settings import config_option
 from ..terminal.console import format_milliseconds, format_timedelta, paint, print_json, print_line, print_table
 
@@ -22,11 +23,12 @@ _MAX_SHOWN = 3
 
 
 @define("status")
+@click.argument("name", metavar="[AGENT]", required=False, shell_complete=complete_agents)
 @config_option("config/platform.yaml, if it exists")
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
-def command(file: Path | None, data: Path | None, as_json: bool) -> int:
-    """Show the state of the running platform and its agents.
+def command(name: str | None, file: Path | None, data: Path | None, as_json: bool) -> int:
+    """Show the state of the running platform and its agents, or the running answers of one agent.
 
     For each agent: the connection, conversations, rooms, and rejected stanzas by reason. If an agent cannot connect, start or
     store data, the problem is shown.
@@ -34,6 +36,9 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     The columns answers/24h, p50, p99 and errors cover the last 24 hours, or the time since the start. p50 and p99 are answer
     times: 50 % and 99 % of the answers took no longer. "Messages today" (UTC) counts towards the quotas, and names the
     heaviest senders.
+
+    With AGENT it lists the running answers: the person, the conversation, the time since the start, the last durable step, and
+    the place in the code where it waits. AGENT is a JID or its name alone; "*" means all agents.
 
     --json shows more senders, and the number of messages that were dropped because they contained no request.
 
@@ -43,9 +48,12 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     \b
       spade-coreason status
       spade-coreason status --data /var/lib/agents --json
+      spade-coreason status notes
     """
     from ...operations.platform import NoArguments, show_status
 
+    if name is not None:
+        return _show_turns(require_running(file, data), name, as_json=as_json)
     found = require_running(file, data).perform(show_status, NoArguments())
     if as_json:
         status = show_status.result.dump_python(found, mode="json")
@@ -94,6 +102,26 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     failing = (paint(f"{cannot_store} cannot store anything,", "red"),) if cannot_store else ()
     print_line(f"{online} of {len(found.agents)} agents online,", *failing, f"process {found.pid}")
     return 0 if found.is_healthy else 1
+
+
+def _show_turns(platform: PlatformAccess, agent: str, *, as_json: bool) -> int:
+    from ...operations.memory import OfAgents
+    from ...operations.turns import list_turns
+
+    found = platform.perform(list_turns, OfAgents(agent=agent))
+    if as_json:
+        print_json(list_turns.result.dump_python(found, mode="json"))
+    elif not found:
+        print_line("No answers are running.")
+    else:
+        now = datetime.now(UTC)
+        columns = ("agent", "person", "conversation", "runs", "last step", "waits in")
+        shown = [
+            (turn.agent, turn.person, turn.conversation_id, format_timedelta(now - turn.since), turn.last_step, turn.waits_in)
+            for turn in found
+        ]
+        print_table(columns, shown)
+    return 0
 
 
 def _describe_count(reason: str, count: int) -> str:

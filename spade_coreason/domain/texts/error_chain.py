@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from ...exceptions import describe_text
@@ -106,6 +106,22 @@ def find_frame(chain: ErrorChain) -> StackFrame | None:
     return next(own, chain[-1].frames[-1] if chain and chain[-1].frames else None)
 
 
+def describe_await(suspended: object) -> str:
+    """Return where a suspended coroutine waits: its last call in the user's own code, and the innermost call.
+
+    For example `assist (notes.py:41): Peers.ask`. It is empty for one that runs.
+    """
+    frames: list[StackFrame] = []
+    while suspended is not None:
+        frame = getattr(suspended, "cr_frame", None) or getattr(suspended, "ag_frame", None)
+        if isinstance(frame, FrameType):
+            frames.append(_read_frame(frame, frame.f_lineno))
+        suspended = getattr(suspended, "cr_await", None) or getattr(suspended, "ag_await", None)
+    own = next((frame for frame in reversed(frames) if frame.is_own), None)
+    parts = [] if own is None else [f"{own.function} ({own.file.rpartition(os.sep)[2]}:{own.line})"]
+    return ": ".join([*parts, *(frame.function for frame in frames[-1:] if frame is not own)])
+
+
 def _describe(error: BaseException, depth: int) -> list[ChainedError]:
     chain: list[ChainedError] = []
     for each, relation in _walk_back(error)[::-1]:
@@ -151,9 +167,13 @@ def _walk_back(error: BaseException) -> list[tuple[BaseException, Relation]]:
 
 def _find_frames(start: TracebackType | None) -> Iterable[StackFrame]:
     for frame, line in traceback.walk_tb(start):
-        code = frame.f_code
-        is_own = not code.co_filename.startswith((*_PLATFORM_PREFIXES, *_PACKAGE_PREFIXES, *_PYTHON_PREFIXES))
-        yield StackFrame(_shorten(code.co_filename), line or 0, _shorten(code.co_qualname), is_own)
+        yield _read_frame(frame, line)
+
+
+def _read_frame(frame: FrameType, line: int | None) -> StackFrame:
+    code = frame.f_code
+    is_own = not code.co_filename.startswith((*_PLATFORM_PREFIXES, *_PACKAGE_PREFIXES, *_PYTHON_PREFIXES))
+    return StackFrame(_shorten(code.co_filename), line or 0, _shorten(code.co_qualname), is_own)
 
 
 def _limit_frames(frames: Sequence[StackFrame]) -> tuple[tuple[StackFrame, ...], int]:

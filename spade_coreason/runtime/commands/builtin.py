@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +13,22 @@ from ...domain.history import parse_interactions
 from ...domain.jid import local_part
 from ...domain.preferences import Preferences
 from ...domain.texts.translation import LANGUAGE, N_, translate, translate_plural
-from ...exceptions import UploadError
-from ...memory import TOKENS_VARIABLE, export_person
-from ...storage import COMPACTION_VARIABLE, NO_COMPACTION, CompactionState
+from ...exceptions import ConfigError, UploadError
+from ...operations.access import admit_person, reject_person
+from ...operations.agents import ListUsage, list_usage, pause_agents, resume_agents
+from ...operations.conversations import ChangedConversation, end_conversation, reset_conversation
+from ...operations.definition import Operation
+from ...operations.log_level import LOG_LEVELS, Nothing, SetLogLevel, set_log_level, show_log_level
+from ...operations.memory import OfAgents, OfConversation, RecallMemory, recall_memory
+from ...operations.sessions import (
+    ListSessions,
+    OfPerson,
+    SessionSummary,
+    ShowSession,
+    export_sessions,
+    list_sessions,
+    show_session,
+)
 from .context import Invocation
 from .formatting import describe_state, fence_json, format_conversation, format_memory, format_turn
 from .model import CONFIRMED, Command, CommandResult
@@ -25,10 +38,8 @@ _MAX_TURNS = 200
 _DEFAULT_LISTED = 50
 _MAX_LISTED = 500
 _MAX_USAGE = 10
-_LEVELS = ("debug", "info", "warning", "error")
 _MAX_EXPORT_TEXT_BYTES = 200_000
 _MAX_EXPORT_PROGRAM_BYTES = 16 * 1024 * 1024
-_PLATFORM_LOG = "spade_coreason"
 _DEFAULT = N_("default")
 _SWITCH = {"on": True, "off": False}
 
@@ -67,10 +78,10 @@ def _example(command: Command) -> str:
 
 async def _status(invocation: Invocation) -> CommandResult:
     parts = [_describe_conversation(invocation)]
-    if invocation.context.control.is_paused:
+    if invocation.context.mailboxes.is_paused:
         parts.append(translate("I am paused at the moment."))
-    quota_limit = invocation.context.quota_limit
-    own = quota_limit.usage_of(invocation.owner)
+    agent = invocation.context.jid
+    [own] = await invocation.perform(list_usage, ListUsage(agent=agent, person=invocation.owner))
     limit = own.messages_per_minute
     parts.append(
         translate("You have sent {messages} today (at most {number} a minute).", messages=own, number=limit)
@@ -79,7 +90,7 @@ async def _status(invocation: Invocation) -> CommandResult:
     )
     text = " ".join(parts)
     if invocation.is_operator:
-        total, *others = quota_limit.usage(_MAX_USAGE)
+        total, *others = await invocation.perform(list_usage, ListUsage(agent=agent, limit=_MAX_USAGE))
         lines = [f"- {used.holder}: {used}" for used in others]
         text += "\n\n" + "\n".join([translate("All people have sent {messages} today:", messages=total), *lines])
     return CommandResult(text)
@@ -115,41 +126,32 @@ async def _new(invocation: Invocation) -> CommandResult:
 
 
 async def _conversations(invocation: Invocation) -> CommandResult:
-    records = [
-        record for record in await invocation.context.repository.list_conversations(owner=invocation.owner) if record.turns
-    ]
-    lines = [format_conversation(record, invocation.context.repository.agent, is_own=True) for record in records]
+    wanted = ListSessions(agent=invocation.context.jid, person=invocation.owner)
+    found = await invocation.perform(list_sessions, wanted)
+    return _list(found, is_own=True)
+
+
+def _list(sessions: Sequence[SessionSummary], *, is_own: bool) -> CommandResult:
+    lines = [format_conversation(session, is_own=is_own) for session in sessions if session.turns]
     return CommandResult("\n".join(lines) or translate("There are none."))
 
 
 async def _history(invocation: Invocation) -> CommandResult:
-    if invocation.record is None:
+    record = invocation.record
+    if record is None or not record.turns:
         return CommandResult(translate("You have not written to me yet."))
-    turns = parse_interactions(
-        await invocation.context.repository.load_history(invocation.record.id, invocation.values["turns"])
-    )
-    return CommandResult("\n\n".join(format_turn(turn) for turn in turns) or translate("You have not written to me yet."))
+    wanted = ShowSession(agent=invocation.context.jid, conversation=record.conversation_id, limit=invocation.values["turns"])
+    session = await invocation.perform(show_session, wanted)
+    return CommandResult("\n\n".join(map(format_turn, parse_interactions(map(json.dumps, session.history)))))
 
 
 async def _memory(invocation: Invocation) -> CommandResult:
-    context, record = invocation.context, invocation.record
-    facts: list[str] = []
-    conversation_variables: dict[str, str] = {}
-    if record is not None:
-        facts = (
-            await context.interaction_memory.aget_information(record.conversation_id)
-            if context.interaction_memory is not None
-            else []
-        )
-        conversation_variables = await context.repository.load_variables("conversation", record.conversation_id)
-    person_variables = await context.repository.load_variables("person", invocation.owner)
-    window = NO_COMPACTION
-    if COMPACTION_VARIABLE in conversation_variables:
-        window = CompactionState.from_json(conversation_variables.pop(COMPACTION_VARIABLE))
-    for variables in (conversation_variables, person_variables):
-        variables.pop(TOKENS_VARIABLE, None)
-    lines = format_memory(facts, conversation_variables, person_variables)
-    lines += ["- " + translate("Summary: {summary}", summary=window.summary)] if window.summary else []
+    record = invocation.record
+    name = None if record is None else record.conversation_id
+    wanted = RecallMemory(agent=invocation.context.jid, person=invocation.owner, conversation=name)
+    found = await invocation.perform(recall_memory, wanted)
+    lines = format_memory(found.facts, found.variables, found.person_variables)
+    lines += ["- " + translate("Summary: {summary}", summary=found.summary)] if found.summary else []
     return CommandResult("\n".join(lines) or translate("Nothing."))
 
 
@@ -175,7 +177,7 @@ async def _forget_me(invocation: Invocation) -> CommandResult:
 
 async def _export(invocation: Invocation) -> CommandResult:
     context = invocation.context
-    everything = await export_person(context.repository, context.interaction_memory, invocation.owner, clock=context.clock)
+    everything = await invocation.perform(export_sessions, OfPerson(agent=context.jid, person=invocation.owner))
     text = json.dumps(everything, indent=2, ensure_ascii=False)
     size = len(text.encode())
     # A program reads texts of any length, and nobody else can read them, as they could a file.
@@ -183,7 +185,7 @@ async def _export(invocation: Invocation) -> CommandResult:
         return CommandResult(
             translate("Everything that I store about you ({size} bytes):", size=size), extra_texts=fence_json(text)
         )
-    name = f"{local_part(context.repository.agent)}-{context.clock():%Y-%m-%d}.json"
+    name = f"{local_part(context.jid)}-{context.clock():%Y-%m-%d}.json"
     try:
         link = await context.files.upload(name, text.encode(), "application/json")
     except UploadError as error:
@@ -259,75 +261,75 @@ def _apply_preferences(before: Preferences, values: Any) -> Preferences:
 
 
 async def _all(invocation: Invocation) -> CommandResult:
-    records = await invocation.context.repository.list_conversations(limit=invocation.values["number"])
-    lines = [
-        format_conversation(record, invocation.context.repository.agent, is_own=False) for record in records if record.turns
-    ]
-    return CommandResult("\n".join(lines) or translate("There are none."))
+    wanted = ListSessions(agent=invocation.context.jid, limit=invocation.values["number"])
+    found = await invocation.perform(list_sessions, wanted)
+    return _list(found, is_own=False)
 
 
 async def _end(invocation: Invocation) -> CommandResult:
-    name = invocation.values[CONVERSATION_FIELD]
-    if await invocation.context.control.end(name):
-        return CommandResult(translate("The conversation {name} is ended.", name=name))
-    return await _not_changed(invocation, name, N_("The conversation {name} is not active."))
+    return await _change(
+        invocation,
+        end_conversation,
+        N_("The conversation {name} is ended."),
+        N_("The conversation {name} is not active."),
+    )
 
 
 async def _reset(invocation: Invocation) -> CommandResult:
+    text = N_("The conversation {name} starts anew. What I remember of it stays.")
+    return await _change(invocation, reset_conversation, text, text)
+
+
+async def _change(
+    invocation: Invocation, operation: Operation[OfConversation, ChangedConversation], done: str, not_done: str
+) -> CommandResult:
     name = invocation.values[CONVERSATION_FIELD]
-    if await invocation.context.control.reset(name):
-        return CommandResult(translate("The conversation {name} starts anew. What I remember of it stays.", name=name))
-    return await _not_changed(invocation, name, N_("The conversation {name} has nothing to reset."))
-
-
-async def _not_changed(invocation: Invocation, name: str, reason: str) -> CommandResult:
-    if await invocation.context.repository.find_conversations([name]):
-        return CommandResult(translate(reason, name=name))
-    return CommandResult(translate("There is no conversation {name}. /all lists them.", name=name), is_error=True)
+    try:
+        found = await invocation.perform(operation, OfConversation(agent=invocation.context.jid, conversation=name))
+    except ConfigError:
+        return CommandResult(translate("There is no conversation {name}. /all lists them.", name=name), is_error=True)
+    return CommandResult(translate(done if found.is_changed else not_done, name=name))
 
 
 async def _pause(invocation: Invocation) -> CommandResult:
-    if invocation.context.control.is_paused:
+    [pause] = await invocation.perform(pause_agents, OfAgents(agent=invocation.context.jid))
+    if not pause.is_changed:
         return CommandResult(translate("I am paused already. Continue with /resume."))
-    invocation.context.control.pause()
     return CommandResult(translate("Paused. I start no new answers, and store every message. Continue with /resume."))
 
 
 async def _resume(invocation: Invocation) -> CommandResult:
-    if not invocation.context.control.is_paused:
-        return CommandResult(translate("I am not paused."))
-    invocation.context.control.resume()
-    return CommandResult(translate("I continue."))
+    [pause] = await invocation.perform(resume_agents, OfAgents(agent=invocation.context.jid))
+    return CommandResult(translate("I continue.") if pause.is_changed else translate("I am not paused."))
 
 
 async def _initial_level(invocation: Invocation) -> dict[str, FieldValue]:
-    return {"level": _current_level()}
-
-
-def _current_level() -> str:
-    return logging.getLevelName(logging.getLogger(_PLATFORM_LOG).getEffectiveLevel()).lower()
+    level = await invocation.perform(show_log_level, Nothing())
+    return {"level": level}
 
 
 async def _log(invocation: Invocation) -> CommandResult:
     level = invocation.values["level"]
     if level is None:
-        return CommandResult(translate("The level of the log is {level}.", level=_current_level()))
-    logging.getLogger(_PLATFORM_LOG).setLevel(level.upper())
+        level = await invocation.perform(show_log_level, Nothing())
+        return CommandResult(translate("The level of the log is {level}.", level=level))
+    await invocation.perform(set_log_level, SetLogLevel(level=level))
     return CommandResult(translate("The level of the log of the whole platform is {level} until its next start.", level=level))
 
 
 async def _admit(invocation: Invocation) -> CommandResult:
-    return await _decide_access(invocation, is_admitted=True)
+    wanted = OfPerson(agent=invocation.context.jid, person=invocation.values["person"])
+    decision = await invocation.perform(admit_person, wanted)
+    return CommandResult(translate("{person} may talk to me now.", person=decision.person))
 
 
 async def _reject(invocation: Invocation) -> CommandResult:
-    return await _decide_access(invocation, is_admitted=False)
-
-
-async def _decide_access(invocation: Invocation, *, is_admitted: bool) -> CommandResult:
-    access_requests = invocation.context.access_requests
-    decide = access_requests.admit if is_admitted else access_requests.reject
-    return CommandResult(await decide(invocation.owner, invocation.values["person"]))
+    wanted = OfPerson(agent=invocation.context.jid, person=invocation.values["person"])
+    decision = await invocation.perform(reject_person, wanted)
+    text = N_("{person} may not talk to me any more.")
+    if decision.is_allowed:
+        text = N_("{person} may still talk to me: the configuration allows it (access).")
+    return CommandResult(translate(text, person=decision.person))
 
 
 _PERSON = Field("person", N_("their JID"), is_required=True)
@@ -406,7 +408,7 @@ COMMANDS_FOR_OPERATORS = (
         N_("show or set the level of the log"),
         _log,
         audience="operators",
-        fields=(Field("level", N_("from which level on"), "choice", choices=tuple(Choice(name, name) for name in _LEVELS)),),
+        fields=(Field("level", N_("from which level on"), "choice", choices=tuple(Choice(name, name) for name in LOG_LEVELS)),),
         usage="debug",
         initial_values=_initial_level,
     ),

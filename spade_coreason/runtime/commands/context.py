@@ -1,23 +1,24 @@
-"""The call of a command: who calls it with which values, and the parts of the agent that it uses."""
+"""The call of a command: who calls it with which values. What it does to the agent and its data it does by operations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ...contracts import Agent
 from ...domain.conversation import Rules
-from ...memory import AgentInteractionMemory
-from ...storage import AgentRepository, StoredConversation
-from ..agent_control import AgentControl
+from ...operations.definition import Actor, Arguments, Call, Caller, Operation
+from ...storage import StoredConversation
 from ..files import Files
-from ..intake.access_requests import AccessRequests
 from ..intake.conversation_loader import ConversationLoader
 from ..intake.mailboxes import Mailboxes
-from ..intake.quota_limit import QuotaLimit
+from .agent_host import AgentHost
 from .model import Command
+
+A = TypeVar("A", bound=Arguments)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,8 @@ class CommandContext:
     """The parts of one agent, as its commands see them."""
 
     agent: Agent
-    repository: AgentRepository
+    operators: frozenset[str]
+    """The bare JIDs of its operators."""
     rules: Rules
     shows_thoughts: bool
     """True if thoughts are shown to people who have not chosen."""
@@ -34,17 +36,23 @@ class CommandContext:
     clock: Callable[[], datetime]
     mailboxes: Mailboxes
     loader: ConversationLoader
-    control: AgentControl
     files: Files
-    quota_limit: QuotaLimit
-    access_requests: AccessRequests
-    """The requests for access that operators decide."""
-    get_interaction_memory: Callable[[], AgentInteractionMemory] | None
+    host: AgentHost
+    """The agent as operations see it."""
 
     @property
-    def interaction_memory(self) -> AgentInteractionMemory | None:
-        """The agent's interaction memory; None without one."""
-        return None if self.get_interaction_memory is None else self.get_interaction_memory()
+    def jid(self) -> str:
+        """The bare JID of the agent."""
+        return self.host.agent
+
+    async def perform(self, owner: str, operation: Operation[A, R], arguments: A) -> R:
+        """Perform an operation for a person (a bare JID), who has the rights of an operator if they are one.
+
+        Raise ConfigError for arguments that match nothing, StoreError, and ForbiddenError.
+        """
+        is_operator = owner in self.operators and Caller.OPERATOR in operation.callers
+        actor = Actor(Caller.OPERATOR if is_operator else Caller.PERSON, owner, self.jid)
+        return await operation(Call(self.host, actor), arguments)
 
 
 class Invocation(NamedTuple):
@@ -66,4 +74,8 @@ class Invocation(NamedTuple):
     @property
     def is_operator(self) -> bool:
         """True if the person is an operator of the agent."""
-        return self.owner in self.context.quota_limit.quotas.operators
+        return self.owner in self.context.operators
+
+    async def perform(self, operation: Operation[A, R], arguments: A) -> R:
+        """Perform an operation for the person, see `CommandContext.perform`."""
+        return await self.context.perform(self.owner, operation, arguments)

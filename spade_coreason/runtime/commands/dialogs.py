@@ -15,7 +15,7 @@ from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, Field
 from ...domain.jid import bare_jid
 from ...domain.texts.translation import LANGUAGE, N_, translate
 from ...exceptions import CoReasonError
-from ...storage import StoredConversation
+from ...operations.sessions import ListSessions, SessionSummary, list_sessions
 from ..languages import PersonLanguages
 from .context import CommandContext
 from .formatting import format_conversation
@@ -57,7 +57,7 @@ class Step(NamedTuple):
     fields: tuple[Field, ...]
 
 
-def steps_of(command: Command, conversations: Sequence[StoredConversation], agent: str) -> tuple[Step, ...]:
+def steps_of(command: Command, conversations: Sequence[SessionSummary]) -> tuple[Step, ...]:
     """Return the forms of a command; none if there is nothing to ask.
 
     `conversations` are those to choose from, the newest first.
@@ -66,7 +66,7 @@ def steps_of(command: Command, conversations: Sequence[StoredConversation], agen
     is_any = command.subject == "any conversation"
     if is_any or (command.subject == "a conversation" and len(conversations) > 1):
         choices = tuple(
-            Choice(record.conversation_id, format_conversation(record, agent, is_own=not is_any)) for record in conversations
+            Choice(session.conversation_id, format_conversation(session, is_own=not is_any)) for session in conversations
         )
         default = None if is_any or not choices else choices[0].value
         fields = (Field(CONVERSATION_FIELD, translate("Which conversation"), "choice", is_any, default, choices), *fields)
@@ -155,13 +155,15 @@ class AdHocSessions:
             return CommandStage(command.node, secrets.token_hex(12), "canceled")
         if call.action == "prev":
             return CommandProblem("bad-request", translate("This is the first step."), "malformed-action")
-        records: list[StoredConversation] = []
+        context, sessions = self._runner.command_context, list[SessionSummary]()
         if command.subject != "the person":
-            record_owner = None if command.subject == "any conversation" else owner
-            found = await self._runner.command_context.repository.list_conversations(owner=record_owner, limit=_MAX_CHOICES)
-            records = [record for record in found if record.turns]
-        steps = steps_of(command, records, self._runner.command_context.repository.agent)
-        values = await self._runner.commands.get_initial_values(command, self._runner.command_context, owner)
+            person = None if command.subject == "any conversation" else owner
+            found = await context.perform(
+                owner, list_sessions, ListSessions(agent=context.jid, person=person, limit=_MAX_CHOICES)
+            )
+            sessions = [session for session in found if session.turns]
+        steps = steps_of(command, sessions)
+        values = await self._runner.commands.get_initial_values(command, context, owner)
         session = _AdHocSession(
             call.sender, command, steps, values, asyncio.get_running_loop().time() + self._session_timeout_s
         )

@@ -16,13 +16,13 @@ from ...domain.identifiers import recover_thread
 from ...domain.messages import Completed, InboundRequest, TextEmitted
 from ...domain.texts.translation import LANGUAGE, translate
 from ...memory import ActiveConversation
+from ...operations.sessions import ClearSessions, clear_sessions
 from ...storage import Commit
 from ..channels import OutboundMessage, SendMessages
 from ..intake.admission import Admission
 from ..intake.conversation_loader import ConversationLoader
 from ..intake.mailbox import Mailbox, MailboxTask, QueuedRequest
 from ..intake.mailboxes import Mailboxes
-from ..live_erasure import LiveErasure
 from ..turns.output import TurnOutput, dump_reply
 from ..turns.turn import Turn
 from ..turns.turn_services import TurnServices
@@ -44,14 +44,12 @@ class CommandExecutor:
         commands: Commands,
         context: CommandContext,
         admission: Admission,
-        erasure: LiveErasure,
     ) -> None:
         self._services = services
         self._loader = loader
         self.commands = commands
         self.context = context
         self._admission = admission
-        self._erasure = erasure
 
     def cancel_if_requested(self, queued: QueuedRequest, sender: str) -> None:
         """Stop the running turn of a conversation if a request there is `/cancel`. The reply to it waits for its turn.
@@ -245,12 +243,13 @@ class CommandExecutor:
                 await self._services.expiry.on_ended(active.record.conversation_id, active.record.status.state)
         elif result.kind in ("forget this", "forget me"):
             self._drop_older(mailbox, before_row)
-            report = (
-                await self._erasure.erase_person(mailbox.sender, mailbox)
+            wanted = (
+                ClearSessions(agent=self.context.jid, person=mailbox.sender)
                 if result.kind == "forget me"
-                else await self._erasure.erase_conversation(active.record, mailbox)
+                else ClearSessions(agent=self.context.jid, conversation=active.record.conversation_id)
             )
-            return replace(result, text=describe_deleted(report))
+            clearance = await self.context.perform(mailbox.sender, clear_sessions, wanted)
+            return replace(result, text=describe_deleted(clearance.erasures[0].report))
         return result
 
     def _drop_older(self, mailbox: Mailbox, before_row: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TypeAlias
 
 from ...contracts import ConversationState, Interaction
@@ -11,7 +12,7 @@ from ...domain.identifiers import recover_thread
 from ...domain.texts.text import FENCE
 from ...domain.texts.translation import N_, translate, translate_plural
 from ...memory import ErasureReport
-from ...storage import StoredConversation
+from ...operations.sessions import SessionSummary
 
 _PART_CHARACTERS = 8_000
 
@@ -32,17 +33,17 @@ def describe_state(state: ConversationState) -> str:
     return translate(_STATES[state])
 
 
-def format_conversation(record: StoredConversation, agent: str, *, is_own: bool) -> str:
+def format_conversation(session: SessionSummary, *, is_own: bool) -> str:
     """Format a conversation in one line.
 
     The person's own are shown with their thread, all others with their owner and id.
     """
-    thread = recover_thread(record.conversation_id, record.owner, agent)
+    thread = recover_thread(session.conversation_id, session.user_id, session.agent_id)
     thread_label = translate("thread {thread}", thread=thread) if thread is not None else translate("no thread")
-    label = thread_label if is_own else f"{record.owner}   {record.conversation_id}"
-    last = record.status.last_interaction.astimezone()
-    turns = translate_plural("{number} turn", "{number} turns", record.turns)
-    return f"{last:%Y-%m-%d %H:%M}   {turns}   {describe_state(record.status.state)}   {label}"
+    label = thread_label if is_own else f"{session.user_id}   {session.conversation_id}"
+    last = datetime.fromisoformat(session.last_interaction).astimezone()
+    turns = translate_plural("{number} turn", "{number} turns", session.turns)
+    return f"{last:%Y-%m-%d %H:%M}   {turns}   {describe_state(ConversationState(session.state))}   {label}"
 
 
 def format_turn(turn: Interaction) -> str:

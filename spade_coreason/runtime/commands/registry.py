@@ -105,7 +105,10 @@ class Commands:
             problem = translate("This room does not show me who you are. Send {command} to my own address.", command=name)
             return CommandResult(problem, is_error=True)
         invocation = Invocation(context, owner, record, values, self.available_to(owner), is_from_program)
-        return await command.handler(invocation)
+        try:
+            return await command.handler(invocation)
+        except ConfigError as error:
+            return CommandResult(error.problem, is_error=True)
 
     async def get_initial_values(self, command: Command, context: CommandContext, owner: str) -> dict[str, FieldValue]:
         """Return the values that are already in the fields of a command's form."""

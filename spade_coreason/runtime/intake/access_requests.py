@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 
 from ...domain.access import AccessPolicy
-from ...domain.jid import bare_jid, parse_jid
 from ...domain.texts.translation import translate, use_language
-from ...exceptions import StoreError
 from ...storage import ACCESS_SCOPE, AgentRepository, StoredAgent
 from ..channels import NoticeSender, OutboundMessage
 from ..event_emitter import EventEmitter
@@ -15,7 +13,6 @@ from ..languages import PersonLanguages
 
 log = logging.getLogger(__name__)
 
-_NAME = "admitted"
 _OWN_CONTACT = "contact"
 _MAX_PENDING = 100
 _MAX_REFUSED = 10_000
@@ -52,14 +49,14 @@ class AccessRequests:
 
     def load(self, stored: StoredAgent) -> None:
         """Take the earlier decisions and refusals, before the agent goes online."""
-        decisions = stored.get_by_holder(ACCESS_SCOPE, _NAME)
-        approved = {person for person, value in decisions.items() if value == "true"}
+        decisions = stored.admissions
+        approved = {person for person, is_admitted in decisions.items() if is_admitted}
         if self.access.operators:
             self.access.approved |= approved
         elif approved:
             text = "%s: there are no operators, so stored admissions (%d) do not count; add one to access.operators"
             log.warning(text, self._repository.agent, len(approved))
-        self._rejected |= {person for person, value in decisions.items() if value != "true"}
+        self._rejected |= decisions.keys() - approved
         own_contacts = stored.get_by_holder(ACCESS_SCOPE, _OWN_CONTACT)
         self._own_contacts |= {person for person, value in own_contacts.items() if value == "true"}
         self._refused = dict.fromkeys(stored.refused_people)
@@ -137,36 +134,27 @@ class AccessRequests:
     def _log_failed_write(self, error: BaseException) -> None:
         log.warning("%s: cannot store that a stranger was refused, who may be told again: %s", self._repository.agent, error)
 
-    async def admit(self, operator: str, person: str) -> str:
-        """Admit a person and tell them. Return the reply to the operator."""
-        return await self._decide(operator, person, is_admitted=True)
+    @property
+    def pending(self) -> list[str]:
+        """The strangers (bare JIDs) about whom the operators were asked and have not decided, in this run."""
+        return sorted(self._pending)
 
-    async def reject(self, operator: str, person: str) -> str:
-        """Reject a person, or withdraw an admission. Return the reply to the operator."""
-        return await self._decide(operator, person, is_admitted=False)
+    async def decide(self, person: str, is_admitted: bool) -> bool:
+        """Admit a person (a bare JID) and tell them, or reject them. Return True if they may talk to the agent now.
 
-    async def _decide(self, operator: str, jid: str, *, is_admitted: bool) -> str:
-        try:
-            person = bare_jid(parse_jid(jid))
-        except ValueError as error:
-            return f"{error}"
-        try:
-            await self._repository.save_variable(ACCESS_SCOPE, person, _NAME, "true" if is_admitted else "false")
-        except StoreError as error:
-            log.error("%s: cannot store the decision about %s: %s", self._repository.agent, person, error)
-            return translate("I could not store that. Please try again.")
+        Without operators an admission does not count, now and after a start.
+        """
+        await self._repository.save_admission(person, is_admitted)
         self._pending.discard(person)
         (self._rejected.discard if is_admitted else self._rejected.add)(person)
-        (self.access.approved.add if is_admitted else self.access.approved.discard)(person)
-        log.info("%s: %s is %s by %s", self._repository.agent, person, "admitted" if is_admitted else "rejected", operator)
+        (self.access.approved.add if is_admitted and self.access.operators else self.access.approved.discard)(person)
+        log.info("%s: %s is %s", self._repository.agent, person, "admitted" if is_admitted else "rejected")
         self.decided.emit(person, is_admitted)
         if is_admitted and person in self._refused:
             self._forget_refusal(person)  # a later rejection is told again
-        if is_admitted:
+        is_allowed = self.access.is_allowed(person)
+        if is_admitted and is_allowed:
             with use_language(self.languages.of_person(person)):
                 text = translate("You may talk to {agent} now.", agent=self._agent_name)
             self._notices.send([self._notices.encode_notice(person, text)])
-            return translate("{person} may talk to me now.", person=person)
-        if self.access.is_allowed(person):
-            return translate("{person} may still talk to me: the configuration allows it (access).", person=person)
-        return translate("{person} may not talk to me any more.", person=person)
+        return is_allowed

@@ -6,7 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from datetime import datetime
+from typing import Any, ClassVar, Protocol
 from uuid import UUID
 
 from ...concurrency import Semaphore
@@ -77,6 +78,23 @@ class MailboxTask:
                 self.future.set_result(result)
 
 
+class AssistingTurn(Protocol):
+    """A turn in which the agent runs."""
+
+    queued: QueuedRequest
+    started_at: datetime
+
+    @property
+    def work(self) -> object:
+        """The call of the agent, once it has begun."""
+        ...
+
+    @property
+    def last_step(self) -> str:
+        """The name of its last durable step; empty before the first."""
+        ...
+
+
 class SenderState:
     """The state of one sender, over all threads: slots for turns, and the number of queued requests."""
 
@@ -100,12 +118,12 @@ class Mailbox:
         "conversation_id",
         "current",
         "has_cancelled_turn",
-        "is_assisting",
         "is_cancelled",
         "kept_characters",
         "key",
         "queue",
         "sender_state",
+        "turn",
         "worker",
     )
 
@@ -120,8 +138,8 @@ class Mailbox:
         """The characters of the turns that stay in memory while the mailbox is idle."""
         self.current: QueuedRequest | None = None
         """The request whose turn runs, until `assist` returns."""
-        self.is_assisting = False
-        """True while the agent runs."""
+        self.turn: AssistingTurn | None = None
+        """The turn in which the agent runs."""
         self.has_cancelled_turn = False
         """True if a `/cancel` that is still unanswered has stopped a turn."""
         self.is_cancelled = False
@@ -174,7 +192,7 @@ class Mailbox:
         if self.current is None or self.worker is None:
             return False
         self.is_cancelled = True
-        if self.is_assisting:
+        if self.turn is not None:
             self.worker.cancel()
         return True
 

@@ -45,6 +45,11 @@ class StepJournal:
         self.mismatch: StepMismatchError | None = None
         """The reason why the journal does not fit the turn, which therefore fails."""
 
+    @property
+    def last_name(self) -> str:
+        """The name of the last step; empty before the first."""
+        return next(reversed(self._numbers)) if self._numbers else ""
+
     async def load(self) -> None:
         """Load the steps that an earlier run of the request has stored. StoreError if they cannot be read."""
         steps = await self._inbox.load_steps(self._inbox_row)
@@ -97,8 +102,7 @@ class StepJournal:
         if self._numbers is None:
             self._numbers = Counter()
         self._step_count += 1
-        self._numbers[name] += 1
-        number = self._numbers[name]
+        number = self._numbers[name] = self._numbers.pop(name, 0) + 1  # the last step is the last name
         key = str(derive_step_key(self._key, name, number))
         earlier = None if self._earlier is None else self._earlier.get((name, number))
         if earlier is None:

@@ -66,6 +66,8 @@ class Turn:
     """The durable steps of the turn."""
     started_at_s: float = field(init=False)
     """Time of the start, in seconds of the clock `Metrics.now`."""
+    work: Awaitable[object] | None = None
+    """The call of the agent, once it has begun."""
     has_failed: bool = False
     """True if the turn counts as failed in the status of the conversation."""
 
@@ -103,6 +105,11 @@ class Turn:
         """True if the conversation was deleted during the turn, because the agent did not stop when it was cancelled."""
         return self.mailbox.active is not self.conversation
 
+    @property
+    def last_step(self) -> str:
+        """The name of its last durable step; empty before the first."""
+        return self.steps.last_name
+
     async def run(self, work: Callable[[], Awaitable[object]]) -> TurnEvent | None:
         """Run `assist`, or a command of the agent, and return the last event of the reply.
 
@@ -121,7 +128,7 @@ class Turn:
             if mailbox.is_cancelled:
                 output.cancel()
                 return None
-            mailbox.is_assisting = True
+            mailbox.turn = self
             slot = running.free_slots.pop() if running.free_slots else SPARE_SLOT
             running.slots[slot] = self.queued.inbox_row
             try:
@@ -130,12 +137,12 @@ class Turn:
                     await deadline.run(services.lifecycle.ensure_started())
                 CURRENT_DEFERRED_SYNCS.set(syncs)
                 CURRENT_HOLDER.set((running.holder, self.queued.inbox_row))
-                awaitable = work()
+                awaitable = self.work = work()
                 deadline = Deadline(services.assist_timers, task)
                 returned = await deadline.run(awaitable)
             finally:
                 syncs.close()
-                mailbox.is_assisting, mailbox.current = False, None
+                mailbox.turn = mailbox.current = None
                 if not (services.mailboxes.is_cancelling_turns and running.is_stopping):  # else the next start counts the stop
                     running.slots[slot] = 0
                 if slot != SPARE_SLOT:

@@ -1,0 +1,38 @@
+"""The command `spade-coreason drain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..account import data_option
+from ..context import define_command as define
+from ..operations import print_stopped, require_running
+from ..settings import config_option
+from ..terminal.console import print_line, progress_bar
+
+
+@define("drain")
+@config_option("config/platform.yaml, if it exists")
+@data_option
+def command(file: Path | None, data: Path | None) -> int:
+    """Let the running answers finish, and stop the platform.
+
+    New messages are stored, and answered after the next start. There is no time limit, unlike at a stop by a signal
+    (`limits.grace_s`). `spade-coreason status AGENT` shows what is still running. Ctrl-C ends the waiting, and the platform
+    runs on.
+
+    \b
+      spade-coreason drain
+    """
+    from ...operations.log_level import Nothing
+    from ...operations.turns import drain_platform
+
+    platform = require_running(file, data)
+    with progress_bar(1) as progress:
+        progress.start_item("answers")
+        drained = platform.perform(drain_platform, Nothing(), progress.update_item)
+        progress.finish_item()
+    if not drained.is_complete:
+        return print_stopped()
+    print_line(f"{drained.turns:,} running answer{'s' if drained.turns != 1 else ''} finished. The platform stops.")
+    return 0

@@ -1,0 +1,60 @@
+"""One running agent as the operations of its commands see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...exceptions import StoreError
+from ...memory import AgentInteractionMemory, Knowledge
+from ...operations.host import RunningAgent
+from ...operations.status import PlatformStatus
+from ...storage import AgentRepository, Database
+
+
+class AgentHost:
+    """One running agent as operations see it (`OperationHost`). Its people and operators reach this agent only."""
+
+    is_running = True
+
+    def __init__(
+        self,
+        repository: AgentRepository,
+        control: RunningAgent,
+        get_memory: Callable[[], AgentInteractionMemory] | None,
+        knowledge: Knowledge,
+    ) -> None:
+        self.agent = repository.agent
+        self.database: Database | None = repository.database
+        self._repository = repository
+        self._control = control
+        self._get_memory = get_memory
+        self._knowledge = knowledge
+
+    async def list_agents(self) -> Sequence[str]:
+        """Return the agent."""
+        return (self.agent,)
+
+    def repository(self, agent: str) -> AgentRepository:
+        """Return the stored data of the agent, or the trail of the platform."""
+        return self._repository if agent == self.agent else AgentRepository(self._repository.database, agent)
+
+    def memory(self, agent: str) -> AgentInteractionMemory:
+        """Return the interaction memory of the agent. Raise StoreError if it has none."""
+        if self._get_memory is None:
+            raise StoreError(f"{self.agent} has no interaction memory")
+        return self._get_memory()
+
+    def knowledge(self, agent: str) -> Knowledge:
+        """Return the knowledge of the agent."""
+        return self._knowledge
+
+    def running_agent(self, agent: str) -> RunningAgent | None:
+        """Return what runs of the agent; None for another one."""
+        return self._control if agent == self.agent else None
+
+    async def status(self) -> PlatformStatus:
+        """Raise StoreError: an agent does not know its platform."""
+        raise StoreError("an agent does not know the status of its platform")
+
+    def stop(self) -> None:
+        """Do nothing: an agent does not stop its platform."""

@@ -1,0 +1,27 @@
+"""The operations as a table: what each does, who may call it, its arguments, and whether it is audited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spade_coreason.operations.definition import Caller, Operation
+from spade_coreason.operations.table import OPERATIONS
+
+_CALLERS = {Caller.MACHINE_USER: "user", Caller.OPERATOR: "operators", Caller.PERSON: "people"}
+
+
+def to_markdown() -> str:
+    """Return the table of docs/reference/operations.md."""
+    head = [
+        "| operation | what it does | arguments | callers | needs a running platform | audited |",
+        "|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *map(_row, OPERATIONS.values())])
+
+
+def _row(operation: Operation[Any, Any]) -> str:
+    fields = operation.arguments.model_fields.items()
+    arguments = ", ".join(f"`{name}`" if field.is_required() else f"`[{name}]`" for name, field in fields)
+    callers = ", ".join(text for caller, text in _CALLERS.items() if caller in operation.callers)
+    needs, is_audited = ("yes" if value else "no" for value in (operation.needs_platform, operation.is_change))
+    return f"| `{operation.name}` | {operation.description} | {arguments} | {callers} | {needs} | {is_audited} |"

@@ -1,0 +1,286 @@
+"""Commands act by operations, and an operation refuses callers who may not call it."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import inspect
+import pkgutil
+import textwrap
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, operations
+from spade_coreason.app.stored_host import open_stored_host
+from spade_coreason.cli.app import COMMANDS, cli
+from spade_coreason.config import Settings
+from spade_coreason.exceptions import ForbiddenError, StoreError
+from spade_coreason.operations.definition import Actor, Call, Caller, Operation
+from spade_coreason.operations.log_level import Nothing
+from spade_coreason.operations.table import OPERATIONS
+from spade_coreason.runtime.commands import builtin
+from spade_coreason.testing import Policy
+from tests.support.wait import TIMEOUT_S
+
+AGENT, OTHER, ALICE, BOB, BOSS = (f"{name}@localhost" for name in ("agent", "other", "alice", "bob", "boss"))
+TESTER = Actor(Caller.MACHINE_USER, "user tester")
+
+SLASH_COMMANDS_WITHOUT = {
+    "help": "shows what the agent says of itself, and no data",
+    "new": "acts on the conversation in which it is sent, between two turns there",
+    "cancel": "stops the answer beside which it is sent, and changes no data",
+    "settings": "acts on the language and the presentation of the conversation in which it is sent",
+    "forget": "waits for its turn in its conversation, and the executor calls sessions.clear then",
+    "forget me": "waits for its turn in its conversation, and the executor calls sessions.clear then",
+}
+LINES_WITHOUT = {
+    "demo": "runs a platform",
+    "up": "runs a platform",
+    "run": "runs a platform",
+    "chat": "is a client, as that of a person",
+    "ask": "is a client, as that of a person",
+    "invite": "prints an address",
+    "check": "reads a configuration, and no data",
+    "init": "writes a project",
+    "completion": "prints a script",
+    "tools": "asks the MCP servers of a configuration",
+    "storage backup": "copies the files of the data, also while nothing can answer",
+    "storage restore": "replaces the data under a platform, which must not run",
+    "storage check": "reads the files of the data, also damaged ones",
+    "storage migrate": "changes the tables under a platform, which must not run",
+}
+
+
+CODE_NAMES = {
+    name: value.name
+    for module in pkgutil.iter_modules(operations.__path__, f"{operations.__name__}.")
+    for name, value in vars(importlib.import_module(module.name)).items()
+    if isinstance(value, Operation)
+}
+"""The names of the operations, by their names in the code."""
+
+
+def performed(function: Callable[..., Any], module: Any) -> set[str]:
+    """Return the names of the operations that a function performs, also by functions of its own module."""
+    names = {
+        node.id
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function))))
+        if isinstance(node, ast.Name) and node.id != function.__name__
+    }
+    found = {CODE_NAMES[name] for name in names if name in CODE_NAMES}
+    for name in names:
+        other = getattr(module, name, None)
+        if inspect.isfunction(other) and other.__module__ == module.__name__:
+            found |= performed(other, module)
+    return found
+
+
+def lines() -> Iterator[tuple[str, click.Command]]:
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {inner}", each) for inner, each in command.commands.items())
+        else:
+            yield name, command
+
+
+def test_every_slash_command_performs_an_operation_or_is_named_with_its_reason() -> None:
+    commands = {found.name: found for found in (*builtin.COMMANDS_FOR_EVERYBODY, *builtin.COMMANDS_FOR_OPERATORS)}
+    without = {name for name, command in commands.items() if not performed(command.handler, builtin)}
+    assert without == set(SLASH_COMMANDS_WITHOUT)
+
+
+def test_every_command_performs_an_operation_or_is_named_with_its_reason() -> None:
+    without = set()
+    for name, command in lines():
+        callback = inspect.unwrap(command.callback) if command.callback is not None else None
+        assert callback is not None
+        if not performed(callback, inspect.getmodule(callback)):
+            without.add(name)
+    assert without == set(LINES_WITHOUT)
+
+
+class NotingAgent:
+    """Answer, and remember one word."""
+
+    def __init__(self) -> None:
+        self.manifest = AgentDefinition.simple("agent")
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await session.store("word", request.payload["query"], scope="conversation")
+        await response.markdown("done")
+
+
+@asynccontextmanager
+async def open_tester() -> AsyncIterator[tuple[AgentTester, Any]]:
+    async with AgentTester(NotingAgent, user=ALICE, policy=Policy(operators=frozenset({BOSS}))) as t:
+        await t.say("hello")
+        await t.say("secret", user=BOB)
+        await t.say("secret", user=BOB, thread="of bob")
+        yield t, t.runners[AGENT].command_context.host
+
+
+def perform(host: Any, actor: Actor, name: str, **arguments: Any) -> Any:
+    operation = OPERATIONS[name]
+    return operation(Call(host, actor), operation.read_arguments(arguments))
+
+
+OF_PEOPLE = [name for name, operation in OPERATIONS.items() if Caller.PERSON in operation.callers]
+FOREIGN = [
+    {"agent": AGENT, "person": BOB},
+    {"agent": OTHER, "person": ALICE},
+    {"person": ALICE},
+    {"agent": AGENT},
+    {"agent": AGENT, "conversation": f"{BOB}_{AGENT}"},
+    {"agent": AGENT, "person": ALICE, "conversation": f"{BOB}_{AGENT}"},
+    {"agent": AGENT, "person": ALICE, "conversation": "of bob"},
+    {"agent": AGENT, "person": BOB, "conversation": f"{ALICE}_{AGENT}"},
+    {"agent": AGENT, "person": "*"},
+    {"agent": "*", "person": ALICE},
+    {"agent": AGENT, "person": ALICE, "conversation": f"carol@localhost_{AGENT}"},
+]
+
+
+@pytest.mark.parametrize("name", OF_PEOPLE)
+async def test_a_person_reaches_nothing_but_their_own_data_at_this_agent(name: str) -> None:
+    fields = set(OPERATIONS[name].arguments.model_fields)
+    async with open_tester() as (_, host):
+        given = [arguments for arguments in FOREIGN if set(arguments) <= fields and fields & {"person", "conversation"}]
+        required = {key for key, field in OPERATIONS[name].arguments.model_fields.items() if field.is_required()}
+        tried = [arguments for arguments in given if required <= set(arguments)]
+        assert tried
+        for arguments in tried:
+            with pytest.raises(ForbiddenError):
+                await perform(host, Actor(Caller.PERSON, ALICE, AGENT), name, **arguments)
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name not in OF_PEOPLE])
+async def test_a_person_may_not_call_what_is_for_others(name: str) -> None:
+    operation = OPERATIONS[name]
+    async with open_tester() as (_, host):
+        with pytest.raises(ForbiddenError):
+            await operation(Call(host, Actor(Caller.PERSON, ALICE, AGENT)), operation.arguments.model_construct())
+
+
+@pytest.mark.parametrize("name", [name for name, found in OPERATIONS.items() if Caller.OPERATOR in found.callers])
+async def test_an_operator_reaches_their_own_agent_only(name: str) -> None:
+    operation = OPERATIONS[name]
+    if "agent" not in operation.arguments.model_fields:
+        assert name.startswith("log.")
+        return
+    async with open_tester() as (_, host):
+        for agent in (OTHER, None, "*", "agent"):
+            arguments = operation.arguments.model_construct(agent=agent)
+            with pytest.raises(ForbiddenError):
+                await operation(Call(host, Actor(Caller.OPERATOR, BOSS, AGENT)), arguments)
+
+
+@pytest.mark.parametrize("name", [name for name, found in OPERATIONS.items() if Caller.OPERATOR not in found.callers])
+async def test_an_operator_may_not_call_what_is_for_the_user_of_the_machine(name: str) -> None:
+    operation = OPERATIONS[name]
+    async with open_tester() as (_, host):
+        with pytest.raises(ForbiddenError):
+            await operation(Call(host, Actor(Caller.OPERATOR, BOSS, AGENT)), operation.arguments.model_construct(agent=AGENT))
+
+
+async def test_a_person_reaches_a_conversation_of_their_own() -> None:
+    async with open_tester() as (_, host):
+        alice = Actor(Caller.PERSON, ALICE, AGENT)
+        name = f"{ALICE}_{AGENT}"
+        shown = await perform(host, alice, "sessions.show", agent=AGENT, conversation=name)
+        assert [turn["input"]["query"] for turn in shown.history] == ["hello"]
+        recalled = await perform(host, alice, "memory.recall", agent=AGENT, person=ALICE, conversation=name)
+        assert recalled.variables == {"word": '"hello"'}
+        listed = await perform(host, alice, "sessions.list", agent=AGENT, person=ALICE)
+        assert [session.conversation_id for session in listed] == [name]
+
+
+class StepAgent:
+    """Run a durable step, then wait for the test."""
+
+    def __init__(self) -> None:
+        self.manifest = AgentDefinition.simple("agent")
+        self.working, self.release = asyncio.Event(), asyncio.Event()
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await session.run_once("other", self.step)
+        await session.run_once("first", self.step)
+        await session.run_once("other", self.step)
+        self.working.set()
+        await self.release.wait()
+        await response.markdown("done")
+
+    async def step(self) -> int:
+        return 1
+
+
+@asynccontextmanager
+async def open_running_turn() -> AsyncIterator[tuple[Any, StepAgent, asyncio.Task[list[str]]]]:
+    """Yield the host of an agent with a running turn, the agent, and the task that gets the answer."""
+    async with AgentTester(StepAgent, user=ALICE) as t:
+        agent, host = t.agent, t.runners[AGENT].command_context.host
+        assert isinstance(agent, StepAgent)
+        assert await perform(host, TESTER, "turns.list") == []
+        said = asyncio.create_task(t.say("hello"))
+        await asyncio.wait_for(agent.working.wait(), TIMEOUT_S)
+        yield host, agent, said
+        agent.release.set()
+        await asyncio.wait_for(said, TIMEOUT_S)
+
+
+async def test_the_running_turns_tell_whose_they_are_and_where_they_wait() -> None:
+    async with open_running_turn() as (host, _, _):
+        [turn] = await perform(host, TESTER, "turns.list")
+        assert (turn.agent, turn.person, turn.conversation_id, turn.last_step) == (AGENT, ALICE, f"{ALICE}_{AGENT}", "other")
+        assert turn.since <= datetime.now(UTC)
+        assert turn.waits_in.startswith("StepAgent.assist (test_commands.py:")
+        assert turn.waits_in.endswith("): Event.wait")
+
+
+async def test_draining_waits_for_the_running_turns_and_reports_them() -> None:
+    async with open_running_turn() as (host, agent, said):
+        reported: list[tuple[int, int]] = []
+
+        def on_progress(done: int, total: int) -> None:
+            reported.append((done, total))
+            agent.release.set()
+
+        drained = await OPERATIONS["platform.drain"](Call(host, TESTER, on_progress), Nothing())
+        assert (drained.turns, drained.is_complete) == (1, True)
+        assert reported[0] == (0, 1)
+        assert await said == ["done"]
+        assert host.running_agent(AGENT).is_paused
+
+
+async def test_a_drain_that_is_stopped_lets_the_platform_run_on() -> None:
+    async with open_running_turn() as (host, _, _):
+        call = Call(host, TESTER)
+        call.on_progress = lambda done, total: call.stop()
+        drained = await OPERATIONS["platform.drain"](call, Nothing())
+        assert (drained.turns, drained.is_complete) == (0, False)
+        assert not host.running_agent(AGENT).is_paused
+
+
+async def test_a_drain_that_is_stopped_leaves_a_pause_of_an_operator() -> None:
+    async with open_running_turn() as (host, _, _):
+        await host.running_agent(AGENT).pause()
+        call = Call(host, TESTER)
+        call.on_progress = lambda done, total: call.stop()
+        await OPERATIONS["platform.drain"](call, Nothing())
+        assert host.running_agent(AGENT).is_paused
+
+
+@pytest.mark.parametrize("name", [name for name, found in OPERATIONS.items() if found.needs_platform])
+async def test_what_is_about_a_running_platform_says_that_none_runs(name: str, tmp_path: Path) -> None:
+    operation = OPERATIONS[name]
+    async with open_stored_host(Settings(data_dir=tmp_path), []) as host:
+        with pytest.raises(StoreError, match=f"{name} needs a running platform; start it with `spade-coreason up`"):
+            await operation(Call(host, TESTER), operation.arguments.model_construct())

@@ -1,0 +1,253 @@
+"""Each change is in the audit trail with who made it, whatever the way: an operation, a chat, a menu or the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session
+from spade_coreason.app.stored_host import open_stored_host
+from spade_coreason.config import Settings
+from spade_coreason.domain.adhoc import CommandCall, CommandStage
+from spade_coreason.operations.definition import PLATFORM_TRAIL, Actor, Call, Caller
+from spade_coreason.operations.table import OPERATIONS
+from spade_coreason.runtime.commands.dialogs import AdHocSessions
+from spade_coreason.storage import record_crash
+from spade_coreason.testing import Policy
+from tests.cli.conftest import Invoke, invoke
+from tests.support.errors import ExpectedErrors
+from tests.support.wait import TIMEOUT_S
+
+__all__ = ["invoke"]
+
+AGENT, ALICE, BOSS, CAROL = "agent@localhost", "alice@localhost", "boss@localhost", "carol@example.com"
+CONVERSATION = f"{ALICE}_{AGENT}"
+TESTER = Actor(Caller.MACHINE_USER, "user tester")
+MACHINE_USER = f"user {getpass.getuser()}"
+
+
+class WaitingAgent:
+    """Answer, wait for ever or fail."""
+
+    def __init__(self) -> None:
+        self.manifest = AgentDefinition.simple("agent")
+        self.working = asyncio.Event()
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        if request.payload["query"] == "wait":
+            self.working.set()
+            await asyncio.Event().wait()
+        if request.payload["query"] == "fail":
+            raise ValueError("secret")
+        await response.markdown("done")
+
+
+class Lengths:
+    """Vectors of the lengths of texts."""
+
+    model = "lengths"
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        return [[float(len(text)), 1.0] for text in texts]
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """Restore the level of the log."""
+    logger = logging.getLogger("spade_coreason")
+    level = logger.level
+    yield
+    logger.setLevel(level)
+
+
+@asynccontextmanager
+async def open_tester(**options: Any) -> AsyncIterator[AgentTester]:
+    async with AgentTester(WaitingAgent, user=ALICE, policy=Policy(operators=frozenset({BOSS})), **options) as t:
+        yield t
+
+
+def host_of(t: AgentTester) -> Any:
+    return t.runners[AGENT].command_context.host
+
+
+async def read_trail(t: AgentTester, trail: str = AGENT) -> list[tuple[str, str, str]]:
+    """Return the actor, the action and the resource of each entry."""
+    records = await host_of(t).repository(trail).audit_trail.load_newest()
+    return [tuple((record.entry or {})[key] for key in ("actor", "action", "resource")) for record in records]
+
+
+async def fail_request(t: AgentTester) -> int:
+    """Leave a request that ended the platform, and return its number."""
+    sent = asyncio.create_task(t.say("wait", thread="waiting"))
+    agent = t.agent
+    assert isinstance(agent, WaitingAgent)
+    await asyncio.wait_for(agent.working.wait(), TIMEOUT_S)
+    database = host_of(t).database
+    [pending] = await host_of(t).repository(AGENT).inbox.load_pending()
+    row: int = pending.inbox_row
+    await record_crash(database, [row], datetime.now(UTC), row)
+    t.runners[AGENT].command_context.mailboxes.cancel_turns(ALICE)
+    sent.cancel()
+    return row
+
+
+ARGUMENTS: dict[str, Callable[[AgentTester, int, str], dict[str, Any]]] = {
+    "platform.drain": lambda t, row, number: {},
+    "agents.pause": lambda t, row, number: {"agent": AGENT},
+    "agents.resume": lambda t, row, number: {"agent": AGENT},
+    "access.admit": lambda t, row, number: {"person": CAROL},
+    "access.reject": lambda t, row, number: {"person": CAROL},
+    "log.set": lambda t, row, number: {"level": "error"},
+    "conversations.end": lambda t, row, number: {"conversation": CONVERSATION},
+    "conversations.reset": lambda t, row, number: {"conversation": CONVERSATION},
+    "sessions.export": lambda t, row, number: {"person": ALICE},
+    "sessions.clear": lambda t, row, number: {"conversation": CONVERSATION},
+    "memory.clear": lambda t, row, number: {},
+    "memory.import": lambda t, row, number: {"source": str(host_of(t).memory(AGENT).path)},
+    "knowledge.add": lambda t, row, number: {"name": "a", "text": "b"},
+    "knowledge.remove": lambda t, row, number: {"names": ["a"]},
+    "knowledge.reindex": lambda t, row, number: {},
+    "requests.retry": lambda t, row, number: {"id": row},
+    "requests.drop": lambda t, row, number: {"id": row},
+    "incidents.messages": lambda t, row, number: {"id": number},
+}
+
+
+def test_there_are_arguments_for_every_operation_that_changes_something() -> None:
+    assert set(ARGUMENTS) == {name for name, operation in OPERATIONS.items() if operation.is_change}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+async def test_every_change_leaves_an_entry_that_names_its_actor(name: str, expected_errors: ExpectedErrors) -> None:
+    async with open_tester(embedder=Lengths()) as t:
+        host = host_of(t)
+        await t.say("hello")
+        row, number = 0, ""
+        if name.startswith("requests."):
+            row = await fail_request(t)
+        elif name == "incidents.messages":
+            expected_errors("incident")
+            await t.say("fail", thread="failing")
+            [incident] = await host.repository(AGENT).incidents.load_of_person(ALICE)
+            number = incident.number
+        if name.startswith(("knowledge.", "memory.")):
+            await host.memory(AGENT).aadd_information(CONVERSATION, "something")
+            await host.memory(AGENT).aflush()
+        if name == "agents.resume":
+            await t.runners[AGENT].control.pause()
+        operation = OPERATIONS[name]
+        await operation(Call(host, TESTER), operation.read_arguments(ARGUMENTS[name](t, row, number)))
+        entries = [*await read_trail(t), *await read_trail(t, PLATFORM_TRAIL)]
+        assert [entry[:2] for entry in entries] == [("user tester", name)]
+        assert not any(text in entry[2] for entry in entries for text in ("hello", "something", "secret", "fail"))
+
+
+LINES = [
+    "/pause",
+    "/resume",
+    f"/admit {CAROL}",
+    f"/reject {CAROL}",
+    "/log error",
+    f"/end {CONVERSATION}",
+    f"/reset {CONVERSATION}",
+]
+ENTRIES = [
+    (BOSS, "agents.pause", "the agent"),
+    (BOSS, "agents.resume", "the agent"),
+    (BOSS, "access.admit", CAROL),
+    (BOSS, "access.reject", CAROL),
+    (BOSS, "conversations.end", f"conversation {CONVERSATION}"),
+    (BOSS, "conversations.reset", f"conversation {CONVERSATION}"),
+]
+
+
+async def test_what_an_operator_does_in_a_chat_is_in_the_trail_with_their_jid() -> None:
+    async with open_tester() as t:
+        await t.say("hello")
+        for line in LINES:
+            await t.say(line, user=BOSS)
+        assert await read_trail(t) == ENTRIES
+        assert await read_trail(t, PLATFORM_TRAIL) == [(BOSS, "log.set", "error")]
+
+
+async def test_what_an_operator_does_in_a_menu_is_in_the_trail_with_their_jid() -> None:
+    async with open_tester() as t:
+        await t.say("hello")
+        menu = AdHocSessions(t.runners[AGENT])
+        for line, field in zip(LINES, ["", "", "person", "person", "level", "conversation", "conversation"], strict=True):
+            node, _, value = line[1:].partition(" ")
+            stage = await menu.answer(CommandCall(f"{BOSS}/phone", "1", node, "", "execute", {field: value} if field else None))
+            assert isinstance(stage, CommandStage)
+            assert not stage.is_error, stage.text
+        assert await read_trail(t) == ENTRIES
+        assert await read_trail(t, PLATFORM_TRAIL) == [(BOSS, "log.set", "error")]
+        await menu.close()
+
+
+async def test_a_command_that_changes_nothing_or_is_refused_leaves_no_entry() -> None:
+    async with open_tester() as t:
+        for line in ("/resume", "/log", "/end nobody", "/reset nobody", "/admit @"):
+            assert await t.say(line, user=BOSS)
+        for line in LINES:
+            await t.say(line)
+        assert [*await read_trail(t), *await read_trail(t, PLATFORM_TRAIL)] == []
+
+
+async def test_who_deletes_a_conversation_or_exports_is_named_until_they_delete_everything() -> None:
+    async with open_tester() as t:
+        await t.say("hello")
+        await t.say("/export")
+        await t.say("/forget yes")
+        named = [(ALICE, "sessions.export", "a person"), (ALICE, "sessions.clear", f"conversation {CONVERSATION}")]
+        assert await read_trail(t) == named
+        await t.say("/forget me yes")
+        records = await host_of(t).repository(AGENT).audit_trail.load_newest()
+        assert [record.entry and record.entry["actor"] for record in records] == [None, None, "a person"]
+        assert ALICE not in str(records)
+
+
+def test_what_a_user_does_by_the_command_line_on_stored_data_is_in_the_trail_with_their_name(
+    tmp_path: Path, invoke: Invoke
+) -> None:
+    async def fill() -> None:
+        directory = tmp_path / "data"
+        directory.mkdir()
+        url = f"sqlite+aiosqlite:///{directory / 'platform.db'}"
+        async with AgentTester(WaitingAgent, user=ALICE, database=url) as t:
+            await t.say("hello")
+
+    asyncio.run(fill())
+    lines = [
+        ["pause", "agent"],
+        ["pause", "agent"],
+        ["resume"],
+        ["access", "admit", CAROL],
+        ["access", "reject", CAROL],
+        ["conversations", "end", CONVERSATION],
+        ["conversations", "reset", CONVERSATION],
+        ["sessions", "export", "--person", ALICE],
+    ]
+    for line in lines:
+        done = invoke(*line)
+        assert done.exit_code == 0, done.output
+
+    async def read() -> list[tuple[str, str]]:
+        async with open_stored_host(Settings(data_dir=tmp_path / "data"), []) as host:
+            records = await host.repository(AGENT).audit_trail.load_newest()
+        return [(record.entry["actor"], record.entry["action"]) for record in records if record.entry is not None]
+
+    assert asyncio.run(read()) == [
+        *((MACHINE_USER, action) for _, action, _ in ENTRIES),
+        (MACHINE_USER, "sessions.export"),
+    ]
