@@ -34,6 +34,7 @@ async def test_it_looks_up_the_price():
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
@@ -46,22 +47,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
-from uuid import uuid4
-from xml.etree.ElementTree import Element, fromstring
+from uuid import UUID, uuid4
+from xml.etree.ElementTree import Element, SubElement, fromstring
 
 from .contracts import Agent, AgentDefinition, AgentRequest, ConversationRecord
 from .contracts.base import utc_now
 from .domain.access import AccessPolicy, TrustedAgents
 from .domain.conversation import Rules
 from .domain.jid import bare_jid
-from .domain.messages import RequestContext
+from .domain.messages import Bounce, InboundRequest, MalformedRequest, RequestContext
 from .domain.policy import Keep, Policy, Retention, RunnerTimings
 from .exceptions import ConfigError, PeerError
 from .llm import FakeFailure, FakeModel, FakeReply, FakeToolCall, ModelRequest, Reply, error, stream, tool_call
 from .memory import AgentInteractionMemory, Embedder, Summariser, TokenCounter
 from .runtime import (
+    PLAIN_PRESENTATION,
     AgentParts,
     AgentRuntime,
+    Channel,
+    ChannelGateway,
+    ClientFeatures,
     FetchedFile,
     Files,
     InboundGateway,
@@ -75,8 +80,11 @@ from .runtime import (
     PeerAnswer,
     PeerEvent,
     PeerOptions,
+    PersonMessage,
     PlatformDirectory,
+    PresentationOptions,
     Progress,
+    ReplyEncoder,
     Runner,
     SendMessages,
     TopicStore,
@@ -93,42 +101,130 @@ from .runtime import (
 )
 from .storage import AgentRepository, Database, StoredAgent, open_database
 from .xmpp import (
-    ANY_RECEIVER,
     BODY,
     CHAT_STATES,
+    CHAT_STATES_NAMESPACE,
     CORRECTION_NAMESPACE,
     DISPLAYED,
+    JSON,
     MAX_REQUEST_BYTES,
+    MESSAGE,
     OOB,
     OOB_URL,
     REACTIONS_NAMESPACE,
     REPLACE,
     REPLY,
+    REPLY_MARKER,
     REPLY_NAMESPACE,
+    RESPONSE,
     RETRACT_NAMESPACE,
     THREAD,
+    CloudEventEncoder,
+    EventWriter,
     Receiver,
+    StyledEncoder,
     XmppTransport,
+    decode,
+    encode_malformed_reply,
     escape,
     escape_attribute,
     parse_stanza,
+    read_events,
     read_local,
+    read_text,
 )
 
-_Receive: TypeAlias = Callable[[OutboundMessage, str], object]
+_CHANNEL = "tester"
+"""The name of the channel. The inbox stores it."""
+_UNAVAILABLE = "service-unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A message as a person received it. Attributes that the message lacks are None."""
+
+    id: str
+    sender: str
+    """The bare JID of the sender."""
+    thread: str | None = None
+    text: str | None = None
+    """The text; None if the message only shows typing, or is a receipt or a marker."""
+    reply_to: str | None = None
+    """The id of the person's message that this one replies to (XEP-0461)."""
+    corrects: str | None = None
+    """The id of the agent's message whose text this one replaces (XEP-0308)."""
+    link: str | None = None
+    """The link to a file that clients show in place of the message (XEP-0066)."""
+    state: str | None = None
+    """A chat state (XEP-0085): "active", "composing", "paused", "inactive" or "gone"."""
+    displayed: str | None = None
+    """The id of the person's message that the agent has started to work on (XEP-0333)."""
+    choices: tuple[tuple[str, str], ...] = ()
+    """The offered answers (XEP-0439): pairs of value and label."""
+    json: str | None = None
+    """The JSON of a message between programs (XEP-0335), such as the events of a reply to `ask`."""
+    error: str | None = None
+    """The condition of the error, if an own message came back (RFC 6120, 8.3.3), such as "service-unavailable"."""
+    stanza: Element | None = field(default=None, repr=False, compare=False)
+    """The `<message/>` that was received; None for a reply to `ask`, `say` or `stream`, which is none."""
+
+    @property
+    def xml(self) -> Element:
+        """The whole `<message/>`: the stanza, or else one that is made of the other attributes whenever it is read."""
+        if self.stanza is not None:
+            return self.stanza
+        message = Element(MESSAGE, {"from": self.sender, "id": self.id, "type": "error" if self.error else "chat"})
+        for tag, text in ((BODY, self.text), (THREAD, self.thread), (JSON, self.json)):
+            if text is not None:
+                SubElement(message, tag).text = text
+        for tag, ident in ((REPLY, self.reply_to), (REPLACE, self.corrects)):
+            if ident is not None:
+                SubElement(message, tag, id=ident)
+        if self.link is not None:
+            SubElement(SubElement(message, OOB), OOB_URL).text = self.link
+        if self.state is not None:
+            SubElement(message, f"{{{CHAT_STATES_NAMESPACE}}}{self.state}")
+        for value, label in self.choices:
+            SubElement(message, RESPONSE, value=value, label=label)
+        SubElement(message, REPLY_MARKER)
+        return message
+
+    @classmethod
+    def read(cls, xml: Element) -> ReceivedMessage:
+        """Read a `<message/>`."""
+        reply, replace_element, displayed = (xml.find(tag) for tag in (REPLY, REPLACE, DISPLAYED))
+        return cls(
+            id=xml.get("id", ""),
+            sender=bare_jid(xml.get("from", "")),
+            thread=xml.findtext(THREAD),
+            text=xml.findtext(BODY),
+            reply_to=reply.get("id") if reply is not None else None,
+            corrects=replace_element.get("id") if replace_element is not None else None,
+            link=xml.findtext(f"{OOB}/{OOB_URL}"),
+            state=next((child.tag.rpartition("}")[2] for child in xml if child.tag in CHAT_STATES), None),
+            displayed=displayed.get("id") if displayed is not None else None,
+            choices=tuple((each.get("value", ""), each.get("label", "")) for each in xml.iterfind(RESPONSE)),
+            json=xml.findtext(JSON),
+            stanza=xml,
+        )
+
+
+_Item: TypeAlias = OutboundMessage | InboundRequest | MalformedRequest | Bounce | ReceivedMessage
+"""A message on its way: one of XMPP, or a value. Requests of `ask`, `say` and `stream` and the replies to them are values."""
+_Receive: TypeAlias = Callable[[_Item, str], object]
 """A function that receives a message from a full JID."""
 
 
 class LocalNetwork:
     """A network in memory that delivers messages in the order in which they are sent.
 
-    What programs and agents say to each other is handed over as JSON text, as between the agents of one platform
-    (`xmpp/local_exchange.py`). All else are stanzas. Messages for a JID that is detached are stored.
+    What agents say to each other is handed over as JSON text, as between the agents of one platform (`xmpp/local_exchange.py`).
+    Messages for a JID that is detached are stored.
     """
 
     def __init__(self) -> None:
         self._receivers: dict[str, _Receive] = {}
-        self._undelivered: dict[str, list[tuple[OutboundMessage, str]]] = {}
+        self._undelivered: dict[str, list[tuple[_Item, str]]] = {}
         self.in_flight_count = 0
         """The number of messages that were sent and have not arrived."""
 
@@ -138,21 +234,25 @@ class LocalNetwork:
         A full JID gets what is sent to it alone, a bare one the rest.
         """
         self._receivers[jid] = receive
-        for message, sender in self._undelivered.pop(jid, []):
-            receive(message, sender)
+        for item, sender in self._undelivered.pop(jid, []):
+            receive(item, sender)
 
     def detach(self, jid: str) -> None:
         """Store messages for this bare JID until it is attached again."""
         self._receivers.pop(jid, None)
         self._undelivered.setdefault(jid, [])
 
+    def send(self, sender: str, recipient: str, item: _Item) -> None:
+        """Send a message from a full JID."""
+        self.in_flight_count += 1
+        asyncio.get_running_loop().call_soon(self._deliver, sender, recipient, item)
+
     def build_sender(self, jid: str) -> SendMessages:
-        """Return the function through which a full JID sends messages."""
+        """Return the function through which a full JID sends messages of XMPP."""
 
         def send(messages: Sequence[OutboundMessage]) -> None:
             for message in messages:
-                self.in_flight_count += 1
-                asyncio.get_running_loop().call_soon(self._deliver, jid, message)
+                self.send(jid, message.recipient, message)
                 message.acknowledge()
 
         return send
@@ -164,28 +264,93 @@ class LocalNetwork:
         loop.call_soon(arrived.set_result, None)  # messages arrive in the order in which they were sent
         await arrived
 
-    def _deliver(self, sender: str, message: OutboundMessage) -> None:
+    def _deliver(self, sender: str, recipient: str, item: _Item) -> None:
         self.in_flight_count -= 1
-        to = bare_jid(message.recipient)
-        if (receive := self._find_receiver(message.recipient)) is not None:
-            receive(message, sender)
-        elif to in self._undelivered:
-            self._undelivered[to].append((message, sender))
-        else:
-            self._bounce(message, sender)
+        if (receive := self._find_receiver(recipient)) is not None:
+            receive(item, sender)
+        elif (stored := self._undelivered.get(bare_jid(recipient))) is not None:
+            stored.append((item, sender))
+        elif (receive := self._find_receiver(sender)) is not None and (bounce := _bounce(item, sender, recipient)) is not None:
+            receive(bounce, recipient)
 
     def _find_receiver(self, address: str) -> _Receive | None:
         return self._receivers.get(address) or self._receivers.get(bare_jid(address))
 
-    def _bounce(self, message: OutboundMessage, sender: str) -> None:
-        stanza, receive = parse_stanza(message, sender), self._find_receiver(sender)
-        if receive is None or stanza.get("type") == "error":
-            return
-        error = (
-            f"<message type='error' id='{escape_attribute(stanza.get('id', ''))}'><error type='cancel'>"
-            "<service-unavailable xmlns='urn:ietf:params:xml:ns:xmpp-stanzas'/></error></message>"
-        )
-        receive(OutboundMessage(sender, error), message.recipient)
+
+def _bounce(item: _Item, sender: str, recipient: str) -> Bounce | None:
+    """Return the error for a message without a receiver. None if it is itself an error."""
+    message = ReceivedMessage.read(parse_stanza(item, sender)) if isinstance(item, OutboundMessage) else item
+    if isinstance(message, ReceivedMessage):
+        is_error = message.stanza is not None and message.stanza.get("type") == "error"
+        return None if is_error else Bounce(recipient, message.id, _UNAVAILABLE, "")
+    return Bounce(recipient, message.stanza_id, _UNAVAILABLE, "")
+
+
+class LocalPersonEncoder(StyledEncoder):
+    """Encoder of replies to `say`: each message as the attributes of a `ReceivedMessage`, in JSON."""
+
+    def write(self, message: PersonMessage) -> str:
+        fields = {
+            "to": self.recipient,
+            "id": message.id,
+            "thread": self._incoming.thread,
+            "text": message.text,
+            "reply_to": message.is_reply and self._incoming.stanza_id,
+            "corrects": message.replaces,
+            "link": message.is_link and message.text,
+            "state": message.state,
+            "choices": [[self.clean_text(text) for text in choice] for choice in message.choices],
+        }
+        return json.dumps({name: attribute for name, attribute in fields.items() if attribute})
+
+
+class LocalEventWriter(EventWriter):
+    """Writer of replies to `ask` and `stream`: messages as in `LocalPersonEncoder`."""
+
+    def write(self, message_id: str, text: str, block: object) -> str:
+        return json.dumps({"to": self.recipient, "id": message_id, "thread": self.thread, "json": text})
+
+    def readdress(self, content: str, recipient: str) -> str:
+        return json.dumps(json.loads(content) | {"to": recipient})
+
+
+class LocalChannel(Channel):
+    """The channel of `ask`, `say` and `stream` for one agent, with the full JID of the agent. Nothing on it is a stanza."""
+
+    def __init__(self, jid: str, network: LocalNetwork, stanza_bytes: int, client_features: ClientFeatures) -> None:
+        self._jid, self._network, self._stanza_bytes = jid, network, stanza_bytes
+        self.client_features = client_features
+
+    async def open(self, gateway: ChannelGateway) -> None:
+        """Do nothing: the tester passes on what comes in."""
+
+    async def close(self) -> None:
+        """Do nothing, as above."""
+
+    def send(self, messages: Sequence[OutboundMessage]) -> None:
+        for message in messages:
+            fields = json.loads(message.content)
+            recipient, choices = fields.pop("to"), tuple(map(tuple, fields.pop("choices", ())))
+            received = ReceivedMessage(sender=bare_jid(self._jid), choices=choices, **fields)
+            self._network.send(self._jid, recipient, received)
+            message.acknowledge()
+
+    def make_encoder(
+        self, incoming: InboundRequest, key: UUID, options: PresentationOptions = PLAIN_PRESENTATION
+    ) -> ReplyEncoder:
+        if incoming.kind.is_program:
+            return CloudEventEncoder(incoming, key, bare_jid(self._jid), self._stanza_bytes, LocalEventWriter)
+        return LocalPersonEncoder(incoming, key, self._stanza_bytes, options)
+
+    def load_message(self, content: str) -> OutboundMessage:
+        return OutboundMessage(json.loads(content)["to"], content)
+
+    def encode_malformed_reply(self, message: MalformedRequest) -> list[OutboundMessage]:
+        if message.is_text:
+            contents = [json.dumps({"to": message.sender, "id": str(uuid4()), "text": message.problem, "state": "active"})]
+        else:
+            contents = encode_malformed_reply(message, bare_jid(self._jid), self._stanza_bytes, LocalEventWriter)
+        return [OutboundMessage(message.sender, content) for content in contents]
 
 
 ClientFeature: TypeAlias = Literal["corrections", "replies"]
@@ -207,68 +372,19 @@ class LocalClientFeatures(UnknownClientFeatures):
         return "replies" in self.features
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedMessage:
-    """A message as a person received it. Attributes that the message lacks are None."""
-
-    id: str
-    sender: str
-    """The bare JID of the sender."""
-    thread: str | None
-    text: str | None
-    """The text; None if the message only shows typing, or is a receipt or a marker."""
-    reply_to: str | None
-    """The id of the person's message that this one replies to (XEP-0461)."""
-    corrects: str | None
-    """The id of the agent's message whose text this one replaces (XEP-0308)."""
-    link: str | None
-    """The link to a file that clients show in place of the message (XEP-0066)."""
-    state: str | None
-    """A chat state (XEP-0085): "active", "composing", "paused", "inactive" or "gone"."""
-    displayed: str | None
-    """The id of the person's message that the agent has started to work on (XEP-0333)."""
-    xml: Element = field(repr=False, compare=False)
-    """The whole `<message/>`."""
-
-    @classmethod
-    def read(cls, xml: Element) -> ReceivedMessage:
-        """Read a `<message/>`."""
-        reply, replace_element, displayed = (xml.find(tag) for tag in (REPLY, REPLACE, DISPLAYED))
-        return cls(
-            id=xml.get("id", ""),
-            sender=bare_jid(xml.get("from", "")),
-            thread=xml.findtext(THREAD),
-            text=xml.findtext(BODY),
-            reply_to=reply.get("id") if reply is not None else None,
-            corrects=replace_element.get("id") if replace_element is not None else None,
-            link=xml.findtext(f"{OOB}/{OOB_URL}"),
-            state=next((child.tag.rpartition("}")[2] for child in xml if child.tag in CHAT_STATES), None),
-            displayed=displayed.get("id") if displayed is not None else None,
-            xml=xml,
-        )
-
-
 class LocalUser:
     """A user who talks to agents, with the open requests of a program and the messages of a person."""
 
     def __init__(self, jid: str, network: LocalNetwork) -> None:
         self.jid = jid
+        self.full_jid = jid if "/" in jid else f"{jid}/test"
         self.requests = OpenRequests()
-        sender = network.build_sender(jid if "/" in jid else f"{jid}/test")
-        self.transport = XmppTransport(jid, sender, MAX_REQUEST_BYTES)
-        self._messages: list[ReceivedMessage] = []
-        self._unparsed: list[tuple[OutboundMessage, str]] = []
-        """The messages behind those of `_messages`, with their senders. A program does not look at them."""
+        self.transport = XmppTransport(jid, network.build_sender(self.full_jid), MAX_REQUEST_BYTES)
+        self.messages: list[ReceivedMessage] = []
+        """All received messages, oldest first."""
         self._unread: list[ReceivedMessage] = []
         self._arrival = asyncio.Event()
         network.attach(jid, self._receive)
-
-    @property
-    def messages(self) -> list[ReceivedMessage]:
-        """All received messages, oldest first."""
-        self._messages += [ReceivedMessage.read(parse_stanza(message, sender)) for message, sender in self._unparsed]
-        self._unparsed.clear()
-        return self._messages
 
     def pop_texts(self, *source: str | None) -> list[str]:
         """Return the unread texts and mark them as read: all of them, or those of one `source` (a sender and a thread)."""
@@ -283,12 +399,18 @@ class LocalUser:
             await self._arrival.wait()
         return self._unread.pop(0)
 
-    def _receive(self, message: OutboundMessage, sender: str) -> None:
-        self._unparsed.append((message, sender))
-        if self.requests.route(read_local(message, ANY_RECEIVER, sender)):
-            return
-        received = self.messages[-1]
-        if received.text is not None:
+    def _receive(self, item: _Item, sender: str) -> None:
+        if isinstance(item, OutboundMessage):
+            item = ReceivedMessage.read(parse_stanza(item, sender))
+        if isinstance(item, ReceivedMessage):
+            received, decoded = item, decode(item.stanza) if item.stanza is not None else read_events(item.json, sender)
+        elif isinstance(item, Bounce):
+            received, decoded = ReceivedMessage(item.stanza_id, bare_jid(sender), error=item.condition), item
+        else:  # of another user
+            text = item.payload.get("query") if isinstance(item, InboundRequest) else None
+            received, decoded = ReceivedMessage(item.stanza_id, bare_jid(sender), item.thread, text), None
+        self.messages.append(received)
+        if not self.requests.route(decoded) and received.text is not None:
             self._unread.append(received)
             self._arrival.set()
 
@@ -517,10 +639,11 @@ class AgentTester:
         sender = self._local_user(user)
         agent_request = to_request(request)
         context = RequestContext(accepts_batches=True, wants_thoughts=True)
-        message = sender.transport.encode_request(to or self.jid, agent_request, thread, context)
-        request_id, send = str(agent_request.request_id), sender.transport.send
+        to, request_id = to or self.jid, str(agent_request.request_id)
+        item = sender.transport.encode_request(to, agent_request, thread, context).read(sender.full_jid)
+        send = partial(self._network.send, sender.full_jid, to, item)
         try:
-            async for event in sender.requests.events(to or self.jid, request_id, timeout, lambda: send([message])):
+            async for event in sender.requests.events(to, request_id, timeout, send):
                 yield event
         except PeerError:
             self._raise_model_problem()
@@ -535,7 +658,8 @@ class AgentTester:
         The list is empty if the agent sends no text. Raise TimeoutError after `timeout` seconds.
         """
         person, to = self._local_user(user), to or self.jid
-        self.send(text, thread=thread, user=user, to=to)
+        if (request := read_text(text, person.full_jid, str(uuid4()), thread)) is not None:
+            self._network.send(person.full_jid, to, request)
         async with asyncio.timeout(timeout):
             await self._network.wait_until_delivered()
             if to in self.runners:
@@ -702,10 +826,12 @@ class AgentTester:
             await runtime.announcement.wait_until_tried()
 
     def _build_runner(self, jid: str, agent_spec: Any, database: Database) -> None:
-        send = self._network.build_sender(f"{jid}/{_AGENT_RESOURCE}")
+        full_jid, stanza_bytes = f"{jid}/{_AGENT_RESOURCE}", self._policy.stanza_bytes
+        network = XmppTransport(jid, self._network.build_sender(full_jid), stanza_bytes, self._devices).network
+        own_channel = LocalChannel(full_jid, self._network, stanza_bytes, self._devices)
         parts = AgentParts(
             AgentRepository(database, jid),
-            XmppTransport(jid, send, self._policy.stanza_bytes, self._devices).network,
+            network._replace(channels={**network.channels, _CHANNEL: own_channel}),
             Files(self._upload, self._files.fetch, UploadWarnings()),
             PeerOptions(
                 self._platform_directory, trusted_agents=TrustedAgents(self._agent_specs), topic_broker=self._topic_broker
@@ -805,5 +931,8 @@ class AgentTester:
             await asyncio.gather(*(runner.drain(grace_s) for runner in runners.values()))
 
 
-def _receive(gateway: InboundGateway, receiver: Receiver, message: OutboundMessage, sender: str) -> None:
-    gateway.receive(read_local(message, receiver, sender))
+def _receive(gateway: InboundGateway, receiver: Receiver, item: _Item, sender: str) -> None:
+    if isinstance(item, OutboundMessage):
+        gateway.receive(read_local(item, receiver, sender))
+    elif not isinstance(item, ReceivedMessage):
+        gateway.receive(item, channel=_CHANNEL)

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -23,14 +24,20 @@ from spade_coreason import (
     MemoryConfig,
     MemoryStrategy,
     Peers,
+    Response,
     ResponseHandler,
+    Session,
     SessionHandle,
     agent,
 )
+from spade_coreason.domain.messages import TextEmitted
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError, UploadError
-from spade_coreason.testing import Isolation, Policy
+from spade_coreason.runtime import UnknownClientFeatures
+from spade_coreason.runtime.channels import encode_reply
+from spade_coreason.testing import Isolation, LocalChannel, LocalNetwork, Policy
 from tests.support.clock import Clock, LoopClock
 from tests.support.errors import ExpectedErrors
+from tests.support.foreign_stanzas import person_request, program_request
 from tests.support.profiling import count_calls
 
 
@@ -571,16 +578,198 @@ async def test_a_program_is_read_as_over_a_server_and_its_messages_are_listed() 
         assert (bounce.sender, bounce.xml.get("type")) == ("nobody@localhost", "error")
 
 
-async def test_what_programs_and_agents_say_to_each_other_is_no_xml() -> None:
-    @agent
-    async def asking(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
-        await response.markdown((await peers.ask("mirror@localhost", "hello")).text)
+@agent
+async def talkative(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    """Answers in every way."""
+    if request.payload["query"] == "wait":
+        await asyncio.Event().wait()
+    await response.markdown("**bold** & <plain>\x00")
+    await response.thought("hm")
+    stream = await response.create_stream()
+    for word in ("one ", "two ", "three"):
+        await stream.write(word)
+    await response.data({"a": "<1>"}, title="t", view_hint="KEY_VALUE")
+    await response.markdown("word " * 30_000)
+    count = await session.get("count", 0) + 1
+    await session.store("count", count)
+    await response.markdown(f"{count} {request.metadata['channel']} {request.metadata.get('thread')}")
 
+
+@agent
+async def asking(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
+    await response.markdown((await peers.ask("mirror@localhost", "hello")).text)
+
+
+OF_XML = ("XML", "parse_stanza", "escape_clean", "escape_attribute", "make_frame", "thread_element")
+"""The functions that parse stanzas, and those that write them."""
+
+
+async def test_ask_say_and_stream_write_and_read_no_xml() -> None:
+    async with AgentTester(talkative, client_features={"corrections", "replies"}, allow=("localhost",)) as t:
+        with count_calls() as calls:
+            for text, thread in (("hi", "t"), ("hi", None), ("/help", None), (" ", None), ("hi", "x" * 1025)):
+                await t.say(text, thread=thread)
+            await t.say("hi", user="stranger@elsewhere.example")
+            await t.say("hi", to="nobody@localhost")
+            assert (await t.ask("hi", thread="p")).data
+            assert [event async for event in t.stream({"query": "hi"}, thread="q")]
+            with pytest.raises(PeerUnavailableError):
+                await t.ask("hi", to="nobody@localhost")
+            with pytest.raises(PeerFailedError):
+                await t.ask({"query": float("nan")})
+            texts = [message.text for message in t.messages()]
+        assert {name: calls[name] for name in OF_XML} == dict.fromkeys(OF_XML, 0)
+        assert " program p" in "".join(message.json or "" for message in t.messages())
+        assert any("/help" in text for text in texts if text)
+        with count_calls() as calls:
+            t.send("hi", thread="u")
+            await t.settled()
+        assert [name for name in OF_XML if not calls[name]] == []  # so these names are those of today
+
+
+async def test_what_agents_say_to_each_other_is_no_xml() -> None:
     async with AgentTester(asking, peers={"mirror": mirror}) as t:
         with count_calls() as calls:
             assert "hello" in (await t.ask("hello")).text
-        assert calls["read_local"] == 4
+            assert "hello" in (await t.say("hello"))[0]
+        assert calls["read_local"] == 4  # two requests, and two replies
         assert calls["parse_stanza"] == calls["XML"] == 0
-        with count_calls() as calls:
-            await t.say("hello")
-        assert calls["parse_stanza"] > 0
+
+
+# What `say` does is what `send` does
+
+
+async def say(t: AgentTester, text: str, **options: Any) -> None:
+    await t.say(text, **options)
+
+
+async def send(t: AgentTester, text: str, **options: Any) -> None:
+    t.send(text, **options)
+    await t.settled()
+
+
+def describe_messages(t: AgentTester, user: str | None = None) -> list[tuple[Any, ...]]:
+    """Return the attributes of all messages, with numbers in place of their ids. A long text may be cut some bytes later."""
+    messages = t.messages(user)
+    numbers = {message.id: number for number, message in enumerate(messages)}
+    return [
+        (
+            m.sender,
+            (m.text or "")[:100],
+            m.thread,
+            m.link,
+            m.state,
+            m.choices,
+            m.error,
+            m.reply_to is not None,
+            numbers.get(m.corrects or ""),
+        )
+        for m in messages
+    ]
+
+
+class Asks:
+    """Offers answers, and sends the link to a file."""
+
+    manifest = AgentDefinition.simple("asks")
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await response.markdown(await self._files.upload("a.txt", b"x"))
+        await response.ask("Which?", ["<A>", "B\x00"])
+
+
+def ways(scenario: Any) -> Any:
+    return pytest.mark.parametrize("features", [set(), {"corrections", "replies"}], ids=["plain", "rich"])(scenario)
+
+
+@ways
+async def test_replies_to_say_and_to_send_are_the_same(features: Any) -> None:
+    described: list[Any] = []
+    for speak in (say, send):
+        async with AgentTester(talkative, client_features=features, peers={"asks": Asks}, allow=("localhost",)) as t:
+            for text, thread in (("hi", "t"), ("a\r\nb\x00", "<t>\r"), ("/help", None), ("/nonsense", None), ("  ", "t")):
+                await speak(t, text, thread=thread)
+            await speak(t, "hi", thread="x" * 1025)
+            await speak(t, "hi", to="asks@localhost")
+            await speak(t, "hi", to="nobody@localhost")
+            await speak(t, "hi", to="bob@localhost", user="alice@localhost")  # to a person: nobody, as long as bob is away
+            await speak(t, "hi", user="stranger@elsewhere.example")
+            described.append((describe_messages(t), describe_messages(t, "stranger@elsewhere.example")))
+            described[-1] += (describe_messages(t, "alice@localhost"), sorted(t.uploaded))
+    for said, sent in zip(*described, strict=True):
+        assert len(said) == len(sent)
+        for one, other in zip(said, sent, strict=True):
+            assert one == other
+    mine = described[0][0]
+    assert len(mine) > 20
+    assert any("<A>" in choice for message in mine for choice in message[5])
+    assert any(message[3] for message in mine)
+    assert any(message[6] for message in mine)
+    assert any(message[7] for message in mine) is bool(features)
+
+
+@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["in this process", "in its own process"])
+async def test_say_and_send_share_a_conversation_and_its_order(isolation: Isolation | None) -> None:
+    async with AgentTester(CountingAgent, isolation=isolation) as t:
+        assert await t.say("a") == ["1 1"]
+        t.send("b")
+        saying = asyncio.create_task(t.say("c"))
+        await asyncio.sleep(0)
+        t.send("d")
+        assert await saying == ["2 2", "3 3", "4 4"]  # it waits for all that is queued
+        await t.restart()
+        assert await t.say("e") == ["1 5"]
+
+
+async def test_a_person_can_refer_to_a_reply_to_say() -> None:
+    reactions: asyncio.Queue[tuple[str, ...]] = asyncio.Queue()
+
+    class Liked(CountingAgent):
+        async def feedback(self, interaction: Any, emojis: tuple[str, ...]) -> None:
+            reactions.put_nowait(tuple(emojis))
+
+    async with AgentTester(Liked) as t:
+        await t.say("a", thread="t")
+        [answer] = t.messages()
+        t.react(answer.id, "👍")
+        t.send("b", reply_to=answer.id)
+        assert (await t.message()).thread == "t"
+        assert await reactions.get() == ("👍",)
+
+
+async def test_a_request_of_say_that_a_restart_interrupts_is_answered_after_it_and_can_be_taken_back() -> None:
+    release, begun = asyncio.Event(), asyncio.Event()
+
+    @agent
+    async def waiting(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        begun.set()
+        await release.wait()
+        await response.markdown(request.payload["query"])
+
+    async with AgentTester(waiting) as t:
+        first = asyncio.create_task(t.say("one"))
+        await begun.wait()
+        first.cancel()
+        await t.restart(grace_s=0)
+        release.set()
+        message = await t.message()
+        assert (message.text, message.stanza) == ("one", None)
+        assert message.xml.findtext("{jabber:client}body") == "one"
+
+
+async def test_a_stored_reply_is_loaded_for_its_recipient() -> None:
+    channel = LocalChannel("agent@localhost/a", LocalNetwork(), 65_536, UnknownClientFeatures())
+    for incoming in (person_request(), program_request()):
+        [message] = encode_reply(channel.make_encoder(incoming, uuid4()), TextEmitted("hi", 1))
+        assert channel.load_message(message.content).recipient == message.recipient
+
+
+async def test_a_repeated_request_of_ask_gets_the_same_reply() -> None:
+    async with AgentTester(CountingAgent) as t:
+        request = AgentRequest(session_id=uuid4(), payload={"query": "x"})
+        assert (await t.ask(request)).text == (await t.ask(request)).text == "1 1"
+        await t.restart()
+        assert (await t.ask(request)).text == "1 1"

@@ -43,6 +43,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "command_request",
             "to_request",
         ],
+        "person_encoder": ["LiveMessage", "PersonEncoder", "PersonMessage"],
         "runner": ["Runner"],
         "turns.steps": ["MAX_RESULT_BYTES"],
         "channels": [

@@ -80,6 +80,11 @@ from .peers.peers import (
     command_request as command_request,
     to_request as to_request,
 )
+from .person_encoder import (
+    LiveMessage as LiveMessage,
+    PersonEncoder as PersonEncoder,
+    PersonMessage as PersonMessage,
+)
 from .runner import (
     Runner as Runner,
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
-from ..contracts import AgentRequest, DataBlock
+from ..contracts import AgentRequest, DataBlock, UserErrorBlock
 from ..domain.messages import NO_CONTEXT, InboundMessage, InboundRequest, MalformedRequest, RequestContext, TurnEvent
 from ..domain.value import value
 
@@ -109,8 +109,8 @@ class ReplyEncoder(Protocol):
         """Return a message to a program, which was encoded here, for another recipient."""
         ...
 
-    def render_block(self, block: DataBlock) -> str:
-        """Render a data block as a person reads it, if the encoder `shows_files`."""
+    def render_block(self, block: DataBlock | UserErrorBlock) -> str:
+        """Render a block as a person reads it, if the encoder `shows_files`."""
         return ""
 
     def preview(self, text: str, *, is_markdown: bool) -> str:
@@ -238,7 +238,10 @@ class Channel(Protocol):
         return None
 
     def encode_malformed_reply(self, message: MalformedRequest) -> list[OutboundMessage]:
-        """Encode the reply to a message that is no request, though it was meant as one."""
+        """Encode the reply to a message that is no request, though it was meant as one.
+
+        If it `is_text`, its problem is a text for the person who sent it, in their language.
+        """
         return []
 
 

@@ -1,11 +1,25 @@
 from .client import (
     AgentClient as AgentClient,
 )
+from .codec.cloud_events import (
+    EventWriter as EventWriter,
+    read_events as read_events,
+)
+from .codec.decode import (
+    decode as decode,
+    read_text as read_text,
+)
+from .codec.encoders.chat import (
+    StyledEncoder as StyledEncoder,
+)
+from .codec.encoders.program import (
+    CloudEventEncoder as CloudEventEncoder,
+    encode_malformed_reply as encode_malformed_reply,
+)
 from .codec.encoders.text import (
     render_block as render_block,
 )
 from .codec.evidence import (
-    ANY_RECEIVER as ANY_RECEIVER,
     Receiver as Receiver,
 )
 from .codec.markdown.blocks import (
@@ -18,14 +32,19 @@ from .codec.markdown.spans import (
 from .codec.namespaces import (
     BODY as BODY,
     CHAT_STATES as CHAT_STATES,
+    CHAT_STATES_NAMESPACE as CHAT_STATES_NAMESPACE,
     CORRECTION_NAMESPACE as CORRECTION_NAMESPACE,
     DISPLAYED as DISPLAYED,
+    JSON as JSON,
+    MESSAGE as MESSAGE,
     OOB as OOB,
     OOB_URL as OOB_URL,
     REACTIONS_NAMESPACE as REACTIONS_NAMESPACE,
     REPLACE as REPLACE,
     REPLY as REPLY,
+    REPLY_MARKER as REPLY_MARKER,
     REPLY_NAMESPACE as REPLY_NAMESPACE,
+    RESPONSE as RESPONSE,
     RETRACT_NAMESPACE as RETRACT_NAMESPACE,
     THREAD as THREAD,
 )

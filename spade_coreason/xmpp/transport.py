@@ -25,7 +25,6 @@ from ..runtime import (
     UnknownClientFeatures,
 )
 from .codec import (
-    FOREIGN_CONTAINER,
     ChatEncoder,
     CloudEventEncoder,
     GroupchatEncoder,
@@ -37,7 +36,7 @@ from .codec import (
     encode_malformed_reply,
     encode_notice,
     encode_receipt,
-    read_container,
+    read_events,
     read_reply_json,
     retraction_stanza,
 )
@@ -112,6 +111,8 @@ class XmppTransport:
         return OutboundMessage(incoming.reply_address, encode_displayed(incoming))
 
     def encode_malformed_reply(self, message: MalformedRequest) -> list[OutboundMessage]:
+        if message.is_text:
+            return [self.encode_notice(message.sender, message.problem)]
         stanzas = encode_malformed_reply(message, self._jid, self._stanza_bytes)
         return [OutboundMessage(message.sender, stanza) for stanza in stanzas]
 
@@ -126,7 +127,7 @@ class XmppTransport:
         context: RequestContext = NO_CONTEXT,
         *,
         reads_batches: bool = False,
-    ) -> OutboundMessage:
+    ) -> RequestMessage:
         """Encode a request. The stanza has the id of the request, so that a bounce names it; the id of the session is not sent.
 
         `RequestTooLongError` if its JSON and 1 KiB have more than `stanza_bytes`.
@@ -185,8 +186,7 @@ def read_local(message: OutboundMessage, receiver: Receiver, sender: str) -> Inb
     if isinstance(message, RequestMessage):
         return message.read(sender)
     if (text := read_reply_json(message.content)) is not None:
-        reply = read_container(text, sender, "", None, is_answer=True, has_body=False)
-        return None if reply is FOREIGN_CONTAINER else reply  # `decode` reads no reply that is not of a program either
+        return read_events(text, sender)
     return decode(parse_stanza(message, sender), receiver)
 
 

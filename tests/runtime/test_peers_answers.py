@@ -13,7 +13,7 @@ from spade_coreason.domain.messages import ReplyEvent
 from spade_coreason.exceptions import AnswerTooLongError
 from spade_coreason.runtime.peers.open_requests import OpenRequests
 from spade_coreason.runtime.peers.peer_answers import collect_answer
-from spade_coreason.xmpp.codec.cloud_events import EventWriter
+from spade_coreason.xmpp.codec.cloud_events import EventStanzaWriter
 from spade_coreason.xmpp.codec.decode import decode
 from tests.support.peer_replies import (
     ME,
@@ -34,7 +34,7 @@ LONG = 'He said "no\\", <and> é🎈\n' * 120
 
 def stanzas(*events: tuple[str, dict[str, Any]], prefix: str = "answer") -> list[list[ReplyEvent]]:
     """Encode the events of a peer: each as one stanza, or as fragments."""
-    writer = EventWriter(to=ME, source=f"xmpp:{PEER}", thread=None, id_prefix=prefix, request_id="r", stanza_bytes=4096)
+    writer = EventStanzaWriter(to=ME, source=f"xmpp:{PEER}", thread=None, id_prefix=prefix, request_id="r", stanza_bytes=4096)
     return [[decode_event(stanza) for stanza in writer.add(*event) + writer.flush()] for event in events]
 
 

@@ -13,12 +13,28 @@ from .languages import LANGUAGES, STOP_WORDS, detect_languages, stem_term, stemm
 FENCE = "```"
 """The line before and after a block of code, in Markdown and in Message Styling (XEP-0393)."""
 
+_JOINER = "\u200d"
+
+_FLAG_HALVES = "\U0001f1e6\U0001f1ff"
+
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 def join_surrogates(text: str) -> str:
     r"""Join the two halves of a character, such as `\ud83d` and `\ude00`: JSON in pieces may have them in two pieces."""
     return _SURROGATE_PAIR.sub(lambda pair: pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
+
+
+def hold_open_character(text: str) -> str:
+    """Return a text that still grows, without what is no whole emoji yet at its end: half a flag, or a joiner."""
+    if text[-1:] == _JOINER:
+        return text[:-1]
+    if text[-1:] < _FLAG_HALVES[0] or text[-1] > _FLAG_HALVES[1]:
+        return text
+    from wcwidth import grapheme_boundary_before
+
+    begin = grapheme_boundary_before(text, len(text))
+    return text[:begin] if begin and len(text) - begin == 1 else text
 
 
 class SurrogateJoiner:

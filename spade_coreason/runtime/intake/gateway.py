@@ -241,13 +241,12 @@ class InboundGateway:
         if message.request_id is None and not self._rate_limiter.allow(bare_jid(message.sender)):
             # No request waits for this reply, and a program may answer each of ours with malformed JSON again, without end.
             return
-        if not message.is_text or message.channel_name is not DEFAULT_CHANNEL:
-            channel = self._channels[message.channel_name]
-            channel.send(channel.encode_malformed_reply(message))
-            return
-        with use_language(self.access_requests.languages.of_person(bare_jid(message.sender), None)):
-            text = translate("I cannot read your message: its id or thread is too long. Please send it with another client.")
-        self._notices.send([self._notices.encode_notice(message.sender, text)])
+        if message.is_text:
+            with use_language(self.access_requests.languages.of_person(bare_jid(message.sender), None)):
+                problem = N_("I cannot read your message: its id or thread is too long. Please send it with another client.")
+                message = message._replace(problem=translate(problem))
+        channel = self._channels[message.channel_name]
+        channel.send(channel.encode_malformed_reply(message))
 
 
 def _join(commits: Sequence[Commit[bool] | None]) -> Commit[bool] | None:

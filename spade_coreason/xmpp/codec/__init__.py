@@ -24,7 +24,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "attachments": ["is_link"],
         "batches": ["BATCH_START", "BatchPart", "build_batch", "read_batch_part"],
-        "cloud_events": ["FOREIGN_CONTAINER", "RequestMessage", "read_container", "read_reply_json", "retraction_stanza"],
+        "cloud_events": ["RequestMessage", "read_events", "read_reply_json", "retraction_stanza"],
         "decode": ["decode", "read_bounce"],
         "encoders.chat": ["ChatEncoder", "GroupchatEncoder"],
         "encoders.program": ["CloudEventEncoder", "encode_malformed_reply"],

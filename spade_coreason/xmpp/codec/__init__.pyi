@@ -24,9 +24,8 @@ from .batches import (
     read_batch_part as read_batch_part,
 )
 from .cloud_events import (
-    FOREIGN_CONTAINER as FOREIGN_CONTAINER,
     RequestMessage as RequestMessage,
-    read_container as read_container,
+    read_events as read_events,
     read_reply_json as read_reply_json,
     retraction_stanza as retraction_stanza,
 )

@@ -34,6 +34,7 @@ from ...domain.messages import (
 from ...domain.texts.foreign_json import parse_foreign_json
 from ...domain.texts.text import replace_lone_surrogates
 from ...runtime import OutboundMessage
+from .data_forms import result_form
 from .elements import ANSWER_MARKER_XML, MAX_CHARACTER_BYTES, sent_thread, text_bytes, thread_element
 from .namespaces import FRAGMENT_TYPE, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, REQUEST_TYPE, RETRACT_NAMESPACE, TYPE_PREFIX
 from .xml import clean, escape_attribute, escape_clean, split_text, wire_size
@@ -48,11 +49,11 @@ _MAX_BYTES = 5
 
 
 class EventWriter:
-    """Writer of CloudEvents 1.0 as stanzas.
+    """Writer of CloudEvents 1.0 as messages, of which `write` gives the form.
 
     Events are collected until `flush`, or until they are long enough. A receiver that `accepts_batches` gets them as a JSON
-    array in one stanza (the JSON batch format of CloudEvents), any other a stanza for each. An event that is too long for one
-    stanza is sent as ordered fragments of its JSON.
+    array in one message (the JSON batch format of CloudEvents), any other a message for each. An event that is too long for one
+    message is sent as ordered fragments of its JSON. The messages are as long as stanzas of `stanza_bytes` may be.
     """
 
     def __init__(
@@ -66,12 +67,12 @@ class EventWriter:
         stanza_bytes: int,
         accepts_batches: bool = False,
     ) -> None:
-        self._opening = f"<message to='{escape_attribute(to)}' id='"
+        self.recipient, self.thread = to, thread
         self._source = _json_text(source)
         self._request_id = _json_text(request_id)
-        self._tail = f"</json>{thread_element(thread)}{ANSWER_MARKER_XML}"
         self._id_prefix = id_prefix
-        self._json_bytes = text_bytes(stanza_bytes, to, thread)
+        self.json_bytes = text_bytes(stanza_bytes, to, thread)
+        """The most bytes that the JSON of a message may have in a stanza."""
         self._event_count = 0
         self._thought_count = 0
         self._checksum = 0
@@ -79,55 +80,53 @@ class EventWriter:
         self._batch: list[str] = []
         """The collected events for the next batch, as JSON."""
         self._batch_id = ""
-        self._stanzas: list[str] = []
-        """The collected stanzas. The events of `_batch` come after them."""
+        self._messages: list[str] = []
+        """The collected messages. The events of `_batch` come after them."""
         self._characters = 0
         """The characters of all that is collected."""
 
-    def add(self, kind: str, data: dict[str, Any], extra_xml: str = "") -> list[str]:
-        """Add an event. Return the stanzas to send now, of all events so far: none while more events may come.
+    def write(self, message_id: str, text: str, block: Mapping[str, Any] | None) -> str:
+        """Return a message with this JSON. `block` is a data block, if the message has nothing else."""
+        raise NotImplementedError
 
-        `extra_xml` is for receivers that read single events. It is left out if it does not fit.
-        """
+    def add(self, kind: str, data: dict[str, Any]) -> list[str]:
+        """Add an event. Return the messages to send now, of all events so far: none while more events may come."""
         json_data = _json_text(data)
         event_id = self._next_id(kind, json_data)
         event = self._encode_event(kind, event_id, json_data)
         self._characters += len(event) + 1
-        if self._accepts_batches and _MAX_BYTES * (len(event) + _BATCH_CHARACTERS) <= self._json_bytes:
+        if self._accepts_batches and _MAX_BYTES * (len(event) + _BATCH_CHARACTERS) <= self.json_bytes:
             self._batch.append(event)
             self._batch_id = event_id
         else:
             self._close_batch()
-            self._stanzas += self._write(event_id, event, extra_xml)
+            self._messages += self._write_event(event_id, event, data if kind == "block.data" else None)
         return self.flush() if self._characters >= _BATCH_CHARACTERS else []
 
     def flush(self) -> list[str]:
-        """Return the stanzas of all collected events."""
+        """Return the messages of all collected events."""
         self._close_batch()
-        stanzas, self._stanzas, self._characters = self._stanzas, [], 0
-        return stanzas
+        messages, self._messages, self._characters = self._messages, [], 0
+        return messages
 
     def _close_batch(self) -> None:
-        """Make a stanza of the events for the next batch. Its id is that of its last event."""
+        """Make a message of the events for the next batch. Its id is that of its last event."""
         if self._batch:
-            self._stanzas.append(self._stanza(self._batch_id, escape_clean(f"[{','.join(self._batch)}]")))
+            self._messages.append(self.write(self._batch_id, f"[{','.join(self._batch)}]", None))
             self._batch.clear()
 
-    def _write(self, stanza_id: str, whole: str, extra_xml: str) -> list[str]:
-        """Return the stanzas of one event: one, or several fragments if it is too long."""
-        text = escape_clean(whole)
-        if len(text) * 4 <= self._json_bytes or len(text.encode()) <= self._json_bytes:
-            if extra_xml and len(text.encode()) + len(extra_xml.encode()) > self._json_bytes:
-                extra_xml = ""
-            return [self._stanza(stanza_id, text, extra_xml)]
+    def _write_event(self, event_id: str, whole: str, block: Mapping[str, Any] | None) -> list[str]:
+        """Return the messages of one event: one, or several fragments if it is too long."""
+        if len(whole) * _MAX_BYTES <= self.json_bytes or wire_size(whole) <= self.json_bytes:
+            return [self.write(event_id, whole, block)]
         # A fragment is quoted JSON again. A quote or a backslash takes twice the bytes, so a part gets a third of the room.
-        parts = list(split_text(whole, self._json_bytes // 3, at_boundaries=False))
+        parts = list(split_text(whole, self.json_bytes // 3, at_boundaries=False))
         fragments = []
         for index, part in enumerate(parts):
-            fragment_id = f"{stanza_id}.{index}"
-            fragment = {"event_id": stanza_id, "index": index, "count": len(parts), "chunk": part}
+            fragment_id = f"{event_id}.{index}"
+            fragment = {"event_id": event_id, "index": index, "count": len(parts), "chunk": part}
             text = self._encode_event(FRAGMENT_TYPE.removeprefix(TYPE_PREFIX), fragment_id, _json_text(fragment))
-            fragments.append(self._stanza(fragment_id, escape_clean(text)))
+            fragments.append(self.write(fragment_id, text, None))
         return fragments
 
     def _next_id(self, kind: str, data: str) -> str:
@@ -153,19 +152,30 @@ class EventWriter:
             f'"requestid":{self._request_id},"data":{data}}}'
         )
 
-    def _stanza(self, stanza_id: str, text: str, extra_xml: str = "") -> str:
-        content = f"{extra_xml}{_JSON_START}{text}{self._tail}"
-        return f"{self._opening}{stanza_id}'>{content}{_origin_id_element(stanza_id)}</message>"
+    def readdress(self, content: str, recipient: str) -> str:
+        """Return a message, which was written here, for another recipient."""
+        raise NotImplementedError
 
 
-def readdress(stanza: str, to: str) -> str:
-    """Return a stanza of an `EventWriter` for another recipient."""
-    _, _, rest = stanza.partition("' id='")
-    return f"<message to='{escape_attribute(to)}' id='{rest}"
+class EventStanzaWriter(EventWriter):
+    """Writer of CloudEvents as stanzas. A data block is also a data form (XEP-0004) if it fits, for those who read forms."""
+
+    def write(self, message_id: str, text: str, block: Mapping[str, Any] | None) -> str:
+        escaped, form = escape_clean(text), "" if block is None else result_form(block)
+        if form and len(escaped.encode()) + len(form.encode()) > self.json_bytes:
+            form = ""
+        return (
+            f"<message to='{escape_attribute(self.recipient)}' id='{message_id}'>{form}{_JSON_START}{escaped}</json>"
+            f"{thread_element(self.thread)}{ANSWER_MARKER_XML}{_origin_id_element(message_id)}</message>"
+        )
+
+    def readdress(self, content: str, recipient: str) -> str:
+        _, _, rest = content.partition("' id='")
+        return f"<message to='{escape_attribute(recipient)}' id='{rest}"
 
 
 def read_reply_json(stanza: str) -> str | None:
-    """Return the JSON of a stanza of an `EventWriter`, without parsing XML; None for any other stanza of ours."""
+    """Return the JSON of a stanza of an `EventStanzaWriter`, without parsing XML; None for any other stanza of ours."""
     _, _, rest = stanza.partition(_JSON_START)
     text, _, tail = rest.partition("</json>")
     if ANSWER_MARKER_XML not in tail:
@@ -319,6 +329,12 @@ def read_container(
         return None
     context = _read_context(event, time.time() if sent_at is None else sent_at)
     return _read_request(event.get("data"), text, sender, stanza_id, thread, context)
+
+
+def read_events(text: str | None, sender: str) -> InboundMessage:
+    """Read the events of a reply of a program, as JSON. None for any other text, as `decode` reads it, and for None."""
+    reply = None if text is None else read_container(text, sender, "", None, is_answer=True, has_body=False)
+    return None if reply is FOREIGN_CONTAINER else reply
 
 
 def _read_batch(events: list[Any], sender: str, characters: int) -> ReplyBatch | None:

@@ -30,6 +30,7 @@ from ...domain.messages import (
 )
 from .attachments import LINK_ELEMENTS, LinkedFiles, read_linked_files
 from .cloud_events import FOREIGN_CONTAINER, read_container, refuse_long_id
+from .elements import sent_text, sent_thread
 from .evidence import ANY_RECEIVER, EVIDENCE_TAGS, Receiver, read_delay, read_evidence, read_id
 from .language import read_language
 from .namespaces import (
@@ -214,6 +215,17 @@ def decode(message: Element, receiver: Receiver = ANY_RECEIVER, *, in_room: bool
         return _add_evidence(request, message, receiver)
     evidence = NO_EVIDENCE if EVIDENCE_TAGS.isdisjoint(parts) else read_evidence(message, receiver)
     return _decode_person(message, parts, text, sender, stanza_id, thread, message_type, evidence)
+
+
+def read_text(text: str, sender: str, stanza_id: str, thread: str | None) -> InboundRequest | MalformedRequest | None:
+    """Read a text of a person (a full JID) as `decode` reads the message that has it, and no more. None without a text."""
+    thread, text = sent_thread(thread), sent_text(text)
+    if not text.strip():
+        return None
+    if thread is not None and len(thread) > MAX_ID_CHARACTERS:
+        return refuse_long_id(sender, is_text=True)
+    content, owner = f"{thread}\n{text}", bare_jid(sender)
+    return InboundRequest(PERSON, sender, stanza_id, thread, {"query": text}, content, is_text_only=True, owner=owner)
 
 
 def _sent_at(delay: Element) -> float | None:

@@ -36,7 +36,12 @@ def thread_element(thread: str | None, parent: str | None = None) -> str:
 @lru_cache(maxsize=1024)  # cached like `thread_element`
 def sent_thread(thread: str | None) -> str | None:
     """Return a thread as the recipient of a `thread_element` reads it: without what XML forbids; None for an empty one."""
-    return clean(thread).replace("\r\n", "\n").replace("\r", "\n") or None if thread else None
+    return sent_text(thread) or None if thread else None
+
+
+def sent_text(text: str) -> str:
+    """Return a text as its recipient reads it: without what XML forbids, and with the line ends of XML."""
+    return clean(text).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def thread_element_of(incoming: InboundRequest) -> str:

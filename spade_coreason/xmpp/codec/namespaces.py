@@ -90,6 +90,7 @@ SPADE_THREAD = "_thread_node"
 
 COMMANDS_NAMESPACE = "http://jabber.org/protocol/commands"  # XEP-0050
 QUICK_RESPONSE_NAMESPACE = "urn:xmpp:tmp:quick-response"  # XEP-0439
+RESPONSE = f"{{{QUICK_RESPONSE_NAMESPACE}}}response"
 
 # Marks every reply of ours. Our agents never reply to a message with this mark.
 REPLY_MARKER_NAMESPACE = "urn:spade-coreason:answer:0"

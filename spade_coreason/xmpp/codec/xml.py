@@ -18,9 +18,6 @@ _BOUNDARIES = ("\n\n", "\n", ". ", " ")
 
 _PREVIEW_BYTES = 1000
 
-_JOINER = "\u200d"
-_FLAG_HALVES = "\U0001f1e6\U0001f1ff"
-
 
 def clean(text: str) -> str:
     """Remove the characters that XML 1.0 forbids. Two halves of a character that meet are joined first."""
@@ -90,18 +87,6 @@ def split_text(text: str, limit_bytes: int, *, at_boundaries: bool = True) -> It
                 yield part
         elif not at_boundaries or part.strip():
             yield part.strip() if at_boundaries else part
-
-
-def hold_open_character(text: str) -> str:
-    """Return a text that still grows, without what is no whole emoji yet at its end: half a flag, or a joiner."""
-    if text[-1:] == _JOINER:
-        return text[:-1]
-    if text[-1:] < _FLAG_HALVES[0] or text[-1] > _FLAG_HALVES[1]:
-        return text
-    from wcwidth import grapheme_boundary_before
-
-    begin = grapheme_boundary_before(text, len(text))
-    return text[:begin] if begin and len(text) - begin == 1 else text
 
 
 def preview(text: str) -> str:

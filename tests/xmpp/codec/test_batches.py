@@ -19,7 +19,7 @@ from spade_coreason.domain.messages import (
 )
 from spade_coreason.runtime.intake.repeated_requests import identify
 from spade_coreason.xmpp.codec.batches import build_batch, read_batch_part
-from spade_coreason.xmpp.codec.cloud_events import EventWriter, retraction_stanza
+from spade_coreason.xmpp.codec.cloud_events import EventStanzaWriter, retraction_stanza
 from spade_coreason.xmpp.codec.decode import decode
 from tests.support.foreign_stanzas import AGENT, DEVICE, MARKER, body, container, decode_request, message, parse_stanza
 from tests.support.transports import request_stanza
@@ -49,7 +49,7 @@ def request(text: str, number: int = 1, thread: str | None = "t", *, reads_batch
 
 def reply(*texts: str, accepts_batches: bool = True, prefix: str = "key", to: str = DEVICE) -> str:
     """Return the one message of a reply."""
-    writer = EventWriter(
+    writer = EventStanzaWriter(
         to=to,
         source=f"xmpp:{AGENT}",
         thread="t",

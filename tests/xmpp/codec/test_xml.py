@@ -7,8 +7,8 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from spade_coreason.domain.texts.text import replace_lone_surrogates
-from spade_coreason.xmpp.codec.xml import clean, escape, escape_attribute, hold_open_character, split_text, wire_size
+from spade_coreason.domain.texts.text import hold_open_character, replace_lone_surrogates
+from spade_coreason.xmpp.codec.xml import clean, escape, escape_attribute, split_text, wire_size
 
 FAMILY = "👩‍👩‍👧‍👦"
 HARMLESS = [

@@ -15,7 +15,7 @@ import pytest
 
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.runtime import OutboundMessage
-from spade_coreason.xmpp.codec.cloud_events import EventWriter, retraction_stanza
+from spade_coreason.xmpp.codec.cloud_events import EventStanzaWriter, retraction_stanza
 from spade_coreason.xmpp.connection.batching import Batch, build_batches
 from spade_coreason.xmpp.connection.connection import Connection
 from tests.support.hosting import Tunnel, endpoint_of
@@ -38,7 +38,7 @@ def request(number: int, to: str = PEER, size: int = 0, *, reads_batches: bool =
 
 
 def reply(number: int, to: str = PEER) -> OutboundMessage:
-    writer = EventWriter(
+    writer = EventStanzaWriter(
         to=to,
         source="xmpp:me@localhost",
         thread=None,

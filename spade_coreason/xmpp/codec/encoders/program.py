@@ -6,6 +6,7 @@ derive from the inbox key of the request, so that a reply sent twice is recognis
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -29,14 +30,13 @@ from ....domain.messages import (
     derive_part_id,
 )
 from ....runtime import ReplyEncoder
-from ..cloud_events import EventWriter, readdress
-from ..data_forms import result_form
+from ..cloud_events import EventStanzaWriter, EventWriter
 
 
 class CloudEventEncoder(ReplyEncoder):
     """Encoder for programs: CloudEvents in JSON containers (XEP-0335), at full speed, to the full JID that asked.
 
-    A data block is also sent as a data form (XEP-0004), for programs that read those.
+    `make_writer` gives them another form.
     """
 
     shows_typing = False
@@ -45,11 +45,18 @@ class CloudEventEncoder(ReplyEncoder):
     shows_files = False
     batches = True
 
-    def __init__(self, incoming: InboundRequest, key: UUID, agent: str, stanza_bytes: int) -> None:
+    def __init__(
+        self,
+        incoming: InboundRequest,
+        key: UUID,
+        agent: str,
+        stanza_bytes: int,
+        make_writer: Callable[..., EventWriter] = EventStanzaWriter,
+    ) -> None:
         self.key: str = to_jsonable_python(key)  # `str` takes three times as long
         self.recipient = incoming.sender
         self._uuid = key
-        self._writer = EventWriter(
+        self._writer = make_writer(
             to=incoming.sender,
             source=f"xmpp:{agent}",
             thread=incoming.thread,
@@ -64,20 +71,21 @@ class CloudEventEncoder(ReplyEncoder):
         return self._wants_thoughts
 
     def encode(self, event: TurnEvent) -> list[str]:
-        kind, data = _event_data(event, self._uuid)
-        return self._writer.add(kind, data, extra_xml=result_form(data) if kind == "block.data" else "")
+        return self._writer.add(*_event_data(event, self._uuid))
 
     def flush(self) -> list[str]:
         return self._writer.flush()
 
     def readdress(self, content: str, recipient: str) -> str:
-        return readdress(content, recipient)
+        return self._writer.readdress(content, recipient)
 
 
-def encode_malformed_reply(malformed: MalformedRequest, agent: str, stanza_bytes: int) -> list[str]:
+def encode_malformed_reply(
+    malformed: MalformedRequest, agent: str, stanza_bytes: int, make_writer: Callable[..., EventWriter] = EventStanzaWriter
+) -> list[str]:
     """Encode one event that tells the sender why their request cannot be read."""
     key = uuid5(NAMESPACE_URL, malformed.stanza_id)  # the sender's id may contain any character
-    writer = EventWriter(
+    writer = make_writer(
         to=malformed.sender,
         source=f"xmpp:{agent}",
         thread=malformed.thread,

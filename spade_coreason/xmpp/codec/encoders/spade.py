@@ -7,10 +7,11 @@ from uuid import UUID
 
 from ....contracts import UserErrorBlock
 from ....domain.messages import BlockEmitted, Failed, InboundRequest, Refused, TurnEvent
+from ....runtime import PersonMessage
 from ..elements import ANSWER_MARKER_XML, MAX_CHARACTER_BYTES, MIN_TEXT_BYTES, thread_element
 from ..namespaces import FORM_NAMESPACE, ORIGIN_ID_NAMESPACE, SPADE_FORM, SPADE_THREAD
 from ..xml import escape, escape_attribute, wire_size
-from .chat import ChatEncoder, content_id
+from .chat import ChatEncoder
 
 
 class SpadeEncoder(ChatEncoder):
@@ -20,7 +21,6 @@ class SpadeEncoder(ChatEncoder):
     """
 
     shows_files = False
-    has_quick_responses = False
     _PERFORMATIVES: ClassVar[dict[type, str]] = {Failed: "failure", Refused: "refuse"}
 
     def __init__(self, incoming: InboundRequest, key: UUID, stanza_bytes: int) -> None:
@@ -32,20 +32,17 @@ class SpadeEncoder(ChatEncoder):
         in_reply_to = self._fields.get("reply-with", incoming.stanza_id)
         # The thread is an element and a field, and the address is the full JID.
         echoed = MAX_CHARACTER_BYTES * (len(in_reply_to) + len(incoming.thread or "") + len(incoming.sender))
-        self._body_bytes = max(self._body_bytes - fields_bytes - echoed, MIN_TEXT_BYTES)
+        self._text_bytes = max(self._text_bytes - fields_bytes - echoed, MIN_TEXT_BYTES)
         self._performative = "inform"
         self.recipient = incoming.sender
-        self.shows_typing = False
 
     def encode(self, event: TurnEvent) -> list[str]:
         is_error = isinstance(event, BlockEmitted) and isinstance(event.block, UserErrorBlock)
         self._performative = "failure" if is_error else self._PERFORMATIVES.get(type(event), "inform")
         return super().encode(event)
 
-    def _encode_message(self, text: str, replaced_id: str | None = None, extra_xml: str = "") -> str:
-        incoming = self._incoming
-        stanza_id = content_id(self.key, self._message_count, text)
-        self._message_count += 1
+    def write(self, message: PersonMessage) -> str:
+        incoming, stanza_id, text = self._incoming, message.id, escape(message.text)
         fields = {**self._fields, "performative": self._performative}
         fields.pop("in-reply-to", None)  # it names the message that the request itself answered
         reply_with = fields.pop("reply-with", incoming.stanza_id)
@@ -58,7 +55,7 @@ class SpadeEncoder(ChatEncoder):
             for name, value in fields.items()
         )
         return (
-            f"<message to='{escape_attribute(incoming.sender)}' type='chat' id='{stanza_id}'><body>{escape(text)}</body>"
+            f"<message to='{escape_attribute(incoming.sender)}' type='chat' id='{stanza_id}'><body>{text}</body>"
             f"{thread_element(incoming.thread)}<x xmlns='{FORM_NAMESPACE}' type='form'><title>{SPADE_FORM}</title>{form}</x>"
             f"{ANSWER_MARKER_XML}<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
         )

@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from spade_coreason.xmpp.codec.markdown.convert import style_markdown
+from spade_coreason.xmpp.codec.encoders.chat import style_markdown
 from spade_coreason.xmpp.codec.markdown.tables import display_width
 from tests.support.profiling import count_calls, measure_cpu_s
 
@@ -364,7 +364,7 @@ def test_a_very_long_text_stays_as_it_is(text: str) -> None:
 
 def test_text_without_markdown_loads_no_parser() -> None:
     program = (
-        "import sys; from spade_coreason.xmpp.codec.markdown.convert import style_markdown; style_markdown('Sunny, 21 °C.');"
+        "import sys; from spade_coreason.xmpp.codec.encoders.chat import style_markdown; style_markdown('Sunny, 21 °C.');"
         "print(*{'markdown_it', 'wcwidth'} & set(sys.modules))"
     )
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
