@@ -53,14 +53,7 @@ def expected_errors() -> Iterator[ExpectedErrors]:
 
 @pytest.fixture(scope="session")
 def get_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetServer]:
-    """The servers of the whole suite."""
-    with start_on_demand(tmp_path_factory) as get_server:
-        yield get_server
-
-
-@pytest.fixture(scope="module")
-def get_module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetServer]:
-    """Servers that only this module needs: `get_module_server("prosody", archive=True)`."""
+    """The servers of the whole suite, each started once for its options: `get_server("prosody", archive=True)`."""
     with start_on_demand(tmp_path_factory) as get_server:
         yield get_server
 

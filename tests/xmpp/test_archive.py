@@ -31,22 +31,22 @@ MARK = "<answer xmlns='urn:spade-coreason:answer:0'/>"
 
 
 @pytest.fixture(params=SERVER_KINDS)
-def archive_server(request: pytest.FixtureRequest, get_module_server: GetServer) -> XmppServer:
+def archive_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server with offline storage and an archive."""
-    return get_module_server(request.param, archive=True, offline=True)
+    return get_server(request.param, archive=True)
 
 
 @pytest.fixture(params=SERVER_KINDS)
-def archive_only_server(request: pytest.FixtureRequest, get_module_server: GetServer) -> XmppServer:
+def archive_only_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server without offline storage: messages for an account that is offline are in the archive only."""
-    return get_module_server(request.param, archive=True, offline=False)
+    return get_server(request.param, archive=True, offline=False)
 
 
 @pytest.fixture(params=[(kind, offline) for kind in SERVER_KINDS for offline in (True, False)], ids=str)
-def any_archive_server(request: pytest.FixtureRequest, get_module_server: GetServer) -> XmppServer:
+def any_archive_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server with an archive; the test runs on each, with offline storage and without."""
     kind, offline = request.param
-    return get_module_server(kind, archive=True, offline=offline)
+    return get_server(kind, archive=True) if offline else get_server(kind, archive=True, offline=False)
 
 
 def queries_of(agent: OnlineAgent) -> list[str]:
@@ -287,8 +287,8 @@ async def test_a_position_that_the_archive_has_deleted_is_found_by_its_time(
         assert queries_of(agent) == ["before", "late"]
 
 
-async def test_messages_older_than_the_inbox_remembers_are_ignored(get_module_server: GetServer, tmp_path: Path) -> None:
-    server = get_module_server("prosody", archive=True, offline=False)
+async def test_messages_older_than_the_inbox_remembers_are_ignored(get_server: GetServer, tmp_path: Path) -> None:
+    server = get_server("prosody", archive=True, offline=False)
     async with connect_client(server) as alice, run_agent(Echo(), server, tmp_path) as agent:
         await wait_until_caught_up(agent)
         await agent.stop()

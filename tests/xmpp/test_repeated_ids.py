@@ -29,10 +29,10 @@ DELAY = "<delay xmlns='urn:xmpp:delay' stamp='2026-11-20T10:00:00Z'/>"
 
 
 @pytest.fixture(params=[(kind, archive) for kind in SERVER_KINDS for archive in (False, True)], ids=str)
-def any_server(request: pytest.FixtureRequest, get_module_server: GetServer) -> XmppServer:
+def any_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server; the test runs on Prosody and ejabberd, without an archive and with one."""
     kind, archive = request.param
-    return get_module_server(kind, archive=archive)
+    return get_server(kind, archive=True) if archive else get_server(kind)
 
 
 ejabberd_in_release = pytest.mark.parametrize(

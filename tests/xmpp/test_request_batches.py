@@ -34,9 +34,9 @@ STORE = "<store xmlns='urn:xmpp:hints'/>"
 
 
 @pytest.fixture(params=SERVER_KINDS)
-def archive_only(request: pytest.FixtureRequest, get_module_server: GetServer) -> XmppServer:
+def archive_only(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server without offline storage: messages for an account that is offline are in the archive only."""
-    return get_module_server(request.param, archive=True, offline=False)
+    return get_server(request.param, archive=True, offline=False)
 
 
 def entry(text: str, thread: str = "t", **data: Any) -> dict[str, Any]:

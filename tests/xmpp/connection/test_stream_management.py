@@ -24,21 +24,21 @@ OPTIONS: dict[str, dict[str, Any]] = {"seldom": {"max_unacked": 50}, "managed": 
 
 
 @pytest.fixture
-def few_requests_server(get_module_server: GetServer) -> XmppServer:
+def few_requests_server(get_server: GetServer) -> XmppServer:
     """A Prosody that asks for an acknowledgement after fifty stanzas."""
-    return get_module_server("prosody", **OPTIONS["seldom"])
+    return get_server("prosody", **OPTIONS["seldom"])
 
 
 @pytest.fixture
-def managed_server(get_module_server: GetServer) -> XmppServer:
+def managed_server(get_server: GetServer) -> XmppServer:
     """A Prosody like "seldom" that has an archive too, as the one that `up` starts."""
-    return get_module_server("prosody", **OPTIONS["managed"])
+    return get_server("prosody", **OPTIONS["managed"])
 
 
 @pytest.fixture(params=["prosody", "seldom", "ejabberd"])
-def each_server(request: pytest.FixtureRequest, get_module_server: GetServer) -> XmppServer:
+def each_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server; the test runs on each of these three."""
-    return get_module_server("prosody", **OPTIONS["seldom"]) if request.param == "seldom" else get_module_server(request.param)
+    return get_server("prosody", **OPTIONS["seldom"]) if request.param == "seldom" else get_server(request.param)
 
 
 def queries_of(agent: OnlineAgent) -> list[str]:

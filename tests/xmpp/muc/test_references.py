@@ -25,9 +25,9 @@ REPLY = "{urn:xmpp:reply:0}reply"
 
 
 @pytest.fixture(params=SERVER_KINDS)
-def archive_server(request: pytest.FixtureRequest, get_module_server: GetServer) -> XmppServer:
+def archive_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server whose rooms give every message an id, as those with an archive do."""
-    return get_module_server(request.param, archive=True)
+    return get_server(request.param, archive=True)
 
 
 class Table(FunctionAgent):
