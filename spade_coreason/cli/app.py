@@ -47,6 +47,8 @@ COMMANDS = {
     "completion": "Print the completion script for your shell.",
 }
 
+_OPERATE = {name for name in COMMANDS if (Path(__file__).parent / "commands" / "operate" / f"{name}.py").exists()}
+
 
 class RootGroup(CLIGroup):
     """The group of all commands. An error is printed as one line; only -vv adds a traceback."""
@@ -57,7 +59,8 @@ class RootGroup(CLIGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f".commands.{cmd_name}", __package__).command
+        package = ".commands.operate" if cmd_name in _OPERATE else ".commands"
+        command: click.Command = import_module(f"{package}.{cmd_name}", __package__).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -61,6 +61,10 @@ class Arguments(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
+class NoArguments(Arguments):
+    """Nothing."""
+
+
 @dataclass(slots=True)
 class Call:
     """One call of an operation: where, by whom, and how far it is."""

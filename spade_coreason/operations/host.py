@@ -10,8 +10,7 @@ from ..exceptions import ConfigError
 if TYPE_CHECKING:
     from ..memory import AgentInteractionMemory, ErasureReport, Knowledge
     from ..storage import AgentRepository, Commit, Database, PendingRequest, StoredConversation
-    from .status import PlatformStatus, QuotaUsage
-    from .turns import RunningTurn
+    from .status import PlatformStatus, QuotaUsage, RunningTurn
 
 ALL_AGENTS = "*"
 """The name that means all agents."""

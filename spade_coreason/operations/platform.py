@@ -1,16 +1,71 @@
-"""The operations on the platform as a whole."""
+"""The operations on the platform as a whole: its status, the level of its log, and its end."""
 
 from __future__ import annotations
 
-from .definition import Arguments, Call, operation
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from .definition import OPERATORS, PLATFORM_TRAIL, Arguments, Call, NoArguments, operation
 from .status import PlatformStatus
 
-
-class NoArguments(Arguments):
-    """Nothing."""
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+_PLATFORM_LOG = logging.getLogger("spade_coreason")
+_WAIT_S = 0.5
 
 
 @operation("status", needs_platform=True, timeout_s=5.0)
 async def show_status(call: Call, arguments: NoArguments) -> PlatformStatus:
     """Show the state of the platform and its agents."""
     return await call.host.status()
+
+
+@operation("log.show", OPERATORS, needs_platform=True)
+async def show_log_level(call: Call, arguments: NoArguments) -> str:
+    """Show the level of the log."""
+    return logging.getLevelName(_PLATFORM_LOG.getEffectiveLevel()).lower()
+
+
+class SetLogLevel(Arguments):
+    """The new level."""
+
+    level: LogLevel
+
+
+@operation("log.set", OPERATORS, is_change=True, needs_platform=True)
+async def set_log_level(call: Call, arguments: SetLogLevel) -> str:
+    """Set the level of the log of the whole platform, until its next start."""
+    await call.record(PLATFORM_TRAIL, "log.set", arguments.level)
+    _PLATFORM_LOG.setLevel(arguments.level.upper())
+    return arguments.level
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedTurns:
+    """The number of turns that were finished before the stop. With `is_complete` False the platform runs on."""
+
+    turns: int
+    is_complete: bool
+
+
+@operation("platform.drain", is_change=True, needs_platform=True)
+async def drain_platform(call: Call, arguments: NoArguments) -> DrainedTurns:
+    """Let the running turns finish, start no others, and stop the platform."""
+    await call.record(PLATFORM_TRAIL, "platform.drain", "the platform")
+    found = [call.host.running_agent(agent) for agent in await call.host.list_agents()]
+    agents = [agent for agent in found if agent is not None]
+    held = [agent for agent in agents if not agent.is_paused]
+    total = left = sum(agent.busy_count for agent in agents)
+    while not call.is_stopped:
+        call.on_progress(max(0, total - left), total)
+        await asyncio.gather(*(agent.finish_turns(_WAIT_S) for agent in agents))
+        if not (left := sum(agent.busy_count for agent in agents)):
+            break
+    if left:
+        for agent in held:
+            agent.continue_turns()
+    else:
+        call.host.stop()
+    return DrainedTurns(max(0, total - left), is_complete=not left)

@@ -124,6 +124,21 @@ class AgentStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RunningTurn:
+    """A turn that runs: of which person (a bare JID), in which conversation, and since when.
+
+    `last_step` is the name of its last durable step, or empty. `waits_in` is the place in the code where it waits.
+    """
+
+    agent: str
+    person: str
+    conversation_id: str
+    since: datetime
+    last_step: str
+    waits_in: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlatformStatus:
     """The status of a platform: its process id, a description of its server, and its agents."""
 

@@ -12,22 +12,20 @@ from . import (
     conversations,
     incidents,
     knowledge,
-    log_level,
     memory,
+    platform,
     requests,
     sessions,
-    status,
     topics,
     turns,
 )
 from .definition import Operation
 
 _MODULES = (
-    status,
+    platform,
     turns,
     agents,
     access,
-    log_level,
     conversations,
     sessions,
     memory,

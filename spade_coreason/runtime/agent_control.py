@@ -14,8 +14,7 @@ from ..domain.conversation import ConversationStatus
 from ..domain.texts.error_chain import describe_await
 from ..domain.texts.translation import N_
 from ..memory import ErasureReport
-from ..operations.status import QuotaUsage
-from ..operations.turns import RunningTurn
+from ..operations.status import QuotaUsage, RunningTurn
 from ..storage import AgentRepository, Commit, PendingRequest, StoredAgent, StoredConversation
 from .event_emitter import EventEmitter
 from .intake.access_requests import AccessRequests

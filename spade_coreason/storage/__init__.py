@@ -37,7 +37,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "MissingVectors",
             "NO_COMPACTION",
             "NewDocument",
-            "PLATFORM_SCOPE",
             "PendingRequest",
             "SHARED_SCOPE",
             "StorageErasureReport",

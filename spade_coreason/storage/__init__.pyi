@@ -50,7 +50,6 @@ from .records import (
     COMPACTION_VARIABLE as COMPACTION_VARIABLE,
     MESSAGE_COUNT_SCOPES as MESSAGE_COUNT_SCOPES,
     NO_COMPACTION as NO_COMPACTION,
-    PLATFORM_SCOPE as PLATFORM_SCOPE,
     SHARED_SCOPE as SHARED_SCOPE,
     CompactionState as CompactionState,
     Document as Document,

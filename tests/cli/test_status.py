@@ -20,8 +20,8 @@ from spade_coreason.config.loader import load_settings
 from spade_coreason.domain.cards import AgentCard, Capability
 from spade_coreason.exceptions import ServerError, StoreError
 from spade_coreason.operations.client import call_platform
-from spade_coreason.operations.definition import Call, operation
-from spade_coreason.operations.platform import NoArguments, show_status
+from spade_coreason.operations.definition import Call, NoArguments, operation
+from spade_coreason.operations.platform import show_status
 from spade_coreason.operations.status import AgentStatus, PlatformStatus, ProcessStatus, QuotaUsage
 from spade_coreason.operations.unix_socket import PLATFORM_SOCKET
 from spade_coreason.storage.backends.lock import lock_directory

@@ -22,8 +22,7 @@ from spade_coreason.app.stored_host import open_stored_host
 from spade_coreason.cli.app import COMMANDS, cli
 from spade_coreason.config import Settings
 from spade_coreason.exceptions import ForbiddenError, StoreError
-from spade_coreason.operations.definition import Actor, Call, Caller, Operation
-from spade_coreason.operations.log_level import Nothing
+from spade_coreason.operations.definition import Actor, Call, Caller, NoArguments, Operation
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.commands import builtin
 from spade_coreason.testing import Policy
@@ -253,7 +252,7 @@ async def test_draining_waits_for_the_running_turns_and_reports_them() -> None:
             reported.append((done, total))
             agent.release.set()
 
-        drained = await OPERATIONS["platform.drain"](Call(host, TESTER, on_progress), Nothing())
+        drained = await OPERATIONS["platform.drain"](Call(host, TESTER, on_progress), NoArguments())
         assert (drained.turns, drained.is_complete) == (1, True)
         assert reported[0] == (0, 1)
         assert await said == ["done"]
@@ -264,7 +263,7 @@ async def test_a_drain_that_is_stopped_lets_the_platform_run_on() -> None:
     async with open_running_turn() as (host, _, _):
         call = Call(host, TESTER)
         call.on_progress = lambda done, total: call.stop()
-        drained = await OPERATIONS["platform.drain"](call, Nothing())
+        drained = await OPERATIONS["platform.drain"](call, NoArguments())
         assert (drained.turns, drained.is_complete) == (0, False)
         assert not host.running_agent(AGENT).is_paused
 
@@ -274,7 +273,7 @@ async def test_a_drain_that_is_stopped_leaves_a_pause_of_an_operator() -> None:
         await host.running_agent(AGENT).pause()
         call = Call(host, TESTER)
         call.on_progress = lambda done, total: call.stop()
-        await OPERATIONS["platform.drain"](call, Nothing())
+        await OPERATIONS["platform.drain"](call, NoArguments())
         assert host.running_agent(AGENT).is_paused
 
 

@@ -17,9 +17,9 @@ from ...exceptions import ConfigError, UploadError
 from ...operations.access import admit_person, reject_person
 from ...operations.agents import ListUsage, list_usage, pause_agents, resume_agents
 from ...operations.conversations import ChangedConversation, end_conversation, reset_conversation
-from ...operations.definition import Operation
-from ...operations.log_level import LOG_LEVELS, Nothing, SetLogLevel, set_log_level, show_log_level
+from ...operations.definition import NoArguments, Operation
 from ...operations.memory import OfAgents, OfConversation, RecallMemory, recall_memory
+from ...operations.platform import LOG_LEVELS, SetLogLevel, set_log_level, show_log_level
 from ...operations.sessions import (
     ListSessions,
     OfPerson,
@@ -304,14 +304,14 @@ async def _resume(invocation: Invocation) -> CommandResult:
 
 
 async def _initial_level(invocation: Invocation) -> dict[str, FieldValue]:
-    level = await invocation.perform(show_log_level, Nothing())
+    level = await invocation.perform(show_log_level, NoArguments())
     return {"level": level}
 
 
 async def _log(invocation: Invocation) -> CommandResult:
     level = invocation.values["level"]
     if level is None:
-        level = await invocation.perform(show_log_level, Nothing())
+        level = await invocation.perform(show_log_level, NoArguments())
         return CommandResult(translate("The level of the log is {level}.", level=level))
     await invocation.perform(set_log_level, SetLogLevel(level=level))
     return CommandResult(translate("The level of the log of the whole platform is {level} until its next start.", level=level))

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from ...contracts import ConversationState
-from ...exceptions import ConfigError
-from ..completion import complete_conversations
-from ..context import define_command as define
-from ..operations import describe_none, open_platform, storage_options
-from ..terminal.console import format_time, print_json, print_line, print_table
+from ....contracts import ConversationState
+from ....exceptions import ConfigError
+from ...completion import complete_conversations
+from ...context import define_command as define
+from ...operations import describe_none, open_platform, storage_options
+from ...terminal.console import format_time, print_json, print_line, print_table
 
 
 @define("conversations")
@@ -53,7 +53,7 @@ def command(
       spade-coreason conversations --agent notes --json
       spade-coreason conversations end alice@example.org_notes@example.org
     """
-    from ...operations.conversations import ListConversations, list_conversations
+    from ....operations.conversations import ListConversations, list_conversations
 
     if action != "list":
         _change(file, data, agent, action, conversation)
@@ -79,8 +79,8 @@ def command(
 
 
 def _change(file: Path | None, data: Path | None, agent: str | None, action: str, conversation: str | None) -> None:
-    from ...operations.conversations import end_conversation, reset_conversation
-    from ...operations.memory import OfConversation
+    from ....operations.conversations import end_conversation, reset_conversation
+    from ....operations.memory import OfConversation
 
     if conversation is None:
         raise ConfigError("ID", "is missing; `conversations` lists them")

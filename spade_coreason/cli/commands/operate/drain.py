@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..account import data_option
-from ..context import define_command as define
-from ..operations import print_stopped, require_running
-from ..settings import config_option
-from ..terminal.console import print_line, progress_bar
+from ...account import data_option
+from ...context import define_command as define
+from ...operations import print_stopped, require_running
+from ...settings import config_option
+from ...terminal.console import print_line, progress_bar
 
 
 @define("drain")
@@ -24,13 +24,13 @@ def command(file: Path | None, data: Path | None) -> int:
     \b
       spade-coreason drain
     """
-    from ...operations.log_level import Nothing
-    from ...operations.turns import drain_platform
+    from ....operations.definition import NoArguments
+    from ....operations.platform import drain_platform
 
     platform = require_running(file, data)
     with progress_bar(1) as progress:
         progress.start_item("answers")
-        drained = platform.perform(drain_platform, Nothing(), progress.update_item)
+        drained = platform.perform(drain_platform, NoArguments(), progress.update_item)
         progress.finish_item()
     if not drained.is_complete:
         return print_stopped()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...exceptions import ConfigError
-from ..completion import complete_conversations
-from ..context import CLIGroup
-from ..operations import confirm, describe_none, open_platform, parse_person, print_stopped, storage_options
-from ..terminal.console import (
+from ....exceptions import ConfigError
+from ...completion import complete_conversations
+from ...context import CLIGroup
+from ...operations import confirm, describe_none, open_platform, parse_person, print_stopped, storage_options
+from ...terminal.console import (
     encode_json,
     format_timestamp,
     one_line,
@@ -25,7 +25,7 @@ from ..terminal.console import (
 )
 
 if TYPE_CHECKING:
-    from ...memory import ErasureReport
+    from ....memory import ErasureReport
 
 
 @click.group("sessions", cls=CLIGroup)
@@ -56,7 +56,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, person: str |
     \b
       spade-coreason sessions list --agent notes --person alice@example.org
     """
-    from ...operations.sessions import ListSessions, list_sessions
+    from ....operations.sessions import ListSessions, list_sessions
 
     owner = parse_person(person) if person else None
     with open_platform(file, data) as platform:
@@ -87,7 +87,7 @@ def show(file: Path | None, data: Path | None, agent: str | None, conversation: 
     \b
       spade-coreason sessions show alice@example.org_notes@example.org
     """
-    from ...operations.sessions import ShowSession, show_session
+    from ....operations.sessions import ShowSession, show_session
 
     with open_platform(file, data) as platform:
         found = platform.perform(show_session, ShowSession(agent=agent, conversation=conversation, limit=limit))
@@ -141,7 +141,7 @@ def export(file: Path | None, data: Path | None, agent: str | None, person: str)
     \b
       spade-coreason sessions export --agent notes --person alice@example.org
     """
-    from ...operations.sessions import OfPerson, export_sessions
+    from ....operations.sessions import OfPerson, export_sessions
 
     owner = parse_person(person)
     with open_platform(file, data, changes=True) as platform:
@@ -177,7 +177,7 @@ def clear(
     """
     if [bool(person), bool(conversation), everything].count(True) != 1:
         raise ConfigError("sessions clear", "needs exactly one of --person JID, --conversation ID and --all")
-    from ...operations.sessions import EVERYONE, ClearSessions, FindTargets, clear_sessions, find_targets
+    from ....operations.sessions import EVERYONE, ClearSessions, FindTargets, clear_sessions, find_targets
 
     owner = EVERYONE if everything else parse_person(person) if person else None
     with open_platform(file, data, changes=True) as platform:

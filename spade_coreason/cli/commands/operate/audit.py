@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..context import CLIGroup
-from ..operations import describe_none, open_platform, storage_options
-from ..terminal.console import format_timestamp, print_json, print_line, print_table, verdict_sign
+from ...context import CLIGroup
+from ...operations import describe_none, open_platform, storage_options
+from ...terminal.console import format_timestamp, print_json, print_line, print_table, verdict_sign
 
 if TYPE_CHECKING:
-    from ...operations.audit import TrailEntry, TrailVerdict
+    from ....operations.audit import TrailEntry, TrailVerdict
 
 
 @click.group("audit", cls=CLIGroup)
@@ -45,7 +45,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, limit: int, a
     \b
       spade-coreason audit list --agent assistant --limit 20
     """
-    from ...operations.audit import ListEntries, list_entries
+    from ....operations.audit import ListEntries, list_entries
 
     with open_platform(file, data) as platform:
         found = platform.perform(list_entries, ListEntries(agent=agent, limit=limit))
@@ -85,7 +85,7 @@ def verify(file: Path | None, data: Path | None, agent: str | None, through: str
       spade-coreason audit verify
       spade-coreason audit verify --agent assistant --through 5f1c…
     """
-    from ...operations.audit import VerifyTrails, verify_trails
+    from ....operations.audit import VerifyTrails, verify_trails
 
     with open_platform(file, data) as platform:
         found = platform.perform(verify_trails, VerifyTrails(agent=agent, through=through))

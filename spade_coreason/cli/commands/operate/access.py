@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from ..context import CLIGroup
-from ..operations import describe_none, open_platform, storage_options
-from ..terminal.console import print_json, print_line, print_table
+from ...context import CLIGroup
+from ...operations import describe_none, open_platform, storage_options
+from ...terminal.console import print_json, print_line, print_table
 
 
 @click.group("access", cls=CLIGroup)
@@ -35,8 +35,8 @@ def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool
     \b
       spade-coreason access list --agent notes
     """
-    from ...operations.access import list_access
-    from ...operations.memory import OfAgents
+    from ....operations.access import list_access
+    from ....operations.memory import OfAgents
 
     with open_platform(file, data, prefers_running=True) as platform:
         found = platform.perform(list_access, OfAgents(agent=agent))
@@ -59,8 +59,8 @@ def admit(file: Path | None, data: Path | None, agent: str | None, person: str) 
     \b
       spade-coreason access admit carol@example.com --agent notes
     """
-    from ...operations.access import admit_person
-    from ...operations.sessions import OfPerson
+    from ....operations.access import admit_person
+    from ....operations.sessions import OfPerson
 
     with open_platform(file, data, changes=True) as platform:
         decision = platform.perform(admit_person, OfPerson(agent=agent, person=person))
@@ -83,8 +83,8 @@ def reject(file: Path | None, data: Path | None, agent: str | None, person: str)
     \b
       spade-coreason access reject carol@example.com --agent notes
     """
-    from ...operations.access import reject_person
-    from ...operations.sessions import OfPerson
+    from ....operations.access import reject_person
+    from ....operations.sessions import OfPerson
 
     with open_platform(file, data, changes=True) as platform:
         decision = platform.perform(reject_person, OfPerson(agent=agent, person=person))

@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from ...exceptions import ConfigError, KnowledgeError
-from ..account import data_option
-from ..completion import complete_agents
-from ..context import CLIGroup
-from ..errors import print_error
-from ..operations import confirm, open_platform, parse_person, print_stopped
-from ..settings import config_option, load_storage_settings
-from ..terminal.console import format_timestamp, print_json, print_line, print_table, print_text, progress_bar
+from ....exceptions import ConfigError, KnowledgeError
+from ...account import data_option
+from ...completion import complete_agents
+from ...context import CLIGroup
+from ...errors import print_error
+from ...operations import confirm, open_platform, parse_person, print_stopped
+from ...settings import config_option, load_storage_settings
+from ...terminal.console import format_timestamp, print_json, print_line, print_table, print_text, progress_bar
 
 _PATH = click.Path(path_type=Path)
 
@@ -71,8 +71,8 @@ def add(
       spade-coreason knowledge add notes handbook.pdf docs/
       spade-coreason knowledge add notes contract.md --person alice@example.org
     """
-    from ...memory import find_files, read_document
-    from ...operations.knowledge import AddDocument, OfKnowledge, add_document, list_documents
+    from ....memory import find_files, read_document
+    from ....operations.knowledge import AddDocument, OfKnowledge, add_document, list_documents
 
     owner = _owner_arguments(person, conversation)
     files = list(find_files(paths, load_storage_settings(file, data).data_dir))
@@ -119,7 +119,7 @@ def list_(
     \b
       spade-coreason knowledge list notes
     """
-    from ...operations.knowledge import OfKnowledge, list_documents
+    from ....operations.knowledge import OfKnowledge, list_documents
 
     with open_platform(file, data) as platform:
         found = platform.perform(list_documents, OfKnowledge(agent=agent, **_owner_arguments(person, conversation)))
@@ -165,7 +165,7 @@ def search(
       spade-coreason knowledge search notes "How long can I return it?"
       spade-coreason knowledge search notes refund --threshold 0.5
     """
-    from ...operations.knowledge import SearchKnowledge, search_knowledge
+    from ....operations.knowledge import SearchKnowledge, search_knowledge
 
     owner = _reader_arguments(person, conversation)
     with open_platform(file, data) as platform:
@@ -208,7 +208,7 @@ def remove(
     if bool(documents) == everything:
         raise ConfigError("knowledge remove", "needs either DOCUMENTS or --all")
 
-    from ...operations.knowledge import OfKnowledge, RemoveDocuments, list_documents, remove_documents
+    from ....operations.knowledge import OfKnowledge, RemoveDocuments, list_documents, remove_documents
 
     owner = _owner_arguments(person, conversation)
     is_complete = True
@@ -255,7 +255,7 @@ def reindex(agent: str, file: Path | None, data: Path | None, as_json: bool) -> 
     \b
       spade-coreason knowledge reindex notes
     """
-    from ...operations.knowledge import OfAgent, reindex_knowledge
+    from ....operations.knowledge import OfAgent, reindex_knowledge
 
     with open_platform(file, data, changes=True) as platform, progress_bar(1) as progress:
         progress.start_item(agent)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..context import CLIGroup
-from ..operations import confirm, describe_none, open_platform, storage_options
-from ..terminal.console import encode_json, format_timestamp, print_json, print_line, print_table, print_text
+from ...context import CLIGroup
+from ...operations import confirm, describe_none, open_platform, storage_options
+from ...terminal.console import encode_json, format_timestamp, print_json, print_line, print_table, print_text
 
 if TYPE_CHECKING:
-    from ...operations.requests import FailedRequest
+    from ....operations.requests import FailedRequest
 
 
 @click.group("requests", cls=CLIGroup)
@@ -43,8 +43,8 @@ def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool
     \b
       spade-coreason requests list --agent notes
     """
-    from ...operations.memory import OfAgents
-    from ...operations.requests import list_requests
+    from ....operations.memory import OfAgents
+    from ....operations.requests import list_requests
 
     with open_platform(file, data) as platform:
         found = platform.perform(list_requests, OfAgents(agent=agent))
@@ -69,7 +69,7 @@ def show(file: Path | None, data: Path | None, agent: str | None, request_id: in
     \b
       spade-coreason requests show 4711
     """
-    from ...operations.requests import OfRequest, show_request
+    from ....operations.requests import OfRequest, show_request
 
     with open_platform(file, data) as platform:
         found = platform.perform(show_request, OfRequest(agent=agent, id=request_id))
@@ -95,7 +95,7 @@ def retry(file: Path | None, data: Path | None, agent: str | None, request_id: i
     \b
       spade-coreason requests retry 4711
     """
-    from ...operations.requests import OfRequest, retry_request, show_request
+    from ....operations.requests import OfRequest, retry_request, show_request
 
     with open_platform(file, data, changes=True) as platform:
         wanted = OfRequest(agent=agent, id=request_id)
@@ -116,7 +116,7 @@ def drop(file: Path | None, data: Path | None, agent: str | None, request_id: in
     \b
       spade-coreason requests drop 4711
     """
-    from ...operations.requests import OfRequest, drop_request, show_request
+    from ....operations.requests import OfRequest, drop_request, show_request
 
     with open_platform(file, data, changes=True) as platform:
         wanted = OfRequest(agent=agent, id=request_id)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from ..account import data_option
-from ..context import define_command as define
-from ..operations import require_running
-from ..settings import config_option
-from ..terminal.console import print_line
+from ...account import data_option
+from ...context import define_command as define
+from ...operations import require_running
+from ...settings import config_option
+from ...terminal.console import print_line
 
 
 @define("log")
@@ -25,11 +25,12 @@ def command(level: str | None, file: Path | None, data: Path | None) -> None:
     \b
       spade-coreason log debug
     """
-    from ...operations.log_level import Nothing, SetLogLevel, set_log_level, show_log_level
+    from ....operations.definition import NoArguments
+    from ....operations.platform import SetLogLevel, set_log_level, show_log_level
 
     platform = require_running(file, data)
     if level is None:
-        print_line(f"The level of the log is {platform.perform(show_log_level, Nothing())}.")
+        print_line(f"The level of the log is {platform.perform(show_log_level, NoArguments())}.")
     else:
         shown = platform.perform(set_log_level, SetLogLevel.model_validate({"level": level}))
         print_line(f"The level of the log is {shown} until the next start.")

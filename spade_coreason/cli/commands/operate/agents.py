@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..account import data_option
-from ..context import define_command as define
-from ..operations import require_running
-from ..settings import config_option
-from ..terminal.console import print_json, print_table
+from ...account import data_option
+from ...context import define_command as define
+from ...operations import require_running
+from ...settings import config_option
+from ...terminal.console import print_json, print_table
 
 if TYPE_CHECKING:
-    from ...operations.status import AgentStatus
+    from ....operations.status import AgentStatus
 
 
 @define("agents")
@@ -35,7 +35,8 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
       spade-coreason agents
       spade-coreason agents --data /var/lib/agents --json
     """
-    from ...operations.platform import NoArguments, show_status
+    from ....operations.definition import NoArguments
+    from ....operations.platform import show_status
 
     found = require_running(file, data).perform(show_status, NoArguments())
     if as_json:
@@ -46,7 +47,7 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
 
 
 def _describe_agent(agent: AgentStatus) -> dict[str, Any]:
-    from ...domain.cards import dump_card
+    from ....domain.cards import dump_card
 
     card = {} if agent.card is None else dump_card(agent.card)
     return {"jid": agent.jid, "state": _state_of(agent), **card}

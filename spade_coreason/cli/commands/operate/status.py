@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..account import data_option
-from ..completion import complete_agents
-from ..context import define_command as define
-from ..operations import PlatformAccess, require_running
-from ..settings import config_option
-from ..terminal.console import format_milliseconds, format_timedelta, paint, print_json, print_line, print_table
+from ...account import data_option
+from ...completion import complete_agents
+from ...context import define_command as define
+from ...operations import PlatformAccess, require_running
+from ...settings import config_option
+from ...terminal.console import format_milliseconds, format_timedelta, paint, print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from ...operations.status import AgentStatus, QuotaUsage
+    from ....operations.status import AgentStatus, QuotaUsage
 
 _MAX_SHOWN = 3
 
@@ -50,7 +50,8 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
       spade-coreason status --data /var/lib/agents --json
       spade-coreason status notes
     """
-    from ...operations.platform import NoArguments, show_status
+    from ....operations.definition import NoArguments
+    from ....operations.platform import show_status
 
     if name is not None:
         return _show_turns(require_running(file, data), name, as_json=as_json)
@@ -105,8 +106,8 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
 
 
 def _show_turns(platform: PlatformAccess, agent: str, *, as_json: bool) -> int:
-    from ...operations.memory import OfAgents
-    from ...operations.turns import list_turns
+    from ....operations.memory import OfAgents
+    from ....operations.turns import list_turns
 
     found = platform.perform(list_turns, OfAgents(agent=agent))
     if as_json:

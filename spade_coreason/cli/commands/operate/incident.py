@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...exceptions import ConfigError
-from ..completion import complete_incidents
-from ..context import define_command as define
-from ..operations import describe_none, open_platform, storage_options
-from ..terminal.console import format_timestamp, print_cleaned, print_json, print_line, print_table
-from ..terminal.tracebacks import format_frame, format_traceback
+from ....exceptions import ConfigError
+from ...completion import complete_incidents
+from ...context import define_command as define
+from ...operations import describe_none, open_platform, storage_options
+from ...terminal.console import format_timestamp, print_cleaned, print_json, print_line, print_table
+from ...terminal.tracebacks import format_frame, format_traceback
 
 if TYPE_CHECKING:
-    from ...domain.texts.error_chain import ErrorChain
-    from ...operations.incidents import IncidentContents
+    from ....domain.texts.error_chain import ErrorChain
+    from ....operations.incidents import IncidentContents
 
 _LISTED = 20
 
@@ -58,7 +58,7 @@ def command(
 
 
 def _list(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
-    from ...operations.incidents import ListIncidents, list_incidents
+    from ....operations.incidents import ListIncidents, list_incidents
 
     with open_platform(file, data) as platform:
         found = platform.perform(list_incidents, ListIncidents(agent=agent, limit=_LISTED))
@@ -71,7 +71,7 @@ def _list(file: Path | None, data: Path | None, agent: str | None, as_json: bool
 
 
 def _show(file: Path | None, data: Path | None, agent: str | None, text: str, has_texts: bool, as_json: bool) -> None:
-    from ...operations.incidents import OfIncident, show_incident, show_incident_messages
+    from ....operations.incidents import OfIncident, show_incident, show_incident_messages
 
     with open_platform(file, data, changes=has_texts) as platform:
         incident = platform.perform(show_incident_messages if has_texts else show_incident, OfIncident(agent=agent, id=text))
@@ -83,13 +83,13 @@ def _show(file: Path | None, data: Path | None, agent: str | None, text: str, ha
 
 
 def _chain(incident: IncidentContents) -> ErrorChain:
-    from ...domain.texts.error_chain import load_error_chain
+    from ....domain.texts.error_chain import load_error_chain
 
     return load_error_chain(incident.errors)
 
 
 def _row(incident: IncidentContents) -> tuple[str, ...]:
-    from ...domain.texts.error_chain import find_frame
+    from ....domain.texts.error_chain import find_frame
 
     chain = _chain(incident)
     where = format_frame(find_frame(chain))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from ...exceptions import ConfigError
-from ..context import CLIGroup
-from ..operations import confirm, describe_none, open_platform, storage_options
-from ..terminal.console import one_line, print_json, print_line, print_table, print_text
+from ....exceptions import ConfigError
+from ...context import CLIGroup
+from ...operations import confirm, describe_none, open_platform, storage_options
+from ...terminal.console import one_line, print_json, print_line, print_table, print_text
 
 
 @click.group("memory", cls=CLIGroup)
@@ -34,7 +34,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool
     \b
       spade-coreason memory list --agent notes
     """
-    from ...operations.memory import OfAgents, list_memories
+    from ....operations.memory import OfAgents, list_memories
 
     with open_platform(file, data) as platform:
         found = platform.perform(list_memories, OfAgents(agent=agent))
@@ -59,7 +59,7 @@ def show(file: Path | None, data: Path | None, agent: str | None, conversation: 
     \b
       spade-coreason memory show alice@example.org_notes@example.org
     """
-    from ...operations.memory import OfConversation, show_memory
+    from ....operations.memory import OfConversation, show_memory
 
     with open_platform(file, data) as platform:
         found = platform.perform(show_memory, OfConversation(agent=agent, conversation=conversation))
@@ -87,7 +87,7 @@ def clear(
     """
     if bool(conversation) == everything:
         raise ConfigError("memory clear", "needs either --conversation ID or --all")
-    from ...operations.memory import ClearMemory, clear_memory, find_memories
+    from ....operations.memory import ClearMemory, clear_memory, find_memories
 
     with open_platform(file, data, changes=True) as platform:
         wanted = ClearMemory(agent=agent, conversation=conversation)
@@ -111,7 +111,7 @@ def compact(file: Path | None, data: Path | None, agent: str | None) -> None:
     \b
       spade-coreason memory compact --agent notes
     """
-    from ...operations.memory import OfAgents, compact_memory
+    from ....operations.memory import OfAgents, compact_memory
 
     with open_platform(file, data) as platform:
         for found in platform.perform(compact_memory, OfAgents(agent=agent)):
@@ -130,7 +130,7 @@ def import_(file: Path | None, data: Path | None, agent: str | None, source: Pat
     \b
       spade-coreason memory import spade_llm/data/agent_memory/notes_example.org_interactions.json --agent notes@example.org
     """
-    from ...operations.memory import ImportMemory, import_memory
+    from ....operations.memory import ImportMemory, import_memory
 
     with open_platform(file, data, changes=True) as platform:
         found = platform.perform(import_memory, ImportMemory(agent=agent, source=source.absolute()))

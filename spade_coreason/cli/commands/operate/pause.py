@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from ..account import data_option
-from ..completion import complete_agents
-from ..context import define_command as define
-from ..operations import open_platform
-from ..settings import config_option
-from ..terminal.console import print_json, print_line
+from ...account import data_option
+from ...completion import complete_agents
+from ...context import define_command as define
+from ...operations import open_platform
+from ...settings import config_option
+from ...terminal.console import print_json, print_line
 
 
 @define("pause")
@@ -31,8 +31,8 @@ def command(agent: str | None, file: Path | None, data: Path | None, as_json: bo
     \b
       spade-coreason pause notes
     """
-    from ...operations.agents import pause_agents
-    from ...operations.memory import OfAgents
+    from ....operations.agents import pause_agents
+    from ....operations.memory import OfAgents
 
     with open_platform(file, data, changes=True) as platform:
         found = platform.perform(pause_agents, OfAgents(agent=agent))

@@ -1,0 +1,1 @@
+"""Commands that act on a platform or its stored data by operations."""
