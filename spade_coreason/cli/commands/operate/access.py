@@ -54,7 +54,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool
 def admit(file: Path | None, data: Path | None, agent: str | None, person: str) -> None:
     """Give a person access to an agent. Works with and without a running platform.
 
-    It counts while the agent has operators (`access.operators`).
+    JID is the address of the person. It counts while the agent has operators (`access.operators`).
 
     \b
       spade-coreason access admit carol@example.com --agent notes
@@ -78,7 +78,7 @@ def admit(file: Path | None, data: Path | None, agent: str | None, person: str) 
 def reject(file: Path | None, data: Path | None, agent: str | None, person: str) -> None:
     """Withdraw the access of a person to an agent. Works with and without a running platform.
 
-    Their running answers are cancelled, and their waiting messages are not answered.
+    JID is the address of the person. Their running answers are cancelled, and their waiting messages are not answered.
 
     \b
       spade-coreason access reject carol@example.com --agent notes
