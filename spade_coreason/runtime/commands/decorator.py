@@ -63,9 +63,9 @@ def mark_command(method: Any, name: str, description: str, fields: tuple[Field, 
 def commands_of(agent: object) -> list[AgentCommand]:
     """Return the commands that the class of an agent adds, sorted by name."""
     found = []
-    for attribute in dir(type(agent)):
-        marked = getattr(inspect.getattr_static(type(agent), attribute, None), _MARK, None)
-        if marked is not None:
+    members = {name: value for base in reversed(type(agent).__mro__) for name, value in vars(base).items()}
+    for attribute, value in members.items():
+        if (marked := getattr(value, _MARK, None)) is not None:
             name, description, fields, audience = marked
             found.append(AgentCommand(name, description, fields, getattr(agent, attribute), audience))
     return sorted(found, key=lambda agent_command: agent_command.name)

@@ -65,11 +65,9 @@ def subscriptions_of(agent: object) -> list[Subscription]:
     """Return the subscriptions of an agent, in the order of definition; those of base classes come first."""
     if isinstance(agent, FunctionAgent):
         return [Subscription(pattern, agent.assist) for pattern in getattr(agent.function, _MARK, ())]
-    names = dict.fromkeys(name for base in reversed(type(agent).__mro__) for name in vars(base))
+    members = {name: value for base in reversed(type(agent).__mro__) for name, value in vars(base).items()}
     return [
-        Subscription(pattern, getattr(agent, name))
-        for name in names
-        for pattern in getattr(inspect.getattr_static(type(agent), name, None), _MARK, ())
+        Subscription(pattern, getattr(agent, name)) for name, value in members.items() for pattern in getattr(value, _MARK, ())
     ]
 
 
