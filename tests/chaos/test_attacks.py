@@ -19,7 +19,7 @@ from tests.support.servers.prosody import installed as prosody_installed
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
 
-SECONDS = 2.0
+SECONDS = 1.0
 AGENTS = 3
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 
