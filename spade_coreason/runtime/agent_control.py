@@ -50,9 +50,9 @@ class AgentControl:
         self._mailboxes = mailboxes
         self._expiry = expiry
         self._erasure = erasure
-        self._recovery = recovery
+        self.recovery = recovery
         self._access_requests = access_requests
-        self._quota_limit = quota_limit
+        self.quota_limit = quota_limit
         self._clock = clock
         self.pause_changed: EventEmitter[[]] = EventEmitter()
         """Emitted when the agent is paused or resumed."""
@@ -190,7 +190,7 @@ class AgentControl:
 
     def run_stored(self, request: PendingRequest) -> None:
         """Run a request that is stored and has not run in this process, once the agent is open."""
-        self._recovery.queue(request)
+        self.recovery.queue(request)
 
     async def erase_person(self, person: str) -> ErasureReport:
         """Delete all that the agent has about a person (a bare JID). Their turns end first, and what waits is dropped."""
@@ -210,7 +210,7 @@ class AgentControl:
 
     def list_usage(self, person: str | None, limit: int) -> list[QuotaUsage]:
         """Return what a person has used today; without one the total, then those who used most."""
-        return self._quota_limit.usage(limit) if person is None else [self._quota_limit.usage_of(person)]
+        return self.quota_limit.usage(limit) if person is None else [self.quota_limit.usage_of(person)]
 
     def _log_failed_write(self, error: BaseException) -> None:
         log.error("%s: cannot store the pause or resume, which a restart will undo: %s", self._repository.agent, error)

@@ -215,9 +215,7 @@ class AgentParts:
         retention_job = RetentionJob(
             repository, self.memory, mailboxes, expiry, policy.retention, clock, history_windows.cancel_for_conversation
         )
-        runner = Runner(
-            services, control, quota_limit, intake, recovery, workers, revocation, executor, reactions, retention_job
-        )
+        runner = Runner(services, control, intake, workers, revocation, executor, reactions, retention_job)
         patterns = [subscription.pattern for subscription in subscriptions_of(agent)]
         announcement = SubscriptionAnnouncement(self.peers, repository, patterns, self.peer_options.topic_broker)
         ephemeral_owners = EphemeralOwners(repository, mailboxes, history_windows)

@@ -15,9 +15,7 @@ from ..storage import StoredAgent
 from .agent_control import AgentControl
 from .commands.executor import CommandExecutor
 from .commands.model import Command, CommandResult
-from .intake.quota_limit import QuotaLimit
 from .intake.received_reactions import ReceivedReactions
-from .intake.recovery import InboxRecovery
 from .intake.request_intake import RequestIntake
 from .intake.revocation import AccessRevocation
 from .turns.turn_services import TurnServices
@@ -37,9 +35,7 @@ class Runner:
         self,
         services: TurnServices,
         control: AgentControl,
-        quota_limit: QuotaLimit,
         intake: RequestIntake,
-        recovery: InboxRecovery,
         workers: MailboxWorkers,
         revocation: AccessRevocation,
         executor: CommandExecutor,
@@ -47,7 +43,7 @@ class Runner:
         retention_job: RetentionJob,
     ) -> None:
         self._services = services
-        self._recovery = recovery
+        self._recovery = control.recovery
         self._workers = workers
         self._revocation = revocation
         self._executor = executor
@@ -67,7 +63,7 @@ class Runner:
         """The languages that people have set."""
         self.commands = executor.commands
         self.command_context = executor.context
-        self.quota_limit = quota_limit
+        self.quota_limit = control.quota_limit
         self.control = control
         """The running agent as operations use it."""
 

@@ -15,7 +15,7 @@ from ...terminal.console import format_time, print_json, print_line, print_table
 
 
 @define("conversations")
-@click.argument("action", metavar="[list|end|reset]", default="list", type=click.Choice(["list", "end", "reset"]))
+@click.argument("action", metavar="[ACTION]", default="list", type=click.Choice(["list", "end", "reset"]))
 @click.argument("conversation", metavar="[ID]", required=False, shell_complete=complete_conversations)
 @storage_options
 @click.option(
@@ -45,8 +45,8 @@ def command(
     list` counts all turns. The JSON records have the keys conversation_id, state, interaction_count, max_interactions,
     created_at and last_interaction.
 
-    `end ID` ends a conversation; a running answer is still sent, and the next message begins a new episode. `reset ID` sets its
-    counters to zero, in any state. Both keep its history and what is remembered of it.
+    ACTION is list, end or reset. `end ID` ends a conversation: a running answer is still sent, and the next message begins a
+    new episode. `reset ID` sets its counters to zero, in any state. Both keep its history and what is remembered of it.
 
     \b
       spade-coreason conversations --state active

@@ -1,9 +1,11 @@
-"""The command `spade-coreason pause`."""
+"""The command `spade-coreason pause`, and what `resume` shares with it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,12 +16,42 @@ from ...operations import open_platform
 from ...settings import config_option
 from ...terminal.console import print_json, print_line
 
+if TYPE_CHECKING:
+    from ....operations.agents import AgentPause
+    from ....operations.definition import Operation
+    from ....operations.memory import OfAgents
+
+
+def pause_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument AGENT and the options of `pause` and `resume`."""
+    agent = click.argument("agent", metavar="[AGENT]", required=False, shell_complete=complete_agents)
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+    return agent(config_option("config/platform.yaml, if it exists")(data_option(as_json(function))))
+
+
+def set_paused(
+    operation: Operation[OfAgents, list[AgentPause]],
+    agent: str | None,
+    file: Path | None,
+    data: Path | None,
+    *,
+    as_json: bool,
+    texts: tuple[str, str],
+) -> None:
+    """Pause or resume agents. `texts` are for those that were not and that were so before."""
+    from ....operations.memory import OfAgents
+
+    with open_platform(file, data, changes=True) as platform:
+        found = platform.perform(operation, OfAgents(agent=agent))
+    if as_json:
+        print_json([asdict(pause) for pause in found])
+        return
+    for pause in found:
+        print_line(f"{pause.agent} {texts[0] if pause.is_changed else texts[1]}.")
+
 
 @define("pause")
-@click.argument("agent", metavar="[AGENT]", required=False, shell_complete=complete_agents)
-@config_option("config/platform.yaml, if it exists")
-@data_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@pause_options
 def command(agent: str | None, file: Path | None, data: Path | None, as_json: bool) -> None:
     """Pause an agent: it stores every message and answers none.
 
@@ -32,12 +64,5 @@ def command(agent: str | None, file: Path | None, data: Path | None, as_json: bo
       spade-coreason pause notes
     """
     from ....operations.agents import pause_agents
-    from ....operations.memory import OfAgents
 
-    with open_platform(file, data, changes=True) as platform:
-        found = platform.perform(pause_agents, OfAgents(agent=agent))
-    if as_json:
-        print_json([asdict(pause) for pause in found])
-        return
-    for pause in found:
-        print_line(f"{pause.agent} {'is paused' if pause.is_changed else 'was paused already'}.")
+    set_paused(pause_agents, agent, file, data, as_json=as_json, texts=("is paused", "was paused already"))

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
-import click
-
-from ...account import data_option
-from ...completion import complete_agents
 from ...context import define_command as define
-from ...operations import open_platform
-from ...settings import config_option
-from ...terminal.console import print_json, print_line
+from .pause import pause_options, set_paused
 
 
 @define("resume")
-@click.argument("agent", metavar="[AGENT]", required=False, shell_complete=complete_agents)
-@config_option("config/platform.yaml, if it exists")
-@data_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@pause_options
 def command(agent: str | None, file: Path | None, data: Path | None, as_json: bool) -> None:
     """Resume a paused agent: it answers what was stored.
 
@@ -32,12 +22,5 @@ def command(agent: str | None, file: Path | None, data: Path | None, as_json: bo
       spade-coreason resume notes
     """
     from ....operations.agents import resume_agents
-    from ....operations.memory import OfAgents
 
-    with open_platform(file, data, changes=True) as platform:
-        found = platform.perform(resume_agents, OfAgents(agent=agent))
-    if as_json:
-        print_json([asdict(pause) for pause in found])
-        return
-    for pause in found:
-        print_line(f"{pause.agent} {'continues' if pause.is_changed else 'was not paused'}.")
+    set_paused(resume_agents, agent, file, data, as_json=as_json, texts=("continues", "was not paused"))
