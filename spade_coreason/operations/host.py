@@ -102,8 +102,8 @@ class OperationHost(Protocol):
         """Return the stored data of an agent. Raise StoreError if nothing was ever stored."""
         ...
 
-    def memory(self, agent: str) -> AgentInteractionMemory:
-        """Return the interaction memory of an agent. Raise StoreError if its file is damaged."""
+    def memory(self, agent: str) -> AgentInteractionMemory | None:
+        """Return the interaction memory of an agent; None if it has none. Raise StoreError if its file is damaged."""
         ...
 
     def knowledge(self, agent: str) -> Knowledge:

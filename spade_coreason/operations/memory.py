@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..exceptions import ConfigError
-from ..memory import TOKENS_VARIABLE
+from ..exceptions import ConfigError, StoreError
+from ..memory import TOKENS_VARIABLE, AgentInteractionMemory
 from ..storage import COMPACTION_VARIABLE, CompactionState
 from .definition import PERSON, Arguments, Call, operation
-from .host import select_agent, select_agents
+from .host import OperationHost, select_agent, select_agents
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ async def list_memories(call: Call, arguments: OfAgents) -> list[RememberedConve
     """List the conversations with interaction memories."""
     found = []
     for agent in await select_agents(call.host, arguments.agent):
-        memory = call.host.memory(agent)
+        memory = _memory_of(call.host, agent)
         for name in await memory.aget_all_conversations():
             found.append(RememberedConversation(agent, name, await memory.aget_information(name)))
     return found
@@ -75,7 +75,7 @@ async def show_memory(call: Call, arguments: OfConversation) -> RememberedConver
     """Show the interaction memory of a conversation."""
     name = arguments.conversation
     agents = await select_agents(call.host, arguments.agent)
-    found = {agent: await call.host.memory(agent).aget_information(name) for agent in agents}
+    found = {agent: await _memory_of(call.host, agent).aget_information(name) for agent in agents}
     having = [agent for agent, texts in found.items() if texts]
     if not having:
         raise ConfigError("conversation", f'no memory of the conversation "{name}"; `memory list` shows them all')
@@ -110,7 +110,8 @@ async def recall_memory(call: Call, arguments: RecallMemory) -> Recollection:
     """Show what an agent remembers in a conversation of a person, and of the person."""
     agent = await select_agent(call.host, arguments.agent)
     repository, name = call.host.repository(agent), arguments.conversation
-    facts = [] if name is None else await call.host.memory(agent).aget_information(name)
+    memory = call.host.memory(agent)
+    facts = [] if name is None or memory is None else await memory.aget_information(name)
     variables = {} if name is None else await repository.load_variables("conversation", name)
     of_person = await repository.load_variables("person", arguments.person)
     window = variables.pop(COMPACTION_VARIABLE, None)
@@ -131,7 +132,7 @@ class ClearMemory(Arguments):
 async def find_memories(call: Call, arguments: ClearMemory) -> ForgottenMemories:
     """Find what a deletion would be about."""
     agent = await select_agent(call.host, arguments.agent)
-    names = await call.host.memory(agent).aget_all_conversations()
+    names = await _memory_of(call.host, agent).aget_all_conversations()
     return ForgottenMemories(agent, [name for name in names if arguments.conversation in (None, name)])
 
 
@@ -141,7 +142,7 @@ async def clear_memory(call: Call, arguments: ClearMemory) -> ForgottenMemories:
     found, only = await find_memories(call, arguments), arguments.conversation
     if found.conversation_ids:
         await call.record(found.agent, "memory.clear", "all conversations" if only is None else f"conversation {only}")
-        await call.host.memory(found.agent).aclear_conversations(found.conversation_ids)
+        await _memory_of(call.host, found.agent).aclear_conversations(found.conversation_ids)
     return found
 
 
@@ -150,7 +151,7 @@ async def compact_memory(call: Call, arguments: OfAgents) -> list[CompactedMemor
     """Merge the journals into the memory files, which are then complete."""
     found = []
     for agent in await select_agents(call.host, arguments.agent):
-        memory = call.host.memory(agent)
+        memory = _memory_of(call.host, agent)
         await memory.aflush()
         found.append(CompactedMemory(agent, str(memory.path), len(await memory.aget_all_conversations())))
     return found
@@ -168,4 +169,10 @@ async def import_memory(call: Call, arguments: ImportMemory) -> ImportedMemory:
     """Import the memory file of a spade_llm agent. A second import of it adds nothing."""
     agent = await select_agent(call.host, arguments.agent)
     await call.record(agent, "memory.import", arguments.source.name)
-    return ImportedMemory(agent, await call.host.memory(agent).aimport_file(arguments.source))
+    return ImportedMemory(agent, await _memory_of(call.host, agent).aimport_file(arguments.source))
+
+
+def _memory_of(host: OperationHost, agent: str) -> AgentInteractionMemory:
+    if (memory := host.memory(agent)) is None:
+        raise StoreError(f"{agent} has no interaction memory")
+    return memory

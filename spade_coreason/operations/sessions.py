@@ -179,7 +179,8 @@ async def clear_sessions(call: Call, arguments: ClearSessions) -> Clearance:
         erasures[agent] += await _erase_person(host, agent, one)
     else:
         for agent in agents if person == EVERYONE else ():
-            memory = host.memory(agent)
+            if (memory := host.memory(agent)) is None:
+                continue
             cleared = await memory.aclear_conversations(await memory.aget_all_conversations())
             erasures[agent] += ErasureReport(memories=cleared)
     return Clearance([AgentErasure(agent, report) for agent, report in erasures.items()], is_complete=not call.is_stopped)

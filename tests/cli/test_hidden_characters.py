@@ -42,7 +42,12 @@ AGENT = f"{LABEL}@localhost"
 SHOWN: dict[str, list[tuple[str, ...]]] = {
     "status": [()],
     "agents": [()],
-    "conversations": [()],
+    "pause": [(LABEL,)],
+    "resume": [(LABEL,)],
+    "access": [("list",), ("admit", LABEL)],
+    "log": [(LABEL,)],
+    "drain": [()],
+    "conversations": [(), ("end", "none" + HIDDEN)],
     "sessions": [("list",), ("show", LABEL), ("show", "none" + HIDDEN), ("clear", "--all", "--yes")],
     "requests": [("list",), ("show", "1"), ("drop", "1", "--yes")],
     "incident": [(), ("1f2e3d4c",), ("1f2e3d4c", "--message"), (HIDDEN,)],
@@ -61,7 +66,7 @@ SHOWN: dict[str, list[tuple[str, ...]]] = {
     "demo": [("--data", LABEL)],
     "completion": [(LABEL,)],
 }
-WITH_JSON = {"status", "agents", "conversations", "sessions", "requests", "incident", "memory", "storage", "knowledge", "audit"}
+WITH_JSON = {"status", "agents", "sessions", "requests", "incident", "memory", "storage", "knowledge", "audit"}
 
 
 def is_safe(output: str) -> bool:

@@ -111,7 +111,7 @@ def has_begun(file: Path) -> bool:
 
 
 def left(project: Path) -> set[str]:
-    """Return the people who have a session, after a check that each of them has a memory, and nobody else."""
+    """Return the conversations that are left. The memory of one goes first, so a kill may leave one without."""
 
     def names(*arguments: str) -> set[str]:
         with start(project, *arguments, "--json") as command:
@@ -119,7 +119,9 @@ def left(project: Path) -> set[str]:
         return {record["conversation_id"] for record in json.loads(output)}
 
     found = names("sessions", "list")
-    assert names("memory", "list") == found
+    remembered = names("memory", "list")
+    assert remembered <= found
+    assert len(found - remembered) <= 1
     return found
 
 

@@ -38,11 +38,9 @@ class AgentHost:
         """Return the stored data of the agent, or the trail of the platform."""
         return self._repository if agent == self.agent else AgentRepository(self._repository.database, agent)
 
-    def memory(self, agent: str) -> AgentInteractionMemory:
-        """Return the interaction memory of the agent. Raise StoreError if it has none."""
-        if self._get_memory is None:
-            raise StoreError(f"{self.agent} has no interaction memory")
-        return self._get_memory()
+    def memory(self, agent: str) -> AgentInteractionMemory | None:
+        """Return the interaction memory of the agent; None if it has none."""
+        return None if self._get_memory is None else self._get_memory()
 
     def knowledge(self, agent: str) -> Knowledge:
         """Return the knowledge of the agent."""
