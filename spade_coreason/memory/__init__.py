@@ -7,7 +7,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "conversation": ["ActiveConversation", "ActivePerson", "Variables"],
-        "erasure": ["ErasureReport", "erase_conversation", "erase_person"],
+        "erasure": ["ErasureReport", "erase_conversation", "erase_person", "find_person_records"],
         "export": ["export_person"],
         "history_windows": ["HistoryWindows"],
         "interaction.file": ["MemoryLimits"],

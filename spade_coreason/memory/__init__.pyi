@@ -7,6 +7,7 @@ from .erasure import (
     ErasureReport as ErasureReport,
     erase_conversation as erase_conversation,
     erase_person as erase_person,
+    find_person_records as find_person_records,
 )
 from .export import (
     export_person as export_person,

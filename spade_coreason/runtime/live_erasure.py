@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from ..domain.identifiers import recover_thread
-from ..memory import AgentInteractionMemory, ErasureReport, erase_conversation, erase_person
+from ..memory import AgentInteractionMemory, ErasureReport, erase_conversation, erase_person, find_person_records
 from ..storage import StoredConversation
 from .intake.conversation_loader import ConversationLoader
 from .intake.mailbox import Mailbox
@@ -37,6 +37,9 @@ class LiveErasure:
         services, mailboxes = self._services, list(self._services.mailboxes.of_sender(owner))
         await self._end_work(owner, mailboxes)
         self._quota_limit.forget(owner)
+        _, records, _ = await find_person_records(services.repository, owner)
+        for record in records:
+            services.expiry.on_deleted(record.conversation_id)  # before: an expiry that is at work would store it again
         report = await erase_person(services.repository, self._memory, owner)
         self._loader.forget_person(owner)
         self._forget(mailboxes)
@@ -56,6 +59,7 @@ class LiveErasure:
             if active is not None
             else await repository.load_variables("conversation", record.conversation_id)
         )
+        services.expiry.on_deleted(record.conversation_id)  # before: an expiry that is at work would store it again
         report = await erase_conversation(repository, self._memory, record if active is None else active.record)
         self._loader.forget_copies(owner, values, await repository.load_variables("person", owner))
         self._forget(mailboxes)
