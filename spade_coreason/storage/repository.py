@@ -379,11 +379,6 @@ class AgentRepository:
 
     # Values of the agent itself
 
-    async def load_agent_value(self, name: str) -> Any:
-        """Return a value (JSON) that the platform stores for this agent; None if there is none."""
-        values = await self.load_variables(AGENT_SCOPE, self.agent)
-        return json.loads(values[name]) if name in values else None
-
     def save_agent_value(self, name: str, value: Any) -> Commit[bool]:
         """Store a value for this agent. Its commit is done when it is durable."""
         return self.save_variable(AGENT_SCOPE, self.agent, name, json.dumps(value))

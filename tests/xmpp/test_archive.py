@@ -374,7 +374,7 @@ async def test_without_an_archive_nothing_is_read_or_stored(
                 await task
             assert await alice.ask("hello", agent.jid) == "hello"
             assert not agent.host.archive.is_caught_up
-            assert await agent.repository.load_agent_value(POSITION_KEY) is None
+            assert (await agent.repository.load_agent()).get_value(POSITION_KEY) is None
     assert [record.getMessage() for record in caplog.records if "archive" in record.getMessage()] == []
 
 

@@ -53,7 +53,7 @@ class _OwnAccount:
         """Send a request and return its result. None if the object of a "get" does not exist."""
         iq = self.client.make_iq_get() if kind == "get" else self.client.make_iq_set()
         iq.xml.append(payload)
-        if kind == "set" and len(str(iq).encode()) > self.stanza_bytes:  # a question is short
+        if _estimate_bytes(payload) > self.stanza_bytes and len(str(iq).encode()) > self.stanza_bytes:  # `str` takes long
             raise _TooLongError
         try:
             result: Element = (await iq.send(timeout=_TIMEOUT_S)).xml
@@ -62,6 +62,12 @@ class _OwnAccount:
                 return None
             raise
         return result
+
+
+def _estimate_bytes(payload: Element) -> int:
+    """Return a size that a stanza with a payload certainly does not exceed: a character has six bytes at most, if escaped."""
+    parts = payload.iter()
+    return _ENVELOPE_BYTES + 6 * sum(len(part.tag) + len(part.text or "") + len(str(part.attrib)) + 20 for part in parts)
 
 
 async def publish(client: Any, agent_card: ProfileCard, stanza_bytes: int) -> bool:
