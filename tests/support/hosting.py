@@ -39,7 +39,7 @@ from spade_coreason.runtime.peers.open_requests import OpenRequests
 from spade_coreason.runtime.peers.peers import Peers
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.runtime.upkeep.expiry import OnConversationEnd
-from spade_coreason.storage import open_database
+from spade_coreason.storage import find_database_file, open_database
 from spade_coreason.storage.backends.database import Database, StoreTimings
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy, Rules
@@ -152,7 +152,16 @@ class OnlineAgent:
 
     def _build(self, network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
         peer_options = PeerOptions(trusted_agents=TrustedAgents(domains=self.trusted_domains))
-        parts = AgentParts(self.repository, network, Files(upload, warnings=UploadWarnings()), peer_options, clock=self.clock)
+        file = find_database_file(self.url)
+        memory = AgentInteractionMemory(self.jid, file.parent / "memory") if file is not None else None
+        parts = AgentParts(
+            self.repository,
+            network,
+            Files(upload, warnings=UploadWarnings()),
+            peer_options,
+            memory=None if memory is None else lambda: memory,
+            clock=self.clock,
+        )
         self.agent = self.make_agent(parts.peers)
         access = AccessPolicy(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
         return parts.build_runtime(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from ...account import data_option
@@ -9,6 +10,8 @@ from ...context import define_command as define
 from ...operations import print_stopped, require_running
 from ...settings import config_option
 from ...terminal.console import print_line, progress_bar
+
+_POLL_S = 0.1
 
 
 @define("drain")
@@ -18,12 +21,13 @@ def command(file: Path | None, data: Path | None) -> int:
     """Let the running answers finish, and stop the platform.
 
     New messages are stored, and answered after the next start. There is no time limit, unlike at a stop by a signal
-    (`limits.grace_s`). `spade-coreason status AGENT` shows what is still running. Ctrl-C ends the waiting, and the platform
-    runs on.
+    (`limits.grace_s`). The command ends when the platform has stopped. `spade-coreason status AGENT` shows what is still
+    running. Ctrl-C ends the waiting, and the platform runs on.
 
     \b
       spade-coreason drain
     """
+    from ....config import is_platform_running
     from ....operations.definition import NoArguments
     from ....operations.platform import drain_platform
 
@@ -35,4 +39,6 @@ def command(file: Path | None, data: Path | None) -> int:
     if not drained.is_complete:
         return print_stopped()
     print_line(f"{drained.turns:,} running answer{'s' if drained.turns != 1 else ''} finished. The platform stops.")
+    while is_platform_running(platform.data_dir):
+        time.sleep(_POLL_S)
     return 0
