@@ -740,7 +740,7 @@ async def test_a_person_can_refer_to_a_reply_to_say() -> None:
         assert await reactions.get() == ("👍",)
 
 
-async def test_a_request_of_say_that_a_restart_interrupts_is_answered_after_it_and_can_be_taken_back() -> None:
+async def test_a_request_of_say_that_a_restart_interrupts_is_answered_after_it() -> None:
     release, begun = asyncio.Event(), asyncio.Event()
 
     @agent
