@@ -17,7 +17,7 @@ import pytest
 from spade_coreason.storage import AgentRepository, Database
 from tests.support.databases import new_database_url, open_without_sync
 from tests.support.errors import ExpectedErrors
-from tests.support.records import AGENT
+from tests.support.records import AGENT, open_repository
 from tests.support.servers import embedded as embedded_server, postgres as postgres_server
 from tests.support.servers.kinds import SERVER_KINDS, GetServer, start_on_demand
 from tests.support.servers.postgres import Postgres
@@ -120,9 +120,9 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def repository(database: Database) -> AgentRepository:
+async def repository(database: Database) -> AgentRepository:
     """The repository of one agent; the test runs on both databases."""
-    return AgentRepository(database, AGENT)
+    return await open_repository(database, AGENT)
 
 
 @pytest.fixture(params=SERVER_KINDS)

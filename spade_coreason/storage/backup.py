@@ -33,7 +33,6 @@ from .sequences import advance_sequence, read_next_row_id
 FORMAT = 1
 _INFO_FILE, _DATABASE_FILE, _MEMORY_DIR = "about.json", "platform.db", "memory"
 _PAGE_ROWS = 1000
-_TABLES = [table for table in schema.metadata.sorted_tables if table is not schema.sequences]
 
 ProgressCallback: TypeAlias = Callable[[int, int], None]
 """A function that is called from time to time with the number of finished rows and the number of all rows."""
@@ -124,7 +123,7 @@ async def restore(database: Database, memory_dir: Path, source: Path, progress: 
 
 def _first_table_with_rows(connection: Connection) -> str:
     """Return the name of the first table with rows; the empty string if there is none."""
-    for table in _TABLES:
+    for table in schema.DATA_TABLES:
         if connection.execute(select(table).limit(1)).first() is not None:
             return table.name
     return ""
@@ -145,7 +144,7 @@ def _connect_sqlite(path: Path) -> Iterator[Connection]:
 
 
 def _copy_tables(source: Connection, target: Connection, progress: ProgressCallback) -> dict[str, int]:
-    tables = _TABLES
+    tables = schema.DATA_TABLES
     counts = {table.name: source.execute(select(func.count()).select_from(table)).scalar_one() for table in tables}
     done, total = 0, sum(counts.values())
     progress(done, total)

@@ -187,7 +187,8 @@ async def retry_failed_request(database: Database, request: CrashedRequest) -> P
         connection.execute(insert(inbox).values(id=row, key=key, received_at=to_micros(request.received_at), **values))
         connection.execute(delete(crashed_requests).where(crashed_requests.c.id == request.id))
 
-    database.open_inbox_rows[request.agent].add(row)
+    if request.agent in database.open_inbox_rows:  # else the agent finds it when it opens
+        database.open_inbox_rows[request.agent].add(row)
     await database.write(work)
     return PendingRequest(row, key, request.request, None, NO_DIGEST, request.channel or DEFAULT_CHANNEL)
 

@@ -80,7 +80,7 @@ class Inbox:
 
     async def open(self) -> None:
         """Prepare for the requests of the agent. Call it before the others."""
-        await self._database.open_agent()
+        await self._database.open_agent(self._agent)
 
     @property
     def has_older_keys(self) -> bool:

@@ -244,6 +244,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             self.client: Any = self.connection.client
             self.presence = PresenceManager(agent=self, approve_all=False)
         try:
+            await self._runner.repository.inbox.open()  # messages may come in before the runner is open
             stored = await self._runner.repository.load_agent()
             self._load(stored)
             await self.connection.open()

@@ -32,6 +32,7 @@ from tests.support.records import (
     NOW,
     OTHER_AGENT,
     new_conversation,
+    open_repository,
     receive_request,
     store_turn,
 )
@@ -47,7 +48,7 @@ async def populate(database_url: str, memory: AgentInteractionMemory | None = No
     """Store data of several people with two agents: two conversations each, and a request in each state."""
     database = await open_without_sync(database_url)
     for agent in (AGENT, OTHER_AGENT):
-        repository = AgentRepository(database, agent)
+        repository = await open_repository(database, agent)
         for owner in (ALICE, BOB, MALICE, ALICE_ELSEWHERE):
             person = Variable("person", owner, "v", json.dumps(f"a secret of {owner}"))
             for name in (f"{owner}_{agent}", f"of {owner.split('@')[0]} {owner[-1]}"):
@@ -74,7 +75,7 @@ async def test_erasing_a_person_deletes_all_their_rows_and_no_others_and_counts_
     before = read_all_tables(database_url)
     theirs = {row["id"] for row in before["conversations"] if (row["agent"], row["owner"]) == (AGENT, ALICE)}
     database = await open_without_sync(database_url)
-    report = await AgentRepository(database, AGENT).erase_person(ALICE)
+    report = await (await open_repository(database, AGENT)).erase_person(ALICE)
     after = read_all_tables(database_url)
     alices_rows = {table: [row for row in before[table] if is_about(row, AGENT, ALICE, theirs)] for table in before}
     for table in ("conversations", "interactions", "variables"):
@@ -86,7 +87,7 @@ async def test_erasing_a_person_deletes_all_their_rows_and_no_others_and_counts_
     assert sorted(report.conversation_ids) == sorted(row["conversation_id"] for row in alices_rows["conversations"])
     assert (report.interactions, report.variables, report.requests) == (7, 3, 2)
     assert (len(alices_rows["interactions"]), len(alices_rows["variables"]), len(waiting)) == (7, 3, 2)
-    assert await AgentRepository(database, AGENT).erase_person(ALICE) == replace(
+    assert await (await open_repository(database, AGENT)).erase_person(ALICE) == replace(
         report, conversation_ids=(), interactions=0, variables=0, requests=0
     )
     await database.close()
@@ -94,7 +95,7 @@ async def test_erasing_a_person_deletes_all_their_rows_and_no_others_and_counts_
 
 async def test_not_even_the_name_of_an_erased_person_is_in_the_file(database_url: str) -> None:
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     for owner in (ALICE, BOB):
         row = await store_turn(
             repository, new_conversation(repository, f"{owner}_{AGENT}", owner), Variable("person", owner, "v", f'"{owner}"')
@@ -113,7 +114,7 @@ async def test_not_even_the_name_of_an_erased_person_is_in_the_file(database_url
 
 async def test_nothing_is_left_of_an_erased_stranger(database_url: str) -> None:
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     for stranger in (ALICE, BOB):
         await repository.save_refusal(stranger)
     assert (await repository.load_agent()).refused_people == [ALICE, BOB]
@@ -126,7 +127,7 @@ async def test_nothing_is_left_of_an_erased_stranger(database_url: str) -> None:
 
 async def test_a_message_that_comes_again_after_forgetting_is_still_known(database_url: str) -> None:
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     await receive_request(repository, key=b"k" * 16)
     await repository.erase_person(ALICE)
     assert await repository.inbox.load_pending() == []
@@ -137,7 +138,7 @@ async def test_a_message_that_comes_again_after_forgetting_is_still_known(databa
 async def test_deleting_a_conversation_leaves_the_others_of_the_person_and_of_other_agents(database_url: str) -> None:
     await populate(database_url)
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     before = read_all_tables(database_url)
     row = (await repository.find_conversations([f"{ALICE}_{AGENT}"]))[f"{ALICE}_{AGENT}"]
     report = await repository.delete_conversation(row)
@@ -208,7 +209,7 @@ async def test_nothing_of_a_forgotten_person_remains_in_the_memory_file(
             for thread in (None, "t", "u"):
                 await harness.receive_and_wait("x", thread, sender)
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     row = (await repository.find_conversations(["t"]))["t"]
     assert row.owner == ALICE
     if cleared == "conversation":
@@ -224,7 +225,7 @@ async def test_nothing_of_a_forgotten_person_remains_in_the_memory_file(
             await harness.receive_and_wait("y", "t", sender)
     assert agent.observations == [Observation(), alice_sees]
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     report = await erase_person(repository, memory, f"{ALICE}/phone")
     assert (len(report.conversation_ids), report.memories) == (3, 3)
     assert ALICE not in memory_files_text(memory)
@@ -244,7 +245,7 @@ async def test_information_of_an_unfinished_turn_is_erased_too(
         await agent.started.wait()
     assert ALICE in memory_files_text(memory)
     database = await open_without_sync(database_url)
-    report = await erase_person(AgentRepository(database, AGENT), memory, ALICE)
+    report = await erase_person(await open_repository(database, AGENT), memory, ALICE)
     await database.close()
     assert (report.requests, report.memories) == (1, 1)
     assert ALICE not in memory_files_text(memory)
@@ -260,7 +261,7 @@ async def test_erasing_an_unfinished_turn_leaves_the_memory_of_the_owner_of_the_
         harness.receive("x", "t", ALICE)
         await agent.started.wait()
     database = await open_without_sync(database_url)
-    report = await erase_person(AgentRepository(database, AGENT), memory, ALICE)
+    report = await erase_person(await open_repository(database, AGENT), memory, ALICE)
     await database.close()
     assert report.memories == 1
     assert ALICE not in memory_files_text(memory)
@@ -282,7 +283,7 @@ async def test_information_of_an_interrupted_turn_stays_with_its_owner(
     assert BOB not in str(await memory.aget_information("t"))
     assert await memory.aget_information(f"t_{BOB}") == [f"a secret of {BOB}"]
     database = await open_without_sync(database_url)
-    await erase_person(AgentRepository(database, AGENT), memory, ALICE)
+    await erase_person(await open_repository(database, AGENT), memory, ALICE)
     await database.close()
     assert ALICE not in memory_files_text(memory)
 
@@ -292,7 +293,7 @@ async def test_erasing_everyone_leaves_nothing_of_an_agent_and_everything_of_the
 ) -> None:
     await populate(database_url, memory)
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     settings = Settings(data_dir=tmp_path, storage=StorageSettings(url=database_url, memory_dir=tmp_path / "memory"))
     call = Call(StoredHost(settings, [], database, None), Actor(Caller.MACHINE_USER, "user alice"))
     everything = ClearSessions(agent=AGENT, person=EVERYONE)

@@ -24,6 +24,7 @@ from spade_coreason.storage import MessageCount, TopicItem, open_database
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.records import DocumentCollection, NewDocument, StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
+from tests.support.records import open_repository
 
 AGENT, OTHER, ALICE, BOB = "agent@localhost", "other@localhost", "alice@localhost", "bob@localhost"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -84,10 +85,10 @@ async def store_everything(repository: AgentRepository, memory: AgentInteraction
 async def test_everything_about_a_person_is_shown_and_nothing_about_others(
     database: Database, memory: AgentInteractionMemory
 ) -> None:
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     await store_everything(repository, memory, ALICE)
     await store_everything(repository, memory, BOB)
-    await store_conversation(AgentRepository(database, OTHER), ALICE, "elsewhere", 1)
+    await store_conversation(await open_repository(database, OTHER), ALICE, "elsewhere", 1)
     export = json.loads(json.dumps(await export_person(repository, memory, f"{ALICE}/phone", clock=lambda: NOW)))
     assert BOB not in json.dumps(export)
     head = {name: export[name] for name in ("schema", "version", "agent", "person", "exported_at")}
@@ -135,7 +136,7 @@ async def test_everything_about_a_person_is_shown_and_nothing_about_others(
 async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterwards(
     database: Database, memory: AgentInteractionMemory
 ) -> None:
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     await store_everything(repository, memory, ALICE)
     export = await export_person(repository, memory, ALICE)
     counted = {
@@ -176,7 +177,7 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
 async def test_a_person_with_only_preferences_is_listed_and_can_be_erased(
     database: Database, memory: AgentInteractionMemory
 ) -> None:
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     await repository.save_variable(PREFERENCES_SCOPE, ALICE, PREFERENCES_SCOPE, Preferences(thoughts=True).to_json())
     assert await repository.list_people() == [ALICE]
     assert (await export_person(repository, None, ALICE))["preferences"] == {"thoughts": True}
@@ -186,7 +187,7 @@ async def test_a_person_with_only_preferences_is_listed_and_can_be_erased(
 
 @pytest.mark.parametrize("body", ["[" * 100_000, '{"n": ' + "9" * 5000 + "}", "no JSON"])
 async def test_a_turn_that_cannot_be_read_is_shown_as_it_is_stored(database: Database, body: str) -> None:
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     row = replace(await store_conversation(repository, ALICE, "t", 1), turns=2)
     inbox, _, _ = repository.inbox.receive(uuid4().bytes, ALICE, "{}", NOW)
     await repository.inbox.finish(inbox, row, TurnRecord("x", NOW, body), None)

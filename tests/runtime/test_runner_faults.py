@@ -263,6 +263,7 @@ async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database
     repository = AgentRepository(database, AGENT)
     repository.inbox = EarlyInbox(database, AGENT)
     runner = make_runtime(agent, repository, make_network(AGENT)).runner
+    await repository.inbox.open()  # as a host does before it connects
     first = runner.intake.receive(make_request("first"))
     assert first is not None
     await first

@@ -20,7 +20,7 @@ from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SQLITE, execute
 from tests.support.errors import ExpectedErrors
-from tests.support.records import AGENT, ALICE, BOB
+from tests.support.records import AGENT, ALICE, BOB, open_repository
 from tests.support.wait import eventually
 
 EMPTY = sha256(b"{}").hexdigest()
@@ -56,7 +56,7 @@ async def test_a_trail_goes_on_after_a_restart_and_each_agent_has_its_own(
     await database.close()
     again = await open_database(database_url, "off")
     try:
-        continued, other = AgentRepository(again, AGENT), AgentRepository(again, "echo@localhost")
+        continued, other = await open_repository(again, AGENT), await open_repository(again, "echo@localhost")
         last = await continued.audit_trail.append(entry(), ALICE)
         assert (await continued.audit_trail.verify())[:3] == (3, 0, last.integrity_hash)
         assert (await other.audit_trail.append(entry(), ALICE)).previous_hash == GENESIS_HASH
@@ -74,7 +74,7 @@ async def test_a_trail_restored_from_a_backup_is_intact_and_continues(
     restored = await open_database(f"{SQLITE}{tmp_path}/restored.db", "off")
     try:
         await restore(restored, tmp_path / "memory", tmp_path / "b.tar", lambda done, total: None)
-        trail = AgentRepository(restored, AGENT).audit_trail
+        trail = (await open_repository(restored, AGENT)).audit_trail
         assert await trail.verify(sealed[0].integrity_hash) == await repository.audit_trail.verify()
         assert (await trail.append(entry(), ALICE)).previous_hash == sealed[-1].integrity_hash
         assert (await trail.verify())[:2] == (6, 2)

@@ -16,9 +16,8 @@ from spade_coreason import AgentInteractionMemory, StoreError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.records import StoredStep, Variable
-from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SAME_STANZA, SQLITE, execute, read_all_tables, read_rows
-from tests.support.records import AGENT, ALICE, NOW, new_conversation, receive_request, store_turn
+from tests.support.records import AGENT, ALICE, NOW, new_conversation, open_repository, receive_request, store_turn
 from tests.support.servers.postgres import Postgres
 
 
@@ -28,7 +27,7 @@ def ignore_progress(done: int, total: int) -> None:
 
 async def fill(url: str, memory_dir: Path, turns: int = 30) -> None:
     database = await open_database(url, "off")
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     row = new_conversation(repository)
     for number in range(turns):
         row = await store_turn(repository, row, Variable("person", ALICE, "v", f'"{number} ☂"'), answer='["<message/>"]')
@@ -60,7 +59,7 @@ async def test_a_backup_is_restored_into_either_database(database_url: str, post
         assert AgentInteractionMemory(AGENT, memory_dir).get_information("t") == ["a plane on Friday ☂"]
         # What was known is known, and row ids go on.
         database = await open_database(target, "off")
-        repository = AgentRepository(database, AGENT)
+        repository = await open_repository(database, AGENT)
         assert not await repository.inbox.receive(b"k" * 16, ALICE, "{}", NOW, evidence=SAME_STANZA)[1]
         row = (await repository.find_conversations(["t"]))["t"]
         assert (await store_turn(repository, row)).turns == 31
@@ -69,7 +68,7 @@ async def test_a_backup_is_restored_into_either_database(database_url: str, post
 
 async def test_a_backup_is_consistent_while_turns_are_stored(database_url: str, tmp_path: Path) -> None:
     database = await open_database(database_url, "off")
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     is_over = False
 
     async def store_turns(name: str) -> None:

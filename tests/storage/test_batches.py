@@ -23,14 +23,15 @@ from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SAME_STANZA, open_without_sync
 from tests.support.errors import ExpectedErrors
+from tests.support.records import open_repository
 from tests.support.wait import TIMEOUT_S
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @pytest.fixture
-def repository(database: Database) -> AgentRepository:
-    return AgentRepository(database, "echo@localhost")
+async def repository(database: Database) -> AgentRepository:
+    return await open_repository(database, "echo@localhost")
 
 
 def receive(repository: AgentRepository, number: int) -> Commit[bool]:
@@ -189,7 +190,7 @@ async def test_a_single_turn_waits_for_no_round_of_the_loop(database_url: str) -
         write(batch)
 
     database = await open_without_sync(database_url, record_batches)
-    repository = AgentRepository(database, "echo@localhost")
+    repository = await open_repository(database, "echo@localhost")
     await receive(repository, 0)
     batch_sizes.clear()
     row, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
@@ -228,7 +229,7 @@ async def test_all_that_ends_in_one_round_is_one_batch(database_url: str) -> Non
         write(batch)
 
     database = await open_without_sync(database_url, record_batches)
-    repository = AgentRepository(database, "echo@localhost")
+    repository = await open_repository(database, "echo@localhost")
     await receive(repository, 0)
     batch_sizes.clear()
     rows = [repository.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[0] for number in range(1, 41)]
@@ -267,11 +268,11 @@ async def test_an_agent_that_starts_again_finds_only_its_open_requests(repositor
     await repository.inbox.finish(rows[2], conversation, None, '["answer"]')
     await repository.inbox.finish(rows[3], conversation, None, '["answer"]')
     repository.inbox.close(rows[3])
-    again = AgentRepository(database, repository.agent)
+    again = await open_repository(database, repository.agent)
     assert [one.inbox_row for one in await again.inbox.load_pending()] == [rows[0], rows[2], rows[4], rows[5]]
     again.inbox.close(rows[4])
     assert [one.inbox_row for one in await repository.inbox.load_pending()] == [rows[0], rows[2], rows[5]]
-    assert await AgentRepository(database, "notes@localhost").inbox.load_pending() == []
+    assert await (await open_repository(database, "notes@localhost")).inbox.load_pending() == []
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)

@@ -32,6 +32,7 @@ from spade_coreason.storage.records import StoredConversation, TurnRecord, Varia
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SAME_STANZA, SQLITE, downgrade, execute, read_all_tables
 from tests.support.errors import ExpectedErrors
+from tests.support.records import open_repository
 from tests.support.warm import WarmProcess
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -42,8 +43,8 @@ def sqlite_url(directory: Path) -> str:
 
 
 @pytest.fixture
-def repository(database: Database) -> AgentRepository:
-    return AgentRepository(database, "echo@localhost")
+async def repository(database: Database) -> AgentRepository:
+    return await open_repository(database, "echo@localhost")
 
 
 def make_conversation(
@@ -115,7 +116,7 @@ async def test_a_request_without_json_fails_alone(repository: AgentRepository) -
 
 async def test_the_same_key_of_another_agent_is_another_request(repository: AgentRepository, database: Database) -> None:
     assert await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
-    assert await AgentRepository(database, "notes@localhost").inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert await (await open_repository(database, "notes@localhost")).inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
 
 
 async def test_a_duplicate_after_seven_days_is_a_new_message(repository: AgentRepository) -> None:
@@ -211,11 +212,11 @@ async def test_requests_that_are_not_closed_are_pending_in_order(repository: Age
 
 async def test_a_closed_answer_is_not_sent_again(database_url: str) -> None:
     database = await open_database(database_url, "off")
-    repository = AgentRepository(database, "echo@localhost")
+    repository = await open_repository(database, "echo@localhost")
     await store_one_turn(repository, make_conversation(repository), 1)
     await database.close()
     database = await open_database(database_url, "off")
-    assert await AgentRepository(database, "echo@localhost").inbox.load_pending() == []
+    assert await (await open_repository(database, "echo@localhost")).inbox.load_pending() == []
     await database.close()
 
 
@@ -281,7 +282,7 @@ async def test_variables_of_agents_and_scopes_are_separate(repository: AgentRepo
     )
     assert await repository.load_variables("conversation", "t") == {"city": '"Valencia"'}
     assert await repository.load_variables("person", "alice@localhost") == {"city": '"Berlin"'}
-    assert await AgentRepository(database, "notes@localhost").load_variables("conversation", "t") == {}
+    assert await (await open_repository(database, "notes@localhost")).load_variables("conversation", "t") == {}
 
 
 async def test_erasing_a_person_leaves_everyone_else(repository: AgentRepository) -> None:
@@ -343,7 +344,7 @@ async def test_migrating_from_nothing_gives_the_schema_of_today(database_url: st
 @pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004", "0006"])
 async def test_migrating_keeps_the_stored_data(database_url: str, revision: str) -> None:
     database = await open_database(database_url, "off")
-    repository = AgentRepository(database, "echo@localhost")
+    repository = await open_repository(database, "echo@localhost")
     row = await store_one_turn(repository, make_conversation(repository), 1)
     request, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW, evidence=SAME_STANZA)
     assert await is_new
@@ -355,7 +356,7 @@ async def test_migrating_keeps_the_stored_data(database_url: str, revision: str)
     database = await open_database(database_url, "off")
     assert database.previous_revision == revision
     assert _read_what_all_revisions_have(database_url) == stored
-    repository = AgentRepository(database, "echo@localhost")
+    repository = await open_repository(database, "echo@localhost")
     assert await repository.load_history(row.id, 1) == ['{"n": 1}']
     assert [pending.inbox_row for pending in await repository.inbox.load_pending()] == [request]
     assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
@@ -440,6 +441,7 @@ from spade_coreason.storage import AgentRepository, open_database
 
 async def main(url, agent, durability):
     store = AgentRepository(await open_database(url, durability), agent)
+    await store.inbox.open()
     async def one(n):
         await store.inbox.receive(n.to_bytes(16, "big"), "a@localhost", "{}", datetime.now(UTC))[1]
         os.write(1, f"{n}\\n".encode())
@@ -466,7 +468,7 @@ async def test_confirmed_writes_survive_kill_9(database_url: str) -> None:
         database = await open_database(database_url)
         stored = {
             int.from_bytes(pending_request.key, "big")
-            for pending_request in await AgentRepository(database, agent).inbox.load_pending()
+            for pending_request in await (await open_repository(database, agent)).inbox.load_pending()
         }
         await database.close()
         assert set(confirmed[:-1]) <= stored  # the last line may be cut in the middle of its number
@@ -516,7 +518,9 @@ async def test_a_look_at_the_lock_keeps_no_process_from_taking_it(tmp_path: Path
 async def test_a_reader_waits_for_no_writer_and_changes_nothing(tmp_path: Path) -> None:
     database = await open_database(sqlite_url(tmp_path), "off")
     await store_one_turn(
-        AgentRepository(database, "echo@localhost"), make_conversation(AgentRepository(database, "echo@localhost")), 1
+        await open_repository(database, "echo@localhost"),
+        make_conversation(await open_repository(database, "echo@localhost")),
+        1,
     )
     with closing(sqlite3.connect(tmp_path / "platform.db", isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
@@ -547,7 +551,7 @@ async def test_a_database_opened_read_only_is_neither_created_nor_migrated(tmp_p
 async def test_writes_of_one_batch_wait_for_a_lock_together(tmp_path: Path, expected_errors: ExpectedErrors) -> None:
     expected_errors("database is locked; stop the other program that uses it; retrying")
     database = await open_database(sqlite_url(tmp_path), "off")
-    repository = AgentRepository(database, "echo@localhost")
+    repository = await open_repository(database, "echo@localhost")
     await database.write(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 300") and None)
     loop = asyncio.get_running_loop()
     waits_s = []
@@ -569,7 +573,9 @@ async def test_the_files_are_readable_by_their_owner_only(tmp_path: Path) -> Non
     directory = tmp_path / "data"
     database = await open_database(f"sqlite+aiosqlite:///{directory}/platform.db", "off")
     await store_one_turn(
-        AgentRepository(database, "echo@localhost"), make_conversation(AgentRepository(database, "echo@localhost")), 1
+        await open_repository(database, "echo@localhost"),
+        make_conversation(await open_repository(database, "echo@localhost")),
+        1,
     )
     files = sorted(directory.iterdir())
     assert [stat.S_IMODE(path.stat().st_mode) for path in (directory, *files)] == [0o700, *[0o600] * len(files)]

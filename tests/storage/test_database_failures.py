@@ -20,7 +20,7 @@ from spade_coreason.storage.records import StoredStep
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import CLOSED, RECEIVED, SAME_STANZA, SQLITE, execute, read_rows
 from tests.support.errors import ExpectedErrors
-from tests.support.records import AGENT, ALICE, receive_request
+from tests.support.records import AGENT, ALICE, open_repository, receive_request
 from tests.support.servers.postgres import Postgres
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -95,7 +95,7 @@ async def test_after_a_failure_the_database_recovers_and_nothing_is_lost(
     expected_errors(f"{problem}; retrying every 0.02 s")
     path = tmp_path / "platform.db"
     database = await open_database(f"{SQLITE}{path}", "off", timings=FAST_RETRY)
-    repository = AgentRepository(database, "echo@localhost")
+    repository = await open_repository(database, "echo@localhost")
 
     def receive_whole(number: int) -> tuple[int, Commit[bool], bool]:
         return repository.inbox.receive(bytes([number]) * 16, "alice@localhost", f'"{"x" * 9000}"', NOW, evidence=SAME_STANZA)
@@ -126,7 +126,10 @@ async def test_after_a_failure_the_database_recovers_and_nothing_is_lost(
     assert await receive(20)
     await database.close()
     database = await open_database(f"{SQLITE}{path}", "off")
-    assert [pending.key[0] for pending in await AgentRepository(database, "echo@localhost").inbox.load_pending()] == [0, 20]
+    assert [pending.key[0] for pending in await (await open_repository(database, "echo@localhost")).inbox.load_pending()] == [
+        0,
+        20,
+    ]
     await database.close()
 
 
@@ -144,7 +147,7 @@ async def test_a_full_disk_of_the_database_server_loses_nothing(
     expected_errors("No space left on device; retrying every 0.02 s")
     url = postgres.url()
     database = await open_database(url, "off", timings=FAST_RETRY)
-    repository = AgentRepository(database, "echo@localhost")
+    repository = await open_repository(database, "echo@localhost")
 
     def receive(number: int) -> Commit[bool]:
         return repository.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
@@ -178,7 +181,7 @@ async def test_requests_that_are_closed_while_nothing_can_be_written_stay_closed
 ) -> None:
     expected_errors("retrying every 0.02 s")
     database = await open_database(database_url, "off", timings=FAST_RETRY)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     withdrawn, answered, later, waiting = [await receive_request(repository) for _ in range(4)]
     await repository.inbox.save_step(answered, StoredStep("charge", 1, "a" * 64, "1"))
     await repository.inbox.store_reply(answered, '["<message/>"]')
@@ -217,7 +220,7 @@ async def test_one_invalid_write_is_no_database_failure(tmp_path: Path) -> None:
 async def test_a_database_that_became_read_only_says_so(tmp_path: Path, expected_errors: ExpectedErrors) -> None:
     expected_errors("a readonly database; correct the permissions of the file and its directory; retrying")
     database = await open_database(f"{SQLITE}{tmp_path}/platform.db", "off")
-    repository = AgentRepository(database, "echo@localhost")
+    repository = await open_repository(database, "echo@localhost")
     await database.write(lambda connection: connection.exec_driver_sql("PRAGMA query_only = ON"))
     for number in range(2):
         with pytest.raises(StoreError, match=r"a readonly database; correct the permissions of the file"):

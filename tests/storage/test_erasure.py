@@ -15,7 +15,7 @@ from spade_coreason.storage.backends.database import Database, StoreTimings
 from spade_coreason.storage.records import Variable
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SQLITE, WriterGate
-from tests.support.records import AGENT, ALICE, BOB, new_conversation, store_turn
+from tests.support.records import AGENT, ALICE, BOB, new_conversation, open_repository, store_turn
 from tests.support.wait import eventually
 
 DEFAULT_TIMINGS = StoreTimings()
@@ -31,7 +31,7 @@ def newest_truncation(database: Database) -> asyncio.Future[bool] | None:
 async def test_erased_data_are_not_in_the_log_also_with_a_concurrent_reader(tmp_path: Path, is_read: bool) -> None:
     file, log = tmp_path / "platform.db", tmp_path / "platform.db-wal"
     database = await open_database(f"{SQLITE}{file}", "normal", timings=StoreTimings(truncate_log_again_s=0.05))
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     for owner in (ALICE, BOB):
         await store_turn(
             repository, new_conversation(repository, f"{owner}_{AGENT}", owner), Variable("person", owner, "v", f'"{owner}"')
@@ -66,7 +66,7 @@ async def open_with_log(
     """Open a database whose data are all in the write-ahead log, with a person to be erased."""
     file = tmp_path / "platform.db"
     database = await open_database(f"{SQLITE}{file}", "normal", timings=timings, writer_hook=writes)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     await store_turn(repository, new_conversation(repository, f"{ALICE}_{AGENT}", ALICE))
     return database, repository, file
 
@@ -123,7 +123,7 @@ async def test_erased_data_left_in_the_log_by_a_crash_are_gone_after_the_next_st
 async def test_an_unreadable_turn_keeps_no_erased_data_in_the_log(tmp_path: Path) -> None:
     file, log = tmp_path / "platform.db", tmp_path / "platform.db-wal"
     database = await open_database(f"{SQLITE}{file}", "normal")
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     for owner in (ALICE, BOB):
         await store_turn(repository, new_conversation(repository, f"{owner}_{AGENT}", owner))
     with closing(sqlite3.connect(file)) as other:

@@ -20,18 +20,17 @@ from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.memory_strategies import window_bounds
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.storage.records import TurnRecord
-from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock
 from tests.support.databases import SAME_STANZA, SQLITE, execute, open_without_sync
-from tests.support.records import AGENT, ALICE, BOB, NOW, new_conversation, receive_request
+from tests.support.records import AGENT, ALICE, BOB, NOW, new_conversation, open_repository, receive_request
 from tests.support.runner import RunnerHarness
 
 
 async def test_history_is_paged_from_the_newest_in_chronological_order(database_url: str) -> None:
     database_url = await _store_25_turns(database_url)
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     row = (await repository.find_conversations(["t"]))["t"]
     numbers = list(range(1, 26))
     pages = list(product((0, 1, 4, 25, 100), (0, 1, 22, 25, 100)))
@@ -44,7 +43,7 @@ async def test_history_is_paged_from_the_newest_in_chronological_order(database_
 async def _store_25_turns(database_url: str) -> str:
     """Store 25 turns of each of two conversations, alternating, with a clock that goes backwards."""
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     conversations = [new_conversation(repository, "t"), new_conversation(repository, "other", BOB)]
     finished = []
     for n in range(1, 26):
@@ -72,7 +71,7 @@ class PagingAgent:
 async def test_the_cost_of_a_long_session_depends_only_on_its_window(database_url: str) -> None:
     """Reading all of a hundred thousand turns would take longer than to count their letters; see `make bench`."""
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     for name, turns in (("short", 100), ("long", LONG)):
         row = new_conversation(repository, name, turns=turns, window_start=turns - 19)
         await repository.save_conversation(row)

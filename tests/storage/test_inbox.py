@@ -25,7 +25,7 @@ from tests.support.databases import (
     read_all_tables,
     read_rows,
 )
-from tests.support.records import AGENT, ALICE, NOW, OTHER_AGENT, new_conversation, receive_request, store_turn
+from tests.support.records import AGENT, ALICE, NOW, OTHER_AGENT, new_conversation, open_repository, receive_request, store_turn
 
 
 def inbox_rows(database_url: str) -> list[tuple[int, str | None, str | None]]:
@@ -52,7 +52,7 @@ async def test_a_request_without_an_answer_is_closed_at_once(repository: AgentRe
 
 async def test_the_last_closed_request_is_written_when_the_database_closes(database_url: str) -> None:
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     row = await receive_request(repository)
     repository.inbox.close(row)
     await database.close()
@@ -65,14 +65,14 @@ async def test_a_duplicate_is_known_in_every_state_and_changes_nothing(
     database_url: str, state: int, is_reopened: bool
 ) -> None:
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     row = await receive_request(repository, request='{"first": 1}', key=b"k" * 16)
     if state != RECEIVED:
         await repository.inbox.finish(row, new_conversation(repository), None, '["<message/>"]' if state == ANSWERED else None)
     if is_reopened:
         await database.close()
         database = await open_without_sync(database_url)
-        repository = AgentRepository(database, AGENT)
+        repository = await open_repository(database, AGENT)
     before = read_all_tables(database_url)
     assert not await repository.inbox.receive(b"k" * 16, ALICE, '{"second": 2}', NOW + timedelta(days=1), evidence=SAME_STANZA)[
         1
@@ -87,7 +87,7 @@ async def test_each_of_several_messages_with_the_same_id_and_content_is_known(
     database_url: str, is_reopened: bool, is_purged: bool
 ) -> None:
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     conversation = new_conversation(repository)
 
     async def receive(number: int, days: int) -> tuple[int, bool]:
@@ -105,7 +105,7 @@ async def test_each_of_several_messages_with_the_same_id_and_content_is_known(
     if is_reopened:
         await database.close()
         database = await open_without_sync(database_url)
-        repository = AgentRepository(database, AGENT)
+        repository = await open_repository(database, AGENT)
     assert [(await receive(number, 6))[1] for number in range(1, 4)] == [False, False, True]
     await database.close()
 
@@ -119,7 +119,7 @@ async def test_of_many_duplicates_at_once_one_is_new(repository: AgentRepository
 
 async def test_unsent_answers_are_listed_again_in_order_until_they_are_closed(database_url: str) -> None:
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     conversation = new_conversation(repository)
     numbers = [await receive_request(repository, key=bytes([n]) * 16) for n in range(5)]
     for n in (3, 0, 4, 1):
@@ -129,7 +129,7 @@ async def test_unsent_answers_are_listed_again_in_order_until_they_are_closed(da
             repository.inbox.close(numbers[closed])
         await database.close()
         database = await open_without_sync(database_url)
-        repository = AgentRepository(database, AGENT)
+        repository = await open_repository(database, AGENT)
         pending = await repository.inbox.load_pending()
         assert [row.key[0] for row in pending] == expected
         assert [row.reply for row in pending] == [None if n == 2 else f'["answer {n}"]' for n in expected]
@@ -139,7 +139,7 @@ async def test_unsent_answers_are_listed_again_in_order_until_they_are_closed(da
 
 async def test_pending_requests_are_of_their_agent(repository: AgentRepository, database: Database) -> None:
     await receive_request(repository)
-    assert await AgentRepository(database, OTHER_AGENT).inbox.load_pending() == []
+    assert await (await open_repository(database, OTHER_AGENT)).inbox.load_pending() == []
 
 
 @pytest.mark.parametrize(
@@ -150,11 +150,11 @@ async def test_pending_requests_are_of_their_agent(repository: AgentRepository, 
 async def test_only_closed_and_old_requests_are_purged(
     database: Database, database_url: str, days: int, is_closed: bool, agent: str, stays: bool
 ) -> None:
-    repository = AgentRepository(database, agent)
+    repository = await open_repository(database, agent)
     row = await receive_request(repository)
     if is_closed:
         await repository.inbox.finish(row, new_conversation(repository), None, None)
-    await AgentRepository(database, AGENT).inbox.purge(NOW + timedelta(days=days))
+    await (await open_repository(database, AGENT)).inbox.purge(NOW + timedelta(days=days))
     assert len(inbox_rows(database_url)) == stays
 
 

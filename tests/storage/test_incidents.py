@@ -17,7 +17,7 @@ from spade_coreason.storage.incidents import (
 )
 from spade_coreason.storage.repository import AgentRepository, list_stored_agents
 from tests.support.databases import SQLITE, read_rows
-from tests.support.records import AGENT, ALICE, BOB, NOW, OTHER_AGENT, new_conversation, store_turn
+from tests.support.records import AGENT, ALICE, BOB, NOW, OTHER_AGENT, new_conversation, open_repository, store_turn
 
 
 def make_chain(text: str = "what alice said") -> ErrorChain:
@@ -33,7 +33,7 @@ def numbers(database_url: str) -> list[str]:
 
 async def test_an_incident_is_found_by_its_number_and_its_text_only_if_asked(database: Database) -> None:
     chain = make_chain("a \x00 NUL, half a pair \ud83d and \N{UMBRELLA}")
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     await repository.incidents.record("1f2e3d4c", ALICE, "t", NOW, chain)
     await AgentRepository(database, OTHER_AGENT).incidents.record("00000000", BOB, None, NOW, make_chain())
     [found] = await load_incidents(database, [AGENT, OTHER_AGENT], ["1f2e3d4c"])
@@ -63,7 +63,7 @@ async def test_only_the_newest_of_a_person_and_of_an_agent_are_kept(database: Da
 async def test_incidents_are_deleted_with_their_person_their_conversation_and_by_age(
     database: Database, database_url: str
 ) -> None:
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     record = await store_turn(repository, new_conversation(repository, "t", ALICE))
     for number, person, conversation in [
         ("in t", ALICE, "t"),

@@ -22,6 +22,7 @@ from spade_coreason.storage.records import StoredConversation, TurnRecord
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SAME_STANZA, execute, read_rows
 from tests.support.errors import ExpectedErrors
+from tests.support.records import open_repository
 from tests.support.servers.postgres import Postgres
 from tests.support.wait import eventually
 
@@ -62,7 +63,7 @@ async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works
 ) -> None:
     expected_errors("retrying every 5 s")
     database = await open_database(own_postgres.url())
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     assert await receive(repository, 1)
     assert await repository.load(["t"], ALICE, 5)
     await asyncio.to_thread(own_postgres.stop)
@@ -92,7 +93,7 @@ async def test_a_database_that_lost_its_tables_is_a_failure_with_its_remedy(
     expected_errors("the database has lost its tables")
     url = postgres.url()
     database = await open_database(url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     assert await receive(repository, 1)
     tables = [row["tablename"] for row in execute(url, "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")]
     execute(url, f"DROP TABLE {', '.join(tables)} CASCADE")
@@ -106,7 +107,7 @@ async def test_a_database_that_lost_its_tables_is_a_failure_with_its_remedy(
 async def test_confirmed_writes_survive_a_crash_of_the_server(own_postgres: Postgres, expected_errors: ExpectedErrors) -> None:
     expected_errors("retrying every 5 s")
     database = await open_database(own_postgres.url())
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     confirmed: set[int] = set()
     is_up = True
 
@@ -165,7 +166,7 @@ async def test_a_commit_whose_confirmation_is_lost_is_looked_up(postgres: Postgr
     direct = postgres.url()
     async with run_commit_cutting_proxy(postgres) as (port, armed):
         database = await open_database(direct.replace(f":{postgres.port}/", f":{port}/"))
-        repository = AgentRepository(database, AGENT)
+        repository = await open_repository(database, AGENT)
         assert await receive(repository, 1)
         row, is_new, _ = repository.inbox.receive(b"2" * 16, ALICE, "{}", NOW)
         assert await is_new

@@ -20,7 +20,7 @@ from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import open_without_sync
-from tests.support.records import AGENT, ALICE, BOB, MALICE, NOW, OTHER_AGENT, new_conversation, store_turn
+from tests.support.records import AGENT, ALICE, BOB, MALICE, NOW, OTHER_AGENT, new_conversation, open_repository, store_turn
 from tests.support.runner import RunnerHarness
 from tests.support.wait import eventually
 
@@ -32,12 +32,12 @@ async def test_a_conversation_comes_back_as_it_was_stored(database_url: str) -> 
         ConversationState.MAX_INTERACTIONS_REACHED, 7, NOW, NOW + timedelta(microseconds=1), 2, NOW + timedelta(1)
     )
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     row = new_conversation(repository, "t <é> '", status=status, window_start=5, turns=9)
     await repository.save_conversation(row)
     await database.close()
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     assert await repository.find_conversations([row.conversation_id, "another"]) == {row.conversation_id: row}
     assert row.contract_record.dump()["interaction_count"] == 7
     assert repository.next_conversation_row_id() > row.id
@@ -51,7 +51,7 @@ async def test_a_conversation_id_of_another_owner_cannot_be_stored(repository: A
         await repository.save_conversation(new_conversation(repository, "t", BOB))
     assert await repository.find_conversations(["t"]) == {"t": row}
     # With another agent it is another conversation.
-    elsewhere = AgentRepository(database, OTHER_AGENT)
+    elsewhere = await open_repository(database, OTHER_AGENT)
     await elsewhere.save_conversation(new_conversation(elsewhere, "t", BOB))
     assert (await repository.find_conversations(["t"]))["t"].owner == ALICE
     assert (await elsewhere.find_conversations(["t"]))["t"].owner == BOB
@@ -76,13 +76,13 @@ async def test_conversations_are_listed_the_newest_first(
         await repository.save_conversation(
             new_conversation(repository, name, owner, status=ConversationStatus(state, 1, NOW, NOW + timedelta(hours=hours)))
         )
-    elsewhere = AgentRepository(database, OTHER_AGENT)
+    elsewhere = await open_repository(database, OTHER_AGENT)
     await elsewhere.save_conversation(new_conversation(elsewhere, "d"))
     assert [row.conversation_id for row in await repository.list_conversations(**arguments)] == names
 
 
 async def test_only_the_agents_own_active_conversations_are_active(repository: AgentRepository, database: Database) -> None:
-    elsewhere = AgentRepository(database, OTHER_AGENT)
+    elsewhere = await open_repository(database, OTHER_AGENT)
     await elsewhere.save_conversation(new_conversation(elsewhere, "elsewhere"))
     ended = ConversationStatus(ConversationState.COMPLETED, 1, NOW, NOW)
     await repository.save_conversation(new_conversation(repository, "ended", status=ended))
@@ -93,7 +93,7 @@ async def test_only_the_agents_own_active_conversations_are_active(repository: A
     )
     assert (await repository.load_agent()).active == {"later": later}
     assert (await repository.count_conversations(), await elsewhere.count_conversations()) == ((1, 2), (1, 1))
-    assert await AgentRepository(database, "nobody@localhost").count_conversations() == (0, 0)
+    assert await (await open_repository(database, "nobody@localhost")).count_conversations() == (0, 0)
 
 
 # Variables
@@ -107,11 +107,11 @@ HOLDERS = [
 async def test_a_variable_is_of_one_agent_scope_and_holder(database: Database, written: tuple[str, str, str]) -> None:
     """A conversation may have a JID as its name: the owner of such a thread reads no variable of that person."""
     agent, scope, holder = written
-    repository = AgentRepository(database, agent)
+    repository = await open_repository(database, agent)
     row = await store_turn(repository, new_conversation(repository), Variable(scope, holder, "v", "1"))
     await store_turn(repository, row, Variable(scope, holder, "v", "2"), Variable(scope, holder, "w\t", "3"))
     for where in HOLDERS:
-        found = await AgentRepository(database, where[0]).load_variables(*where[1:])
+        found = await (await open_repository(database, where[0])).load_variables(*where[1:])
         assert found == ({"v": "2", "w\t": "3"} if where == written else {})
 
 

@@ -20,7 +20,7 @@ from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.sequences import MAX_ROW_ID, take_row_ids
 from tests.support.databases import SQLITE, WriterGate, downgrade, execute, read_rows
 from tests.support.errors import ExpectedErrors
-from tests.support.records import new_conversation, store_turn
+from tests.support.records import new_conversation, open_repository, store_turn
 from tests.support.wait import eventually
 from tests.support.warm import WarmProcess
 
@@ -58,7 +58,7 @@ async def test_row_ids_that_are_used_up_while_nothing_is_written_fail_only_until
     expected_errors("the file is missing")
     path = tmp_path / "platform.db"
     database = await open_database(f"{SQLITE}{path}", "off", timings=StoreTimings(retry_s=0.01))
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     path.rename(tmp_path / "away")
     with pytest.raises(StoreError):
         await database.write(lambda connection: None)
@@ -87,10 +87,10 @@ def has_row_ids(database: Database) -> bool:
 async def test_an_agent_that_comes_from_another_process_goes_on_above_its_row_ids(database_url: str) -> None:
     """The other process is a connection that takes a block, because a database lets one process write at a time today."""
     database = await open_database(database_url, "off")
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     await repository.inbox.open()
     first = receive(repository)
-    await AgentRepository(database, "notes@localhost").inbox.open()
+    await (await open_repository(database, "notes@localhost")).inbox.open()
     assert receive(repository) == first + 1  # one process wastes no block
     elsewhere = await database.write(lambda connection: take_row_ids(connection, 100))
     await repository.inbox.open()
@@ -139,7 +139,7 @@ async def test_row_ids_end_below_what_the_index_of_keys_can_hold(database: Datab
 
 
 async def test_a_document_with_more_passages_than_a_block_is_stored_in_order(database: Database) -> None:
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     collection = DocumentCollection("person", ALICE)
     passages = [f"passage {number}" for number in range(ROW_ID_BLOCK + 10)]
     await repository.knowledge.save_documents(collection, [NewDocument("book", b"digest", passages)], NOW)
@@ -168,7 +168,7 @@ async def test_the_sequence_of_an_older_database_begins_behind_its_highest_row_i
 
 async def test_a_restored_database_gives_no_row_id_twice(database_url: str, tmp_path: Path) -> None:
     database = await open_database(f"{SQLITE}{tmp_path}/source.db", "off")
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     rows = [receive(repository) for _ in range(3)]
     await repository.inbox.flush()
     (tmp_path / "memory").mkdir()
@@ -179,7 +179,7 @@ async def test_a_restored_database_gives_no_row_id_twice(database_url: str, tmp_
         if not read_rows(database_url, "inbox"):
             await restore(restored, tmp_path / "restored", tmp_path / "backup.tar", lambda done, total: None)
             assert [row["id"] for row in read_rows(database_url, "inbox")] == rows
-        again = AgentRepository(restored, AGENT)
+        again = await open_repository(restored, AGENT)
         await again.inbox.open()
         assert await again.inbox.receive(os.urandom(16), ALICE, "{}", NOW)[1]
         await restored.close()
@@ -194,7 +194,7 @@ async def test_no_two_rows_have_the_same_id_whatever_their_tables(database_url: 
     A row of another table with the same id would say so of one that was not.
     """
     database = await open_database(database_url, "off")
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     for number in range(3):
         await store_turn(repository, new_conversation(repository, f"t{number}", ALICE))
     ids = [row["id"] for table in ("inbox", "interactions", "conversations") for row in read_rows(database_url, table)]

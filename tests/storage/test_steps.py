@@ -13,7 +13,7 @@ from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.records import StoredStep
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import count_commits, execute, open_without_sync, read_rows
-from tests.support.records import AGENT, ALICE, BOB, NOW, OTHER_AGENT, new_conversation, receive_request
+from tests.support.records import AGENT, ALICE, BOB, NOW, OTHER_AGENT, new_conversation, open_repository, receive_request
 
 INTENDED = StoredStep("charge", 1, "a" * 64, None)
 CHARGED = StoredStep("charge", 1, "a" * 64, '{"id": "☂\\u0000"}')
@@ -26,7 +26,7 @@ def step_rows(url: str) -> list[dict[str, Any]]:
 
 async def test_steps_come_back_after_a_restart(database_url: str) -> None:
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     row, other = await receive_request(repository), await receive_request(repository)
     await repository.inbox.save_step(row, INTENDED)
     assert await repository.inbox.load_steps(row) == [INTENDED]
@@ -34,7 +34,7 @@ async def test_steps_come_back_after_a_restart(database_url: str) -> None:
         await repository.inbox.save_step(row, step)
     await database.close()
     database = await open_without_sync(database_url)
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     assert sorted(await repository.inbox.load_steps(row)) == [CHARGED, MAILED]
     assert await repository.inbox.load_steps(other) == []
     await database.close()
@@ -82,7 +82,7 @@ async def test_closing_a_request_deletes_its_steps(repository: AgentRepository, 
 async def test_erasing_a_person_deletes_their_steps_and_no_others(
     repository: AgentRepository, database: Database, database_url: str
 ) -> None:
-    elsewhere = AgentRepository(database, OTHER_AGENT)
+    elsewhere = await open_repository(database, OTHER_AGENT)
     rows = [await receive_request(repository, owner) for owner in (ALICE, BOB)] + [await receive_request(elsewhere, ALICE)]
     for row in rows:
         await repository.inbox.save_step(row, CHARGED)

@@ -10,9 +10,9 @@ from spade_coreason.domain.topics import derive_dead_letter_id
 from spade_coreason.memory import erase_person, export_person
 from spade_coreason.storage import TopicItem, TopicRepository, back_up, make_dead_letter, open_database, restore
 from spade_coreason.storage.backends.database import Database
-from spade_coreason.storage.repository import AgentRepository, list_stored_agents
+from spade_coreason.storage.repository import list_stored_agents
 from tests.support.databases import SQLITE, count_commits, execute, open_without_sync
-from tests.support.records import AGENT, ALICE, BOB, NOW, OTHER_AGENT
+from tests.support.records import AGENT, ALICE, BOB, NOW, OTHER_AGENT, open_repository
 
 TABLES = ("topic_subscriptions", "topic_items", "topic_deliveries")
 
@@ -174,7 +174,7 @@ async def test_retention_deletes_old_items_but_none_that_waits(database: Databas
 
 
 async def test_forgetting_deletes_subscriptions_and_the_name_of_the_publisher(database: Database, database_url: str) -> None:
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     topics = repository.topics
     await topics.subscribe(ALICE, ["#"])
     await topics.subscribe(BOB, ["#"])

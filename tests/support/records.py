@@ -11,6 +11,7 @@ from uuid import uuid4
 from spade_coreason.contracts import ConversationState, Interaction
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.identifiers import derive_session_id
+from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SAME_STANZA
@@ -25,6 +26,13 @@ NOT_REMEMBERED = (
     " I answer as soon as I can. If you get no answer, please ask again."
 )
 """The reply to a person whose turn could not be stored."""
+
+
+async def open_repository(database: Database, agent: str = AGENT) -> AgentRepository:
+    """Return the repository of an agent that is open, so that its requests can be stored."""
+    repository = AgentRepository(database, agent)
+    await repository.inbox.open()
+    return repository
 
 
 def new_conversation(repository: AgentRepository, name: str = "t", owner: str = ALICE, **fields: Any) -> StoredConversation:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from sqlalchemy import URL, Connection, create_mock_engine, inspect, select, text
+from sqlalchemy import URL, ColumnElement, Connection, Select, create_mock_engine, inspect, select, text
 from sqlalchemy.engine.mock import MockConnection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -154,6 +154,17 @@ class Commit(Generic[T]):
                 waiter.set_result(None)
 
 
+INBOX_PAGE_ROWS = 1000
+"""The number of rows of the inbox that are read at once. Each page holds the event loop for some milliseconds."""
+
+
+def select_inbox_rows(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """Return the query of the rows that `Database` remembers."""
+    inbox = schema.inbox.c
+    query = select(inbox.id, inbox.key, inbox.agent, inbox.state, inbox.message_key).where(*conditions).order_by(inbox.id)
+    return query.execution_options(yield_per=INBOX_PAGE_ROWS)
+
+
 Outcomes: TypeAlias = list[tuple[Commit[Any], Any]]
 """The commits of a batch, each with its result or its error."""
 ROW_ID_BLOCK = 2**14
@@ -219,9 +230,9 @@ class Database(ABC):
         self.previous_revision: str | None = None
         """The revision of the schema before the database was opened; None if it was empty."""
         self.inbox_keys = KeyIndex()
-        """The index of the inbox keys of all agents. No other process writes, so the table needs no index of them."""
-        self.open_inbox_rows: defaultdict[str, set[int]] = defaultdict(set)
-        """The row ids of requests that may not be closed, by agent. The table needs no index of them either."""
+        """The index of the inbox keys of all agents that are open. So the table needs no index of them."""
+        self.open_inbox_rows: dict[str, set[int]] = {}
+        """The row ids of requests that may not be closed, by open agent. The table needs no index of them either."""
         self.inbox_rows_with_steps: set[int] = set()
         """The row ids of requests that may have durable steps. All others cost no statement about steps."""
         self.failure: StoreError | None = None
@@ -282,10 +293,20 @@ class Database(ABC):
         self._add_block(block)
         self.row_ids = chain.from_iterable(self._iterate_blocks())
 
-    async def open_agent(self) -> None:
-        """Prepare for an agent: its next row ids are above those that other processes have given to its rows."""
+    async def open_agent(self, agent: str) -> None:
+        """Prepare for the requests of an agent.
+
+        Its keys, its open rows and its steps are known afterwards. Its next row ids are above those that other processes have
+        given to its rows.
+        """
         if await self.read(read_next_row_id) != self._known_next_id:
             self._begin_block(await self.write(lambda connection: take_row_ids(connection, ROW_ID_BLOCK)))
+        if agent not in self.open_inbox_rows:
+            await self._load_agent(agent)
+
+    @abstractmethod
+    async def _load_agent(self, agent: str) -> None:
+        """Load the keys, the open rows and the steps of an agent."""
 
     def submit(self, rows: Rows, *, is_turn_end: bool = False) -> Commit[bool]:
         """Write rows of the prepared statements in one transaction. The result is True.
@@ -493,28 +514,23 @@ class Database(ABC):
                 upgrade(connection, self.name, self.previous_revision)
         connection.commit()
 
-    def _load_ids_and_keys(self, connection: Connection) -> None:
-        """Take a block of row ids, and load the inbox keys.
-
-        Repeat this on a new connection: another process may have written before it.
-        """
-        is_first = not self._known_next_id
-        if read_next_row_id(connection) != self._known_next_id:
+    def _renew_row_ids(self, connection: Connection) -> bool:
+        """Begin a new block of row ids if another process has taken one since. Return True in that case."""
+        is_behind = read_next_row_id(connection) != self._known_next_id
+        if is_behind:
             self._begin_block(take_row_ids(connection, ROW_ID_BLOCK))
-            connection.commit()
-        if is_first and self.is_new:
-            return
-        self.inbox_rows_with_steps.update(connection.scalars(select(schema.steps.c.request).distinct()))
-        inbox = schema.inbox.c
-        known = select(inbox.id, inbox.key, inbox.agent, inbox.state, inbox.message_key).order_by(inbox.id)
-        for row, key, agent, state, message_key in connection.execute(known):
-            if is_first or row not in self.inbox_keys.find_rows(message_key or key):
-                if message_key is not None:
-                    self.inbox_keys.add_further(message_key, row)
-                else:
-                    self.inbox_keys.add(key, row)
-                if state < schema.CLOSED:
-                    self.open_inbox_rows[agent].add(row)
+        connection.commit()
+        return is_behind
+
+    def _add_inbox_rows(self, rows: Sequence[Any]) -> None:
+        """Remember stored rows of the inbox, which come in the order of their ids."""
+        for row in rows:
+            if row.message_key is not None:
+                self.inbox_keys.add_further(row.message_key, row.id)
+            else:
+                self.inbox_keys.add(row.key, row.id)
+            if row.state < schema.CLOSED:
+                self.open_inbox_rows[row.agent].add(row.id)
 
     def _read_revision(self, connection: Connection) -> str:
         tables = inspect(connection).get_table_names()

@@ -35,12 +35,12 @@ async def check_health(database: Database) -> Health:
 
 
 def _check_health(connection: Connection, name: str) -> Health:
-    tables = [table for table in schema.metadata.sorted_tables if table is not schema.sequences]
-    rows = {table.name: connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables}
+    counts = ((table.name, select(func.count()).select_from(table)) for table in schema.DATA_TABLES)
+    rows = {name: connection.execute(count).scalar_one() for name, count in counts}
     states = select(inbox.c.state, func.count().label("number")).group_by(inbox.c.state)
-    counts = {row.state: row.number for row in connection.execute(states)}
+    by_state = {row.state: row.number for row in connection.execute(states)}
     problems = [*_find_damage(connection), *_find_contradictions(connection), *_find_audit_problems(connection)]
-    received, answered = counts.get(RECEIVED, 0), counts.get(ANSWERED, 0)
+    received, answered = by_state.get(RECEIVED, 0), by_state.get(ANSWERED, 0)
     return Health(name, schema.REVISION, rows, received, answered, tuple(problems[:_MAX_PROBLEMS]))
 
 

@@ -8,15 +8,16 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import URL, Connection
+from sqlalchemy import URL, Connection, Select, func, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from ...domain.environment.installation import install_hint
 from ...exceptions import DatabaseUnreachableError, StoreError
-from ..schema import inbox
+from ..schema import CLOSED, inbox, steps
 from .database import (
+    INBOX_PAGE_ROWS,
     Commit,
     Database,
     Durability,
@@ -27,6 +28,7 @@ from .database import (
     T,
     WriterHook,
     group_rows,
+    select_inbox_rows,
 )
 from .statements import ADD_INTERACTION, CLOSE, KEY_COLUMNS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
 
@@ -241,21 +243,50 @@ class PostgresDatabase(Database):
     async def _ensure_connection(self) -> Any:
         """Return the driver of the writer's connection. Connect again if the server has closed it."""
         if self._connection is not None:
-            driver = await _driver_connection(self._connection)
-            if not driver.is_closed():
-                return driver
+            if not self._connection.invalidated:  # SQLAlchemy never lets go of a connection that broke in a function
+                driver = await _driver_connection(self._connection)
+                if not driver.is_closed():
+                    return driver
             await self._close_connection()
         connection = await self._writer_engine.connect()
         try:
             driver = await _driver_connection(connection)
             await self._acquire_lock(driver)
-            await connection.run_sync(self._load_ids_and_keys)
+            self.is_new = False  # it has been unlocked since its tables were created
+            first_foreign, is_first = self._known_next_id, not self._known_next_id
+            if await connection.run_sync(self._renew_row_ids) and not is_first:
+                # Another platform has stored these while this one had no connection.
+                of_agents = inbox.c.agent.in_(list(self.open_inbox_rows))
+                await self._load_rows(select_inbox_rows(inbox.c.id >= first_foreign, of_agents))
         except BaseException:
             await connection.invalidate()
             await connection.close()
             raise
         self._connection = connection
         return driver
+
+    async def _load_agent(self, agent: str) -> None:
+        self.open_inbox_rows[agent] = set()
+        try:
+            await self._load_rows(select_rows_of(agent))
+        except BaseException:
+            del self.open_inbox_rows[agent]
+            raise
+
+    async def _load_rows(self, query: Select[Any]) -> None:
+        """Remember the rows of the inbox that a query finds, a page at a time, so that other tasks run in between."""
+        open_ids = []
+        try:
+            async with self._reader_slots, self._reader_engine.connect() as connection:
+                async for rows in (await connection.stream(query)).partitions():
+                    self._add_inbox_rows(rows)
+                    open_ids += [row.id for row in rows if row.state < CLOSED]  # only these may have steps
+                while open_ids:
+                    page, open_ids = open_ids[:INBOX_PAGE_ROWS], open_ids[INBOX_PAGE_ROWS:]
+                    found = select(steps.c.request).where(steps.c.request.in_(page)).distinct()
+                    self.inbox_rows_with_steps.update(await connection.scalars(found))
+        except _DRIVER_ERRORS as error:
+            raise self.problem(error) from error
 
     async def _acquire_lock(self, driver: Any) -> None:
         """Take the lock that a platform holds as long as it is connected. Raise StoreError if another platform holds it."""
@@ -273,10 +304,10 @@ class PostgresDatabase(Database):
             with suppress(*_DRIVER_ERRORS):  # it may be closed already
                 await connection.close()
 
-    def _load_ids_and_keys(self, connection: Connection) -> None:
-        self.is_new = False  # it has been unlocked since its tables were created
-        super()._load_ids_and_keys(connection)
-        connection.commit()
+
+def select_rows_of(agent: str) -> Select[Any]:
+    """Return the query of the rows of one agent."""
+    return select_inbox_rows(func.hashtext(inbox.c.agent) == func.hashtext(agent), inbox.c.agent == agent)
 
 
 async def _driver_connection(connection: AsyncConnection) -> Any:

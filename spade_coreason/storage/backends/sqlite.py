@@ -8,6 +8,7 @@ import os
 import queue
 import sqlite3
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -17,11 +18,12 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, create_engine, event
+from sqlalchemy import URL, Connection, create_engine, event, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ...domain.environment.private_files import create_private
 from ...exceptions import DatabaseEmptyError, StoreError
+from ..schema import steps
 from .database import (
     Commit,
     Database,
@@ -33,6 +35,7 @@ from .database import (
     T,
     WriterHook,
     group_rows,
+    select_inbox_rows,
 )
 from .statements import CLOSE, MAX_ROWS, SQLITE_QUERIES, STATEMENTS, TEXT_INDEXES, sqlite_sql
 
@@ -110,7 +113,8 @@ class SqliteDatabase(Database):
             ) from error
         with self._writer_engine.connect() as connection:
             self._create_or_migrate(connection)
-            self._load_ids_and_keys(connection)
+            self._renew_row_ids(connection)
+            self._load_all_agents(connection)
         self._remember_inode()
         if self.is_new:
             return
@@ -118,6 +122,18 @@ class SqliteDatabase(Database):
             self._truncate_log()  # it may still contain data that was deleted just before a crash
         except sqlite3.Error as error:
             raise self.problem(error) from error
+
+    def _load_all_agents(self, connection: Connection) -> None:
+        """Load the keys, the open rows and the steps of all agents: an index of the agents would cost too much at each turn."""
+        self.open_inbox_rows = defaultdict(set)
+        if self.is_new:
+            return
+        for rows in connection.execute(select_inbox_rows()).partitions():
+            self._add_inbox_rows(rows)
+        self.inbox_rows_with_steps.update(connection.scalars(select(steps.c.request).distinct()))
+
+    async def _load_agent(self, agent: str) -> None:
+        """Do nothing: the agents were loaded with the file."""
 
     async def open_to_read(self) -> None:
         self._remember_inode()

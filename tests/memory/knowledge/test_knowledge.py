@@ -27,7 +27,7 @@ from spade_coreason.storage.schema import passages
 from tests.support.databases import SQLITE, WriterGate, downgrade, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.model_server import ModelServer
-from tests.support.records import new_conversation, store_turn
+from tests.support.records import new_conversation, open_repository, store_turn
 from tests.support.servers.postgres import Postgres
 
 AGENT, OTHER = "agent@localhost", "other@localhost"
@@ -436,7 +436,7 @@ async def test_erasing_a_person_erases_their_documents(
     await knowledge.add("the xylophone of alice", "doc", person=ALICE)
     await knowledge.add("the glockenspiel of bob", "doc", person=BOB)
     await knowledge.add("something of the agent", "doc")
-    repository = AgentRepository(database, AGENT)
+    repository = await open_repository(database, AGENT)
     assert [collection for collection, *_ in await knowledge.repository.load_texts([DocumentCollection("person", ALICE)])] == [
         DocumentCollection("person", ALICE)
     ]
@@ -502,7 +502,7 @@ async def test_knowledge_is_in_a_backup_and_found_in_either_database(
 async def test_a_turn_that_retention_deletes_is_removed_from_the_knowledge(
     open_knowledge: OpenKnowledge, database: Database
 ) -> None:
-    store, knowledge = AgentRepository(database, AGENT), open_knowledge()
+    store, knowledge = await open_repository(database, AGENT), open_knowledge()
     row = new_conversation(store)
     for number in range(1, 4):
         row = await store_turn(store, row)
