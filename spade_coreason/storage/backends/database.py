@@ -188,6 +188,10 @@ class StoreTimings:
     """The delay before a write is retried after the database failed."""
     truncate_log_s: float = 0.5
     """The delay between a deletion and the truncation of SQLite's log, which still contains the deleted data."""
+    lock_timeout_s: float = 10.0
+    """The time that a statement waits for a lock of another program. PostgreSQL only."""
+    idle_transaction_timeout_s: float = 60.0
+    """The time after which PostgreSQL ends a transaction in which the platform does nothing, because its process hangs."""
     truncate_log_again_s: float = 10.0
     """The delay before the truncation is retried because another connection was still reading the log."""
 

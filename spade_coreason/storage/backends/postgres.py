@@ -44,6 +44,14 @@ _LOCK_KEY = 0x73706164
 _ACQUIRE_LOCK_SQL = f"SELECT pg_advisory_lock({_LOCK_KEY}, hashtext(current_schema()::text))"
 _LOCK_TIMEOUT_MS = 2000
 """The connection of a killed platform may stay open for this time."""
+# After a minute without a sign of the platform, the server ends its connections, and with them its lock on the database.
+_LOST_CLIENT_SETTINGS = {"tcp_user_timeout": "60s", "tcp_keepalives_idle": "30s", "tcp_keepalives_interval": "10s"}
+_LOST_TABLES_REMEDY = "the database has lost its tables; stop the platform and restore a backup"
+_REMEDIES = {
+    "55P03": "another program has locked a table for too long; pg_locks names it",
+    "25P03": "the platform hung during a transaction, which was undone; its log names what blocked it",
+}
+"""The remedy of an error, by its SQLSTATE."""
 # SQLSTATE classes of errors in one write. All other classes are failures of the server (PostgreSQL, appendix A).
 _SINGLE_WRITE_STATES = {"21", "22", "23", "42"}
 _UNDEFINED_TABLE = "42P01"
@@ -64,6 +72,9 @@ class PostgresDatabase(Database):
             "application_name": "spade-coreason",
             "synchronous_commit": "on" if durability == "full" else "off",
             "jit": "off",  # the queries are too short to profit
+            "lock_timeout": f"{timings.lock_timeout_s:g}s",
+            "idle_in_transaction_session_timeout": f"{timings.idle_transaction_timeout_s:g}s",
+            **_LOST_CLIENT_SETTINGS,
         }
         arguments = {"timeout": _CONNECT_TIMEOUT_S, "server_settings": settings}
         # The writer begins its transactions itself, so that prepared statements and functions share one.
@@ -161,9 +172,8 @@ class PostgresDatabase(Database):
 
     def problem(self, error: Exception) -> StoreError:
         problem = super().problem(error)
-        if not _has_lost_tables(error):
-            return problem
-        return StoreError(f"{problem}: the database has lost its tables; stop the platform and restore a backup")
+        remedy = _LOST_TABLES_REMEDY if _has_lost_tables(error) else _find_remedy(error)
+        return problem if remedy is None else StoreError(f"{problem}: {remedy}")
 
     async def _commit(self, batch: list[Commit[Any]]) -> tuple[Outcomes, StoreError | None]:
         """Commit a batch. Return the result of each write, and the failure if the server accepts no writes at all."""
@@ -334,6 +344,16 @@ def _has_lost_tables(error: Exception) -> bool:
     """Return True if the table of requests is missing, or that of the probe: the database was made anew while in use."""
     is_missing = _sqlstate(error) == _UNDEFINED_TABLE
     return is_missing and any(table in str(error) for table in (inbox.name, "alembic_version"))
+
+
+def _find_remedy(error: BaseException) -> str | None:
+    """Return what to do about an error or one that caused it; None if nothing is known."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if remedy := _REMEDIES.get(getattr(cause, "sqlstate", None) or ""):
+            return remedy
+        cause = cause.__cause__
+    return None
 
 
 def _sqlstate(error: Exception) -> str | None:

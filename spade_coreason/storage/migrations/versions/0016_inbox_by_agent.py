@@ -1,4 +1,4 @@
-"""On PostgreSQL an index of the inbox by agent, and free space in its pages for the updates of a row."""
+"""An index of the inbox by agent, and free space in its pages for updates. On PostgreSQL only."""
 
 import sqlalchemy as sa
 from alembic import op
