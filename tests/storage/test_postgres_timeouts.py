@@ -46,7 +46,7 @@ async def test_a_transaction_in_which_the_platform_hangs_is_undone_and_said(
 ) -> None:
     expected_errors("the platform hung during a transaction, which was undone; its log names what blocked it")
     url = postgres.url()
-    database = await open_database(url, "off", timings=StoreTimings(retry_s=0.05, idle_transaction_timeout_s=0.1))
+    database = await open_database(url, "off", timings=StoreTimings(retry_s=0.05, idle_transaction_timeout_s=1.0))
 
     def hang(connection: Connection) -> None:
         pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()

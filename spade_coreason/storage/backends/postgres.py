@@ -47,6 +47,7 @@ _LOCK_TIMEOUT_MS = 2000
 # After a minute without a sign of the platform, the server ends its connections, and with them its lock on the database.
 _LOST_CLIENT_SETTINGS = {"tcp_user_timeout": "60s", "tcp_keepalives_idle": "30s", "tcp_keepalives_interval": "10s"}
 _LOST_TABLES_REMEDY = "the database has lost its tables; stop the platform and restore a backup"
+_ENDED_REMEDY = "the connection was ended, probably because the platform hung; the log of the server says why"
 _REMEDIES = {
     "55P03": "another program has locked a table for too long; pg_locks names it",
     "25P03": "the platform hung during a transaction, which was undone; its log names what blocked it",
@@ -352,7 +353,9 @@ def _find_remedy(error: BaseException) -> str | None:
     while cause is not None:
         if remedy := _REMEDIES.get(getattr(cause, "sqlstate", None) or ""):
             return remedy
-        cause = cause.__cause__
+        if isinstance(cause, asyncpg.InternalClientError):  # asyncpg does not pass on why the server ends an idle connection
+            return _ENDED_REMEDY
+        cause = cause.__cause__ or cause.__context__
     return None
 
 
