@@ -102,7 +102,10 @@ async def restore(database: Database, memory_dir: Path, source: Path, progress: 
         if len(_find_memory_files(directory / _MEMORY_DIR)) != info.memories:
             raise _damaged_error(source, _MEMORY_DIR)
         # Opening the file migrates it, and raises an error if it is of a newer version or no database.
-        await (await open_database(f"sqlite+aiosqlite:///{directory / _DATABASE_FILE}", "off")).close()
+        stored = await open_database(f"sqlite+aiosqlite:///{directory / _DATABASE_FILE}", "off")
+        await stored.close()
+        if stored.revision != schema.REVISION:  # what this version does not know would be lost
+            raise StoreError(f"{source}: was written by a newer version (schema {stored.revision}); update spade-coreason")
 
         def work(target: Connection) -> dict[str, int]:
             with _connect_sqlite(directory / _DATABASE_FILE) as copy:

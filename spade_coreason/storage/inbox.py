@@ -85,7 +85,8 @@ class Inbox:
     @property
     def has_older_keys(self) -> bool:
         """True if the database was migrated at this start. The keys of programs' requests were of another form."""
-        return self._database.previous_revision not in (None, REVISION)
+        previous = self._database.previous_revision
+        return previous is not None and (previous < REVISION or previous == "none")
 
     def receive(
         self,

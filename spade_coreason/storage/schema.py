@@ -19,8 +19,13 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0016"
+REVISION = "0017"
 """The newest migration. `metadata` describes the tables after it."""
+OLDEST_REVISION = "0017"
+"""The oldest revision whose program may run on this schema. A migration that only adds things leaves it as it is.
+
+A program of a revision between the two uses the tables and columns that it knows.
+"""
 
 metadata = MetaData()
 
@@ -281,5 +286,8 @@ sequences = Table(
     Column("next_id", BigInt, nullable=False),
 )
 
-DATA_TABLES = [table for table in metadata.sorted_tables if table is not sequences]
+# One row: which programs may run on the schema (`OLDEST_REVISION` of the program that has created or migrated it).
+compatibility = Table("compatibility", metadata, Column("oldest_revision", Text, primary_key=True))
+
+DATA_TABLES = [table for table in metadata.sorted_tables if table not in (sequences, compatibility)]
 """The tables with stored data, each after those that it refers to."""

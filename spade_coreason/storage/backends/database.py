@@ -20,7 +20,7 @@ from functools import cache
 from itertools import chain
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from sqlalchemy import URL, ColumnElement, Connection, Select, create_mock_engine, inspect, select, text
+from sqlalchemy import URL, ColumnElement, Connection, Select, create_mock_engine, insert, inspect, select, text
 from sqlalchemy.engine.mock import MockConnection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -200,6 +200,7 @@ class Database(ABC):
     """A database between `open` and `close`. All calls come from one event loop."""
 
     revision = schema.REVISION
+    """The revision of the schema. It may be newer than this version."""
     reader_connections: int
     """The number of connections for reads."""
 
@@ -512,7 +513,7 @@ class Database(ABC):
             create_tables(connection)
         else:
             self.previous_revision = self._read_revision(connection)
-            if self.previous_revision != self.revision:
+            if not self._may_use(connection, self.previous_revision):
                 from ..migrations import upgrade  # Alembic is slow to import
 
                 upgrade(connection, self.name, self.previous_revision)
@@ -544,9 +545,19 @@ class Database(ABC):
             raise StoreError(f"{self.name}: is the database of another program; name another one in storage.url")
         return connection.execute(text("SELECT version_num FROM alembic_version")).scalar() or "none"
 
+    def _may_use(self, connection: Connection, stored: str) -> bool:
+        """Return True for the schema of this version, and for a newer one on which it may run too."""
+        names = inspect(connection).get_table_names()
+        if schema.REVISION < stored != "none" and schema.compatibility.name in names:
+            oldest = connection.scalar(select(schema.compatibility.c.oldest_revision))
+            if oldest is not None and oldest <= schema.REVISION:
+                log.info("%s: has the schema %s of a newer version, which this version can use", self.name, stored)
+                self.revision = stored
+        return stored == self.revision
+
     def _require_current_revision(self, connection: Connection) -> None:
         stored = self._read_revision(connection)
-        if stored != schema.REVISION:
+        if not self._may_use(connection, stored):
             from ..migrations import require_known
 
             require_known(self.name, stored)
@@ -580,6 +591,7 @@ def create_tables(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
     full_text.create(connection)
     create_sequence(connection)
+    connection.execute(insert(schema.compatibility).values(oldest_revision=schema.OLDEST_REVISION))
     connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
     connection.execute(text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": schema.REVISION})
 

@@ -31,17 +31,17 @@ class Health:
 
 async def check_health(database: Database) -> Health:
     """Read the whole database once, beside the writer. A large database takes a while."""
-    return await database.read(lambda connection: _check_health(connection, database.name))
+    return await database.read(lambda connection: _check_health(connection, database))
 
 
-def _check_health(connection: Connection, name: str) -> Health:
+def _check_health(connection: Connection, database: Database) -> Health:
     counts = ((table.name, select(func.count()).select_from(table)) for table in schema.DATA_TABLES)
     rows = {name: connection.execute(count).scalar_one() for name, count in counts}
     states = select(inbox.c.state, func.count().label("number")).group_by(inbox.c.state)
     by_state = {row.state: row.number for row in connection.execute(states)}
     problems = [*_find_damage(connection), *_find_contradictions(connection), *_find_audit_problems(connection)]
     received, answered = by_state.get(RECEIVED, 0), by_state.get(ANSWERED, 0)
-    return Health(name, schema.REVISION, rows, received, answered, tuple(problems[:_MAX_PROBLEMS]))
+    return Health(database.name, database.revision, rows, received, answered, tuple(problems[:_MAX_PROBLEMS]))
 
 
 def _find_damage(connection: Connection) -> list[str]:

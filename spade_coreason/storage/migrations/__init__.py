@@ -8,10 +8,10 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, delete, insert
 
 from ...exceptions import StoreError
-from ..schema import REVISION
+from ..schema import OLDEST_REVISION, REVISION, compatibility
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +22,8 @@ def upgrade(connection: Connection, name: str, stored: str) -> None:
     config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+    connection.execute(delete(compatibility))
+    connection.execute(insert(compatibility).values(oldest_revision=OLDEST_REVISION))
     log.info("%s: migrated from schema %s to %s", name, stored, REVISION)
 
 
