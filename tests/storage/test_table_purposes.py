@@ -1,0 +1,190 @@
+"""What each table is for erasure, export, retention and backup, and that the code does so.
+
+A new table needs a line in `PURPOSES`, and its rows in `make_rows`.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tarfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import Connection, insert, inspect
+
+from spade_coreason.memory import export_person
+from spade_coreason.storage import back_up, open_database, restore, schema
+from spade_coreason.storage.backends.database import Database
+from tests.support.databases import SQLITE, execute
+from tests.support.records import AGENT, ALICE, BOB, open_repository
+
+
+class Purpose(NamedTuple):
+    """What happens to the rows of a table.
+
+    `erasure` of a person: its rows are "deleted", or stay "anonymous", or the table is "about nobody". `export` is the key of
+    the export that has them. `retention` says what deletes them in time. Without `is_backed_up` a table is made anew.
+    """
+
+    erasure: Literal["deleted", "anonymous", "about nobody"]
+    export: str | None
+    retention: str | None
+    is_backed_up: bool = True
+
+
+PURPOSES = {
+    "conversations": Purpose("deleted", "conversations", "conversation.retention"),
+    "interactions": Purpose("deleted", "conversations", "conversation.retention"),
+    "variables": Purpose("deleted", "variables", "conversation.retention"),
+    "inbox": Purpose("anonymous", "requests", "seven days after the request is closed"),
+    "steps": Purpose("deleted", "requests", "the end of the turn"),
+    "crashed_requests": Purpose("deleted", "requests", "seven days after the failure"),
+    "incidents": Purpose("deleted", "incidents", "the largest number for a person and for an agent"),
+    "shelves": Purpose("deleted", "documents", None),
+    "documents": Purpose("deleted", "documents", None),
+    "passages": Purpose("deleted", "documents", None),
+    "vectors": Purpose("deleted", None, None),  # they are computed from the passages, which the export has
+    "audit": Purpose("anonymous", "audit", None),  # the hashes stay, so that the trail can be verified
+    "audit_heads": Purpose("about nobody", None, None),
+    "topic_subscriptions": Purpose("deleted", "topics", None),
+    "topic_items": Purpose("anonymous", "topics", "the retention of the topic"),
+    "topic_deliveries": Purpose("deleted", None, "the delivery"),  # of items that others have published
+    "sequences": Purpose("about nobody", None, None, is_backed_up=False),  # it goes on behind the restored row ids
+    "compatibility": Purpose("about nobody", None, None, is_backed_up=False),  # of the program that restores
+    "alembic_version": Purpose("about nobody", None, None, is_backed_up=False),
+}
+# A person publishes items for everybody. They stay, without its name.
+_PUBLISHED_FOR_ALL = {("topic_items", "payload")}
+
+
+def secret_of(person: str) -> str:
+    return f"secret-of-{person.partition('@')[0]}"
+
+
+def make_rows(person: str, first: int) -> dict[str, list[dict[str, Any]]]:
+    """Return rows about a person for every table; `first` is its first row id."""
+    secret = secret_of(person)
+    text = json.dumps(secret)
+    conversation = f"thread-{person}"
+    of_agent = {"agent": AGENT}
+    holders = [("person", person), ("preferences", person), ("refused", person), ("messages.person", person)]
+    return {
+        "conversations": [
+            {**of_agent, "id": first, "conversation_id": conversation, "owner": person, "session_id": secret, "state": "active"}
+            | dict.fromkeys(("interaction_count", "max_interactions", "window_start", "turns"), 1)
+            | dict.fromkeys(("created_at", "last_interaction"), 1_000_000)
+            | {"failures": 0}
+        ],
+        "interactions": [
+            {"id": first, "conversation": first, "number": 1, "interaction_id": secret, "timestamp": 1, "body": text}
+        ],
+        "variables": [
+            {**of_agent, "scope": scope, "holder": holder, "name": f"{scope}-{person}", "value": text, "updated_at": 1}
+            for scope, holder in [*holders, ("conversation", conversation)]
+        ],
+        "inbox": [
+            {**of_agent, "id": first, "key": bytes([first] * 16), "sender": person, "received_at": 1, "state": 0}
+            | {"request": text, "channel": "xmpp"}
+        ],
+        "steps": [{"request": first, "name": secret, "number": 1, "arguments_hash": secret, "result": text}],
+        "crashed_requests": [
+            {**of_agent, "id": first, "sender": person, "received_at": 1, "request": text, "crashes": 1, "stops": 0}
+        ],
+        "incidents": [
+            {**of_agent, "id": first, "incident": secret, "person": person, "occurred_at": 1}
+            | {"errors": "[]", "texts": json.dumps([secret])}
+        ],
+        "shelves": [{**of_agent, "id": first, "scope": "person", "holder": person}],
+        "documents": [
+            {"id": first, "shelf": first, "name": secret, "digest": b"d", "passages": 1, "characters": 1, "added_at": 1}
+        ],
+        "passages": [{"id": first, "shelf": first, "document": first, "number": 1, "text": secret, "words": secret}],
+        "vectors": [{"passage": first, "model": "m", "dimension": 1, "vector": secret.encode()}],
+        "audit": [{**of_agent, "number": first, "person": person, "integrity_hash": "h", "entry": json.dumps({"of": secret})}],
+        "audit_heads": [{"agent": f"agent-{first}", "number": first, "integrity_hash": "h"}],
+        "topic_subscriptions": [{**of_agent, "subscriber": person, "pattern": secret}],
+        "topic_items": [
+            {**of_agent, "id": first, "item_id": f"item-{first}", "topic": "t", "publisher": person, "published_at": 1}
+            | {"hops": 0, "payload": json.dumps({"value": secret})}
+        ],
+        "topic_deliveries": [{**of_agent, "item": first, "subscriber": person, "topic": "t", "failures": 1, "error": secret}],
+    }
+
+
+async def fill(database: Database) -> None:
+    def work(connection: Connection) -> None:
+        for person, first in ((ALICE, 100), (BOB, 200)):
+            rows = make_rows(person, first)
+            assert rows.keys() == {table.name for table in schema.DATA_TABLES}
+            for table in schema.DATA_TABLES:
+                connection.execute(insert(table), rows[table.name])
+
+    await database.write(work)
+
+
+def read_table(url: str, table: str) -> list[dict[str, str]]:
+    return [stringify(row) for row in execute(url, f"SELECT * FROM {table}")]
+
+
+def stringify(row: dict[str, Any]) -> dict[str, str]:
+    return {name: value.decode("latin-1") if isinstance(value, bytes) else str(value) for name, value in row.items()}
+
+
+async def test_every_table_of_the_schema_has_its_purposes(database: Database) -> None:
+    """A new table must say what erases it, exports it, deletes it in time and backs it up."""
+    found = await database.read(lambda connection: inspect(connection).get_table_names())
+    tables = {name for name in found if not name.startswith("passage_words")}  # the full text of passages
+    assert tables == PURPOSES.keys()
+    assert {name for name, purpose in PURPOSES.items() if purpose.is_backed_up} == {table.name for table in schema.DATA_TABLES}
+
+
+async def test_erasing_a_person_does_with_each_table_what_its_purpose_says(database_url: str) -> None:
+    database = await open_database(database_url, "off")
+    await fill(database)
+    before = {table: read_table(database_url, table) for table in PURPOSES if table != "sequences"}
+    await (await open_repository(database, AGENT)).erase_person(ALICE)
+    for table, old_rows in before.items():
+        new_rows = read_table(database_url, table)
+        purpose, is_alices = PURPOSES[table].erasure, lambda row: ALICE in str(row) or secret_of(ALICE) in str(row)
+        if purpose == "about nobody":
+            assert new_rows == old_rows, table
+            assert not any(map(is_alices, old_rows)), table
+            continue
+        assert all(row in new_rows for row in old_rows if secret_of(BOB) in str(row) or BOB in str(row)), table
+        visible = [{name: value for name, value in row.items() if (table, name) not in _PUBLISHED_FOR_ALL} for row in new_rows]
+        assert not any(map(is_alices, visible)), table
+        assert len(old_rows) == 2 * len(make_rows(ALICE, 1)[table])
+        assert len(new_rows) == (len(old_rows) if purpose == "anonymous" else len(old_rows) // 2), table
+    await database.close()
+
+
+async def test_an_export_has_what_each_table_stores_about_a_person(database: Database) -> None:
+    await fill(database)
+    exported = await export_person(await open_repository(database, AGENT), None, ALICE)
+    for table, purpose in PURPOSES.items():
+        if purpose.export is not None:
+            part = json.dumps(exported[purpose.export])
+            assert secret_of(ALICE) in part or (table == "incidents" and len(exported["incidents"]) == 1), table
+    assert BOB not in json.dumps(exported)
+    assert secret_of(BOB) not in json.dumps(exported)
+
+
+async def test_a_backup_has_every_table_that_is_backed_up(database_url: str, tmp_path: Path) -> None:
+    database = await open_database(database_url, "off")
+    await fill(database)
+    (tmp_path / "memory").mkdir()
+    await back_up(database, tmp_path / "memory", tmp_path / "backup.tar", "test", lambda done, total: None)
+    await database.close()
+    with tarfile.open(tmp_path / "backup.tar") as archive:
+        archive.extract("platform.db", tmp_path, filter="data")
+    restored = await open_database(f"{SQLITE}{tmp_path}/restored.db", "off")
+    await restore(restored, tmp_path / "restored", tmp_path / "backup.tar", lambda done, total: None)
+    await restored.close()
+    for file in ("platform.db", "restored.db"):
+        with closing(sqlite3.connect(tmp_path / file)) as copy:
+            for table, purpose in PURPOSES.items():
+                if purpose.is_backed_up:
+                    [(count,)] = copy.execute(f"SELECT count(*) FROM {table}").fetchall()
+                    assert count == len(read_table(database_url, table)) > 0, table
