@@ -34,7 +34,6 @@ async def test_it_looks_up_the_price():
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
@@ -49,6 +48,8 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 from uuid import UUID, uuid4
 from xml.etree.ElementTree import Element, SubElement, fromstring
+
+from pydantic_core import from_json, to_json
 
 from .contracts import Agent, AgentDefinition, AgentRequest, ConversationRecord
 from .contracts.base import utc_now
@@ -301,17 +302,17 @@ class LocalPersonEncoder(StyledEncoder):
             "state": message.state,
             "choices": [[self.clean_text(text) for text in choice] for choice in message.choices],
         }
-        return json.dumps({name: attribute for name, attribute in fields.items() if attribute})
+        return to_json({name: attribute for name, attribute in fields.items() if attribute}).decode()
 
 
 class LocalEventWriter(EventWriter):
     """Writer of replies to `ask` and `stream`: messages as in `LocalPersonEncoder`."""
 
     def write(self, message_id: str, text: str, block: object) -> str:
-        return json.dumps({"to": self.recipient, "id": message_id, "thread": self.thread, "json": text})
+        return to_json({"to": self.recipient, "id": message_id, "thread": self.thread, "json": text}).decode()
 
     def readdress(self, content: str, recipient: str) -> str:
-        return json.dumps(json.loads(content) | {"to": recipient})
+        return to_json(from_json(content) | {"to": recipient}).decode()
 
 
 class LocalChannel(Channel):
@@ -329,7 +330,7 @@ class LocalChannel(Channel):
 
     def send(self, messages: Sequence[OutboundMessage]) -> None:
         for message in messages:
-            fields = json.loads(message.content)
+            fields = from_json(message.content)
             recipient, choices = fields.pop("to"), tuple(map(tuple, fields.pop("choices", ())))
             received = ReceivedMessage(sender=bare_jid(self._jid), choices=choices, **fields)
             self._network.send(self._jid, recipient, received)
@@ -343,11 +344,12 @@ class LocalChannel(Channel):
         return LocalPersonEncoder(incoming, key, self._stanza_bytes, options)
 
     def load_message(self, content: str) -> OutboundMessage:
-        return OutboundMessage(json.loads(content)["to"], content)
+        return OutboundMessage(from_json(content)["to"], content)
 
     def encode_malformed_reply(self, message: MalformedRequest) -> list[OutboundMessage]:
         if message.is_text:
-            contents = [json.dumps({"to": message.sender, "id": str(uuid4()), "text": message.problem, "state": "active"})]
+            fields = {"to": message.sender, "id": str(uuid4()), "text": message.problem, "state": "active"}
+            contents = [to_json(fields).decode()]
         else:
             contents = encode_malformed_reply(message, bare_jid(self._jid), self._stanza_bytes, LocalEventWriter)
         return [OutboundMessage(message.sender, content) for content in contents]
