@@ -137,6 +137,9 @@ async def _run(loop: _Loop, directory: str) -> NoReturn:
         await agent.start()
         while not agent.is_reachable:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0)
+        # `_Stream` does not answer the questions of a profile that is still being published.
+        publishing = [task for task in asyncio.all_tasks() if task.get_coro().__qualname__.startswith("AgentProfile.")]  # type: ignore[union-attr]  # typeshed knows fewer coroutines
+        await asyncio.gather(*publishing)
         client = agent.connection.client
         client.transport = stream = _Stream(client)
         await stream.talk(WARM_UP)
