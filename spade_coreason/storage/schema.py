@@ -111,7 +111,7 @@ inbox = Table(
     Column("evidence", Text),
     Column("message_key", LargeBinary),
     Column("channel", Text),
-    # The hash is half as long as an index of the name would be: 2.5 per cent more to write at a turn, instead of 5.
+    # An index of the hash writes 2 to 4 per cent more at a turn; one of the name and the id would write 4 to 6.
     Index("inbox_by_agent", text("hashtext(agent)")).ddl_if(dialect="postgresql"),
 )
 # A row is updated twice. With free space in its page, an update writes no index.
