@@ -117,7 +117,7 @@ class Account:
 
         try:
             is_running = self.data_dir is not None and is_platform_running(self.data_dir)
-            status = call_platform(self.data_dir, show_status, NoArguments()) if self.data_dir and is_running else None
+            status = call_platform(self.data_dir, show_status, NoArguments())[0] if self.data_dir and is_running else None
         except ServerError:
             return self.hint
         is_paused = status is not None and any(agent.jid == bare_jid(jid) and agent.is_paused for agent in status.agents)

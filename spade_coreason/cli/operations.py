@@ -59,6 +59,8 @@ class PlatformAccess(Protocol):
     data_dir: Path
     is_empty: bool
     """True if it is known that nothing was ever stored."""
+    was_interrupted: bool
+    """True if Ctrl-C came during the last operation."""
 
     def perform(self, operation: Operation[A, R], arguments: A, on_progress: OnProgress = lambda done, total: None) -> R:
         """Perform an operation, and return its result.
@@ -71,6 +73,7 @@ class PlatformAccess(Protocol):
 
 class _RunningPlatform:
     is_empty = False
+    was_interrupted = False
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -79,13 +82,15 @@ class _RunningPlatform:
         from ..operations.client import call_platform
 
         with _at_options():
-            return call_platform(self.data_dir, operation, arguments, on_progress=on_progress)
+            result, self.was_interrupted = call_platform(self.data_dir, operation, arguments, on_progress=on_progress)
+        return _unless_interrupted(result, self.was_interrupted)
 
 
 class _StoredPlatform:
     def __init__(self, data_dir: Path, runner: asyncio.Runner, host: OperationHost) -> None:
         self.data_dir = data_dir
         self.is_empty = host.database is None
+        self.was_interrupted = False
         self._runner = runner
         self._host = host
 
@@ -108,9 +113,18 @@ class _StoredPlatform:
 
         try:
             with _at_options():
-                return self._runner.run(work())
+                result = self._runner.run(work())
         except asyncio.CancelledError:
             raise click.Abort from None
+        self.was_interrupted = call.is_stopped
+        return _unless_interrupted(result, call.is_stopped)
+
+
+def _unless_interrupted(result: R, was_interrupted: bool) -> R:
+    """Return a result, unless Ctrl-C came during an operation that cannot be stopped: the command ends then."""
+    if was_interrupted and not hasattr(result, "is_complete"):
+        raise click.Abort
+    return result
 
 
 @contextmanager
@@ -173,7 +187,7 @@ def _at_options() -> Iterator[None]:
         yield
     except ConfigError as error:
         for parameter in click.get_current_context().command.params:
-            if error.place in (parameter.name, (parameter.metavar or "").strip("[]").lower()):
+            if error.place and error.place in (parameter.name, (parameter.metavar or "").strip("[]").lower()):
                 is_option = parameter.param_type_name == "option"
                 error.place = parameter.opts[0] if is_option else (parameter.metavar or str(parameter.name)).strip("[]").upper()
                 break

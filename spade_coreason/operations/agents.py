@@ -62,12 +62,12 @@ async def _set_paused(call: Call, arguments: OfAgents, *, is_paused: bool) -> li
     found = []
     for agent in await select_agents(call.host, arguments.agent):
         running, repository = call.host.running_agent(agent), call.host.repository(agent)
-        was_paused = (await repository.load_agent()).is_paused if running is None else running.is_paused
-        if was_paused is not is_paused:
+        is_stored = (await repository.load_agent()).is_paused is is_paused
+        is_changed = not is_stored if running is None else running.is_paused is not is_paused or not is_stored
+        if is_changed:
+            # It has effect first: an operator who pauses an agent may do so because it cannot store anything.
+            written = (repository.save_pause if running is None else running.set_paused)(is_paused)
             await call.record(agent, "agents.pause" if is_paused else "agents.resume", "the agent")
-            if running is None:
-                await repository.save_pause(is_paused)
-            else:
-                await (running.pause() if is_paused else running.resume())
-        found.append(AgentPause(agent, is_paused, was_paused is not is_paused))
+            await written
+        found.append(AgentPause(agent, is_paused, is_changed))
     return found

@@ -14,8 +14,8 @@ from typing import TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
-from ..exceptions import ConfigError, CoReasonError, ForbiddenError, KnowledgeError, ServerError, StoreError
-from .definition import Arguments, Operation
+from ..exceptions import ConfigError, CoReasonError, ServerError
+from .definition import KNOWN_ERRORS, Arguments, Operation
 from .unix_socket import socket_address
 
 A = TypeVar("A", bound=Arguments)
@@ -46,21 +46,24 @@ def call_platform(
     arguments: A,
     *,
     on_progress: Callable[[int, int], object] = lambda done, total: None,
-) -> R:
-    """Call an operation of the platform that runs on `data_dir`, and return its result.
+) -> tuple[R, bool]:
+    """Call an operation of the platform that runs on `data_dir`. Return its result, and True if Ctrl-C was pressed.
 
     The first Ctrl-C asks for an early end, so that the result says what was done; the second raises KeyboardInterrupt.
     Raise the error of the operation, or ServerError if the platform does not answer.
     """
-    body = json.dumps(arguments.model_dump(mode="json")).encode(errors="surrogatepass")
+    body = json.dumps(arguments.model_dump(mode="json"), ensure_ascii=False).encode(errors="surrogatepass")
     call_id = str(uuid4())
     try:
-        with _ending_early(data_dir, call_id), closing(_SocketConnection(data_dir, operation.timeout_s)) as connection:
+        with (
+            _ending_early(data_dir, call_id) as was_interrupted,
+            closing(_SocketConnection(data_dir, operation.timeout_s)) as connection,
+        ):
             connection.request("POST", f"/v1/{quote(operation.name)}", body, {"Call-Id": call_id})
             for line in connection.getresponse():
                 found = json.loads(line)
                 if "result" in found:
-                    return operation.result.validate_python(found["result"])
+                    return operation.result.validate_python(found["result"]), was_interrupted()
                 if "error" in found:
                     raise _read_error(*map(found["error"].__getitem__, ("type", "place", "text")))
                 on_progress(found["progress"]["done"], found["progress"]["total"])
@@ -75,21 +78,26 @@ def call_platform(
 
 
 @contextmanager
-def _ending_early(data_dir: Path, call_id: str) -> Iterator[None]:
-    """Ask the platform for an early end of a call at the first Ctrl-C in the block. Only a main thread receives that."""
+def _ending_early(data_dir: Path, call_id: str) -> Iterator[Callable[[], bool]]:
+    """Ask the platform for an early end of a call at the first Ctrl-C in the block. Only a main thread receives that.
+
+    Yield a function that tells whether it has come.
+    """
+    interrupts: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: False
         return
 
     def on_interrupt(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)
+        interrupts.append(number)
         with suppress(OSError, http.client.HTTPException), closing(_SocketConnection(data_dir, _CONNECT_S)) as connection:
             connection.request("DELETE", f"/v1/calls/{call_id}")
             connection.getresponse()
 
     before = signal.signal(signal.SIGINT, on_interrupt)
     try:
-        yield
+        yield lambda: bool(interrupts)
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -98,5 +106,4 @@ def _read_error(kind: str, place: str, text: str) -> CoReasonError:
     """Return the error that the platform has raised."""
     if kind == ConfigError.__name__:
         return ConfigError(place, text)
-    kinds: tuple[type[CoReasonError], ...] = (StoreError, KnowledgeError, ForbiddenError)
-    return next((found for found in kinds if found.__name__ == kind), CoReasonError)(text)
+    return next((found for found in KNOWN_ERRORS if found.__name__ == kind), CoReasonError)(text)

@@ -17,13 +17,15 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from ..contracts import AuditEntry
 from ..domain.identifiers import candidate_conversation_ids, recover_thread
-from ..exceptions import ConfigError, ForbiddenError, StoreError
+from ..exceptions import ConfigError, DatabaseUnreachableError, ForbiddenError, KnowledgeError, ServerError, StoreError
 
 if TYPE_CHECKING:
     from .host import OperationHost
 
 PLATFORM_TRAIL = "platform"
 """The audit trail of what concerns no agent. It is no JID, so no agent has it."""
+KNOWN_ERRORS = (DatabaseUnreachableError, StoreError, KnowledgeError, ServerError, ForbiddenError)
+"""The errors, besides ConfigError, that keep their class on the way from the running platform to a caller."""
 _MAX_REQUEST_BYTES = 65_536
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from aiohttp import web
 
 from ..exceptions import ConfigError, CoReasonError, ForbiddenError
-from .definition import Actor, Call, Caller, Operation
+from .definition import KNOWN_ERRORS, Actor, Call, Caller, Operation
 from .host import OperationHost
 from .unix_socket import bind_socket, find_user
 
@@ -190,7 +190,8 @@ class _Reply:
         if not self._response.prepared:
             self._response.set_status(next((code for kind, code in _STATUS.items() if isinstance(error, kind)), status))
         text = error.problem if isinstance(error, ConfigError) else str(error)
-        return await self.end({"error": {"type": type(error).__name__, "place": error.place, "text": text}})
+        kind = next((found for found in (ConfigError, *KNOWN_ERRORS) if isinstance(error, found)), CoReasonError)
+        return await self.end({"error": {"type": kind.__name__, "place": error.place, "text": text}})
 
     async def end(self, line: dict[str, Any]) -> web.StreamResponse:
         """Write the last line."""

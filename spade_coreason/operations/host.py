@@ -27,8 +27,8 @@ class RunningAgent(Protocol):
         """End the turn of a conversation, drop what waits in it, and delete it."""
         ...
 
-    def run_stored(self, request: PendingRequest) -> None:
-        """Run a request that is stored and has not run in this process."""
+    def run_stored(self, request: PendingRequest) -> bool:
+        """Run a request that is stored and has not run in this process. Return False if it waits for a start or a resume."""
         ...
 
     @property
@@ -36,12 +36,8 @@ class RunningAgent(Protocol):
         """True while the agent starts no turns."""
         ...
 
-    def pause(self) -> Commit[bool]:
-        """Start no further turns, until `resume`. The commit is done when that is durable."""
-        ...
-
-    def resume(self) -> Commit[bool]:
-        """End a pause. The commit is done when that is durable."""
+    def set_paused(self, is_paused: bool) -> Commit[bool]:
+        """Start no further turns, or end such a pause. It has effect at once; the commit is done when it is durable."""
         ...
 
     def find_conversation(self, conversation_id: str) -> StoredConversation | None:
@@ -77,12 +73,16 @@ class RunningAgent(Protocol):
         """The number of conversations with a turn that runs."""
         ...
 
-    async def finish_turns(self, timeout_s: float) -> None:
-        """Start no further turns until `continue_turns`, and wait for those that run, at most `timeout_s` seconds."""
+    def hold_turns(self) -> None:
+        """Start no further turns, until `release_turns` was called as often."""
         ...
 
-    def continue_turns(self) -> None:
-        """End what `finish_turns` began: start the turns of what waits."""
+    def release_turns(self) -> None:
+        """End what `hold_turns` began: start the turns of what waits."""
+        ...
+
+    async def wait_for_turns(self, timeout_s: float) -> None:
+        """Wait until no turn runs, at most `timeout_s` seconds."""
         ...
 
 
@@ -165,3 +165,9 @@ async def stored_agents(host: OperationHost, name: str | None) -> tuple[str, ...
     """Return the agents that a name means, as `select_agents`; none if nothing was ever stored."""
     agents = await select_agents(host, name)
     return agents if host.database is not None else ()
+
+
+async def owner_of(host: OperationHost, agent: str, conversation: str) -> str:
+    """Return the owner of a conversation (a bare JID); empty if it is not stored."""
+    found = (await host.repository(agent).find_conversations([conversation])).get(conversation)
+    return "" if found is None else found.owner

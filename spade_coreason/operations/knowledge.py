@@ -10,7 +10,7 @@ from pydantic import Field
 from ..contracts.base import format_rfc3339
 from ..exceptions import ConfigError
 from .definition import Arguments, Call, operation
-from .host import OperationHost, select_agent
+from .host import OperationHost, owner_of, select_agent
 
 if TYPE_CHECKING:
     from ..memory import Knowledge
@@ -156,9 +156,9 @@ async def remove_documents(call: Call, arguments: RemoveDocuments) -> RemovedDoc
     """Remove documents from the knowledge of an agent."""
     agent, knowledge, person = await _open(call.host, arguments)
     owner = _owner(arguments)
-    names = arguments.names
-    if names is None:
-        names = [document.name for document in await knowledge.list(**owner)]
+    names = [document.name for document in await knowledge.list(**owner)]
+    if arguments.names is not None:
+        names = [name for name in names if name in arguments.names]
     removed: list[str] = []
     for number, name in enumerate(names):
         if call.is_stopped:
@@ -212,8 +212,9 @@ class _Progress:
 async def _open(host: OperationHost, arguments: OfKnowledge) -> tuple[str, Knowledge, str]:
     if arguments.person and arguments.conversation:
         raise ConfigError("conversation", "a document belongs to a person or to a conversation; leave one of them out")
-    agent = await select_agent(host, arguments.agent)
-    return agent, host.knowledge(agent), arguments.person or ""
+    agent, conversation = await select_agent(host, arguments.agent), arguments.conversation
+    person = arguments.person or ("" if conversation is None else await owner_of(host, agent, conversation))
+    return agent, host.knowledge(agent), person
 
 
 def _owner(arguments: OfKnowledge) -> dict[str, str | None]:

@@ -9,7 +9,7 @@ from ..exceptions import ConfigError, StoreError
 from ..memory import TOKENS_VARIABLE, AgentInteractionMemory
 from ..storage import COMPACTION_VARIABLE, CompactionState
 from .definition import PERSON, Arguments, Call, operation
-from .host import OperationHost, select_agent, select_agents
+from .host import OperationHost, owner_of, select_agent, select_agents
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,9 @@ async def clear_memory(call: Call, arguments: ClearMemory) -> ForgottenMemories:
     """Delete interaction memories of an agent, but not its sessions."""
     found, only = await find_memories(call, arguments), arguments.conversation
     if found.conversation_ids:
-        await call.record(found.agent, "memory.clear", "all conversations" if only is None else f"conversation {only}")
+        person = "" if only is None else await owner_of(call.host, found.agent, only)
+        resource = "all conversations" if only is None else f"conversation {only}" if person else "a conversation"
+        await call.record(found.agent, "memory.clear", resource, person=person)
         await _memory_of(call.host, found.agent).aclear_conversations(found.conversation_ids)
     return found
 

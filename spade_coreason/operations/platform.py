@@ -56,16 +56,18 @@ async def drain_platform(call: Call, arguments: NoArguments) -> DrainedTurns:
     await call.record(PLATFORM_TRAIL, "platform.drain", "the platform")
     found = [call.host.running_agent(agent) for agent in await call.host.list_agents()]
     agents = [agent for agent in found if agent is not None]
-    held = [agent for agent in agents if not agent.is_paused]
+    for agent in agents:
+        agent.hold_turns()
     total = left = sum(agent.busy_count for agent in agents)
-    while not call.is_stopped:
-        call.on_progress(max(0, total - left), total)
-        await asyncio.gather(*(agent.finish_turns(_WAIT_S) for agent in agents))
-        if not (left := sum(agent.busy_count for agent in agents)):
-            break
-    if left:
-        for agent in held:
-            agent.continue_turns()
-    else:
-        call.host.stop()
+    try:
+        while left and not call.is_stopped:
+            call.on_progress(max(0, total - left), total)
+            await asyncio.gather(*(agent.wait_for_turns(_WAIT_S) for agent in agents))
+            left = sum(agent.busy_count for agent in agents)
+        if not left:
+            call.host.stop()
+    finally:
+        if left:
+            for agent in agents:
+                agent.release_turns()
     return DrainedTurns(max(0, total - left), is_complete=not left)

@@ -37,7 +37,7 @@ class FailedRequestContents:
 
 @dataclass(frozen=True, slots=True)
 class RetriedRequest:
-    """A request that runs again: at once if its agent runs, else at the next start."""
+    """A request that runs again: now, or once its agent is online and not paused."""
 
     request: FailedRequest
     runs_now: bool
@@ -69,10 +69,10 @@ async def retry_request(call: Call, arguments: OfRequest) -> RetriedRequest:
     request = await _find(call.host, arguments)
     await call.record(request.agent, "requests.retry", f"request {request.id}", person=request.sender)
     stored = await retry_failed_request(call.host.repository(request.agent).database, request)
+    if stored is None:
+        raise _missing(request.id)
     running = call.host.running_agent(request.agent)
-    if running is not None:
-        running.run_stored(stored)
-    return RetriedRequest(_summary(request), running is not None)
+    return RetriedRequest(_summary(request), running is not None and running.run_stored(stored))
 
 
 @operation("requests.drop", is_change=True)
@@ -93,7 +93,11 @@ async def _find(host: OperationHost, arguments: OfRequest) -> CrashedRequest:
     for request in await _load(host, arguments.agent):
         if request.id == arguments.id:
             return request
-    raise ConfigError("id", f"there is no failed request {arguments.id}; `requests list` shows them all")
+    raise _missing(arguments.id)
+
+
+def _missing(number: int) -> ConfigError:
+    return ConfigError("id", f"there is no failed request {number}; `requests list` shows them all")
 
 
 def _summary(request: CrashedRequest) -> FailedRequest:

@@ -74,13 +74,14 @@ class AgentControl:
 
         A pause lasts over restarts. It has effect at once; its commit is done when it is durable.
         """
-        return self._set_paused(True)
+        return self.set_paused(True)
 
     def resume(self) -> Commit[bool]:
         """End a pause: answer the stored requests in their order."""
-        return self._set_paused(False)
+        return self.set_paused(False)
 
-    def _set_paused(self, is_paused: bool) -> Commit[bool]:
+    def set_paused(self, is_paused: bool) -> Commit[bool]:
+        """Pause or resume."""
         if is_paused is not self._mailboxes.is_paused:
             if is_paused:
                 self._mailboxes.pause()
@@ -161,9 +162,16 @@ class AgentControl:
         """The number of conversations with a turn that runs."""
         return self._mailboxes.busy_count
 
-    async def finish_turns(self, timeout_s: float) -> None:
-        """Start no further turns until `continue_turns`, and wait for those that run, at most `timeout_s` seconds."""
-        self._mailboxes.pause()
+    def hold_turns(self) -> None:
+        """Start no further turns, until `release_turns` was called as often."""
+        self._mailboxes.hold()
+
+    def release_turns(self) -> None:
+        """End what `hold_turns` began: start the turns of what waits."""
+        self._mailboxes.release()
+
+    async def wait_for_turns(self, timeout_s: float) -> None:
+        """Wait until no turn runs, at most `timeout_s` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._mailboxes.wait_until_idle()
@@ -184,13 +192,9 @@ class AgentControl:
         ]
         return sorted(found, key=lambda turn: turn.since)
 
-    def continue_turns(self) -> None:
-        """End what `finish_turns` began: start the turns of what waits."""
-        self._mailboxes.resume()
-
-    def run_stored(self, request: PendingRequest) -> None:
-        """Run a request that is stored and has not run in this process, once the agent is open."""
-        self.recovery.queue(request)
+    def run_stored(self, request: PendingRequest) -> bool:
+        """Run a request that is stored and has not run in this process. Return False if it waits for a start or a resume."""
+        return self.recovery.queue(request) and self._mailboxes.is_accepting and not self._mailboxes.starts_none
 
     async def erase_person(self, person: str) -> ErasureReport:
         """Delete all that the agent has about a person (a bare JID). Their turns end first, and what waits is dropped."""

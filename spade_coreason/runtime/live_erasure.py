@@ -35,6 +35,7 @@ class LiveErasure:
     async def erase_person(self, owner: str) -> ErasureReport:
         """Delete all data about a person (a bare JID)."""
         services, mailboxes = self._services, list(self._services.mailboxes.of_sender(owner))
+        services.mailboxes.drop_unqueued(owner)
         await self._end_work(owner, mailboxes)
         self._quota_limit.forget(owner)
         _, records, _ = await find_person_records(services.repository, owner)
@@ -49,7 +50,9 @@ class LiveErasure:
         """Delete a conversation, with the copies of its variables in the scope of its person."""
         services, owner = self._services, record.owner
         mailbox = services.mailboxes.conversations.find(record.conversation_id)
-        mailbox = mailbox or services.mailboxes.get(owner, recover_thread(record.conversation_id, owner, services.jid))
+        thread = recover_thread(record.conversation_id, owner, services.jid)
+        mailbox = mailbox or services.mailboxes.get(owner, thread)
+        services.mailboxes.drop_unqueued(owner, thread)
         mailboxes = [mailbox] if mailbox is not None else []
         await self._end_work(owner, mailboxes)
         active = mailbox.active if mailbox is not None else None

@@ -173,8 +173,8 @@ async def load_failed_requests(database: Database, agents: Sequence[str]) -> lis
     return _load(await database.read(lambda connection: connection.execute(query).all()))
 
 
-async def retry_failed_request(database: Database, request: CrashedRequest) -> PendingRequest:
-    """Put a failed request into the inbox again, as if it had never run, and return it.
+async def retry_failed_request(database: Database, request: CrashedRequest) -> PendingRequest | None:
+    """Put a failed request into the inbox again, as if it had never run, and return it. None if it is there no more.
 
     It runs at the next start, if it does not run before.
     """
@@ -183,13 +183,17 @@ async def retry_failed_request(database: Database, request: CrashedRequest) -> P
     values = {"agent": request.agent, "sender": request.sender, "state": RECEIVED, "request": request.request}
     values["channel"] = request.channel
 
-    def work(connection: Connection) -> None:
+    def work(connection: Connection) -> bool:
+        # It may have been retried, dropped or erased with its sender since it was read.
+        if not connection.execute(delete(crashed_requests).where(crashed_requests.c.id == request.id)).rowcount:
+            return False
         connection.execute(insert(inbox).values(id=row, key=key, received_at=to_micros(request.received_at), **values))
-        connection.execute(delete(crashed_requests).where(crashed_requests.c.id == request.id))
+        return True
 
+    if not await database.write(work):
+        return None
     if request.agent in database.open_inbox_rows:  # else the agent finds it when it opens
         database.open_inbox_rows[request.agent].add(row)
-    await database.write(work)
     return PendingRequest(row, key, request.request, None, NO_DIGEST, request.channel or DEFAULT_CHANNEL)
 
 

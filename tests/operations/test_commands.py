@@ -256,7 +256,7 @@ async def test_draining_waits_for_the_running_turns_and_reports_them() -> None:
         assert (drained.turns, drained.is_complete) == (1, True)
         assert reported[0] == (0, 1)
         assert await said == ["done"]
-        assert host.running_agent(AGENT).is_paused
+        assert not host.running_agent(AGENT).is_paused
 
 
 async def test_a_drain_that_is_stopped_lets_the_platform_run_on() -> None:
@@ -270,11 +270,28 @@ async def test_a_drain_that_is_stopped_lets_the_platform_run_on() -> None:
 
 async def test_a_drain_that_is_stopped_leaves_a_pause_of_an_operator() -> None:
     async with open_running_turn() as (host, _, _):
-        await host.running_agent(AGENT).pause()
+        await host.running_agent(AGENT).set_paused(True)
         call = Call(host, TESTER)
         call.on_progress = lambda done, total: call.stop()
         await OPERATIONS["platform.drain"](call, NoArguments())
         assert host.running_agent(AGENT).is_paused
+
+
+async def test_a_pause_during_a_drain_is_stored_and_outlives_it() -> None:
+    async with open_running_turn() as (host, _, _):
+        calls = [Call(host, TESTER), Call(host, TESTER)]
+        draining = [asyncio.create_task(OPERATIONS["platform.drain"](call, NoArguments())) for call in calls]
+        await asyncio.sleep(0)
+        [paused] = await perform(host, TESTER, "agents.pause")
+        assert paused.is_changed
+        for call in calls:
+            call.stop()
+        await asyncio.gather(*draining)
+        assert host.running_agent(AGENT).is_paused
+        assert (await host.repository(AGENT).load_agent()).is_paused
+        [resumed] = await perform(host, TESTER, "agents.resume")
+        assert resumed.is_changed
+        assert not (await host.repository(AGENT).load_agent()).is_paused
 
 
 @pytest.mark.parametrize("name", [name for name, found in OPERATIONS.items() if found.needs_platform])

@@ -101,7 +101,8 @@ async def post(data_dir: Path, name: str, body: bytes) -> tuple[int, dict[str, A
 
 
 async def call(data_dir: Path, operation: Operation[Any, Any], text: str = "", **keywords: Any) -> Any:
-    return await asyncio.to_thread(partial(call_platform, data_dir, operation, Text(text=text), **keywords))
+    result, _ = await asyncio.to_thread(partial(call_platform, data_dir, operation, Text(text=text), **keywords))
+    return result
 
 
 async def test_a_request_of_the_longest_length_is_answered(tmp_path: Path) -> None:

@@ -144,6 +144,8 @@ async def test_every_change_leaves_an_entry_that_names_its_actor(name: str, expe
         if name.startswith(("knowledge.", "memory.")):
             await host.memory(AGENT).aadd_information(CONVERSATION, "something")
             await host.memory(AGENT).aflush()
+        if name == "knowledge.remove":
+            await host.knowledge(AGENT).add("text", "a")
         if name == "agents.resume":
             await t.runners[AGENT].control.pause()
         operation = OPERATIONS[name]
@@ -151,6 +153,24 @@ async def test_every_change_leaves_an_entry_that_names_its_actor(name: str, expe
         entries = [*await read_trail(t), *await read_trail(t, PLATFORM_TRAIL)]
         assert [entry[:2] for entry in entries] == [("user tester", name)]
         assert not any(text in entry[2] for entry in entries for text in ("hello", "something", "secret", "fail"))
+
+
+async def test_what_is_deleted_of_a_conversation_is_not_named_in_the_trail_after_its_person_is_deleted() -> None:
+    async with open_tester() as t:
+        host = host_of(t)
+        await t.say("hello")
+        await host.memory(AGENT).aadd_information(CONVERSATION, "something")
+        for name, arguments in (
+            ("memory.clear", {"conversation": CONVERSATION}),
+            ("knowledge.add", {"name": f"letter of {ALICE}", "text": "b", "conversation": CONVERSATION}),
+        ):
+            await OPERATIONS[name](Call(host, TESTER), OPERATIONS[name].read_arguments(arguments))
+        assert all(ALICE in resource for _, _, resource in await read_trail(t))
+        clear = OPERATIONS["sessions.clear"]
+        await clear(Call(host, TESTER), clear.read_arguments({"person": ALICE}))
+        trail = await host.repository(AGENT).audit_trail.load_newest()
+        assert [record.entry is None for record in trail] == [True, True, False]
+        assert not any(ALICE in str(record) for record in trail)
 
 
 LINES = [

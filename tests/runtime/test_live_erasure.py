@@ -27,3 +27,16 @@ async def test_an_expiry_does_not_store_a_person_again_who_is_deleted_meanwhile(
         assert last not in await repository.list_people()
         [record] = await repository.list_conversations(owner=PEOPLE[0])
         assert record.status.state == "timeout"
+
+
+async def test_a_request_that_waits_for_a_start_does_not_run_after_its_person_was_deleted() -> None:
+    async with AgentTester(EchoAgent) as t:
+        person, runner = PEOPLE[0], t.runners[AGENT]
+        await runner.drain(0)
+        t.send("a secret", user=person)
+        await t.delivered()
+        await runner.control.erase_person(person)
+        await runner.open()
+        await t.settled()
+        assert t.unread(user=person) == []
+        assert await runner.repository.list_people() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
@@ -118,7 +119,9 @@ async def test_a_failed_request_stays_until_it_is_dropped_or_run_again(repositor
     assert await load_failed_requests(database, ["other@localhost"]) == []
     await drop_failed_request(database, first)
     assert await load_failed_requests(database, [AGENT]) == [second]
-    await retry_failed_request(database, second)
+    retried = await asyncio.gather(*(retry_failed_request(database, second) for _ in range(2)))
+    assert sum(one is not None for one in retried) == 1
+    assert await retry_failed_request(database, first) is None
     assert await load_failed_requests(database, [AGENT]) == []
     waiting = [row for row in read_rows(database_url, "inbox") if row["state"] == RECEIVED]
     assert [(row["request"], row["sender"]) for row in waiting] == [('{"q": 1}', second.sender)]

@@ -20,7 +20,7 @@ from spade_coreason.storage.backends.lock import lock_directory
 
 def read_status(data_dir: Path) -> PlatformStatus | None:
     """Return the status of the platform on a data directory; None if none runs. Raise ServerError if it does not answer."""
-    return call_platform(data_dir, show_status, NoArguments()) if is_platform_running(data_dir) else None
+    return call_platform(data_dir, show_status, NoArguments())[0] if is_platform_running(data_dir) else None
 
 
 @contextmanager

@@ -70,7 +70,10 @@ class Mailboxes:
         self.program_requests = InFlightRequests()
         """The requests of programs that are here, to which a repeated one is attached."""
         self.is_paused = False
-        """True while no item for the agent is started."""
+        """True while an operator has paused the agent."""
+        self._holds = 0
+        self.starts_none = False
+        """True while no item for the agent is started: it is paused, or held for the end of the platform."""
         self.archive_hold = ArchiveHold(self._start_workers)
         """The requests that wait while the archive is read."""
         self.is_accepting = False
@@ -208,6 +211,14 @@ class Mailboxes:
             self._unopened.remove((sender, queued))
         self.close_request(queued)
 
+    def drop_unqueued(self, sender: str, *threads: str | None) -> None:
+        """Remove the requests of a sender for good that are in no mailbox yet: of these threads, or of all without any."""
+        waiting = (*(retry[1:] for retry in self._retries.values()), *self._unopened)
+        elsewhere = [queued for found, queued in waiting if found == sender]
+        for queued in (*self._unresolved.get(sender, ()), *elsewhere):
+            if not threads or queued.incoming.thread in threads:
+                self._withdraw(queued, sender)
+
     def drop(self, mailbox: Mailbox, item: QueuedRequest | MailboxTask) -> None:
         """Remove an item from the queue of a mailbox for good: close the request, or cancel the future of the task."""
         mailbox.remove(item)
@@ -315,12 +326,27 @@ class Mailboxes:
 
     def pause(self) -> None:
         """Start no further items for the agent, until `resume`. Running turns finish; commands of the platform still run."""
-        self.is_paused = True
+        self.is_paused = self.starts_none = True
 
     def resume(self) -> None:
-        """End a pause: start what waits."""
+        """End a pause: start what waits, unless it is held."""
         self.is_paused = False
-        self._start_workers()
+        self._start_unless_held()
+
+    def hold(self) -> None:
+        """Start no further items for the agent, until `release` was called as often. It is no pause: people are not told."""
+        self._holds += 1
+        self.starts_none = True
+
+    def release(self) -> None:
+        """End a hold: start what waits, unless it is held or paused otherwise."""
+        self._holds -= 1
+        self._start_unless_held()
+
+    def _start_unless_held(self) -> None:
+        self.starts_none = self.is_paused or self._holds > 0
+        if not self.starts_none:
+            self._start_workers()
 
     def _start_workers(self) -> None:
         for mailbox in self:

@@ -85,13 +85,15 @@ class InboxRecovery:
                     self._mailboxes.withdraw_replaced(queued, True)
                 self._mailboxes.put(queued, sender)
 
-    def queue(self, pending: PendingRequest) -> None:
-        """Queue one stored request, which an operator wants to run again, or list it if its channel is missing."""
+    def queue(self, pending: PendingRequest) -> bool:
+        """Queue one stored request, which an operator wants to run again. Return False if its channel is missing."""
         if pending.channel not in self._outbox.channels:
             self.without_channel[pending.channel] += 1
         elif pending.request is not None:
             incoming = InboundRequest.from_json(pending.request, pending.channel)
             self._recover_request(incoming, pending, is_rerun=True)
+            return True
+        return False
 
     def _recover_request(self, incoming: InboundRequest, pending: PendingRequest, *, is_rerun: bool = False) -> None:
         """Queue or refuse a request that was received and not finished before the restart.

@@ -95,7 +95,8 @@ def add(
                 outcome = "failed"
             records.append({"document": str(path.absolute()), "outcome": outcome})
             progress.finish_item()
-            if not is_complete:
+            if not is_complete or platform.was_interrupted:
+                is_complete = False
                 break
     if as_json:
         print_json(records)

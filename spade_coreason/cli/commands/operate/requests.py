@@ -101,7 +101,7 @@ def retry(file: Path | None, data: Path | None, agent: str | None, request_id: i
         wanted = OfRequest(agent=agent, id=request_id)
         _confirm("run again", platform.perform(show_request, wanted).request, yes)
         retried = platform.perform(retry_request, wanted)
-    print_line(f"The request {request_id} runs again{' now' if retried.runs_now else ' at the next start'}.")
+    print_line(f"The request {request_id} runs again{' now' if retried.runs_now else ' once its agent runs'}.")
 
 
 @command.command("drop")
