@@ -20,9 +20,9 @@ _POLL_S = 0.1
 def command(file: Path | None, data: Path | None) -> int:
     """Let the running answers finish, and stop the platform.
 
-    New messages are stored, and answered after the next start (see `conversation.on_restart`). There is no time limit, unlike at a stop by a signal
-    (`limits.grace_s`). The command ends when the platform has stopped. `spade-coreason status AGENT` shows what is still
-    running. Ctrl-C ends the waiting, and the platform runs on.
+    New messages are stored, and answered after the next start (see `conversation.on_restart`). There is no time limit, unlike
+    at a stop by a signal (`limits.grace_s`). The command ends when the platform has stopped. `spade-coreason status AGENT`
+    shows what is still running. Ctrl-C ends the waiting, and the platform runs on.
 
     \b
       spade-coreason drain
