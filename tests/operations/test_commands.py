@@ -17,7 +17,8 @@ from typing import Any
 import click
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, operations
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session, operations
+from spade_coreason.agents.echo import EchoAgent
 from spade_coreason.app.stored_host import open_stored_host
 from spade_coreason.cli.app import COMMANDS, cli
 from spade_coreason.config import Settings
@@ -275,6 +276,37 @@ async def test_a_drain_that_is_stopped_leaves_a_pause_of_an_operator() -> None:
         call.on_progress = lambda done, total: call.stop()
         await OPERATIONS["platform.drain"](call, NoArguments())
         assert host.running_agent(AGENT).is_paused
+
+
+class AskingAgent(StepAgent):
+    """Ask another agent, once it may."""
+
+    def __init__(self, peers: Peers) -> None:
+        super().__init__()
+        self._peers = peers
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        self.working.set()
+        await self.release.wait()
+        await response.markdown((await self._peers.ask("echo@localhost", "hello")).text)
+
+
+async def test_a_drain_lets_running_turns_ask_other_agents() -> None:
+    async with AgentTester(AskingAgent, user=ALICE, peers={"echo": EchoAgent}) as t:
+        agent = t.agent
+        assert isinstance(agent, AskingAgent)
+        said = asyncio.create_task(t.say("hello"))
+        await asyncio.wait_for(agent.working.wait(), TIMEOUT_S)
+        controls = [runner.control for runner in t.runners.values()]
+        for control in controls:
+            control.hold_turns()
+        t.send("and again", to="echo@localhost")  # a request of a person waits
+        agent.release.set()
+        assert await asyncio.wait_for(said, TIMEOUT_S) == ["hello"]
+        assert t.unread() == []
+        for control in controls:
+            control.release_turns()
+        assert (await t.message(timeout=TIMEOUT_S)).text == "and again"
 
 
 async def test_a_pause_during_a_drain_is_stored_and_outlives_it() -> None:

@@ -155,15 +155,17 @@ class Mailbox:
         self.queue.appendleft(item)
         self.sender_state.queued_count += 1
 
-    def dequeue(self, is_paused: bool, held_rows: Set[int]) -> QueuedRequest | MailboxTask | None:
-        """Remove and return the first item. In a pause, it is the first that is not for the agent. None before a held one.
+    def dequeue(
+        self, may_start: Callable[[QueuedRequest | MailboxTask], bool], held_rows: Set[int]
+    ) -> QueuedRequest | MailboxTask | None:
+        """Remove and return the first item that may start. None before a held one.
 
         It still counts as queued, until it has a slot.
         """
         for number, item in enumerate(self.queue):
             if item.inbox_row in held_rows:
                 return None
-            if not (is_paused and item.is_for_agent):
+            if may_start(item):
                 del self.queue[number]
                 return item
         return None

@@ -73,7 +73,7 @@ class Mailboxes:
         """True while an operator has paused the agent."""
         self._holds = 0
         self.starts_none = False
-        """True while no item for the agent is started: it is paused, or held for the end of the platform."""
+        """True while the agent is paused or held for the end of the platform. `may_start` tells what is started then."""
         self.archive_hold = ArchiveHold(self._start_workers)
         """The requests that wait while the archive is read."""
         self.is_accepting = False
@@ -333,8 +333,17 @@ class Mailboxes:
         self.is_paused = False
         self._start_unless_held()
 
+    def may_start(self, item: QueuedRequest | MailboxTask) -> bool:
+        """Return False for an item for the agent while it is paused or held.
+
+        A hold lets through what another agent has passed on: a turn that has to finish may wait for its answer.
+        """
+        if not (self.starts_none and item.is_for_agent):
+            return True
+        return not self.is_paused and isinstance(item, QueuedRequest) and item.incoming.hops > 0
+
     def hold(self) -> None:
-        """Start no further items for the agent, until `release` was called as often. It is no pause: people are not told."""
+        """Start no further requests of people, until `release` was called as often. It is no pause: they are not told."""
         self._holds += 1
         self.starts_none = True
 

@@ -77,7 +77,7 @@ class MailboxWorkers:
             while mailbox.queue:
                 may_begin = not (mailboxes.starts_none or held_rows)
                 # It still counts as queued, until it has a slot.
-                item = mailbox.queue.popleft() if may_begin else mailbox.dequeue(mailboxes.starts_none, held_rows)
+                item = mailbox.queue.popleft() if may_begin else mailbox.dequeue(mailboxes.may_start, held_rows)
                 if item is None:
                     break
                 mailbox.is_cancelled = False
@@ -110,7 +110,7 @@ class MailboxWorkers:
                     item.future.cancel()
                 elif not mailbox.is_cancelled:
                     mailboxes.put_unopened(item, mailbox.sender)
-            elif mailboxes.starts_none and item.is_for_agent and not mailbox.is_cancelled:
+            elif mailboxes.starts_none and not mailboxes.may_start(item) and not mailbox.is_cancelled:
                 mailbox.requeue(item)  # it was paused while this one waited for its slot
             elif mailbox.is_cancelled and isinstance(item, QueuedRequest) and not item.incoming.kind.is_program:
                 mailboxes.close_request(item)  # it was cancelled while it waited for its slot
