@@ -58,7 +58,7 @@ test-all: test test-release
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a
 # text, turn or file that could stop ten agents, for a minute each; a request that ends the process under twenty agents and fifty long turns; durable steps under 200 kills; attacks, kills and cuts, whose tables go into
-# docs/explanation/chaos.md (two hours); thousands of mutated stanzas, others in each run.
+# docs/development/chaos.md (two hours); thousands of mutated stanzas, others in each run.
 ATTACK_SECONDS ?= 60
 chaos: $(VENV)/.ready
 	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/muc/test_crowds.py

@@ -19,7 +19,8 @@
       + "should show something such tell thing use used user uses using want work works").split(" "));
   // Words on the left are searched as those on the right, too.
   const synonyms = {
-    admins: "operator", administrator: "operator", allow: "access", approve: "approval", approves: "approval", autogen: "langgraph",
+    admins: "operator", admitted: "admit access audit", compatible: "http", endpoint: "http", daily: "schedule morning", laptop: "machine", upload: "file files",
+    uploads: "file files", wallet: "budget cost cap tokens", administrator: "operator", allow: "access", approve: "approval", approves: "approval", autogen: "langgraph",
     audio: "voice", ban: "banned block", banned: "fail2ban", bill: "cost price", boss: "supervisor", bug: "exception", cert: "certificate", certs: "certificate",
     claude: "anthropic", cloud: "docker", concurrency: "concurrent atomic", concurrent: "atomic", container: "docker",
     counter: "atomic", crewai: "langgraph", cron: "schedule", daemon: "service systemd", dashboard: "prometheus status", db: "database", debugging: "debug",

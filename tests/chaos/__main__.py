@@ -1,4 +1,4 @@
-"""Run the chaos of attacks, of floods or of kills, and write its table into docs/explanation/chaos.md.
+"""Run the chaos of attacks, of floods or of kills, and write its table into docs/development/chaos.md.
 
 `python -m tests.chaos attacks`, `floods` and `kills`; `--help` lists the options. The exit code is 1 if something
 is not as it has to be; each such row has a line below it.
@@ -27,7 +27,7 @@ from tests.support.servers.ejabberd import ejabberd
 from tests.support.servers.prosody import prosody
 from tests.support.servers.server import XmppServer
 
-PAGE = PROJECT / "docs" / "explanation" / "chaos.md"
+PAGE = PROJECT / "docs" / "development" / "chaos.md"
 _ATTACKED: dict[str, Callable[[Path], XmppServer]] = {"prosody": attacked_prosody, "ejabberd": attacked_ejabberd}
 _KILLED: dict[str, Callable[[Path], XmppServer]] = {"prosody": prosody, "ejabberd": ejabberd}
 _FLOODED: dict[str, tuple[str, Callable[[Path], XmppServer]]] = {
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--server", action="append", choices=_KILLED)
     parser.add_argument("--attack", action="append", choices=ATTACKS)
     parser.add_argument("--by", action="append", choices=("admitted", "stranger"))
-    parser.add_argument("--write", action="store_true", help="replace the table in docs/explanation/chaos.md")
+    parser.add_argument("--write", action="store_true", help="replace the table in docs/development/chaos.md")
     arguments = parser.parse_args()
     amount = {
         "attacks": f"{arguments.seconds:g} s an attack",

@@ -1,6 +1,6 @@
 """The short form of the attacks: an admitted person and a stranger attack one of three agents, and all others are answered.
 
-`make chaos` runs all attacks, and longer; its table is docs/explanation/chaos.md.
+`make chaos` runs all attacks, and longer; its table is docs/development/chaos.md.
 """
 
 from __future__ import annotations

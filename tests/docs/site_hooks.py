@@ -1,13 +1,16 @@
 """Hooks of the documentation site: pages of the examples, links that leave the site, and the results of the search.
 
+The site links to the repository that it was built from: the environment variable REPOSITORY_URL, or the remote `origin` of git.
 The README of each folder in `examples/` is a page of the site, with its picture.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,32 @@ _SEARCH_BOOSTS = {
     "tutorial": 3,
     "how-to": 4,
     "explanation": 2,
+    "not-yet": 4,
+    "development": 0.5,
     "reference/python-api.md": 0.5,
 }
 """The weight of a page or folder in search results, 1 by default: guides come before the long tables of the reference."""
+
+
+def on_config(config: Any) -> Any:
+    """Link to the repository."""
+    config["repo_url"] = repository_url(os.environ.get("REPOSITORY_URL") or _origin())
+    config["repo_name"] = "Repository"
+    return config
+
+
+def _origin() -> str:
+    git = ["git", "-C", str(_ROOT), "remote", "get-url", "origin"]
+    return subprocess.run(git, capture_output=True, text=True, check=False, timeout=30).stdout.strip()
+
+
+def repository_url(remote: str) -> str | None:
+    """Return the web address of a remote of git without its credentials, or None if it has none (a folder, or nothing)."""
+    web = re.fullmatch(r"(https?://)(?:[^@/]*@)?(.+)", remote)
+    shell = re.fullmatch(r"ssh://(?:[^@/]*@)?([^/:]+)(?::\d+)?/(.+)", remote) or re.fullmatch(r"[^@/:]+@([^/:]+):(.+)", remote)
+    if web is not None:
+        return (web[1] + web[2]).removesuffix(".git")
+    return f"https://{shell[1]}/{shell[2]}".removesuffix(".git") if shell is not None else None
 
 
 def example_pages() -> dict[str, Path]:

@@ -113,9 +113,22 @@ def test_hidden_parts_and_long_waits_take_no_time() -> None:
     assert edit(events) == [
         Event(0.0, "secret\x1b[2J$ "),
         Event(1.0, "ls\r\nfile"),
-        Event(4.01, "end"),
-        Event(6.01, "\x1b[?25l"),
+        Event(2.21, "end"),
+        Event(6.21, "\x1b[?25l"),
     ]
+
+
+def test_a_recording_begins_with_its_last_screen_and_stays_there_for_people_who_want_less_motion() -> None:
+    for picture in (ROOT / "docs/assets/demo.svg", *ROOT.glob("examples/*/recording.svg")):
+        text = picture.read_text(encoding="utf-8")
+        [animation] = re.findall(r"\.\w+\{animation-delay:-[^}]*\}", text)
+        settings = dict(setting.split(":", 1) for setting in animation.partition("{")[2].rstrip("}").split(";"))
+        screens = re.findall(r"([\d.]+)%\{transform:([^}]*)\}", text)
+        assert settings["transform"] == screens[-1][1], picture
+        # A screen stays until the next one begins. The last that is seen began before the picture does.
+        shown = float(settings["animation-delay"].strip("-s")) / float(settings["animation-duration"].strip("s")) * 100
+        assert float(screens[-2][0]) <= shown < 100, picture
+        assert re.search(r"@media \(prefers-reduced-motion:reduce\)\{\.\w+\{animation:none\}\}", text), picture
 
 
 def play(tmp_path: Path, steps: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import math
 import os
 import re
 import shutil
@@ -23,10 +24,10 @@ from .scenario import ROOT, Scenario
 
 SVG_TERM = ROOT / "build/pictures/node_modules/.bin/svg-term"
 LIMIT_BYTES = 1_000_000
-LONGEST_WAIT_S = 3.0
+LONGEST_WAIT_S = 1.2
 """Waits longer than this are shortened."""
-END_S = 2.0
-"""The time of the last screen."""
+END_S = 4.0
+"""The time of the last screen. The picture begins with it."""
 
 _FRAME_S = 0.03
 
@@ -147,8 +148,23 @@ def _check_privacy(output: str, place: Path) -> None:
 
 
 def _improve(svg: str, title: str) -> str:
-    """Give the picture a name for screen readers, and let it shrink where a page is narrow."""
+    """Give the picture a name for screen readers, let it shrink where a page is narrow, and begin with its last screen."""
     head, angle, rest = svg.partition(">")
     sizes = dict(re.findall(r'\b(width|height)="([\d.]+)"', head))
     view = f'viewBox="0 0 {sizes["width"]} {sizes["height"]}"'
-    return f'{head} {view} role="img" xml:space="preserve"{angle}<title>{escape(title)}</title>{rest}\n'
+    return begin_at_the_end(f'{head} {view} role="img" xml:space="preserve"{angle}<title>{escape(title)}</title>{rest}\n')
+
+
+def begin_at_the_end(svg: str) -> str:
+    """Show the last screen first, and nothing else to people who want less motion. A picture without motion stays as it is."""
+    animation = re.search(r"(\.\w+)\{animation-duration:([\d.]+)s;", svg)
+    if animation is None:
+        return svg
+    name, duration_s = animation[1], float(animation[2])
+    screens = re.findall(r"([\d.]+)%\{transform:(translateX\(-[\d.]+px\))\}", svg[animation.start() : svg.index("</style>")])
+    # A screen is shown until the next one begins. The last one, at 100 per cent, looks like the one before.
+    seen_from_s = math.ceil(float(screens[-2][0]) * duration_s * 10) / 1000
+    begin = f"animation-delay:-{seen_from_s:g}s;transform:{screens[-1][1]};"
+    still = f"@media (prefers-reduced-motion:reduce){{{name}{{animation:none}}}}"
+    animated = f"{name}{{{begin}{svg[animation.start() + len(name) + 1 :]}"
+    return f"{svg[: animation.start()]}{animated.replace('</style>', f'{still}</style>', 1)}"
