@@ -64,7 +64,7 @@ class AgentBuilder:
         interceptors: Sequence[InterceptorSource],
         channels: ChannelFactories,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._database = database
         self._crash_guard = crash_guard
         self._on_conversation_end = on_conversation_end
@@ -90,10 +90,10 @@ class AgentBuilder:
             password,
             endpoint,
             partial(self._build_runtime, place, settings),
-            stanza_bytes=self._settings.limits.stanza_bytes,
+            stanza_bytes=self.settings.limits.stanza_bytes,
             register=register,
             avatar=load_avatar(settings, place),
-            rooms=build_room_configs(self._settings, settings),
+            rooms=build_room_configs(self.settings, settings),
             local_exchange=self._local_exchange,
             directory=self.directory if settings.directory else None,
         )
@@ -108,8 +108,8 @@ class AgentBuilder:
     def get_memory(self, jid: str) -> AgentInteractionMemory:
         """Return the interaction memory of an agent (a bare JID). The first call reads its file; StoreError if it cannot."""
         if jid not in self._memories:
-            storage = self._settings.storage
-            limits = build_memory_limits(self._settings)
+            storage = self.settings.storage
+            limits = build_memory_limits(self.settings)
             self._memories[jid] = AgentInteractionMemory(jid, storage.memory_dir, limits=limits, durability=storage.durability)
         return self._memories[jid]
 
@@ -130,23 +130,23 @@ class AgentBuilder:
                     log.error("%s", error)
 
     def _build_runtime(self, place: str, settings: AgentSettings, network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
-        jid, project = bare_jid(settings.jid), self._settings.project
+        jid, project = bare_jid(settings.jid), self.settings.project
         if jid not in self._channels_of_agents:
             self._channels_of_agents[jid] = {name: make(jid) for name, make in self._channels.items()}
         parts = AgentParts(
             AgentRepository(self._database, jid),
             network._replace(channels={**self._channels_of_agents[jid], **network.channels}),
             Files(upload, warnings=self._upload_warnings[jid_domain(jid)]),
-            build_peer_options(self._settings, settings, self.directory, self._fan_out),
+            build_peer_options(self.settings, settings, self.directory, self._fan_out),
             memory=partial(self.get_memory, jid),
             embedder=self.embedder,
         )
         agent = self._load_agent(place, settings, parts)
-        memory = self._settings.memory_of(settings)
+        memory = self.settings.memory_of(settings)
         return parts.build_runtime(
             agent,
-            build_access_policy(self._settings, settings),
-            build_policy(self._settings, settings, agent.manifest.config.memory),
+            build_access_policy(self.settings, settings),
+            build_policy(self.settings, settings, agent.manifest.config.memory),
             on_conversation_end=self._on_conversation_end,
             summariser=build_summariser(memory),
             count_tokens=build_token_counter(memory, project, f"{place}.memory.tokenizer"),
@@ -155,7 +155,7 @@ class AgentBuilder:
         )
 
     def _load_agent(self, place: str, settings: AgentSettings, parts: AgentParts) -> Agent:
-        spec, project, options = settings.agent, self._settings.project, settings.options
+        spec, project, options = settings.agent, self.settings.project, settings.options
         if settings.isolation == "none":
             injectables = parts.as_injectables(settings.manifest)
             return load_agent(spec, place=place, project=project, injectables=injectables, options=options)
@@ -173,9 +173,9 @@ class AgentBuilder:
 
     def _build_interceptors(self, place: str, settings: AgentSettings) -> list[Interceptor]:
         """Build the interceptors of an agent: those of the configuration for all agents, the given ones, and its own."""
-        jid, project = bare_jid(settings.jid), self._settings.project
+        jid, project = bare_jid(settings.jid), self.settings.project
         return [
-            *load_interceptors(self._settings.interceptors, project, self._settings.place("interceptors"), jid),
+            *load_interceptors(self.settings.interceptors, project, self.settings.place("interceptors"), jid),
             *(make_interceptor(source, "interceptors", jid, project) for source in self._interceptors),
             *load_interceptors(settings.interceptors, project, f"{place}.interceptors", jid),
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ..domain.quotas import Quotas
 from ..memory import AgentInteractionMemory, Knowledge
 from ..operations.host import RunningAgent
 from ..operations.status import PlatformStatus
@@ -54,6 +55,10 @@ class RunningHost:
         if (host := self._agents.get(agent)) is not None:
             return host.runtime.parts.knowledge
         return Knowledge(self.repository(agent).knowledge, self._builder.embedder)
+
+    def quotas(self, agent: str) -> Quotas:
+        """Return the quotas of an agent: of its settings, or the common ones if it is not configured."""
+        return self._builder.settings.quotas_of_jid(agent)
 
     def running_agent(self, agent: str) -> RunningAgent | None:
         """Return what runs of an agent; None if it is not one of this platform, or could not be made."""

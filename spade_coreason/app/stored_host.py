@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from ..config import Settings
 from ..domain.jid import bare_jid
+from ..domain.quotas import Quotas
 from ..exceptions import DatabaseEmptyError, StoreError
 from ..memory import AgentInteractionMemory, Embedder, Knowledge
 from ..operations.status import PlatformStatus
@@ -52,6 +53,10 @@ class StoredHost:
     def knowledge(self, agent: str) -> Knowledge:
         """Return the knowledge of an agent."""
         return Knowledge(self.repository(agent).knowledge, self._embedder)
+
+    def quotas(self, agent: str) -> Quotas:
+        """Return the quotas of an agent: of its settings, or the common ones if it is not configured."""
+        return self._settings.quotas_of_jid(agent)
 
     def running_agent(self, agent: str) -> None:
         """Return None: nothing runs."""

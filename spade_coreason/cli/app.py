@@ -29,6 +29,7 @@ COMMANDS = {
     "status": "Show the state of the running platform and its agents, or the running answers of one agent.",
     "pause": "Pause an agent: it stores every message and answers none.",
     "resume": "Resume a paused agent: it answers what was stored.",
+    "quotas": "Show what was used of an agent's quotas today.",
     "access": "List, admit or reject people beyond the configured rules.",
     "log": "Show or set the level of the running platform's log.",
     "drain": "Let the running answers finish, and stop the platform.",

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from ..domain.jid import bare_jid
 from ..domain.policy import EMBEDDING_BATCH, MODEL_TIMEOUT_S, REQUESTS_PER_ROOT, MemoryLimits, Policy, StartupMode
 from ..domain.quotas import Quota, Quotas, Role
 from ..domain.rooms import RoomAnswers, RoomConfig
@@ -654,15 +655,21 @@ class Settings(Section):
         key = agent.memory.summariser.api_key
         return memory.model_copy(update={"summariser": memory.summariser.model_copy(update={"api_key": key})})
 
-    def access_of(self, agent: AgentSettings) -> AccessSettings:
+    def access_of(self, agent: AgentSettings | None) -> AccessSettings:
         """Return the access settings of an agent: its own keys, and the common ones for the rest."""
-        return _override(self.access, agent.access)
+        return _override(self.access, None if agent is None else agent.access)
 
-    def quotas_of(self, agent: AgentSettings) -> Quotas:
+    def quotas_of(self, agent: AgentSettings | None) -> Quotas:
         """Return the quotas of an agent: its own keys, the common ones for the rest, and the defaults for what is left."""
-        groups = self.access_of(agent).groups
-        quotas = self.quotas.override(_QUOTAS, groups)
-        return quotas if agent.quotas is None else agent.quotas.override(quotas, groups)
+        access = self.access_of(agent)
+        quotas = self.quotas.override(_QUOTAS, access.groups)
+        if agent is not None and agent.quotas is not None:
+            quotas = agent.quotas.override(quotas, access.groups)
+        return replace(quotas, operators=frozenset(access.operators))
+
+    def quotas_of_jid(self, jid: str) -> Quotas:
+        """Return the quotas of the agent with a bare JID: the common ones if it is not configured."""
+        return self.quotas_of(next((agent for agent in self.agents if bare_jid(agent.jid) == jid), None))
 
 
 def _override(common: SectionT, own: SectionT | None) -> SectionT:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from .jid import bare_jid, jid_domain
 
 _MEBIBYTE = 2**20
+
+QuotaScope: TypeAlias = Literal["person", "room", "domain", "total"]
+"""What a quota is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,18 @@ class Quotas:
     total: Quota = Quota(600_000, 20_000_000, 1024 * _MEBIBYTE, 32 * 1024 * _MEBIBYTE, 0)
     operators: frozenset[str] = field(default_factory=frozenset)
     """The bare JIDs of the operators."""
+
+    def quota_of(self, scope: QuotaScope, holder: str) -> tuple[str, Quota]:
+        """Return the quota of a holder (a bare JID or a domain; empty for the total), and the role of a person, else ""."""
+        match scope:
+            case "person":
+                return self.role_of(holder)
+            case "room":
+                return "", self.room
+            case "domain":
+                return "", self.domain
+            case "total":
+                return "", self.total
 
     def role_of(self, person: str) -> tuple[str, Quota]:
         """Return the name and the quota of the role of a person (a bare JID)."""

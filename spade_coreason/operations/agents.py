@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
+from typing import cast
 
 from pydantic import Field
 
+from ..contracts.base import utc_now
+from ..domain.quotas import QuotaScope
 from ..exceptions import ConfigError
 from .definition import EVERYBODY, OPERATORS, Arguments, Call, operation
 from .host import OperationHost, RunningAgent, select_agent, select_agents
@@ -42,11 +46,26 @@ class ListUsage(Arguments):
     limit: int = Field(100, ge=1)
 
 
-@operation("quotas.list", EVERYBODY, needs_platform=True)
+@operation("quotas.list", EVERYBODY)
 async def list_usage(call: Call, arguments: ListUsage) -> list[QuotaUsage]:
-    """List what was used of the quotas of an agent today."""
+    """List what was used of the quotas of an agent today (UTC). What was refused is known to a running platform only."""
     agent = await select_agent(call.host, arguments.agent)
-    return require_running_agent(call.host, agent).list_usage(arguments.person, arguments.limit)
+    if (running := call.host.running_agent(agent)) is not None:
+        return running.list_usage(arguments.person, arguments.limit)
+    stored = await call.host.repository(agent).load_agent() if call.host.database is not None else None
+    quotas, today = call.host.quotas(agent), utc_now().date()
+    counted = {("total", ""): QuotaUsage.of("total", "", "", quotas.total, 0, 0)}
+    if arguments.person is not None:
+        counted["person", arguments.person] = QuotaUsage.of("person", arguments.person, *quotas.role_of(arguments.person), 0, 0)
+    for count in stored.find_message_counts() if stored is not None else ():
+        if count.day == today:
+            scope = cast(QuotaScope, count.kind)
+            role, quota = quotas.quota_of(scope, count.holder)
+            counted[scope, count.holder] = QuotaUsage.of(scope, count.holder, role, quota, count.messages, count.bytes)
+    if arguments.person is not None:
+        return [counted["person", arguments.person]]
+    total = counted.pop(("total", ""))
+    return [total, *heapq.nlargest(arguments.limit, counted.values(), key=lambda usage: usage.messages)]
 
 
 def require_running_agent(host: OperationHost, agent: str) -> RunningAgent:

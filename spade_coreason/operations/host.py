@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..exceptions import ConfigError
 
 if TYPE_CHECKING:
+    from ..domain.quotas import Quotas
     from ..memory import AgentInteractionMemory, ErasureReport, Knowledge
     from ..storage import AgentRepository, Commit, Database, PendingRequest, StoredConversation
     from .status import PlatformStatus, QuotaUsage, RunningTurn
@@ -108,6 +109,10 @@ class OperationHost(Protocol):
 
     def knowledge(self, agent: str) -> Knowledge:
         """Return the knowledge of an agent."""
+        ...
+
+    def quotas(self, agent: str) -> Quotas:
+        """Return the quotas of an agent."""
         ...
 
     def running_agent(self, agent: str) -> RunningAgent | None:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal, TypeAlias
 
 from ..domain.cards import AgentCard
+from ..domain.quotas import Quota
 from ..domain.texts.translation import translate, translate_plural
 
 AgentCondition: TypeAlias = Literal["offline", "connecting", "starting", "online", "reconnecting", "stopping"]
@@ -41,6 +42,12 @@ class QuotaUsage:
     bytes_per_day: int
     refused: int
     """The number of messages refused since the platform started or the day began."""
+
+    @classmethod
+    def of(cls, scope: str, holder: str, role: str, quota: Quota, messages: int, size: int, refused: int = 0) -> QuotaUsage:
+        """Make it of a quota and what was counted: the messages, their bytes, and the messages that were refused."""
+        limits = quota.messages_per_day, quota.messages_per_minute, quota.bytes_per_day
+        return cls(scope, holder, role, messages, size, *limits, refused)
 
     def __str__(self) -> str:
         number, limit = self.messages, self.messages_per_day

@@ -196,7 +196,7 @@ class AgentParts:
             mailboxes=mailboxes,
             loader=loader,
             files=self.files,
-            host=AgentHost(repository, control, self.memory, self.knowledge),
+            host=AgentHost(repository, control, self.memory, self.knowledge, quotas),
         )
         executor = CommandExecutor(services, loader, commands, context, admission)
 

@@ -73,6 +73,27 @@ def test_what_runs_or_waits_of_a_person_ends_before_their_data_is_deleted(platfo
     assert platform.run_command("ask", "moody", "hello").returncode == 0
 
 
+def test_what_was_used_of_the_quotas_is_the_same_beside_a_platform_and_without_it(platform: RunningCommand) -> None:
+    for words in ("one", "two"):
+        assert platform.run_command("ask", "notes", words).returncode == 0
+
+    def used(*options: str) -> dict[str, int]:
+        shown = platform.run_command("quotas", "notes", *options, "--json")
+        assert shown.returncode == 0, shown.stderr
+        return {usage["scope"]: usage["messages"] for usage in json.loads(shown.stdout)}
+
+    everybody = {"total": 2, "domain": 2, "person": 2}
+    assert used() == everybody
+    assert used("--person", GUEST) == {"person": 2}
+    platform.stop()
+    assert used() == everybody
+    assert used("--limit", "1").keys() < everybody.keys()
+    assert used("--person", GUEST) == {"person": 2}
+    assert used("--person", PEOPLE[0]) == {"person": 0}
+    [_, *others] = json.loads(platform.run_command("quotas", "notes", "--json").stdout)
+    assert all(usage["messages_per_day"] > 0 for usage in others)
+
+
 def test_one_conversation_and_one_memory_are_deleted_while_the_platform_runs(platform: RunningCommand) -> None:
     for thread in ("work", "holiday"):
         platform.run_command("ask", "notes", f"I am at {thread}", "--thread", thread)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ...domain.quotas import Quotas
 from ...exceptions import StoreError
 from ...memory import AgentInteractionMemory, Knowledge
 from ...operations.host import RunningAgent
@@ -22,6 +23,7 @@ class AgentHost:
         control: RunningAgent,
         get_memory: Callable[[], AgentInteractionMemory] | None,
         knowledge: Knowledge,
+        quotas: Quotas,
     ) -> None:
         self.agent = repository.agent
         self.database: Database | None = repository.database
@@ -29,6 +31,7 @@ class AgentHost:
         self._control = control
         self._get_memory = get_memory
         self._knowledge = knowledge
+        self._quotas = quotas
 
     async def list_agents(self) -> Sequence[str]:
         """Return the agent."""
@@ -45,6 +48,10 @@ class AgentHost:
     def knowledge(self, agent: str) -> Knowledge:
         """Return the knowledge of the agent."""
         return self._knowledge
+
+    def quotas(self, agent: str) -> Quotas:
+        """Return the quotas of the agent."""
+        return self._quotas
 
     def running_agent(self, agent: str) -> RunningAgent | None:
         """Return what runs of the agent; None for another one."""

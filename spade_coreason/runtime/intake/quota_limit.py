@@ -19,7 +19,7 @@ from ...concurrency import Semaphore
 from ...contracts import Accept, ErrorCode, Refuse
 from ...domain.jid import bare_jid, jid_domain
 from ...domain.messages import InboundRequest
-from ...domain.quotas import Quota, Quotas
+from ...domain.quotas import Quota, Quotas, QuotaScope
 from ...domain.texts.translation import N_, translate, translate_plural
 from ...operations.status import QuotaUsage
 from ...storage import MessageCount
@@ -27,7 +27,6 @@ from ...storage import MessageCount
 if TYPE_CHECKING:
     from ...storage import AgentRepository, StoredAgent
 
-Scope: TypeAlias = Literal["person", "room", "domain", "total"]
 Limit: TypeAlias = Literal["messages_per_day", "bytes_per_day", "messages_per_minute", "bytes_per_minute"]
 
 _ACCEPT = Accept()
@@ -70,7 +69,7 @@ class _Counter(Semaphore):
 
     def __init__(
         self,
-        scope: Scope,
+        scope: QuotaScope,
         holder: str,
         quota: Quota,
         turns: int,
@@ -122,18 +121,7 @@ class _Counter(Semaphore):
 
     @property
     def usage(self) -> QuotaUsage:
-        quota = self.quota
-        return QuotaUsage(
-            self.scope,
-            self.holder,
-            self.role,
-            self.messages,
-            self.bytes,
-            quota.messages_per_day,
-            quota.messages_per_minute,
-            quota.bytes_per_day,
-            self.refused,
-        )
+        return QuotaUsage.of(self.scope, self.holder, self.role, self.quota, self.messages, self.bytes, self.refused)
 
 
 class QuotaLimit:
@@ -161,13 +149,13 @@ class QuotaLimit:
         self._now = now
         self._max_turns = min(max_turns, quotas.total.turns or max_turns)
         self._total = _Counter("total", "", quotas.total, self._max_turns)
-        self._counters: dict[Scope, dict[str, _Counter]] = {
+        self._counters: dict[QuotaScope, dict[str, _Counter]] = {
             "total": {"": self._total},
             "domain": {},
             "room": {},
             "person": {},
         }
-        self._evicted: weakref.WeakValueDictionary[tuple[Scope, str], _Counter] = weakref.WeakValueDictionary()
+        self._evicted: weakref.WeakValueDictionary[tuple[QuotaScope, str], _Counter] = weakref.WeakValueDictionary()
         """The counters that had to make room for others while a mailbox or a turn in memory uses them."""
         self._unsaved: dict[_Counter, None] = {}
         self._day = _midnight(clock())
@@ -183,7 +171,7 @@ class QuotaLimit:
         counts, today = stored.find_message_counts(), self._day.date()
         for count in counts:
             if count.day == today:
-                counter = self._find_or_add(cast(Scope, count.kind), count.holder)
+                counter = self._find_or_add(cast(QuotaScope, count.kind), count.holder)
                 counter.messages += count.messages
                 counter.bytes += count.bytes
         if self._unsaved:
@@ -265,7 +253,7 @@ class QuotaLimit:
 
     # Counters
 
-    def _find_or_add(self, scope: Scope, holder: str) -> _Counter:
+    def _find_or_add(self, scope: QuotaScope, holder: str) -> _Counter:
         counters = self._counters[scope]
         if (counter := counters.get(holder)) is not None:
             return counter
@@ -277,11 +265,11 @@ class QuotaLimit:
         counter = counters[holder] = self._evicted.get((scope, holder)) or self._make_counter(scope, holder)
         return counter
 
-    def _make_counter(self, scope: Scope, holder: str) -> _Counter:
+    def _make_counter(self, scope: QuotaScope, holder: str) -> _Counter:
         quotas, max_turns = self.quotas, self._max_turns
+        role, quota = quotas.quota_of(scope, holder)
         if scope == "domain":
-            return _Counter(scope, holder, quotas.domain, quotas.domain.turns or max_turns, self._total)
-        role, quota = quotas.role_of(holder) if scope == "person" else ("", quotas.room)
+            return _Counter(scope, holder, quota, quota.turns or max_turns, self._total)
         turns = max(1, max_turns // _QUOTA_DIVISOR) if quota.turns is None else quota.turns or max_turns
         domain = self._find_or_add("domain", jid_domain(holder))
         parent = domain if quotas.domain.turns and role != "operator" else self._total
