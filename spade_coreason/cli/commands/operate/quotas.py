@@ -27,7 +27,8 @@ from ...terminal.console import print_json, print_table
 def command(agent: str | None, file: Path | None, data: Path | None, person: str | None, limit: int, as_json: bool) -> None:
     """Show what was used of an agent's quotas today.
 
-    That is what everybody has used, and the domains, rooms and people who wrote most. A day begins at midnight UTC. Works with and without a running platform. Only a running one knows what it has refused.
+    That is what everybody has used, and the domains, rooms and people who wrote most. A day begins at midnight UTC. Works with
+    and without a running platform. Only a running one knows what it has refused.
 
     AGENT is a JID or its name alone. It may be left out if there is only one.
 
