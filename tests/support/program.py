@@ -170,13 +170,15 @@ def run_in_background(
     errors: Sequence[str] = (),
     may_log: Sequence[str] = (),
     is_cold: bool = False,
+    program: Sequence[str] = COMMAND,
 ) -> Iterator[RunningCommand]:
     """Run a command in the background; yield it when it is ready. It is killed at the end, if it still runs.
 
     It has to log these `errors`, and no others except those that it `may_log`. With `is_cold`, Python starts anew for it.
+    `program` is what runs it.
     """
     process = (subprocess.Popen if is_cold else WarmProcess[bytes])(
-        [*COMMAND, *arguments],
+        [*program, *arguments],
         cwd=cwd,
         env=clean_environment(env),
         stdin=subprocess.DEVNULL,
