@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
-from typing import TYPE_CHECKING
+from contextlib import suppress
 
 import anyio
 from mcp import Client, MCPError, Tool
+from mcp.client import Transport
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp_types import CallToolResult, Implementation, ToolListChangedNotification
 
 from ..._version import __version__
 from .options import ServerOptions
 from .server_transports import open_http, open_stdio
-
-if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
 
 _MAX_TOOLS = 1000
 _MAX_PAGES = 100
@@ -100,7 +97,7 @@ class MCPConnection:
         finally:
             self.close()
 
-    def _open_transport(self) -> AbstractAsyncContextManager[TransportStreams]:
+    def _open_transport(self) -> Transport:
         if self._options.command is not None:
             return open_stdio(self._options, self._on_ended, self._on_output)
         return open_http(self._options, self._on_output)

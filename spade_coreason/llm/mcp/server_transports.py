@@ -13,7 +13,7 @@ import signal
 from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
 import anyio
 import httpx2
@@ -27,10 +27,10 @@ from ...domain.texts.text import replace_lone_surrogates
 from ..model.http_transport import build_transport
 from .options import ServerOptions
 
-if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
-
 log = logging.getLogger(__name__)
+
+TransportStreams: TypeAlias = tuple[Any, Any]
+"""What an `mcp.client.Transport` yields: a stream of received messages, and one of those to send. The SDK exports no type."""
 
 MAX_MESSAGE_BYTES = 2**22
 """The longest message that is read, by either transport."""
