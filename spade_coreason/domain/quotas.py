@@ -10,7 +10,7 @@ from .jid import bare_jid, jid_domain
 _MEBIBYTE = 2**20
 
 QuotaScope: TypeAlias = Literal["person", "room", "domain", "total"]
-"""What a quota is for."""
+"""The kind of holder that a quota has."""
 
 
 @dataclass(frozen=True, slots=True)
