@@ -30,7 +30,7 @@ from .options import ServerOptions
 log = logging.getLogger(__name__)
 
 TransportStreams: TypeAlias = tuple[Any, Any]
-"""What an `mcp.client.Transport` yields: a stream of received messages, and one of those to send. The SDK exports no type."""
+"""A stream of received messages, and one of those to send, as `mcp.client.Transport` yields them. The SDK exports no type."""
 
 MAX_MESSAGE_BYTES = 2**22
 """The longest message that is read, by either transport."""
