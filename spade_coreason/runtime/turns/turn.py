@@ -309,10 +309,11 @@ class Turn:
             "timestamp": self.started_at,
             "input": request.payload,
             "output": output,
-            "events": reply.events,
             "meta": meta,
             "lineage": {"root_request_id": incoming.root_request_id or request_id},
         }
+        if reply.events:
+            fields["events"] = reply.events
         try:
             return to_json(fields, inf_nan_mode="null").decode()
         except ValueError:  # lone surrogates, or values in the payload that are no JSON
