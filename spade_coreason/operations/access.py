@@ -68,7 +68,8 @@ async def _decide(call: Call, arguments: OfPerson, *, is_admitted: bool) -> Acce
         raise ConfigError("person", str(error)) from error
     agent = await select_agent(call.host, arguments.agent)
     repository = call.host.repository(agent)
-    await call.record(agent, "access.admit" if is_admitted else "access.reject", person, person=person)
+    if (await repository.load_agent()).admissions.get(person) is not is_admitted:
+        await call.record(agent, "access.admit" if is_admitted else "access.reject", person, person=person)
     if (running := call.host.running_agent(agent)) is not None:
         return AccessDecision(agent, person, await running.decide_access(person, is_admitted))
     await repository.save_admission(person, is_admitted)

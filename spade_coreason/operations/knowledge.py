@@ -130,18 +130,14 @@ class AddDocument(OfKnowledge):
 async def add_document(call: Call, arguments: AddDocument) -> AddedDocument:
     """Add a document to the knowledge of an agent, or change it."""
     agent, knowledge, person = await _open(call.host, arguments)
-    await call.record(agent, "knowledge.add", arguments.name, person=person)
+    text, name, owner = arguments.text, arguments.name, _owner(arguments)
+    if (outcome := await knowledge.find_outcome(text, name, **owner)) is not None:
+        await call.record(agent, "knowledge.add", name, person=person)
     progress = _Progress(call)
     try:
-        outcome = await knowledge.add(
-            arguments.text,
-            arguments.name,
-            is_markdown=arguments.is_markdown,
-            progress=progress.report,
-            **_owner(arguments),
-        )
+        outcome = await knowledge.add(text, name, is_markdown=arguments.is_markdown, progress=progress.report, **owner)
     except _StoppedError:
-        return AddedDocument(agent, "new", is_complete=False)
+        return AddedDocument(agent, outcome or "same", is_complete=False)
     return AddedDocument(agent, outcome)
 
 
@@ -183,6 +179,8 @@ async def reindex_knowledge(call: Call, arguments: OfAgent) -> MadeVectors:
     knowledge = call.host.knowledge(agent)
     if knowledge.embedder is None:
         raise ConfigError("knowledge.embedder", "is none: knowledge is searched by words only, which needs no vectors")
+    if not await knowledge.count_outdated():
+        return MadeVectors(agent, 0)
     await call.record(agent, "knowledge.reindex", "all documents")
     progress = _Progress(call)
     try:

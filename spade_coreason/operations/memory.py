@@ -170,8 +170,11 @@ class ImportMemory(Arguments):
 async def import_memory(call: Call, arguments: ImportMemory) -> ImportedMemory:
     """Import the memory file of a spade_llm agent. A second import of it adds nothing."""
     agent = await select_agent(call.host, arguments.agent)
+    memory = _memory_of(call.host, agent)
+    if not (new := await memory.aread_new(arguments.source)):
+        return ImportedMemory(agent, 0)
     await call.record(agent, "memory.import", arguments.source.name)
-    return ImportedMemory(agent, await _memory_of(call.host, agent).aimport_file(arguments.source))
+    return ImportedMemory(agent, await memory.amerge(new))
 
 
 def _memory_of(host: OperationHost, agent: str) -> AgentInteractionMemory:

@@ -25,7 +25,7 @@ async def show_status(call: Call, arguments: NoArguments) -> PlatformStatus:
 @operation("log.show", OPERATORS, needs_platform=True)
 async def show_log_level(call: Call, arguments: NoArguments) -> str:
     """Show the level of the log."""
-    return logging.getLevelName(_PLATFORM_LOG.getEffectiveLevel()).lower()
+    return _find_log_level()
 
 
 class SetLogLevel(Arguments):
@@ -37,8 +37,9 @@ class SetLogLevel(Arguments):
 @operation("log.set", OPERATORS, is_change=True, needs_platform=True)
 async def set_log_level(call: Call, arguments: SetLogLevel) -> str:
     """Set the level of the log of the whole platform, until its next start."""
-    await call.record(PLATFORM_TRAIL, "log.set", arguments.level)
-    _PLATFORM_LOG.setLevel(arguments.level.upper())
+    if arguments.level != _find_log_level():
+        await call.record(PLATFORM_TRAIL, "log.set", arguments.level)
+        _PLATFORM_LOG.setLevel(arguments.level.upper())
     return arguments.level
 
 
@@ -71,3 +72,7 @@ async def drain_platform(call: Call, arguments: NoArguments) -> DrainedTurns:
             for agent in agents:
                 agent.release_turns()
     return DrainedTurns(max(0, total - left), is_complete=not left)
+
+
+def _find_log_level() -> str:
+    return logging.getLevelName(_PLATFORM_LOG.getEffectiveLevel()).lower()

@@ -67,6 +67,15 @@ class KnowledgeRepository:
 
         return await self._database.write(work)
 
+    async def find_outcome(self, collection: DocumentCollection, name: str, digest: bytes) -> str:
+        """Return what `save_documents` makes of a document: "new", "changed" or "same"."""
+
+        def work(connection: Connection) -> str:
+            found = self._select_collection_id(collection).scalar_subquery()
+            return _find_previous(connection, found, name, digest)[0]
+
+        return await self._database.read(work)
+
     def _save_document(
         self,
         connection: Connection,
@@ -76,11 +85,9 @@ class KnowledgeRepository:
         ids: Iterator[int],
         now: datetime,
     ) -> str:
-        if connection.scalar(select(documents.c.id).where(documents.c.shelf == collection, documents.c.digest == new.digest)):
-            return "same"
-        previous_id = connection.scalar(
-            select(documents.c.id).where(documents.c.shelf == collection, documents.c.name == new.name)
-        )
+        outcome, previous_id = _find_previous(connection, collection, new.name, new.digest)
+        if outcome == "same":
+            return outcome
         if previous_id is not None:
             _delete_documents(connection, [previous_id])
         id_ = next(ids)
@@ -101,7 +108,7 @@ class KnowledgeRepository:
         ]
         if rows:
             connection.execute(insert(passages), rows)
-        return "new" if previous_id is None else "changed"
+        return outcome
 
     async def list_documents(self, collection: DocumentCollection) -> list[Document]:
         """Return the documents of a collection, ordered by name."""
@@ -340,6 +347,15 @@ def delete_turn_documents(connection: Connection, conversation: int, numbers: It
     _delete_documents(connection, document_ids)
     if document_ids:
         full_text.purge_deleted_words(connection)
+
+
+def _find_previous(connection: Connection, collection: Any, name: str, digest: bytes) -> tuple[str, int | None]:
+    """Return what is made of a document, and the id of the one that it replaces."""
+    own = documents.c.shelf == collection
+    if connection.scalar(select(documents.c.id).where(own, documents.c.digest == digest)):
+        return "same", None
+    previous_id = connection.scalar(select(documents.c.id).where(own, documents.c.name == name))
+    return "new" if previous_id is None else "changed", previous_id
 
 
 def _delete_documents(connection: Connection, ids: Sequence[int]) -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import getpass
 import logging
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Knowledge, Response, Session
 from spade_coreason.app.stored_host import open_stored_host
 from spade_coreason.config import Settings
 from spade_coreason.domain.adhoc import CommandCall, CommandStage
+from spade_coreason.exceptions import ConfigError, KnowledgeError, MemoryFileError
 from spade_coreason.operations.definition import PLATFORM_TRAIL, Actor, Call, Caller
+from spade_coreason.operations.knowledge import AddDocument
+from spade_coreason.operations.memory import ImportMemory
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.commands.dialogs import AdHocSessions
 from spade_coreason.storage import record_crash
@@ -114,7 +118,7 @@ ARGUMENTS: dict[str, Callable[[AgentTester, int, str], dict[str, Any]]] = {
     "sessions.export": lambda t, row, number: {"person": ALICE},
     "sessions.clear": lambda t, row, number: {"conversation": CONVERSATION},
     "memory.clear": lambda t, row, number: {},
-    "memory.import": lambda t, row, number: {"source": str(host_of(t).memory(AGENT).path)},
+    "memory.import": lambda t, row, number: {"source": f"{host_of(t).memory(AGENT).path}.imported"},
     "knowledge.add": lambda t, row, number: {"name": "a", "text": "b"},
     "knowledge.remove": lambda t, row, number: {"names": ["a"]},
     "knowledge.reindex": lambda t, row, number: {},
@@ -144,6 +148,12 @@ async def test_every_change_leaves_an_entry_that_names_its_actor(name: str, expe
         if name.startswith(("knowledge.", "memory.")):
             await host.memory(AGENT).aadd_information(CONVERSATION, "something")
             await host.memory(AGENT).aflush()
+        if name == "memory.import":
+            path = host.memory(AGENT).path
+            shutil.copy(path, f"{path}.imported")
+            await host.memory(AGENT).aclear_conversation(CONVERSATION)
+        if name == "knowledge.reindex":
+            await Knowledge(host.knowledge(AGENT).repository).add("text", "a")
         if name == "knowledge.remove":
             await host.knowledge(AGENT).add("text", "a")
         if name == "agents.resume":
@@ -222,6 +232,80 @@ async def test_a_command_that_changes_nothing_or_is_refused_leaves_no_entry() ->
         for line in LINES:
             await t.say(line)
         assert [*await read_trail(t), *await read_trail(t, PLATFORM_TRAIL)] == []
+
+
+NOT_MEMORY = "/dev/null"
+WITHOUT_CHANGE: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
+    "access.admit": ({"person": CAROL}, None),
+    "access.reject": ({"person": f"d{CAROL}"}, None),
+    "log.set": ({"level": "error"}, None),
+    "agents.resume": ({"agent": AGENT}, None),
+    "conversations.end": ({"conversation": CONVERSATION}, None),
+    "memory.clear": ({}, None),
+    "memory.import": ({"source": NOT_MEMORY}, MemoryFileError),
+    "knowledge.add": ({"name": "same", "text": "a text"}, None),
+    "knowledge.remove": ({"names": ["b"]}, None),
+    "knowledge.reindex": ({}, None),
+    "requests.retry": ({"id": 1}, ConfigError),
+    "requests.drop": ({"id": 1}, ConfigError),
+    "incidents.messages": ({"id": "1"}, ConfigError),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_CHANGE)
+async def test_an_operation_that_changes_nothing_leaves_no_entry(name: str) -> None:
+    async with open_tester(embedder=Lengths()) as t:
+        host = host_of(t)
+        await t.say("hello")
+        await host.knowledge(AGENT).add("a text", "same")
+        logging.getLogger("spade_coreason").setLevel("ERROR")
+        control = t.runners[AGENT].control
+        await control.decide_access(CAROL, True)
+        await control.decide_access(f"d{CAROL}", False)
+        await control.end(CONVERSATION)
+        arguments, error = WITHOUT_CHANGE[name]
+        operation = OPERATIONS[name]
+        with nullcontext() if error is None else pytest.raises(error):
+            await operation(Call(host, TESTER), operation.read_arguments(arguments))
+        assert [*await read_trail(t), *await read_trail(t, PLATFORM_TRAIL)] == []
+
+
+async def test_what_cannot_be_added_leaves_no_entry() -> None:
+    async with open_tester() as t:
+        for name, text in (("\0", "a text"), ("a", " ")):
+            with pytest.raises(KnowledgeError):
+                await OPERATIONS["knowledge.add"](Call(host_of(t), TESTER), AddDocument(agent=AGENT, name=name, text=text))
+        assert await read_trail(t) == []
+
+
+async def test_an_import_that_adds_nothing_leaves_no_entry() -> None:
+    async with open_tester() as t:
+        host = host_of(t)
+        memory = host.memory(AGENT)
+        await memory.aadd_information(CONVERSATION, "something")
+        await memory.aflush()
+        imported = await OPERATIONS["memory.import"](Call(host, TESTER), ImportMemory(agent=AGENT, source=memory.path))
+        assert imported.entries == 0
+        assert await read_trail(t) == []
+
+
+async def test_missing_vectors_of_a_document_that_is_stored_already_are_a_change() -> None:
+    async with open_tester(embedder=Lengths()) as t:
+        host = host_of(t)
+        knowledge = host.knowledge(AGENT)
+        await Knowledge(knowledge.repository).add("a text", "same")
+        added = await OPERATIONS["knowledge.add"](Call(host, TESTER), AddDocument(agent=AGENT, name="same", text="a text"))
+        assert added.outcome == "same"
+        assert await read_trail(t) == [("user tester", "knowledge.add", "same")]
+
+
+async def test_a_stopped_addition_tells_whether_the_document_was_there_before() -> None:
+    async with open_tester(embedder=Lengths()) as t:
+        for outcome, text in (("new", "a text"), ("changed", "another text")):
+            call = Call(host_of(t), TESTER)
+            call.stop()
+            added = await OPERATIONS["knowledge.add"](call, AddDocument(agent=AGENT, name="a", text=text))
+            assert (added.outcome, added.is_complete) == (outcome, False)
 
 
 async def test_who_deletes_a_conversation_or_exports_is_named_until_they_delete_everything() -> None:

@@ -274,13 +274,17 @@ class MemoryFile:
             merged, count = dict(content.lines_by_conversation), 0
             for name, lines in lines_by_conversation.items():
                 stored = merged.get(name, bytearray())
-                stored_lines = set(bytes(stored).splitlines())
-                new = [line for line in bytes(lines).splitlines(keepends=True) if line[:-1] not in stored_lines]
+                new = _find_new(lines, stored)
                 merged[name] = stored + b"".join(new)
                 count += len(new)
             if count:
                 self._fold(content, merged)
             return count
+
+    def find_new(self, lines_by_conversation: LinesByConversation) -> LinesByConversation:
+        """Return the entries that `merge` would add."""
+        found = {name: _find_new(lines, self.read_lines(name)) for name, lines in lines_by_conversation.items()}
+        return {name: bytearray(b"".join(new)) for name, new in found.items() if new}
 
     def _fold(self, content: MemoryContent, lines_by_conversation: LinesByConversation) -> None:
         # Only the holder of the lock writes, so one name is enough. The rest of a killed process is overwritten.
@@ -318,3 +322,8 @@ class MemoryFile:
             except FileNotFoundError:
                 make_directory(self.path.parent)
                 return FileLock(self.lock_path, is_exclusive=True)
+
+
+def _find_new(lines: bytearray, stored: bytes | bytearray) -> list[bytes]:
+    known = set(bytes(stored).splitlines())
+    return [line for line in bytes(lines).splitlines(keepends=True) if line[:-1] not in known]

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 from ...concurrency import LoopLock
 from ...exceptions import MemoryFileError, StoreError
 from .file import Addition, MemoryFile, MemoryLimits as MemoryLimits
-from .format import decode_entries, encode_entry, file_name, format_timestamp, parse_spade_llm
+from .format import LinesByConversation, decode_entries, encode_entry, file_name, format_timestamp, parse_spade_llm
 from .journal import encode_addition
 from .tools import MemoryTool, SystemMessage, build_memory_tools, build_summary, build_system_messages
 from .turn_sync import CURRENT_DEFERRED_SYNCS
@@ -135,6 +135,10 @@ class AgentInteractionMemory:
         The file is not changed. Timestamps without a time zone are read as local time. Raises StoreError if the file cannot be
         read, MemoryFileError if it cannot be parsed or belongs to another agent.
         """
+        return self.merge(self.read_new(path))
+
+    def read_new(self, path: str | os.PathLike[str]) -> LinesByConversation:
+        """Return the information of such a file that is new, for `merge`. It raises what `import_file` does."""
         source = Path(path)
         try:
             with open(source, "rb") as file:
@@ -143,6 +147,10 @@ class AgentInteractionMemory:
             raise StoreError(f"{source}: cannot be read: {error.strerror}; correct the name or its permissions") from error
         except ValueError as error:
             raise MemoryFileError(source, str(error), "name another file, or repair this one") from error
+        return self._file.find_new(lines_by_conversation)
+
+    def merge(self, lines_by_conversation: LinesByConversation) -> int:
+        """Add the information of `read_new`. Return how many pieces of it were still new."""
         return self._file.merge(lines_by_conversation)
 
     def settle(self) -> None:
@@ -226,6 +234,14 @@ class AgentInteractionMemory:
     async def aimport_file(self, path: str | os.PathLike[str]) -> int:
         """`import_file` without blocking the event loop."""
         return await self._run_in_thread(partial(self.import_file, path))
+
+    async def aread_new(self, path: str | os.PathLike[str]) -> LinesByConversation:
+        """`read_new` without blocking the event loop."""
+        return await self._run_in_thread(partial(self.read_new, path))
+
+    async def amerge(self, lines_by_conversation: LinesByConversation) -> int:
+        """`merge` without blocking the event loop."""
+        return await self._run_in_thread(partial(self.merge, lines_by_conversation))
 
     async def aflush(self) -> None:
         """`flush` without blocking the event loop."""

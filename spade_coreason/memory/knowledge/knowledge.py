@@ -114,21 +114,30 @@ class Knowledge:
         Raises KnowledgeError for an invalid name or a text without content. Raises ModelError if the embedder fails: the
         document is stored, and found by its words. Adding it again, or `reindex`, makes the missing vectors.
         """
-        if not name.strip() or len(name) > _MAX_NAME_CHARACTERS or _make_storable(name) != name:
-            raise KnowledgeError(
-                f"{name[:100]!r} is not a valid document name; use 1 to {_MAX_NAME_CHARACTERS} printable characters"
-            )
-        text = _make_storable(text)
-        passages = await asyncio.to_thread(split_passages, text, is_markdown=is_markdown)  # 0.3 s per megabyte
-        if not passages:
+        _require_content(name, text)
+        document = await asyncio.to_thread(_cut, name, text, is_markdown=is_markdown)  # 0.3 s per megabyte
+        if not document.passages:
             raise KnowledgeError(f"{name}: has no text")
         collection = _collection_of(person, conversation)
-        [outcome] = await self.repository.save_documents(
-            collection, [NewDocument(name, _hash(text.encode()), passages)], self._clock()
-        )
+        [outcome] = await self.repository.save_documents(collection, [document], self._clock())
         if outcome != "same":
             await self._invalidate_vectors([collection])
         await self._index_missing(MissingVectors(collection), progress)
+        return outcome
+
+    async def find_outcome(
+        self, text: str, name: str, *, person: str | None = None, conversation: str | None = None
+    ) -> str | None:
+        """Return the outcome that `add` would have; None if it would store nothing, not even missing vectors.
+
+        Raises KnowledgeError as it does.
+        """
+        _require_content(name, text)
+        collection = _collection_of(person, conversation)
+        digest = await asyncio.to_thread(lambda: _hash(_make_storable(text).encode()))
+        outcome = await self.repository.find_outcome(collection, name, digest)
+        if outcome == "same" and (self.embedder is None or not await self.repository.count_missing(MissingVectors(collection))):
+            return None
         return outcome
 
     async def add_file(
@@ -281,11 +290,18 @@ class Knowledge:
         """
         if self.embedder is None:
             return 0
-        [vector] = await self.embedder.embed(["dimension"])
-        count = await self._index_missing(MissingVectors(model_and_dimension=(self.embedder.model, len(vector))), progress)
+        count = await self._index_missing(await self._find_outdated(self.embedder), progress)
         self.clear_cache()
         self._checked_dimensions.clear()
         return count
+
+    async def count_outdated(self) -> int:
+        """Count the vectors that `reindex` would make. Raises ModelError as it does."""
+        return 0 if self.embedder is None else await self.repository.count_missing(await self._find_outdated(self.embedder))
+
+    async def _find_outdated(self, embedder: Embedder) -> MissingVectors:
+        [vector] = await embedder.embed(["dimension"])
+        return MissingVectors(model_and_dimension=(embedder.model, len(vector)))
 
     async def missing(self) -> dict[str, int]:
         """Count passages without a vector of the embedder, by the model of the vector that they have ("" for none)."""
@@ -424,6 +440,20 @@ def _collection_of(person: str | None, conversation: str | None) -> DocumentColl
     if person is not None:
         return DocumentCollection("person", person)
     return DocumentCollection() if conversation is None else DocumentCollection("conversation", conversation)
+
+
+def _require_content(name: str, text: str) -> None:
+    if not name.strip() or len(name) > _MAX_NAME_CHARACTERS or _make_storable(name) != name:
+        raise KnowledgeError(
+            f"{name[:100]!r} is not a valid document name; use 1 to {_MAX_NAME_CHARACTERS} printable characters"
+        )
+    if not text.strip():
+        raise KnowledgeError(f"{name}: has no text")
+
+
+def _cut(name: str, text: str, *, is_markdown: bool) -> NewDocument:
+    text = _make_storable(text)
+    return NewDocument(name, _hash(text.encode()), split_passages(text, is_markdown=is_markdown))
 
 
 def _make_storable(text: str) -> str:
