@@ -226,7 +226,7 @@ class ConversationSettings(Section):
 class SummariserSettings(Section):
     """The language model that writes summaries: any server with OpenAI's API (OpenAI, Ollama, vLLM, LM Studio).
 
-    Without a `url`, a summary is made of the most telling sentences of the turns.
+    It needs the extra `llm`. Without a `url`, a summary is made of the most telling sentences of the turns.
     """
 
     url: ApiUrl | None = None
@@ -236,7 +236,7 @@ class SummariserSettings(Section):
     api_key: SecretStr | None = None
     """The key of the API, if it needs one: `"${OPENAI_API_KEY}"`. An agent with another `url` needs a key of its own."""
     timeout_s: Annotated[Seconds, Field(gt=0)] = 60
-    """Seconds that one summary may take."""
+    """Seconds that one summary may take; with retries twice as many."""
     unopened_thinking: bool = False
     """The summaries begin with thoughts that end with `</think>` and have no `<think>`, as with chat templates of DeepSeek-R1.
     The thoughts are left out.
@@ -298,7 +298,7 @@ class KnowledgeSettings(Section):
     batch: Count = EMBEDDING_BATCH
     """The number of texts in one request."""
     timeout_s: Annotated[Seconds, Field(gt=0)] = MODEL_TIMEOUT_S
-    """Seconds that one request may take."""
+    """Seconds that one request may take; with retries twice as many."""
 
     @model_validator(mode="after")
     def _require_embedder_keys(self) -> KnowledgeSettings:

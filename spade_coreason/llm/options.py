@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 
 from ..config import describe_field_mistakes
 from ..exceptions import ConfigError
+from ..memory import check_key
 
 
 class StrictOptions(BaseModel):
@@ -65,9 +66,8 @@ class Endpoint(StrictOptions):
         """Return the base URL and the key. ConfigError if no server is named, or if the file of the key cannot be read."""
         url = self.find_url(environment)
         key = self._read_key()
-        if key is not None and not re.fullmatch(r"[!-~]+", key):
-            place = "api_key" if self.api_key is not None else "api_key_file"
-            raise ConfigError(f"options.endpoint.{place}", "is not a valid key: it is empty or contains spaces or line breaks")
+        if key is not None:
+            check_key(key, f"options.endpoint.{'api_key' if self.api_key is not None else 'api_key_file'}")
         if key is None and self.url is None:
             key = environment.get("OPENAI_API_KEY")
         if not url and not key:

@@ -17,7 +17,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "knowledge.embeddings": ["Embedder", "LocalEmbedder", "OpenAIEmbedder"],
         "knowledge.knowledge": ["Knowledge", "ProgressCallback", "SearchHit"],
         "knowledge.loaders": ["find_files", "read_document"],
-        "openai_api": ["OpenAIApi"],
+        "openai_api": ["OpenAIApi", "build_client", "check_key"],
         "session": ["SessionChanges", "TurnSession"],
         "summaries": ["ExtractiveSummariser", "ModelSummariser", "Summariser"],
         "tokens": ["TokenCounter", "Tokenizer", "counter_for", "guard_counter", "estimate_tokens"],

@@ -45,6 +45,8 @@ from .knowledge.loaders import (
 )
 from .openai_api import (
     OpenAIApi as OpenAIApi,
+    build_client as build_client,
+    check_key as check_key,
 )
 from .session import (
     SessionChanges as SessionChanges,

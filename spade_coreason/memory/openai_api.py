@@ -1,117 +1,30 @@
-"""A client of OpenAI's HTTP API (OpenAI, Ollama, vLLM, LM Studio): JSON requests and responses, with retries."""
+"""The client of a server with OpenAI's HTTP API (OpenAI, Ollama, vLLM, LM Studio), by the package openai."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ..domain.environment.proxies import SOCKS_OF_AIOHTTP, EnvironmentProxy, find_proxy
+from ..domain.environment.installation import install_hint
+from ..domain.environment.proxies import build_transport, find_proxy
 from ..domain.policy import MODEL_TIMEOUT_S
-from ..exceptions import ModelError
+from ..exceptions import ConfigError, ModelError
 
 if TYPE_CHECKING:
-    import aiohttp
+    import httpx2
+    import openai
 
-_MAX_ATTEMPTS = 3
-_FIRST_BACK_OFF_S = 0.5
-_MAX_BACK_OFF_S = 10.0
-_TRANSIENT_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504}
+_MAX_RETRIES = 2
 _URL_HINT = "is its url the base of an OpenAI-compatible API?"
-_MAX_RESPONSE_BYTES = 256 * 1024 * 1024
-
-
-@dataclass(slots=True, eq=False)
-class OpenAIApi:
-    """The client of one server.
-
-    `url` is the base URL from the server's documentation, with the version: http://127.0.0.1:11434/v1. The first request
-    opens a connection pool, and `close` closes it. The client belongs to one event loop. ConfigError if the environment names a
-    proxy that cannot be used.
-    """
-
-    url: str
-    api_key: str | None = field(default=None, repr=False)
-    timeout_s: float = MODEL_TIMEOUT_S
-    first_back_off_s: float = _FIRST_BACK_OFF_S
-    _session: aiohttp.ClientSession | None = field(default=None, init=False, repr=False)
-    _proxy: EnvironmentProxy | None = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._proxy = find_proxy(self.url, SOCKS_OF_AIOHTTP)
-
-    async def post(self, path: str, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request, and return the JSON object of the response.
-
-        Transient errors (server busy, no connection) are tried three times in all. Raises ModelError, which names the address.
-        """
-        back_off_s = self.first_back_off_s
-        for retries_left in range(_MAX_ATTEMPTS - 1, -1, -1):
-            try:
-                return await self._post(path, payload)
-            except ModelError as error:
-                if not retries_left or not error.is_transient:
-                    raise
-                wait_s = back_off_s if error.retry_after_s is None else error.retry_after_s
-                await asyncio.sleep(min(wait_s, _MAX_BACK_OFF_S))
-                back_off_s *= 4
-        raise AssertionError("unreachable")
-
-    async def close(self) -> None:
-        """Close the connections."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-
-    async def _post(self, path: str, payload: Mapping[str, Any]) -> dict[str, Any]:
-        import aiohttp  # the import takes a tenth of a second, and most processes never need it
-
-        address = f"{self.url.rstrip('/')}/{path}"
-        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        if self._session is None:
-            self._session = self._open_session()
-        proxy_url = self._proxy.url if self._proxy is not None and not self._proxy.is_socks else None
-        try:
-            async with self._session.post(
-                address, json=payload, headers=headers, allow_redirects=False, proxy=proxy_url
-            ) as response:
-                body = await _read_body(response)
-                status, retry_after_header = response.status, response.headers.get("Retry-After", "")
-        except TimeoutError as error:
-            raise ModelError(address, f"did not answer within {self.timeout_s:g} s", is_transient=True) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise ModelError(address, f"cannot be reached: {' '.join(str(error).split())}", is_transient=True) from error
-        if status != 200:
-            problem = f"answered HTTP {status}{_REMEDIES.get(status, '')}"
-            retry_after_s = float(retry_after_header) if retry_after_header.isdecimal() else None
-            raise ModelError(
-                address,
-                problem,
-                server_message=_extract_error_message(body),
-                is_transient=status in _TRANSIENT_STATUSES,
-                retry_after_s=retry_after_s,
-            )
-        try:
-            parsed = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise ModelError(address, f"returned no JSON; {_URL_HINT}") from error
-        if not isinstance(parsed, dict):
-            raise ModelError(address, f"returned JSON that is not an object; {_URL_HINT}")
-        return parsed
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        import aiohttp
-
-        connector = None
-        if self._proxy is not None and self._proxy.is_socks:
-            from aiohttp_socks import ProxyConnector
-
-            connector = ProxyConnector.from_url(self._proxy.url.replace("socks5h", "socks5", 1), rdns=True)
-        return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=self.timeout_s))
-
-
+_MAX_EVENT_BYTES = 2**24
+_MAX_RESPONSE_BYTES = 2**28
 _REMEDIES = {
     401: "; check api_key",
     403: "; check api_key",
@@ -119,22 +32,125 @@ _REMEDIES = {
 }
 
 
-async def _read_body(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > _MAX_RESPONSE_BYTES:
-            raise ModelError(str(response.url), f"returned more than {_MAX_RESPONSE_BYTES:,} bytes; lower knowledge.batch")
-    return bytes(body)
+def check_key(key: str, place: str) -> None:
+    """Raise ConfigError at `place` for a key that no header can have: an error of the package would show it."""
+    if not re.fullmatch(r"[!-~]+", key):
+        raise ConfigError(place, "is not a valid key: it is empty or contains spaces or line breaks")
 
 
-def _extract_error_message(body: bytes) -> str:
-    """Return the message of an error response, in one line."""
-    text = body[:2000].decode("utf-8", "replace")
-    try:
-        problem = json.loads(body)
-        error = problem.get("error", problem.get("message", problem.get("detail", text)))
-        text = str(error.get("message", error) if isinstance(error, dict) else error)
-    except (ValueError, AttributeError, RecursionError):
-        pass
-    return " ".join(text.split())[:200] or "nothing more"
+def build_client(
+    url: str,
+    key: str,
+    transport: httpx2.AsyncBaseTransport,
+    timeout: float | openai.Timeout,
+    *,
+    max_retries: int = 0,
+    max_bytes: int = _MAX_EVENT_BYTES,
+    is_streaming: bool = False,
+    has_environment_headers: bool = False,
+) -> openai.AsyncOpenAI:
+    """Build a client of the package. Importing the package takes half a second.
+
+    `max_bytes` limits an event, or a whole response that has no events. Headers that the package takes from the environment are
+    sent with `has_environment_headers` only.
+    """
+    import openai
+
+    from .response_size import limit_response_size
+
+    headers: dict[str, Any] = {}
+    if not has_environment_headers:
+        lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").split("\n")
+        names = [line.partition(":")[0].strip() for line in lines if ":" in line]
+        headers = dict.fromkeys(["OpenAI-Organization", "OpenAI-Project", *names], openai.Omit())
+        headers["Authorization"] = f"Bearer {key}"
+    # A redirect would send the words of a person to another server.
+    http = openai.DefaultAsyncHttpx2Client(
+        follow_redirects=False,
+        timeout=timeout,
+        headers={"Accept-Encoding": "identity"},
+        event_hooks={"response": [partial(limit_response_size, max_bytes=max_bytes, is_streaming=is_streaming)]},
+        transport=transport,
+    )
+    return openai.AsyncOpenAI(
+        base_url=url,
+        api_key=key,
+        timeout=timeout,
+        max_retries=max_retries,
+        http_client=http,
+        default_headers=headers,
+    )
+
+
+@dataclass(slots=True, eq=False)
+class OpenAIApi:
+    """The client of one server.
+
+    `url` is the base URL from the server's documentation, with the version: http://127.0.0.1:11434/v1. The first request
+    opens a connection pool, and `close` closes it. The client belongs to one event loop. ConfigError if the package openai is
+    missing, or the environment names a proxy that cannot be used.
+    """
+
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+    timeout_s: float = MODEL_TIMEOUT_S
+    _client: openai.AsyncOpenAI | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if find_spec("openai") is None:
+            raise ConfigError(self.url, f"is asked with the package openai: {install_hint('llm')}")
+        if self.api_key is not None:
+            check_key(self.api_key, f"the api_key of {self.url}")
+        find_proxy(self.url)
+
+    async def post(self, path: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request, and return the JSON object of the response.
+
+        The package tries three times if the server is busy or cannot be reached, all in twice `timeout_s`. Raises ModelError,
+        which names the address.
+        """
+        if self._client is None:
+            client = await asyncio.to_thread(self._open)
+            self._client = self._client or client
+        import httpx2
+        import openai
+
+        address = f"{self.url.rstrip('/')}/{path}"
+        limit_s = 2 * self.timeout_s
+        try:
+            # The package waits anew for each piece of a response, and up to two minutes if a server asks for a pause.
+            async with asyncio.timeout(limit_s):
+                response = await self._client.post(path, cast_to=httpx2.Response, body=payload)
+        except TimeoutError as error:
+            raise ModelError(address, f"did not answer within {limit_s:g} s") from error
+        except openai.APIConnectionError as error:
+            raise ModelError(address, f"cannot be reached: {' '.join(str(error.__cause__).split())}") from error
+        except openai.APIStatusError as error:
+            problem = f"answered HTTP {error.status_code}{_REMEDIES.get(error.status_code, '')}"
+            said = error.body.get("message", error.body) if isinstance(error.body, dict) else error.body
+            raise ModelError(address, problem, server_message=" ".join(str(said).split())[:200]) from error
+        if len(response.content) > _MAX_RESPONSE_BYTES:
+            raise ModelError(address, f"returned more than {_MAX_RESPONSE_BYTES:,} bytes; lower knowledge.batch")
+        try:
+            parsed = json.loads(response.content)
+        except (ValueError, RecursionError) as error:
+            raise ModelError(address, f"returned no JSON; {_URL_HINT}") from error
+        if not isinstance(parsed, dict):
+            raise ModelError(address, f"returned JSON that is not an object; {_URL_HINT}")
+        return parsed
+
+    async def close(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def _open(self) -> openai.AsyncOpenAI:
+        return build_client(
+            self.url,
+            self.api_key or "none",  # the package needs a key even where the server does not
+            build_transport(self.url),
+            self.timeout_s,
+            max_retries=_MAX_RETRIES,
+            max_bytes=_MAX_RESPONSE_BYTES,
+        )

@@ -29,7 +29,7 @@ URL = "https://api.example.com/v1"
 def test_the_variable_of_the_scheme_comes_before_that_for_all(
     environment: dict[str, str], variable: str | None, proxy: str | None
 ) -> None:
-    found = find_proxy(URL, "json", environment)
+    found = find_proxy(URL, environment)
     assert (found and found.variable, found and found.url) == (variable, proxy)
 
 
@@ -74,7 +74,7 @@ def test_the_variable_of_the_scheme_comes_before_that_for_all(
 )
 def test_a_host_that_no_proxy_names_is_exempted(no_proxy: str, url: str, is_exempted: bool) -> None:
     for name in ("NO_PROXY", "no_proxy"):
-        found = find_proxy(url, "json", {"ALL_PROXY": PROXY, name: no_proxy})
+        found = find_proxy(url, {"ALL_PROXY": PROXY, name: no_proxy})
         assert (found is None) == is_exempted
 
 
@@ -97,18 +97,18 @@ def test_a_host_that_no_proxy_names_is_exempted(no_proxy: str, url: str, is_exem
 )
 def test_what_is_no_proxy_is_named_with_its_variable_and_without_its_value(value: str, problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        find_proxy(URL, "json", {"HTTPS_PROXY": value})
+        find_proxy(URL, {"HTTPS_PROXY": value})
     assert str(caught.value) == f"HTTPS_PROXY: {problem}"
-    assert find_proxy(URL, "json", {"HTTPS_PROXY": value, "NO_PROXY": "example.com"}) is None
+    assert find_proxy(URL, {"HTTPS_PROXY": value, "NO_PROXY": "example.com"}) is None
 
 
 def test_a_socks_proxy_without_its_package_is_named_with_the_command_that_installs_it() -> None:
     with pytest.raises(
         ConfigError, match=r"ALL_PROXY: a SOCKS proxy needs the package no_such_package: pip install .*\[socks\]"
     ):
-        find_proxy(URL, "no_such_package", {"ALL_PROXY": "socks5://127.0.0.1:1080"})
+        find_proxy(URL, {"ALL_PROXY": "socks5://127.0.0.1:1080"}, socks_package="no_such_package")
 
 
 def test_the_password_of_a_proxy_is_not_in_its_repr() -> None:
-    found = find_proxy(URL, "json", {"ALL_PROXY": "http://me:secret@proxy.lan:3128"})
+    found = find_proxy(URL, {"ALL_PROXY": "http://me:secret@proxy.lan:3128"})
     assert repr(found) == "EnvironmentProxy(variable='ALL_PROXY')"

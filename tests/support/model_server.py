@@ -82,7 +82,7 @@ class ModelServer:
                 return web.Response(text=failure, content_type="application/json")
             assert failure is not None
             message = f"told to fail: {json.dumps(body)}"  # as servers do that quote a request which they refuse
-            return web.json_response({"error": {"message": message}}, status=failure)
+            return web.json_response({"error": {"message": message}}, status=failure, headers={"retry-after-ms": "1"})
         return body
 
     async def _embeddings(self, request: web.Request) -> web.Response:

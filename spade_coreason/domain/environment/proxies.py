@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from ...exceptions import ConfigError
 from .installation import install_hint
 
-SOCKS_OF_HTTPX = "socksio"
-SOCKS_OF_AIOHTTP = "aiohttp_socks"
-"""The packages with which the two HTTP clients speak to a SOCKS proxy. The extra `socks` brings both."""
+if TYPE_CHECKING:
+    import httpx2
 
+_SOCKS_PACKAGE = "socksio"  # with it httpx2 speaks to a SOCKS proxy
 _PORTS = {"http": 80, "https": 443}
 _SOCKS_SCHEMES = ("socks5", "socks5h")
 _SOCKS_PORT = 1080
@@ -31,13 +32,21 @@ class EnvironmentProxy:
     url: str = field(repr=False)
     variable: str
 
-    @property
-    def is_socks(self) -> bool:
-        """True for a SOCKS5 proxy. It receives host names, and resolves them itself."""
-        return self.url.startswith("socks5")
+
+def build_transport(url: str, **options: Any) -> httpx2.AsyncHTTPTransport:
+    """Build the transport to the server of a URL, with further `options` of the class. ConfigError as for `find_proxy`.
+
+    A client without a transport would follow its own rules: it ignores networks and ports in NO_PROXY.
+    """
+    import httpx2
+
+    proxy = find_proxy(url)
+    return httpx2.AsyncHTTPTransport(proxy=proxy.url if proxy is not None else None, **options)
 
 
-def find_proxy(url: str, socks_package: str, environment: Mapping[str, str] = os.environ) -> EnvironmentProxy | None:
+def find_proxy(
+    url: str, environment: Mapping[str, str] = os.environ, *, socks_package: str = _SOCKS_PACKAGE
+) -> EnvironmentProxy | None:
     """Return the proxy for an http or https URL. None if the environment names none, or NO_PROXY exempts the host.
 
     A name in lower case comes before the same in capitals. ConfigError names the variable, and never its value, if that is no

@@ -23,8 +23,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
+from ...domain.environment.proxies import build_transport
 from ...domain.texts.text import replace_lone_surrogates
-from ..model.http_transport import build_transport
 from .options import ServerOptions
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...contracts import AgentDefinition
 from ...domain.environment.installation import install_hint
-from ...domain.environment.proxies import SOCKS_OF_HTTPX, find_proxy
+from ...domain.environment.proxies import find_proxy
 from ...exceptions import ConfigError, CoReasonError, ToolError
 from ..tools.function import Tool
 from .offers import SEPARATOR, Offer, parse_requirements
@@ -43,7 +43,7 @@ class MCPServers:
             raise ConfigError("options.mcp", f"MCP servers need the package mcp: {install_hint('mcp')}")
         for server in self._options.values():
             if server.url is not None:
-                find_proxy(server.url, SOCKS_OF_HTTPX)
+                find_proxy(server.url)
 
     def may_own_tool(self, name: str) -> bool:
         """Return True if a tool of a server may have this name."""

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 from ...domain.environment.installation import install_hint
-from ...domain.environment.proxies import SOCKS_OF_HTTPX, find_proxy
+from ...domain.environment.proxies import build_transport, find_proxy
 from ...domain.texts.durations import read_retry_after_s
 from ...domain.texts.text import replace_lone_surrogates
 from ...domain.texts.translation import N_
 from ...exceptions import ConfigError, ModelError
+from ...memory import build_client
 from ..options import Endpoint
 from ..prompts import content_pictures, merge_messages
 from .causes import TOO_LARGE, ErrorObject, describe_unknown, find_cause
@@ -78,7 +77,7 @@ class ModelClient:
         self.endpoint = endpoint
         self.stand_in = stand_in
         self.url, self._key = endpoint.resolve() if stand_in is None else (endpoint.url or stand_in.url, "none")
-        proxy = find_proxy(self.url, SOCKS_OF_HTTPX) if stand_in is None else None
+        proxy = find_proxy(self.url) if stand_in is None else None
         self.route = f"{self.url}, through the proxy of {proxy.variable}" if proxy is not None else self.url
         """The URL for the operator, with the variable that names a proxy."""
         self._has_refused_pictures = False
@@ -96,8 +95,7 @@ class ModelClient:
         """Create the client of the package, and return it. Importing the package takes half a second."""
         import openai
 
-        from .http_transport import StandInTransport, build_transport
-        from .response_size import limit_response_size
+        from .http_transport import StandInTransport
 
         if self._client is None:
             timeout = openai.Timeout(self.endpoint.timeout_s, connect=self.endpoint.connect_timeout_s)
@@ -106,32 +104,15 @@ class ModelClient:
                 if self.stand_in is None
                 else StandInTransport(self.stand_in)
             )
-            # A redirect would send the words of a person to another server.
-            http = openai.DefaultAsyncHttpx2Client(
-                follow_redirects=False,
-                timeout=timeout,
-                headers={"Accept-Encoding": "identity"},
-                event_hooks={"response": [partial(limit_response_size, is_streaming=self.endpoint.stream)]},
-                transport=transport,
-            )
-            self._client = openai.AsyncOpenAI(
-                base_url=self.url,
-                api_key=self._key,
-                timeout=timeout,
-                max_retries=0,
-                http_client=http,
-                default_headers=self._headers(openai.Omit()),
+            self._client = build_client(
+                self.url,
+                self._key,
+                transport,
+                timeout,
+                is_streaming=self.endpoint.stream,
+                has_environment_headers=self.endpoint.url is None,
             )
         return self._client
-
-    def _headers(self, omitted: Any) -> dict[str, Any]:
-        """Remove the headers that the package adds from the environment, if the URL does not come from the environment."""
-        if self.endpoint.url is None:
-            return {}
-        lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").split("\n")
-        names = [line.partition(":")[0].strip() for line in lines if ":" in line]
-        others = dict.fromkeys(["OpenAI-Organization", "OpenAI-Project", *names], omitted)
-        return {**others, "Authorization": f"Bearer {self._key}"}
 
     async def close(self) -> None:
         """Close the connections."""

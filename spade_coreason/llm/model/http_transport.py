@@ -1,24 +1,13 @@
-"""The transport of an HTTP client: to a server, through the proxy that the environment names, or to a stand-in."""
+"""The transport of an HTTP client to a stand-in, in place of a server."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx2
 
-from ...domain.environment.proxies import SOCKS_OF_HTTPX, find_proxy
 from .stand_in import StandIn, StandInAnswer
-
-
-def build_transport(url: str, **options: Any) -> httpx2.AsyncHTTPTransport:
-    """Build the transport to the server of a URL, with further `options` of the class. ConfigError as for `find_proxy`.
-
-    A client without a transport would follow its own rules: it ignores networks and ports in NO_PROXY.
-    """
-    proxy = find_proxy(url, SOCKS_OF_HTTPX)
-    return httpx2.AsyncHTTPTransport(proxy=proxy.url if proxy is not None else None, **options)
 
 
 class _AnswerStream(httpx2.AsyncByteStream):

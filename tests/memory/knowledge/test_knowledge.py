@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,8 +13,19 @@ from typing import Any, TypeAlias
 import pytest
 from sqlalchemy import Connection, func, select, update
 
-from spade_coreason import AgentRequest, AgentTester, Interaction, Knowledge, ModelError, ResponseHandler, SessionHandle, agent
+from spade_coreason import (
+    AgentRequest,
+    AgentTester,
+    ConfigError,
+    Interaction,
+    Knowledge,
+    ModelError,
+    ResponseHandler,
+    SessionHandle,
+    agent,
+)
 from spade_coreason.contracts.base import utc_now
+from spade_coreason.domain.environment.installation import install_hint
 from spade_coreason.domain.texts.text import word_rules
 from spade_coreason.exceptions import KnowledgeError
 from spade_coreason.memory.knowledge.embeddings import Embedder, OpenAIEmbedder
@@ -62,7 +75,7 @@ async def open_knowledge(database: Database) -> AsyncIterator[OpenKnowledge]:
 
 
 def make_embedder(server: ModelServer, model: str = "small", batch: int = 64, **options: Any) -> Embedder:
-    return OpenAIEmbedder(OpenAIApi(server.url, first_back_off_s=0.001, **options), model, batch=batch)
+    return OpenAIEmbedder(OpenAIApi(server.url, **options), model, batch=batch)
 
 
 async def hit_texts(found: Awaitable[list[Any]]) -> list[str]:
@@ -296,15 +309,50 @@ async def test_transient_failures_are_retried_and_others_reported(models: ModelS
     with pytest.raises(ModelError, match="answered HTTP 503"):
         await embedder.embed(["a"])
     await embedder.close()
-    unreachable = OpenAIEmbedder(OpenAIApi("http://127.0.0.1:1/v1", first_back_off_s=0.001), "m")
+    unreachable = OpenAIEmbedder(OpenAIApi("http://127.0.0.1:1/v1"), "m")
     with pytest.raises(ModelError, match=r"http://127.0.0.1:1/v1/embeddings: cannot be reached"):
         await unreachable.embed(["a"])
     await unreachable.close()
-    slow = make_embedder(models, timeout_s=0.05)
-    models.failures = [None] * 3
-    with pytest.raises(ModelError, match=r"did not answer within 0\.05 s"):
-        await slow.embed(["a"])
-    await slow.close()
+
+
+SLOW_ANSWERS = {
+    "it hangs": b"",
+    "it asks for a long pause": b"HTTP/1.1 429 Busy\r\nRetry-After: 100\r\nContent-Length: 0\r\n\r\n",
+    "it sends a byte now and then": b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("fault", SLOW_ANSWERS)
+async def test_a_server_that_does_not_answer_in_time_is_not_waited_for(fault: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(SLOW_ANSWERS[fault])
+        with closing(writer), suppress(ConnectionError):
+            while fault == "it sends a byte now and then":
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+            await reader.read()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    with closing(server):
+        api = OpenAIApi(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", timeout_s=0.2)
+        with pytest.raises(ModelError, match=r"did not answer within 0\.4 s"):
+            await api.post("embeddings", {})
+        await api.close()
+
+
+def test_without_the_package_of_the_api_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(ConfigError) as caught:
+        OpenAIApi("http://127.0.0.1:1/v1")
+    assert str(caught.value) == f"http://127.0.0.1:1/v1: is asked with the package openai: {install_hint('llm')}"
+
+
+@pytest.mark.parametrize("key", ["s3cret\n", "schlüssel-s3cret", "s3\0cret", ""])
+def test_a_key_that_no_request_can_have_is_refused_and_never_shown(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"the api_key of http:.* is not a valid key") as caught:
+        OpenAIApi("http://127.0.0.1:1/v1", key)
+    assert "cret" not in str(caught.value)
 
 
 async def test_an_api_key_is_sent_and_never_shown() -> None:

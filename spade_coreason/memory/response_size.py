@@ -1,4 +1,4 @@
-"""A limit to the size of what a model's server sends, and its end."""
+"""A limit to the size of what a model's server sends, and the end of its events."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from contextlib import suppress
 
 import httpx2
 
-_MAX_BYTES = 2**24
-"""Bytes of an event, or of a whole answer or error that has no events. The rest is not read."""
 _BYTES_PER_LINE = 2**16
 """Bytes that each line of an event counts: the package goes over the whole event again for each line."""
 _EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
@@ -21,8 +19,9 @@ _TRAILING_DATA_S = 2.0
 
 
 class _EventLimitedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, *, has_events: bool) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int, *, has_events: bool) -> None:
         self._stream = stream
+        self._max_bytes = max_bytes
         self._has_events = has_events
         self.is_done = False
         """True if the last event, `[DONE]`, has come."""
@@ -41,7 +40,9 @@ class _EventLimitedStream(httpx2.AsyncByteStream):
                 previous = text[-3:]
             else:
                 read += len(piece)
-            if read > _MAX_BYTES:
+            if read > self._max_bytes:
+                if not self._has_events:
+                    yield piece  # a response that is longer than the limit has been cut
                 return
             end = (end + piece)[-_LAST_EVENT_BYTES:]
             self.is_done = b"DONE]" in end and self._has_events and _LAST_EVENT.search(end) is not None
@@ -58,8 +59,8 @@ class _EventLimitedStream(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-async def limit_response_size(response: httpx2.Response, *, is_streaming: bool) -> None:
-    """Limit the bytes that are read: per event if the response `is_streaming`, else in total.
+async def limit_response_size(response: httpx2.Response, *, max_bytes: int, is_streaming: bool) -> None:
+    """Limit the bytes that are read: per event if the response `is_streaming`, else in total. The rest is not read.
 
     DecodingError for a compressed response to a request for a plain one: few bytes may unpack to many.
     """
@@ -67,4 +68,4 @@ async def limit_response_size(response: httpx2.Response, *, is_streaming: bool) 
         raise httpx2.DecodingError("it compresses its answer against the request")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     has_events = is_streaming and response.is_success  # servers send wrong content types
-    response.stream = _EventLimitedStream(response.stream, has_events=has_events)
+    response.stream = _EventLimitedStream(response.stream, max_bytes, has_events=has_events)
