@@ -60,11 +60,11 @@ def read_terminal(screen: str, foreground: int, background: int) -> list[list[bo
         lower: list[bool] = []
         for sequence, colours, character in re.findall(r"(\x1b\[([\d;]+)m)|([ ▀▄█])", line):
             if sequence:
-                lit, ground = {"38;5;16;48;5;231": (0, 255), "0": (foreground, background)}[colours]
+                lit, ground = {"38;5;231;48;5;16": (255, 0), "0": (foreground, background)}[colours]
             else:
                 upper.append((lit if character in "▀█" else ground) < 128)
                 lower.append((lit if character in "▄█" else ground) < 128)
-        if re.search("[▀▄█]|48;5;231", line):
+        if re.search("[▀▄█]", line):
             rows += [upper, lower]
     return rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 from ...exceptions import CoReasonError
@@ -11,9 +12,8 @@ if TYPE_CHECKING:
 
 QUIET_ZONE = 4
 """The modules of the light margin, without which scanners do not find the code (ISO/IEC 18004)."""
-# Black on white, whatever the colours of the terminal are. A theme changes the first 16 colours, and not these.
-_START, _END = "\x1b[38;5;16;48;5;231m", "\x1b[0m"
-_BLOCKS = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
+# White blocks on black, whatever the colours of the terminal are. A theme changes the first 16 colours, and not these.
+_START, _END = "\x1b[38;5;231;48;5;16m", "\x1b[0m"
 
 
 def build_qr_code(text: str) -> segno.QRCode:
@@ -29,13 +29,9 @@ def build_qr_code(text: str) -> segno.QRCode:
 def draw_qr_code(code: segno.QRCode, *, has_colours: bool) -> list[str]:
     """Draw a QR code as lines of text, each as wide as the code is high.
 
-    Without colours the characters draw the light modules, as on a terminal with light text on a dark background.
+    The characters draw the light modules. Without colours that is right on a terminal with light text on a dark background.
     """
-    rows = [[bool(module) == has_colours for module in row] for row in code.matrix_iter(border=QUIET_ZONE)]
-    if len(rows) % 2:
-        rows.append([not has_colours] * len(rows[0]))
-    lines = [
-        "".join(_BLOCKS[pair] for pair in zip(upper, lower, strict=True))
-        for upper, lower in zip(rows[::2], rows[1::2], strict=True)
-    ]
+    drawn = io.StringIO()
+    code.terminal(drawn, border=QUIET_ZONE, compact=True)
+    lines = drawn.getvalue().splitlines()
     return [f"{_START}{line}{_END}" for line in lines] if has_colours else lines
