@@ -105,21 +105,15 @@ def find_data_directories(project: Path, file: Path | None, data: Path | None) -
 
     These are the named one, else the one in config/platform.yaml and `data`.
     """
+    from ..config import load_data_dir
+
     default = project / "data"
     if file is None and (data is not None or not (project / PLATFORM_FILE).is_file()):
         return [project / data if data is not None else default]
-    configured = _read_data_dir(project, file or PLATFORM_FILE)
+    configured = load_data_dir(file or PLATFORM_FILE, project, os.environ)
     if data is not None:
         return [project / data]
     return [configured] if file is not None else list(dict.fromkeys([configured, default]))
-
-
-def _read_data_dir(project: Path, file: Path) -> Path:
-    """Read only `data_dir`: the rest of a configuration, and its secrets, concern only the user who runs it."""
-    from ..config import expand_references, read_file
-
-    section = {"data_dir": read_file(project / file, str(file)).get("data_dir") or "data"}
-    return project / Path(str(expand_references(section, os.environ, str(file))["data_dir"])).expanduser()
 
 
 def sqlite_file(settings: Settings) -> Path | None:

@@ -9,10 +9,11 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "environment": ["expand_references"],
         "files": ["read_file", "read_secret_file"],
         "importer": ["describe_error", "find_closest_name", "load_attribute", "suggest_agent_name"],
-        "loader": ["load_server_settings", "load_settings"],
+        "loader": ["load_data_dir", "load_server_settings", "load_settings"],
         "manifest_file": ["load_manifest"],
         "mistakes": ["describe_field_mistakes"],
         "runfile": ["RunFile", "is_platform_running", "read_run_file", "write_private_json", "write_run_file"],
         "settings": ["AgentSettings", "MemorySettings", "RetentionLimits", "RetentionSettings", "ServerSettings", "Settings"],
+        "validation": ["find_ca_file_problem"],
     },
 )

@@ -12,6 +12,7 @@ from .importer import (
     suggest_agent_name as suggest_agent_name,
 )
 from .loader import (
+    load_data_dir as load_data_dir,
     load_server_settings as load_server_settings,
     load_settings as load_settings,
 )
@@ -35,4 +36,7 @@ from .settings import (
     RetentionSettings as RetentionSettings,
     ServerSettings as ServerSettings,
     Settings as Settings,
+)
+from .validation import (
+    find_ca_file_problem as find_ca_file_problem,
 )

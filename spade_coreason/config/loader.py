@@ -12,20 +12,22 @@ from ..domain.jid import jid_domain
 from ..exceptions import ConfigError
 from .environment import KeyPath as Key, expand_references, format_key, merge_overrides, read_overrides, variable_for
 from .files import read_file, read_secret_file
+from .relative_paths import find_moved_paths, resolve_paths
 from .settings import AgentSettings, Origin, ServerSettings, Settings
-from .validation import describe_mistakes, find_problems, find_warnings
+from .validation import describe_mistakes, find_ca_file_problem, find_problems, find_warnings
 
 
 def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], *, logs_in: bool = True) -> Settings:
     """Read the settings from the file at `path` (None: the defaults), overridden by the environment.
 
-    A relative `path`, and every relative path in the file, is relative to `project`. A variable
-    `SPADE_COREASON_SECTION__KEY` overrides section.key. Without `logs_in`, agents need no secrets.
+    A relative `path` begins in `project`, and so do relative paths in the environment; those in the file begin beside it.
+    A variable `SPADE_COREASON_SECTION__KEY` overrides section.key. Without `logs_in`, agents need no secrets.
 
     Raise ConfigError for a mistake. Its text is one line with file, key, cause and remedy; further mistakes are its `others`.
     """
     project = project.expanduser().absolute()
     file_name = None if path is None else _display_name(path, project)
+    directory = project if path is None else _directory_of(path, project)
     raw = {} if path is None or file_name is None else read_file(project / path, file_name)
     overrides = read_overrides(environ)
 
@@ -36,12 +38,17 @@ def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], 
                 return variable if length == len(key) else f"{variable}: {format_key(key)}"
         return f"{file_name}: {format_key(key)}" if file_name else format_key(key)
 
+    def is_overridden(key: Key) -> bool:
+        return any(environ.get(variable_for(key[:length])) for length in range(1, len(key) + 1))
+
     try:
-        values = merge_overrides(
-            expand_references(raw, environ, file_name or "", optional=() if logs_in else ("agents",)), overrides, environ
-        )
+        expanded = expand_references(raw, environ, file_name or "", optional=() if logs_in else ("agents",))
+        values = merge_overrides(resolve_paths(expanded, directory), overrides, environ)
     except RecursionError as error:
         raise ConfigError(file_name or "", "an anchor (&) contains itself; write it out") from error
+    moved = [found for found in find_moved_paths(expanded, directory, project) if not is_overridden(found[0])]
+    if missing := [ConfigError(place(key), problem) for key, problem, is_missing in moved if is_missing]:
+        raise ConfigError.combine(missing)
     try:
         settings = Settings.model_validate(values, context={"project": project})
     except ValidationError as error:
@@ -54,7 +61,8 @@ def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], 
         agents = tuple(_with_password(agent, place(("agents", n))) for n, agent in enumerate(settings.agents))
         settings = settings.model_copy(update={"agents": agents})
     literal_passwords = [] if "agents" in overrides else _find_literal_passwords(raw)
-    warnings = tuple(f"{place(key)}: {text}" for key, text in find_warnings(settings, literal_passwords))
+    found = [(key, text) for key, text, _ in moved] + list(find_warnings(settings, literal_passwords))
+    warnings = tuple(f"{place(key)}: {text}" for key, text in found)
     settings._origin = Origin(project, file_name, warnings)
     return settings
 
@@ -68,6 +76,7 @@ def load_server_settings(path: Path, project: Path, environ: Mapping[str, str]) 
     raw = read_file(project / path, file_name)
     overrides = {key: value for key, value in read_overrides(environ).items() if key == "server"}
     section = expand_references({"server": raw.get("server") or {}}, environ, file_name)
+    section = resolve_paths(section, _directory_of(path, project))
     try:
         server = Settings.model_validate(merge_overrides(section, overrides, environ), context={"project": project}).server
     except ValidationError as error:
@@ -75,7 +84,24 @@ def load_server_settings(path: Path, project: Path, environ: Mapping[str, str]) 
         raise ConfigError.combine(ConfigError(f"{file_name}: {format_key(key)}", text) for key, text in mistakes) from error
     agents = raw.get("agents")
     first = agents[0] if isinstance(agents, list) and agents and isinstance(agents[0], Mapping) else {}
+    if problem := find_ca_file_problem(server.tls.ca_file):
+        raise ConfigError(f"{file_name}: server.tls.ca_file", problem)
     return _with_default_domain(server, str(first.get("jid", "")))
+
+
+def load_data_dir(path: Path, project: Path, environ: Mapping[str, str]) -> Path:
+    """Read only `data_dir` of a file: the rest, and its secrets, concern only the user who runs the agents."""
+    file_name = _display_name(path, project)
+    given = read_file(project / path, file_name).get("data_dir")
+    if not given:
+        return project / "data"
+    section = resolve_paths(expand_references({"data_dir": given}, environ, file_name), _directory_of(path, project))
+    return Path(str(section["data_dir"]))
+
+
+def _directory_of(path: Path, project: Path) -> Path:
+    """Return the directory of a settings file, in which its relative paths begin."""
+    return (project / path.expanduser()).parent
 
 
 def _display_name(path: Path, project: Path) -> str:

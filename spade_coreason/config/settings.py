@@ -594,7 +594,9 @@ class Settings(Section):
 
     server: ServerSettings = ServerSettings()
     data_dir: ProjectPath = Path("data")
-    """The directory of stored data: database, memories, local servers and `run.json`. One running platform owns it."""
+    """The directory of stored data: database, memories, local servers and `run.json`. One running platform owns it. Default:
+    `data` in the directory in which you start, or in `--project DIR`.
+    """
     storage: StorageSettings = Field(default_factory=StorageSettings)
     conversation: ConversationSettings = ConversationSettings()
     memory: MemorySettings = MemorySettings()
@@ -623,7 +625,7 @@ class Settings(Section):
 
     @property
     def project(self) -> Path:
-        """The directory for imports of user code and for relative paths."""
+        """The directory for imports of user code, and for relative paths of options and the environment."""
         return self._origin.project
 
     @property

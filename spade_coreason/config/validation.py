@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -151,10 +153,24 @@ def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPat
                 yield (*place, "avatar"), str(error)
 
 
+def find_ca_file_problem(file: Path | None) -> str | None:
+    """Return why a file with authorities cannot be used, or None."""
+    if file is None:
+        return None
+    if not file.is_file():
+        return f"no such file: {file}; correct the name, or remove the key"
+    try:
+        ssl.create_default_context(cafile=file)
+    except OSError as error:  # an SSLError too
+        reason = "is no PEM file with a certificate" if isinstance(error, ssl.SSLError) else f"cannot be read: {error.strerror}"
+        return f"{file} {reason}; correct the file, or name another one"
+    return None
+
+
 def _find_server_problems(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     server = settings.server
-    if server.tls.ca_file is not None and not server.tls.ca_file.is_file():
-        yield ("server", "tls", "ca_file"), f"no such file: {server.tls.ca_file}; correct the name, or remove the key"
+    if problem := find_ca_file_problem(server.tls.ca_file):
+        yield ("server", "tls", "ca_file"), problem
     if not server.is_local:
         return
     if server.domain != LOCAL_DOMAIN:

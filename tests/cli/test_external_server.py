@@ -65,6 +65,35 @@ def test_ask_finds_the_server_of_the_configuration_where_no_platform_runs(prosod
     assert (local.returncode, "no platform is running on data" in local.stderr) == (4, True)
 
 
+def test_ask_finds_an_authority_beside_the_configuration_and_names_the_key_of_one_that_cannot_be_used(
+    prosody: XmppServer, tmp_path: Path
+) -> None:
+    """It said "No such file or directory", without a file and a key."""
+    agent, options, env = create_login(prosody, tmp_path, "SPADE_COREASON_PASSWORD")
+    asker, _, env_of_asker = create_login(prosody, tmp_path, "SPADE_COREASON_PASSWORD")
+    elsewhere = tmp_path / "etc"
+    elsewhere.mkdir()
+    (elsewhere / "desk.yaml").write_text(
+        f"server: {{mode: external, host: {prosody.host}, port: {prosody.port}, tls: {{ca_file: ca.pem}}}}\n"
+        f"agents: [{{jid: {agent}, agent: '{ECHO}', password: '${{NOT_SET}}'}}]\n"
+    )
+    question = ("ask", agent, "hello", "-c", "etc/desk.yaml", "--jid", asker)
+    for content, problem in ((None, "no such file: {}; correct"), ("x", "{} is no PEM file with a certificate; correct")):
+        if content is not None:
+            (elsewhere / "ca.pem").write_text(content)
+        done = run_command(*question, cwd=tmp_path, env=env_of_asker)
+        place = f"error: etc/desk.yaml: server.tls.ca_file: {problem.format(elsewhere / 'ca.pem')}"
+        assert (done.returncode, done.stdout, done.stderr.startswith(place)) == (2, "", True), done.stderr
+    (tmp_path / "no.pem").write_text("x")
+    by_option = ("ask", agent, "hello", "--jid", asker, "--host", prosody.host, "--ca-file", "no.pem")
+    done = run_command(*by_option, cwd=tmp_path, env=env_of_asker)
+    assert done.stderr.startswith("error: server.tls.ca_file (--ca-file): no.pem is no PEM file with a certificate; ")
+    (elsewhere / "ca.pem").write_bytes(prosody.ca_file.read_bytes())
+    with run_in_background("run", ECHO, *options, cwd=tmp_path, env=env, until="spade-coreason ask", may_log=["localhost"]):
+        done = run_command(*question, cwd=tmp_path, env=env_of_asker)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
+
+
 @pytest.mark.parametrize("password_source", ["--password-file", "SPADE_COREASON_PASSWORD"])
 def test_an_agent_on_another_server_is_asked(prosody: XmppServer, tmp_path: Path, password_source: str) -> None:
     agent, options, env = create_login(prosody, tmp_path, "SPADE_COREASON_PASSWORD")

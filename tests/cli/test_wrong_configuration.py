@@ -138,7 +138,7 @@ def test_a_class_that_is_not_there_or_no_agent(invoke: Invoke, agent: str, texts
 
 def test_a_memory_directory_that_cannot_be_made(invoke: Invoke) -> None:
     write_file(Path("taken"), "")
-    write_file(Path("config/platform.yaml"), f"server: {{mode: embedded}}\nstorage: {{memory_dir: taken/memory}}\n{ECHO}\n")
+    write_file(Path("config/platform.yaml"), f"server: {{mode: embedded}}\nstorage: {{memory_dir: ../taken/memory}}\n{ECHO}\n")
     place = "config/platform.yaml: storage.memory_dir: "
     assert_one_line(invoke("up"), 2, place, "taken/memory: cannot be created: Not a directory")
     checked = invoke("check")
@@ -392,13 +392,13 @@ def test_a_directory_that_cannot_be_written_is_one_line(invoke: Invoke) -> None:
     write_file(Path("config/platform.yaml"), f"server: {{mode: embedded}}\n{ECHO}")
     problem = "data: cannot be written: File exists; correct its permissions, or name another directory"
     assert_one_line(invoke("up"), 2, "error: config/platform.yaml: data_dir: ", problem)
-    storage = "storage: {url: 'sqlite+aiosqlite:///data/x.db'}\ndata_dir: elsewhere"
+    storage = "storage: {url: 'sqlite+aiosqlite:///../data/x.db'}\ndata_dir: elsewhere"
     write_file(Path("config/platform.yaml"), f"server: {{mode: embedded}}\n{storage}\n{ECHO}")
     assert_one_line(invoke("up"), 2, "error: config/platform.yaml: storage.url: ", "data/x.db: cannot be written: ")
 
 
 def test_two_platforms_do_not_share_a_database(invoke: Invoke) -> None:
-    write_file(Path("config/platform.yaml"), f"storage: {{url: 'sqlite+aiosqlite:///shared/x.db'}}\n{ECHO}")
+    write_file(Path("config/platform.yaml"), f"storage: {{url: 'sqlite+aiosqlite:///../shared/x.db'}}\n{ECHO}")
     with lock_database("sqlite+aiosqlite:///shared/x.db"):
         for command in (("up",), ("storage", "migrate")):
             assert_one_line(invoke(*command), 2, "shared/x.db: in use by process", "name another file (storage.url)")

@@ -51,13 +51,13 @@ def test_a_literal_password_works_with_one_warning(project: Path) -> None:
 
 
 def test_a_password_file_is_read(project: Path) -> None:
-    (project / "secret").write_text("hunter2\n")
+    (project / "config/secret").write_text("hunter2\n")
     settings = load_config(project, agents_section(ECHO + ", password_file: secret"))
     assert settings.agents[0].password is not None
     assert settings.agents[0].password.get_secret_value() == "hunter2"
     assert settings.warnings == ()
     for content in ("", "\n", "one\ntwo\n"):
-        (project / "secret").write_text(content)
+        (project / "config/secret").write_text(content)
         assert "must contain the password on one line" in config_error(
             project, agents_section(ECHO + ", password_file: secret")
         )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import yaml
@@ -18,6 +20,8 @@ from pydantic import BaseModel, ValidationError
 
 from spade_coreason.config import settings as settings_module
 from spade_coreason.config.loader import load_settings
+from spade_coreason.config.relative_paths import resolve_paths
+from spade_coreason.config.setting_types import SQLITE_PREFIX, DatabaseUrl, ProjectPath
 from spade_coreason.config.settings import (
     AgentSettings,
     RetentionLimits,
@@ -31,6 +35,7 @@ from spade_coreason.domain.conversation import Rules
 from spade_coreason.domain.policy import MemoryLimits, Policy
 from spade_coreason.domain.quotas import Quota, Quotas, Role
 from spade_coreason.domain.rooms import RoomConfig
+from tests.support.certificates import sign_by_itself
 from tests.support.configurations import ECHO, agents_section, config_error, load_config
 
 ROOT = Path(__file__).parent.parent.parent
@@ -38,12 +43,12 @@ CONFIG = ROOT / "config"
 
 
 def test_the_documented_settings_are_read(project: Path) -> None:
-    (project / "ca.pem").write_text("")
+    shutil.copy(sign_by_itself(project, "example.org").ca_file, project / "config/ca.pem")
     settings = load_config(
         project,
         """
         server: {mode: external, domain: example.org, host: 127.0.0.1, port: 5222, tls: {verify: true, ca_file: ca.pem}}
-        storage: {url: "sqlite+aiosqlite:///data/platform.db", memory_dir: data/memory}
+        storage: {url: "sqlite+aiosqlite:///../data/platform.db", memory_dir: ../data/memory}
         conversation: {max_interactions: 100, cooldown_s: 300, timeout_s: 3600, assist_timeout_s: 120}
         limits: {stanza_bytes: 65536}
         access: {allow: ["example.org"]}
@@ -54,7 +59,7 @@ def test_the_documented_settings_are_read(project: Path) -> None:
     )
     assert settings.server.mode == "external"
     assert settings.server.port == 5222
-    assert settings.server.tls.ca_file == project / "ca.pem"
+    assert settings.server.tls.ca_file == project / "config/ca.pem"
     assert settings.storage.url == f"sqlite+aiosqlite:///{project}/data/platform.db"
     assert settings.access.allow == ("example.org",)
     (agent,) = settings.agents
@@ -107,7 +112,9 @@ def test_reference_yaml_names_every_key_with_its_default_and_nothing_else() -> N
             elif not field.is_required():
                 default = field.get_default(call_default_factory=True)
                 plain = list(default) if isinstance(default, tuple) else str(default) if isinstance(default, Path) else default
-                assert values[key] == plain, f"{place}.{key}"
+                is_stored = key in ("data_dir", "memory_dir") or (place, key) == ("storage", "url")
+                # A relative path would begin beside the file.
+                assert values[key] == (None if is_stored else plain), f"{place}.{key}"
 
     compare(written, Settings, "reference.yaml")
     room = text.partition("# The keys of a room, with their defaults:\n")[2].partition("\n    rooms: []")[0]
@@ -217,11 +224,13 @@ memory: {summariser: {url: "http://127.0.0.1:1/v1", model: small, api_key: secre
     assert far.api_key is None  # a key for one server never goes to another
 
 
-def test_paths_count_from_the_project_wherever_the_file_lies(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_paths_of_a_file_begin_beside_it_and_the_default_in_the_project(
+    project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     elsewhere = tmp_path_factory.mktemp("etc") / "platform.yaml"
     elsewhere.write_text("storage: {url: 'sqlite+aiosqlite:///x.db?timeout=3', memory_dir: /var/memory}")
     settings = load_settings(elsewhere, project, {})
-    assert settings.storage.url == f"sqlite+aiosqlite:///{project}/x.db?timeout=3"
+    assert settings.storage.url == f"sqlite+aiosqlite:///{elsewhere.parent}/x.db?timeout=3"
     assert settings.storage.memory_dir == Path("/var/memory")
     assert settings.data_dir == project / "data"
     assert settings.place("server") == f"{elsewhere}: server"
@@ -229,12 +238,69 @@ def test_paths_count_from_the_project_wherever_the_file_lies(project: Path, tmp_
 
 def test_data_are_stored_in_the_data_directory_unless_another_place_is_named(project: Path) -> None:
     settings = load_config(project, "data_dir: var\nstorage: {durability: normal}")
-    assert settings.storage.url == f"sqlite+aiosqlite:///{project}/var/platform.db"
-    assert settings.storage.memory_dir == project / "var" / "memory"
+    assert settings.storage.url == f"sqlite+aiosqlite:///{project}/config/var/platform.db"
+    assert settings.storage.memory_dir == project / "config/var/memory"
     settings = load_config(project, "storage: {memory_dir: m}", SPADE_COREASON_DATA_DIR="/srv/data")
     assert settings.data_dir == Path("/srv/data")
     assert settings.storage.url == "sqlite+aiosqlite:////srv/data/platform.db"
-    assert settings.storage.memory_dir == project / "m"
+    assert settings.storage.memory_dir == project / "config/m"
+
+
+def list_path_keys(section: type[BaseModel] = Settings, above: str = "") -> list[str]:
+    """List the keys of paths, found by how their values are described in the documentation."""
+    paths = []
+    for key, annotation in get_type_hints(section, include_extras=True).items():
+        inner = find_section(annotation)
+        if inner is not None:
+            paths += list_path_keys(inner, f"{above}{key}.")
+        elif annotation in (ProjectPath, ProjectPath | None, DatabaseUrl):
+            paths.append(above + key)
+    return paths
+
+
+def test_every_path_of_a_file_begins_beside_it_and_that_of_a_variable_in_the_project(project: Path) -> None:
+    keys = list_path_keys()
+    assert {"server.tls.ca_file", "storage.url", "data_dir", "agents.avatar"} <= set(keys)
+    for key in keys:
+        text = f"{SQLITE_PREFIX}x" if key.endswith("url") else "x"
+        value: Any = text
+        for step in reversed(key.split(".")):
+            value = {step: value}
+        values = {**value, "agents": [value["agents"]]} if "agents" in value else value
+        found = json.dumps(resolve_paths(values, project / "config"))
+        assert found == json.dumps(values).replace('x"', f'{project}/config/x"'), key
+    assert load_config(project, "data_dir: a", SPADE_COREASON_DATA_DIR="b").data_dir == project / "b"
+    options = "options: {endpoint: {api_key_file: key, url: 'http://h/v1'}, mcp: {a: {command: [x], cwd: there}}}"
+    agent = load_config(project, agents_section(f"{ECHO}, {options}")).agents[0]
+    assert agent.options["endpoint"] == {"api_key_file": f"{project}/config/key", "url": "http://h/v1"}
+    assert agent.options["mcp"] == {"a": {"command": ["x"], "cwd": f"{project}/config/there"}}
+
+
+def test_a_path_that_is_only_where_it_began_before_is_an_error_that_says_what_to_write(project: Path) -> None:
+    (project / "data").mkdir()
+    problem = config_error(project, "data_dir: data")
+    assert problem == (
+        f"config/platform.yaml: data_dir: relative paths begin beside the file, where {project}/config/data does not exist; "
+        f"write ../data for {project}/data"
+    )
+    assert load_config(project, "data_dir: ../data").data_dir == project / "data"
+    assert load_config(project, "data_dir: data", SPADE_COREASON_DATA_DIR="/srv").data_dir == Path("/srv")
+    assert load_config(project, "data_dir: new").data_dir == project / "config/new"
+    (project / "face.png").write_bytes(b"")
+    assert "agents[0].avatar: relative paths begin beside" in config_error(project, agents_section(f"{ECHO}, avatar: face.png"))
+    (project / "x.db").write_bytes(b"")
+    assert "write ../x.db for" in config_error(project, "storage: {url: 'sqlite+aiosqlite:///x.db'}")
+
+
+def test_a_path_that_is_in_both_places_is_a_warning_until_it_begins_with_a_dot(project: Path) -> None:
+    (project / "data").mkdir()
+    (project / "config/data").mkdir()
+    [warning] = load_config(project, "data_dir: data").warnings
+    assert warning == (
+        f"config/platform.yaml: data_dir: relative paths begin beside the file, so {project}/config/data is used, "
+        f"not {project}/data; write ../data for that one, or ./data for this one"
+    )
+    assert load_config(project, "data_dir: ./data").warnings == ()
 
 
 def test_a_file_is_shown_as_a_person_would_write_it(project: Path) -> None:

@@ -47,6 +47,8 @@ _EXAMPLES = {
     "agents[].rooms[].jid": "room@conference.example.org",
 }
 """The values of required keys in the file."""
+_DEFAULTS_IN_DATA = {"data_dir", "storage.url", "storage.memory_dir"}
+"""The keys whose defaults are in `data`, where the platform starts. The file has null for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +238,8 @@ def to_yaml() -> str:
             "An environment variable overrides a key: SPADE_COREASON_SERVER__PORT=5223 sets server.port. Write a list as YAML"
             " or JSON there: SPADE_COREASON_ACCESS__ALLOW='[example.org]'.\n\n"
             'In each text, ${NAME} is the environment variable NAME, ${NAME:-other} is "other" if NAME is unset or empty, and'
-            " $${ is a plain ${. Relative paths and the modules of agents are found from the directory in which you start, or"
-            " from --project DIR.",
+            " $${ is a plain ${. Relative paths begin beside the file. The modules of agents are found from the directory in"
+            " which you start, or from --project DIR.",
             "",
         ),
         "",
@@ -270,7 +272,8 @@ def _yaml_group(group: Group, indent: str, described: set[tuple[type[BaseModel],
             described.add((part.owner, part.name))
             if is_new:
                 yield from _comment(part.text, indent)
-            yield f"{indent}{part.name}: {_yaml_value(_EXAMPLES.get(part.path, part.default))}"
+            default = None if part.path in _DEFAULTS_IN_DATA else part.default  # a path would begin beside the file
+            yield f"{indent}{part.name}: {_yaml_value(_EXAMPLES.get(part.path, default))}"
             if is_new:
                 yield ""
     if not isinstance(group.parts[-1], Group):

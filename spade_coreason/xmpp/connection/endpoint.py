@@ -7,6 +7,8 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...config import find_ca_file_problem
+from ...exceptions import ConfigError
 from .resolver import DEFAULT_PORT, Resolver, SystemResolver
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,10 @@ class ServerEndpoint:
     """The state of `ca_file` when it was read."""
 
     def __post_init__(self) -> None:
-        self._read_ca_file()
+        try:
+            self._read_ca_file()
+        except OSError as error:
+            raise ConfigError("server.tls.ca_file (--ca-file)", find_ca_file_problem(self.ca_file) or str(error)) from error
 
     def update_context(self) -> ssl.SSLContext:
         """Return the TLS context, made anew if `ca_file` has changed. A file that cannot be read changes nothing."""
