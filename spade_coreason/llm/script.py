@@ -1,6 +1,7 @@
 """A script that plays a language model in demonstrations, and says that it is one.
 
-It remembers a statement by a tool. For a question it calls the tool whose words the question has, or repeats a remembered fact.
+It remembers a statement by a tool. For a question it asks the agent whose name the question has, calls the tool whose words it
+has, or repeats a remembered fact.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Seque
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..domain.jid import local_part
 from ..domain.texts.text import extract_keywords, keyword_coverage, split_words
 from .model.stand_in import StandInAnswer, encode_event
 from .prompts import content_texts
@@ -20,7 +22,7 @@ from .tools.builtin import RESERVED_TOOL_NAMES
 MODEL_NAME = "script"
 REMEDY = "For a real one set OPENAI_API_KEY (or OPENAI_BASE_URL) and OPENAI_MODEL."
 NOTICE = f"(I am a script that plays a language model. {REMEDY})"
-REMEMBER_TOOL = "remember_interaction_info"
+REMEMBER_TOOL, ASK_TOOL = "remember_interaction_info", "ask_agent"
 DELAY_S = 0.02
 """Seconds between two words."""
 
@@ -60,6 +62,8 @@ def _choose_plain_reply(messages: Sequence[Mapping[str, Any]], tools: Mapping[st
             return ScriptedReply(tool=REMEMBER_TOOL, arguments={"information": information})
         if not information:
             return ScriptedReply("Tell me something that I should remember.")
+    if (asked := _find_agent_call(question, extract_keywords(question), tools.get(ASK_TOOL))) is not None:
+        return asked
     own_tools = [tool for name, tool in tools.items() if name not in RESERVED_TOOL_NAMES]
     keywords = extract_keywords(question)
     facts = [(keyword_coverage(keywords, " ".join(split_words(fact))), fact) for fact in _find_remembered_facts(messages)]
@@ -115,6 +119,16 @@ def _find_tool_call(
         if score > best_score and (arguments := _fill_arguments(question, keywords, words, tool["parameters"])) is not None:
             best_score, best = score, ScriptedReply(tool=tool["name"], arguments=arguments)
     return best_score, best
+
+
+def _find_agent_call(question: str, keywords: Sequence[str], tool: Mapping[str, Any] | None) -> ScriptedReply | None:
+    """Return the call that asks the agent whose name the question has. The agent gets the other words of the question."""
+    for agent in _list_choices(tool["parameters"]["properties"]["agent"]) if tool is not None else ():
+        name = local_part(agent)
+        if _has_words(question, name):
+            rest = " ".join(_find_other_words(question, keywords, split_words(name)))
+            return ScriptedReply(tool=ASK_TOOL, arguments={"agent": agent, "question": rest or question})
+    return None
 
 
 def _list_texts(tool: Mapping[str, Any]) -> Iterator[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DOCS, PAGES, Block, Page, PageRun, check_output, read_console, read_page, read_plain_command
+from tests.docs.pages import DOCS, EXAMPLES, PAGES, ROOT, Block, Page, PageRun, check_output, read_console, read_page, read_plain_command
 from tests.docs.setups import SETUPS
 from tests.support.program import COMMAND
 
@@ -24,6 +25,15 @@ def test_the_blocks_of_a_page_run_in_their_order(page: Page, tmp_path: Path) -> 
             name, *arguments = page.setup
             environment = dict(stack.enter_context(SETUPS[name](tmp_path / "setup", *arguments)))
         PageRun(page, directory, environment).run()
+
+
+def test_no_example_has_the_name_of_another_module() -> None:
+    """`profile.py` hid the module that cProfile imports."""
+    titles = [Path(block.title) for page in map(read_page, (ROOT / "README.md", *PAGES)) for block in page.blocks if block.title]
+    files = [path for path in titles + list(EXAMPLES.rglob("*.py")) if path.suffix == ".py"]
+    assert len(files) > 50
+    others = sys.stdlib_module_names | packages_distributions().keys()
+    assert [str(file) for file in files if file.stem in others] == []
 
 
 @pytest.mark.parametrize(

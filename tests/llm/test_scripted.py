@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from agents.assistant import AssistantAgent, current_time
-from spade_coreason import AgentRequest, AgentTester
+from spade_coreason import AgentRequest, AgentTester, Response, Session, agent
 from spade_coreason.concurrency import DaemonThreads
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm import LLMAgent
@@ -110,6 +110,23 @@ def test_a_question_that_fits_no_tool_or_leaves_a_parameter_open_calls_none(ques
     reply = choose_reply(person_messages(question), describe_tools(opening_hours, delivery, table, blend))
     assert reply.tool == ""
     assert "what my tools say: opening_hours, delivery, table, blend." in reply.text
+
+
+async def test_a_question_with_the_name_of_an_agent_goes_to_that_agent() -> None:
+    """The tutorial says that the bakery may ask the weather, and a script never did."""
+
+    @agent
+    async def weather(request: AgentRequest, session: Session, response: Response) -> None:
+        await response.markdown(f"sunny in {request.payload['query']}")
+
+    jid = "bus-weather@localhost"
+    options = {"model": "script", "agents": [jid], "tools": [opening_hours]}
+    async with AgentTester(LLMAgent, options=options, peers={jid: weather}) as t:
+        await t.ask("The bus weather in Berlin is good")
+        for question, rest in (("How is the bus weather in Berlin?", "Berlin"), ("Bus-Weather?", "Bus-Weather?")):
+            answer = await t.ask(question)
+            assert answer.text == f"My tool ask_agent (agent: {jid}, question: {rest}) says: sunny in {rest}"
+        assert (await t.ask("When are you open on Sunday?")).text == "My tool opening_hours (day: Sunday) says: closed"
 
 
 def test_what_was_told_is_repeated_where_it_has_more_words_of_the_question_than_a_tool() -> None:
