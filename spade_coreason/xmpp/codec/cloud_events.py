@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -48,7 +49,7 @@ _MAX_BYTES = 5
 """Number of bytes of a character in a stanza, at most: an ampersand, escaped."""
 
 
-class EventWriter:
+class EventWriter(ABC):
     """Writer of CloudEvents 1.0 as messages, of which `write` gives the form.
 
     Events are collected until `flush`, or until they are long enough. A receiver that `accepts_batches` gets them as a JSON
@@ -85,9 +86,13 @@ class EventWriter:
         self._characters = 0
         """The characters of all that is collected."""
 
+    @abstractmethod
     def write(self, message_id: str, text: str, block: Mapping[str, Any] | None) -> str:
         """Return a message with this JSON. `block` is a data block, if the message has nothing else."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def readdress(self, content: str, recipient: str) -> str:
+        """Return a message, which was written here, for another recipient."""
 
     def add(self, kind: str, data: dict[str, Any]) -> list[str]:
         """Add an event. Return the messages to send now, of all events so far: none while more events may come."""
@@ -151,10 +156,6 @@ class EventWriter:
             f'"time":{to_json(datetime.now(UTC)).decode()},"datacontenttype":"application/json",'
             f'"requestid":{self._request_id},"data":{data}}}'
         )
-
-    def readdress(self, content: str, recipient: str) -> str:
-        """Return a message, which was written here, for another recipient."""
-        raise NotImplementedError
 
 
 class EventStanzaWriter(EventWriter):

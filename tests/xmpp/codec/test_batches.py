@@ -19,7 +19,7 @@ from spade_coreason.domain.messages import (
 )
 from spade_coreason.runtime.intake.repeated_requests import identify
 from spade_coreason.xmpp.codec.batches import build_batch, read_batch_part
-from spade_coreason.xmpp.codec.cloud_events import EventStanzaWriter, retraction_stanza
+from spade_coreason.xmpp.codec.cloud_events import EventStanzaWriter, EventWriter, retraction_stanza
 from spade_coreason.xmpp.codec.decode import decode
 from tests.support.foreign_stanzas import AGENT, DEVICE, MARKER, body, container, decode_request, message, parse_stanza
 from tests.support.transports import request_stanza
@@ -234,3 +234,12 @@ def test_a_sender_names_nobody_else_in_a_batch() -> None:
     decoded = read_request(forged)
     assert (decoded.sender, decoded.owner, decoded.address) == (DEVICE, "alice@example.org", "")
     assert "sender" not in decoded.metadata
+
+
+def test_a_writer_of_events_without_a_form_of_messages_cannot_be_made() -> None:
+    class Formless(EventWriter):
+        def readdress(self, content: str, recipient: str) -> str:
+            return content
+
+    with pytest.raises(TypeError, match="write"):
+        Formless(to=AGENT, source=AGENT, thread=None, id_prefix="", request_id="", stanza_bytes=10_000)  # type: ignore[abstract]
