@@ -121,7 +121,10 @@ class Account:
         except ServerError:
             return self.hint
         is_paused = status is not None and any(agent.jid == bare_jid(jid) and agent.is_paused for agent in status.agents)
-        return f"{bare_jid(jid)} is paused; it answers when an operator sends it /resume" if is_paused else self.hint
+        if not is_paused:
+            return self.hint
+        agent = bare_jid(jid)
+        return f"{agent} is paused; it answers after `spade-coreason resume {agent}`, or when an operator sends it /resume"
 
     def resolve_jid(self, agent: str) -> str:
         """Return the JID of an agent; a name alone is on the account's own domain.

@@ -219,7 +219,8 @@ async def test_ask_says_that_an_agent_is_paused(tmp_path: Path) -> None:
         asked, timeout_s = await asyncio.to_thread(run_in_vain, "ask", "echo", "hi", cwd=tmp_path)
     assert (asked.returncode, asked.stdout) == (3, "")
     assert asked.stderr == (
-        "warning: echo@localhost is paused; it answers when an operator sends it /resume\n"
+        "warning: echo@localhost is paused; it answers after `spade-coreason resume echo@localhost`,"
+        " or when an operator sends it /resume\n"
         f"error: echo@localhost did not answer in {timeout_s} s\n"
     )
 
