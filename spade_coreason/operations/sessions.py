@@ -16,9 +16,6 @@ from ..storage import StoredConversation
 from .definition import EVERYBODY, PERSON, Arguments, Call, operation
 from .host import OperationHost, select_agent, select_agents, stored_agents
 
-EVERYONE = "*"
-"""The person that means all people."""
-
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
@@ -142,22 +139,23 @@ async def find_targets(call: Call, arguments: FindTargets) -> Targets:
 
 
 class ClearSessions(Arguments):
-    """The subject of a deletion: a person (a bare JID, or "*" for everyone), or one conversation.
+    """The subject of a deletion: a person (a bare JID), everyone, or one conversation.
 
     `agent` is "*" for all agents. It may be left out if there is only one.
     """
 
     agent: str | None = None
     person: str | None = None
+    everyone: bool = False
     conversation: str | None = None
 
 
 @operation("sessions.clear", PERSON, is_change=True)
 async def clear_sessions(call: Call, arguments: ClearSessions) -> Clearance:
     """Delete sessions with their turns, variables, documents and interaction memories."""
-    host, person = call.host, arguments.person
-    if (person is None) == (arguments.conversation is None):
-        raise ConfigError("sessions.clear", "needs exactly one of a person and a conversation")
+    host, person, is_everyone = call.host, arguments.person, arguments.everyone
+    if [person is not None, is_everyone, arguments.conversation is not None].count(True) != 1:
+        raise ConfigError("sessions.clear", "needs exactly one of a person, everyone and a conversation")
     if arguments.conversation is not None:
         agent, record = await find_conversation(host, arguments.agent, arguments.conversation)
         await call.record(agent, "sessions.clear", f"conversation {record.conversation_id}", person=record.owner)
@@ -167,10 +165,10 @@ async def clear_sessions(call: Call, arguments: ClearSessions) -> Clearance:
         await select_agent(host, None)
     erasures, steps = dict.fromkeys(agents, ErasureReport()), []
     for agent in agents:
-        resource = "all people" if person == EVERYONE else "a person"
+        resource = "all people" if is_everyone else "a person"
         # Someone who deletes all about themselves is not named: the entry stays, and would be data about them.
         await call.record(agent, "sessions.clear", resource, actor="a person" if call.actor.name == person else "")
-        people = await host.repository(agent).list_people() if person == EVERYONE else [str(person)]
+        people = await host.repository(agent).list_people() if is_everyone else [str(person)]
         steps += [(agent, one) for one in people]
     for done, (agent, one) in enumerate(steps):
         call.on_progress(done, len(steps))
@@ -178,7 +176,7 @@ async def clear_sessions(call: Call, arguments: ClearSessions) -> Clearance:
             break
         erasures[agent] += await _erase_person(host, agent, one)
     else:
-        for agent in agents if person == EVERYONE else ():
+        for agent in agents if is_everyone else ():
             if (memory := host.memory(agent)) is None:
                 continue
             cleared = await memory.aclear_conversations(await memory.aget_all_conversations())

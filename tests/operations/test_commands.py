@@ -22,7 +22,7 @@ from spade_coreason.agents.echo import EchoAgent
 from spade_coreason.app.stored_host import open_stored_host
 from spade_coreason.cli.app import COMMANDS, cli
 from spade_coreason.config import Settings
-from spade_coreason.exceptions import ForbiddenError, StoreError
+from spade_coreason.exceptions import ConfigError, ForbiddenError, StoreError
 from spade_coreason.operations.definition import Actor, Call, Caller, NoArguments, Operation
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.commands import builtin
@@ -133,8 +133,20 @@ def perform(host: Any, actor: Actor, name: str, **arguments: Any) -> Any:
     return operation(Call(host, actor), operation.read_arguments(arguments))
 
 
+async def test_a_deletion_is_about_one_person_or_everyone_or_a_conversation() -> None:
+    async with open_tester() as (_, host):
+        wrong: tuple[dict[str, Any], ...] = {"person": ALICE, "everyone": True}, {"person": ALICE, "conversation": "a"}, {}
+        for arguments in wrong:
+            with pytest.raises(ConfigError, match="needs exactly one of a person, everyone and a conversation"):
+                await perform(host, TESTER, "sessions.clear", **arguments)
+        # Nobody is called so.
+        cleared = await perform(host, TESTER, "sessions.clear", person="*")
+        assert all(each.report.is_empty for each in cleared.erasures)
+        assert len(await perform(host, TESTER, "sessions.list")) == 3
+
+
 OF_PEOPLE = [name for name, operation in OPERATIONS.items() if Caller.PERSON in operation.callers]
-FOREIGN = [
+FOREIGN: list[dict[str, Any]] = [
     {"agent": AGENT, "person": BOB},
     {"agent": OTHER, "person": ALICE},
     {"person": ALICE},
@@ -144,6 +156,7 @@ FOREIGN = [
     {"agent": AGENT, "person": ALICE, "conversation": "of bob"},
     {"agent": AGENT, "person": BOB, "conversation": f"{ALICE}_{AGENT}"},
     {"agent": AGENT, "person": "*"},
+    {"agent": AGENT, "everyone": True},
     {"agent": "*", "person": ALICE},
     {"agent": AGENT, "person": ALICE, "conversation": f"carol@localhost_{AGENT}"},
 ]

@@ -177,9 +177,9 @@ def clear(
     """
     if [bool(person), bool(conversation), everything].count(True) != 1:
         raise ConfigError("sessions clear", "needs exactly one of --person JID, --conversation ID and --all")
-    from ....operations.sessions import EVERYONE, ClearSessions, FindTargets, clear_sessions, find_targets
+    from ....operations.sessions import ClearSessions, FindTargets, clear_sessions, find_targets
 
-    owner = EVERYONE if everything else parse_person(person) if person else None
+    owner = parse_person(person) if person else None
     with open_platform(file, data, changes=True) as platform:
         targets = platform.perform(find_targets, FindTargets(agent=agent, conversation=conversation))
         agents = ", ".join(targets.agents)
@@ -193,7 +193,7 @@ def clear(
             progress.start_item("deleting")
             cleared = platform.perform(
                 clear_sessions,
-                ClearSessions(agent=agent, person=owner, conversation=conversation),
+                ClearSessions(agent=agent, person=owner, everyone=everything, conversation=conversation),
                 progress.update_item,
             )
     for erasure in cleared.erasures:
