@@ -50,16 +50,24 @@ def call_platform(
     """Call an operation of the platform that runs on `data_dir`. Return its result, and True if Ctrl-C was pressed.
 
     The first Ctrl-C asks for an early end, so that the result says what was done; the second raises KeyboardInterrupt.
-    Raise the error of the operation, or ServerError if the platform does not answer.
+    Raise the error of the operation, ConfigError for arguments that are too long, or ServerError if the platform does not
+    answer.
     """
     body = json.dumps(arguments.model_dump(mode="json"), ensure_ascii=False).encode(errors="surrogatepass")
+    if len(body) > operation.max_request_bytes:
+        problem = (
+            f"the request has {len(body):,} bytes, more than the limit of {operation.max_request_bytes:,}; send less at once"
+        )
+        raise ConfigError("", problem)
     call_id = str(uuid4())
     try:
         with (
             _ending_early(data_dir, call_id) as was_interrupted,
             closing(_SocketConnection(data_dir, operation.timeout_s)) as connection,
         ):
-            connection.request("POST", f"/v1/{quote(operation.name)}", body, {"Call-Id": call_id})
+            connection.connect()
+            with suppress(BrokenPipeError, ConnectionResetError):  # if it refuses a call before it has read all, it says why
+                connection.request("POST", f"/v1/{quote(operation.name)}", body, {"Call-Id": call_id})
             for line in connection.getresponse():
                 found = json.loads(line)
                 if "result" in found:

@@ -32,6 +32,7 @@ from .unix_socket import bind_socket, find_user
 log = logging.getLogger(__name__)
 
 CALL_ID = "Call-Id"
+_MAX_BYTES_IN_LOOP = 65_536
 _STOP_S = 5.0
 _LINGER_S = 1.0  # that a client which sends too much has to read that it does
 _STATUS = {ForbiddenError: HTTPStatus.FORBIDDEN, ConfigError: HTTPStatus.BAD_REQUEST}
@@ -159,7 +160,7 @@ class _Calls:
                     body += data
                     if len(body) > max_bytes:
                         raise ConfigError("", f"the request has more than {max_bytes:,} bytes, the limit; send less at once")
-            return json.loads(body)
+            return json.loads(body) if len(body) <= _MAX_BYTES_IN_LOOP else await asyncio.to_thread(json.loads, body)
         except TimeoutError as error:
             raise ConfigError("", f"the request was not complete within {limit_s:g} s") from error
         except (ValueError, RecursionError) as error:
@@ -183,7 +184,8 @@ class _Reply:
     def report(self, done: int, total: int) -> None:
         """Write a progress, unless the one before is not written yet."""
         if self._progress is None or self._progress.done():
-            self._progress = asyncio.create_task(self._write({"progress": {"done": done, "total": total}}))
+            line = {"progress": {"done": done, "total": total}}
+            self._progress = asyncio.create_task(self._write(_encode(line), is_last=False))
 
     async def fail(self, error: CoReasonError, status: HTTPStatus = HTTPStatus.CONFLICT) -> web.StreamResponse:
         """Write an error as the last line."""
@@ -197,12 +199,11 @@ class _Reply:
         """Write the last line."""
         if self._progress is not None:
             await self._progress
-        await self._write(line)
+        await self._write(await asyncio.to_thread(_encode, line))
         return self._response
 
-    async def _write(self, line: dict[str, Any]) -> None:
+    async def _write(self, data: bytes, *, is_last: bool = True) -> None:
         """Write a line. A client that does not read it in time is disconnected."""
-        data = f"{json.dumps(line)}\n".encode()
         if len(data) > self._limits.answer_bytes:
             problem = f"the answer has more than {self._limits.answer_bytes:,} bytes, the limit; ask for less"
             await self.fail(CoReasonError(problem))
@@ -212,11 +213,16 @@ class _Reply:
                 if not self._response.prepared:
                     await self._response.prepare(self._request)
                 await self._response.write(data)
-                if "progress" not in line:
+                if is_last:
                     await self._response.write_eof()
         except (TimeoutError, ConnectionError):
             if self._request.transport is not None:
                 self._request.transport.abort()
+
+
+def _encode(line: dict[str, Any]) -> bytes:
+    """Encode a line in pieces, so that other threads run in between."""
+    return f"{''.join(json.JSONEncoder().iterencode(line))}\n".encode()
 
 
 def _find_actor(request: web.Request) -> Actor | None:

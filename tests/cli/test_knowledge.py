@@ -161,6 +161,19 @@ def test_adding_ends_quietly_if_the_reader_of_its_output_is_gone(tmp_path: Path,
     assert (done.returncode, done.stderr) == (EXIT_PIPE_CLOSED, b"")
 
 
+def test_a_document_that_is_too_long_for_a_request_is_one_line_and_the_others_are_added(
+    invoke_beside_platform: Invoke, tmp_path: Path
+) -> None:
+    long, other = tmp_path / "a-long.txt", tmp_path / "b.txt"
+    long.write_text("\x01" * 14 * 2**20 + "a")  # a character of which JSON makes six
+    other.write_text("something")
+    done = invoke_beside_platform("knowledge", "add", "notes", str(long), str(other))
+    assert done.exit_code == 1
+    assert f"error: {long}: the request has 88,080," in done.stderr
+    assert ", more than the limit of 83,886,080; send less at once\n" in done.stderr
+    assert done.stdout == "notes@localhost: 2 documents: 1 new, 1 failed.\n"
+
+
 def test_another_model_is_noticed_and_reindexing_repairs_the_index(
     invoke: Invoke, docs: Path, model_server: ModelServer
 ) -> None:

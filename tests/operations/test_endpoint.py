@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from http import HTTPStatus
@@ -30,10 +31,12 @@ class Text(Arguments):
     text: str = ""
 
 
-@operation("echo", max_request_bytes=300_000)
-async def echo(call: Call, arguments: Text) -> str:
+async def _echo(call: Call, arguments: Text) -> str:
     """Return the text."""
     return arguments.text
+
+
+echo = operation("echo", max_request_bytes=300_000)(_echo)
 
 
 @operation("count")
@@ -112,6 +115,51 @@ async def test_a_request_of_the_longest_length_is_answered(tmp_path: Path) -> No
         status, line = await post(tmp_path, "echo", json.dumps({"text": f"{text}x"}).encode())
     assert status == HTTPStatus.BAD_REQUEST
     assert line["error"]["text"] == "the request has more than 300,000 bytes, the limit; send less at once"
+
+
+async def test_a_request_that_is_too_long_is_not_sent(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^the request has 300,013 bytes, more than the limit of 300,000; send less at once$"
+    ):
+        await call(tmp_path, echo, "x" * 300_001)  # no platform runs here
+
+
+async def test_a_refusal_before_all_is_sent_is_told(tmp_path: Path) -> None:
+    error = json.dumps({"error": {"type": "StoreError", "place": "", "text": "no more"}}).encode()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: %d\r\n\r\n%b" % (len(error), error))
+        writer.transport.abort()
+
+    long_echo = operation("echo", max_request_bytes=2**26)(_echo)
+    with socket_address(tmp_path) as address:
+        server = await asyncio.start_unix_server(refuse, address)
+    async with server:
+        with pytest.raises(StoreError, match=r"^no more$"):
+            await call(tmp_path, long_echo, "x" * 2**25)
+
+
+class NotingExecutor(ThreadPoolExecutor):
+    """Threads that note the functions which run in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: list[str] = []
+
+    def submit(self, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
+        self.functions.append(function.args[0].__name__)
+        return super().submit(function, *arguments, **keywords)
+
+
+async def test_long_json_is_read_and_written_beside_the_event_loop(tmp_path: Path) -> None:
+    executor = NotingExecutor()
+    asyncio.get_running_loop().set_default_executor(executor)
+    async with serve(tmp_path):
+        assert (await post(tmp_path, "echo", b'{"text": "a"}'))[0] == HTTPStatus.OK
+        assert executor.functions == ["_encode"]
+        assert (await post(tmp_path, "echo", json.dumps({"text": "x" * 100_000}).encode()))[0] == HTTPStatus.OK
+        assert executor.functions == ["_encode", "loads", "_encode"]
 
 
 async def test_an_endless_request_is_not_read_to_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

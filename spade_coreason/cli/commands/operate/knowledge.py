@@ -90,8 +90,10 @@ def add(
                 wanted = AddDocument(agent=jid, name=str(path.absolute()), **contents, **owner)
                 added = platform.perform(add_document, wanted, progress.update_item)
                 outcome, is_complete = added.outcome, added.is_complete
-            except KnowledgeError as error:  # the other files are still added
-                print_error(error)
+            except (KnowledgeError, ConfigError) as error:  # the other files are still added
+                if isinstance(error, ConfigError) and error.place:
+                    raise  # it concerns all files
+                print_error(error if isinstance(error, KnowledgeError) else KnowledgeError(f"{path}: {error}"))
                 outcome = "failed"
             records.append({"document": str(path.absolute()), "outcome": outcome})
             progress.finish_item()
