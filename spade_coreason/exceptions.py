@@ -284,6 +284,7 @@ class FetchError(FileError):
         super().__init__(f"{public_url[:200]!r} was not fetched: {problem}{f'; {remedy}' if remedy else ''}")
         self.url = url
         self.problem = problem
+        self.remedy = remedy
 
 
 class UploadError(FileError):

@@ -10,6 +10,7 @@ from functools import partial
 
 from ..config import AgentSettings, Settings
 from ..contracts import Agent, Interceptor
+from ..domain.environment.https_trust import HttpsTrust
 from ..domain.jid import bare_jid, jid_domain
 from ..exceptions import StoreError
 from ..memory import AgentInteractionMemory
@@ -76,6 +77,8 @@ class AgentBuilder:
         self._memories: dict[str, AgentInteractionMemory] = {}
         self._isolated_agents: list[IsolatedAgent] = []
         self._upload_warnings: defaultdict[str, UploadWarnings] = defaultdict(UploadWarnings)
+        ca_file = settings.server.tls.ca_file
+        self._https_trust = HttpsTrust(ca_file) if ca_file is not None else None
         self._fan_out = FanOutLimit(settings.peers.requests_per_root)
         self._local_exchange = LocalExchange() if settings.peers.local == "direct" and len(settings.agents) > 1 else None
         self.directory = PlatformDirectory()
@@ -89,7 +92,7 @@ class AgentBuilder:
             settings.jid,
             password,
             endpoint,
-            partial(self._build_runtime, place, settings),
+            partial(self._build_runtime, place, settings, endpoint),
             stanza_bytes=self.settings.limits.stanza_bytes,
             register=register,
             avatar=load_avatar(settings, place),
@@ -129,14 +132,21 @@ class AgentBuilder:
                 except StoreError as error:  # no data is lost: entries that could not be merged stay in the journal
                     log.error("%s", error)
 
-    def _build_runtime(self, place: str, settings: AgentSettings, network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
+    def _build_runtime(
+        self, place: str, settings: AgentSettings, endpoint: ServerEndpoint, network: AgentNetwork, upload: UploadFile
+    ) -> AgentRuntime:
         jid, project = bare_jid(settings.jid), self.settings.project
         if jid not in self._channels_of_agents:
             self._channels_of_agents[jid] = {name: make(jid) for name, make in self._channels.items()}
         parts = AgentParts(
             AgentRepository(self._database, jid),
             network._replace(channels={**self._channels_of_agents[jid], **network.channels}),
-            Files(upload, warnings=self._upload_warnings[jid_domain(jid)]),
+            Files(
+                upload,
+                warnings=self._upload_warnings[jid_domain(jid)],
+                trust=self._https_trust,
+                own_url=endpoint.files_url,
+            ),
             build_peer_options(self.settings, settings, self.directory, self._fan_out),
             memory=partial(self.get_memory, jid),
             embedder=self.embedder,

@@ -81,7 +81,9 @@ class TlsSettings(Section):
     address, such as 127.0.0.1, if the server offers no TLS.
     """
     ca_file: ProjectPath | None = None
-    """A PEM file with the authority that signed the server's certificate. Default: the authorities of the system."""
+    """A PEM file with the authority that signed the server's certificate, or with several. Default: the authorities of the
+    system. Files on HTTPS servers are trusted by these and by those of the system.
+    """
 
 
 class ServerSettings(Section):

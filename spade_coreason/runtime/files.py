@@ -7,13 +7,16 @@ import logging
 import os
 import re
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from http import HTTPStatus
 from mimetypes import guess_type
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..domain.environment.https_trust import HttpsTrust, split_tls_reason
 from ..domain.texts.file_names import file_name_of, safe_file_name
 from ..exceptions import FetchError, UploadError
 from .url_policy import ResolveHost, UrlPolicy, resolve_host
@@ -65,6 +68,8 @@ async def fetch(
     types: Sequence[str] | None = None,
     allow_private: bool | Sequence[str] = False,
     resolve: ResolveHost = resolve_host,
+    trust: HttpsTrust | None = None,
+    own_url: str = "",
 ) -> FetchedFile:
     """Fetch the file behind a stranger's link, from the public internet only. `FetchError` for everything else.
 
@@ -73,14 +78,16 @@ async def fetch(
 
     `max_bytes` limits the size, and `timeout_s` the whole time, redirects included. `types` are the accepted media types,
     such as `("image/*", "text/plain")`; None accepts all. `allow_private=True` allows all addresses. For an intranet it is
-    better to name the networks: `("10.1.0.0/16",)`. `resolve` returns the addresses of a host.
+    better to name the networks: `("10.1.0.0/16",)`. `resolve` returns the addresses of a host. `trust` has the authorities
+    of HTTPS servers; by default those of the system. Links below `own_url` may lead to a private address.
     """
     # A string is a sequence of characters, and the last character of "image/*" would match every type.
     types = (types,) if isinstance(types, str) else types
-    url_policy = UrlPolicy((allow_private,) if isinstance(allow_private, str) else allow_private, resolve)
+    networks = (allow_private,) if isinstance(allow_private, str) else allow_private
+    url_policy = UrlPolicy(networks, resolve, own_url)
     try:
         async with asyncio.timeout(timeout_s) as limit:
-            return await _follow(url, url_policy, max_bytes, types)
+            return await _follow(url, url_policy, max_bytes, types, trust)
     except TimeoutError as error:
         raise FetchError(url, f"it took longer than {timeout_s:g} s" if limit.expired() else "no connection in time") from error
 
@@ -120,12 +127,22 @@ def describe_upload_problem(error: UploadError) -> str:
 class Files:
     """The uploads and downloads of an agent. A constructor parameter named `files` receives it.
 
-    Failures of the upload service are reported to `warnings`; None reports nothing.
+    Failures of the upload service are reported to `warnings`; None reports nothing. `trust` and `own_url` are those of `fetch`.
     """
 
-    def __init__(self, upload_file: UploadFile, fetch_file: FetchFile = fetch, warnings: UploadWarnings | None = None) -> None:
+    def __init__(
+        self,
+        upload_file: UploadFile,
+        fetch_file: FetchFile = fetch,
+        warnings: UploadWarnings | None = None,
+        *,
+        trust: HttpsTrust | None = None,
+        own_url: str = "",
+    ) -> None:
         self._upload_file = upload_file
-        self._fetch_file = fetch_file
+        self._fetch_file = partial(fetch_file, trust=trust, own_url=own_url) if trust or own_url else fetch_file
+        self.ca_file = None if trust is None else trust.ca_file
+        self.own_url = own_url
         self._warnings = warnings
         self._uploaded_links: dict[str, None] = {}
         self.upload_count = 0
@@ -177,7 +194,9 @@ class Files:
         return await self._fetch_file(url, **limits)
 
 
-async def _follow(url: str, url_policy: UrlPolicy, max_bytes: int, types: Sequence[str] | None) -> FetchedFile:
+async def _follow(
+    url: str, url_policy: UrlPolicy, max_bytes: int, types: Sequence[str] | None, trust: HttpsTrust | None
+) -> FetchedFile:
     from aiohttp import ClientError
     from yarl import URL
 
@@ -186,7 +205,7 @@ async def _follow(url: str, url_policy: UrlPolicy, max_bytes: int, types: Sequen
         checked_url = url_policy.check(url)
         addresses = await url_policy.resolve_addresses(checked_url)
         try:
-            async with _session(addresses) as session, session.get(checked_url, allow_redirects=False) as response:
+            async with _session(addresses, trust) as session, session.get(checked_url, allow_redirects=False) as response:
                 if response.status not in _REDIRECT_STATUSES:
                     data = await _read(url, response, max_bytes, types)
                     return FetchedFile(url, file_name_of(url) or file_name_of(start), _type_of(response), data)
@@ -195,7 +214,7 @@ async def _follow(url: str, url_policy: UrlPolicy, max_bytes: int, types: Sequen
         except TimeoutError:
             raise
         except (ClientError, OSError, ValueError) as error:  # aiohttp lets the ValueErrors of its parsers through
-            raise FetchError(url, describe_connection_error(error)) from error
+            raise FetchError(url, describe_connection_error(error), _remedy_of(error)) from error
         try:
             url = str(checked_url.join(URL(target)))
         except ValueError as error:
@@ -203,7 +222,7 @@ async def _follow(url: str, url_policy: UrlPolicy, max_bytes: int, types: Sequen
     raise FetchError(start, f"it redirects more than {_MAX_REDIRECTS} times")
 
 
-def _session(addresses: list[str]) -> Any:
+def _session(addresses: list[str], trust: HttpsTrust | None) -> Any:
     """Create a session for one connection, to one of these addresses."""
     from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
     from aiohttp.abc import AbstractResolver, ResolveResult
@@ -228,7 +247,9 @@ def _session(addresses: list[str]) -> Any:
             """Do nothing: there is nothing to close."""
 
     return ClientSession(
-        connector=TCPConnector(resolver=Checked(), use_dns_cache=False, force_close=True),
+        connector=TCPConnector(
+            resolver=Checked(), use_dns_cache=False, force_close=True, ssl=True if trust is None else trust.context()
+        ),
         cookie_jar=DummyCookieJar(),
         auto_decompress=False,
         timeout=ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
@@ -261,16 +282,34 @@ def _too_large_error(url: str, max_bytes: int) -> FetchError:
 
 def describe_connection_error(error: Exception) -> str:
     """Describe an error in our own words, because the texts of aiohttp quote the other side."""
-    from aiohttp import ClientConnectionError, ClientConnectorCertificateError, ClientConnectorDNSError
+    from aiohttp import ClientConnectionError, ClientConnectorDNSError
 
-    if isinstance(error, ClientConnectorCertificateError):
-        return "its certificate is not trusted"
+    tls_error = _tls_error_of(error)
+    if isinstance(tls_error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({tls_error.verify_message.removesuffix('.')})"
+    if tls_error is not None:  # its errno is OpenSSL's, and 1 would read as "Operation not permitted"
+        words, is_alert = split_tls_reason(tls_error.reason or "unknown reason")
+        return f"it refuses TLS (alert: {words})" if is_alert else f"TLS fails ({words})"
     if isinstance(error, ClientConnectorDNSError):
         return "its host name has no address"
     if isinstance(error, ClientConnectionError | OSError):
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno and error.errno > 0 else ""
         return f"the connection fails{f' ({reason})' if reason else ''}"
     return "what answers is no web server, or a broken one"
+
+
+def _tls_error_of(error: BaseException | None) -> ssl.SSLError | None:
+    """Return the error of OpenSSL behind an error of aiohttp, or None."""
+    found = None
+    while error is not None:
+        found = error if isinstance(error, ssl.SSLError) else found
+        error = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error.__cause__
+    return found
+
+
+def _remedy_of(error: Exception) -> str:
+    is_untrusted = isinstance(_tls_error_of(error), ssl.SSLCertVerificationError)
+    return "for an authority of your own, set server.tls.ca_file to its certificate" if is_untrusted else ""
 
 
 def _type_of(response: ClientResponse) -> str:

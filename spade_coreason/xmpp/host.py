@@ -180,7 +180,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.archive = Archive(self.connection, self._receive_archived, lambda: self._runner.release(), timings)
         self.offline_messages = OfflineMessages(self.connection)
         self._receiver = Receiver(self._own_jid)
-        self.uploads = Uploads(self.connection.client, endpoint.context)
+        self.uploads = Uploads(self.connection.client, endpoint.https_trust)
         self._deletions: set[asyncio.Task[None]] = set()
         self._claims: dict[str, bool] = {}
         self._is_stopping = False

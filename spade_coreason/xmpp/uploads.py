@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -11,6 +10,7 @@ from xml.etree.ElementTree import Element
 
 from slixmpp.exceptions import IqError, IqTimeout
 
+from ..domain.environment.https_trust import HttpsTrust
 from ..domain.texts.translation import N_
 from ..exceptions import UploadError
 from ..runtime import Progress, describe_connection_error, format_status
@@ -44,11 +44,11 @@ class _UploadSlot(NamedTuple):
 
 
 class Uploads:
-    """Uploads through one session. `context` verifies the server's certificate, over HTTP as over XMPP."""
+    """Uploads through one session. `trust` verifies the certificate of the web server."""
 
-    def __init__(self, client: Any, context: ssl.SSLContext) -> None:
+    def __init__(self, client: Any, trust: HttpsTrust) -> None:
         self._client = client
-        self._context = context
+        self._trust = trust
         self._service: _UploadService | None = None
 
     async def upload(self, name: str, data: bytes, type: str, progress: Progress | None = None) -> str:
@@ -152,10 +152,10 @@ class Uploads:
         """Send a request to the address of the upload, and return the status of the answer."""
         from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
-        session = ClientSession(
-            connector=TCPConnector(ssl=self._context), cookie_jar=DummyCookieJar(), timeout=ClientTimeout(timeout_s)
-        )
         try:
+            session = ClientSession(
+                connector=TCPConnector(ssl=self._trust.context()), cookie_jar=DummyCookieJar(), timeout=ClientTimeout(timeout_s)
+            )
             async with session, session.request(method, slot.put_url, allow_redirects=False, **arguments) as response:
                 return response.status
         except TimeoutError as error:
@@ -173,7 +173,7 @@ def _host_of(slot: _UploadSlot) -> str:
 
 def _remedy_of(slot: _UploadSlot) -> str:
     names = "Prosody: http_external_url, ejabberd: put_url"
-    return f"check that this machine can reach {_host_of(slot)} and trusts its certificate ({names})"
+    return f"check that this machine can reach {_host_of(slot)} and trusts its certificate (server.tls.ca_file; {names})"
 
 
 def _parse_slot(reply: Element) -> _UploadSlot | None:

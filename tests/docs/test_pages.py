@@ -9,7 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DOCS, EXAMPLES, PAGES, ROOT, Block, Page, PageRun, check_output, read_console, read_page, read_plain_command
+from tests.docs.pages import (
+    DOCS,
+    EXAMPLES,
+    PAGES,
+    ROOT,
+    Block,
+    Page,
+    PageRun,
+    check_output,
+    read_console,
+    read_page,
+    read_plain_command,
+)
 from tests.docs.setups import SETUPS
 from tests.support.program import COMMAND
 
@@ -29,7 +41,9 @@ def test_the_blocks_of_a_page_run_in_their_order(page: Page, tmp_path: Path) -> 
 
 def test_no_example_has_the_name_of_another_module() -> None:
     """`profile.py` hid the module that cProfile imports."""
-    titles = [Path(block.title) for page in map(read_page, (ROOT / "README.md", *PAGES)) for block in page.blocks if block.title]
+    titles = [
+        Path(block.title) for page in map(read_page, (ROOT / "README.md", *PAGES)) for block in page.blocks if block.title
+    ]
     files = [path for path in titles + list(EXAMPLES.rglob("*.py")) if path.suffix == ".py"]
     assert len(files) > 50
     others = sys.stdlib_module_names | packages_distributions().keys()

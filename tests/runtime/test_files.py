@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import gzip
+import socket
 import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Collection
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Files, ResponseHandler, SessionHandle
+from spade_coreason.domain.environment.https_trust import HttpsTrust
 from spade_coreason.domain.texts.file_names import file_name_of
 from spade_coreason.exceptions import FetchError, UploadError
 from spade_coreason.runtime import FetchedFile, fetch
@@ -53,6 +55,11 @@ async def fetch_problem(url: str, **limits: Any) -> str:
     with pytest.raises(FetchError) as caught:
         await fetch_public(url, **limits)
     return caught.value.problem
+
+
+async def resolve_localhost(host: str, port: int) -> list[str]:
+    """Resolve every host to the public internet of these tests."""
+    return ["127.0.0.3"]
 
 
 # What comes
@@ -129,8 +136,69 @@ async def test_a_self_signed_certificate_is_not_trusted(tmp_path: Path) -> None:
     context.load_cert_chain(certificate.certificate, certificate.key)
     async with WebServer({"/": page(b"x")}, tls=context) as public_server:
         problem = await fetch_problem(f"https://127.0.0.3:{public_server.port}/")
-        assert problem == "its certificate is not trusted"
+        assert problem.startswith("its certificate is not trusted (")
         assert public_server.requests == []
+
+
+async def test_an_authority_of_an_intranet_is_trusted_beside_those_of_the_system(tmp_path: Path) -> None:
+    certificate = ensure_certificate(tmp_path / "intranet", ("localhost",))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate.certificate, certificate.key)
+    ca_file = tmp_path / "ca.pem"
+    ca_file.write_bytes(ensure_certificate(tmp_path / "other", ("localhost",)).ca_file.read_bytes())
+    trust = HttpsTrust(ca_file)
+    async with WebServer({"/": page(b"a plan")}, tls=context) as intranet:
+        url = f"https://localhost:{intranet.port}/"
+
+        async def fetch_here() -> FetchedFile:
+            return await fetch(url, allow_private=True, resolve=resolve_localhost, trust=trust)
+
+        with pytest.raises(
+            FetchError, match=r"; for an authority of your own, set server\.tls\.ca_file to its certificate"
+        ) as caught:
+            await fetch_here()
+        assert caught.value.problem.startswith("its certificate is not trusted (unable to get local issuer certificate")
+        ca_file.write_bytes(certificate.ca_file.read_bytes())  # while it runs
+        assert (await fetch_here()).data == b"a plan"
+        ca_file.unlink()
+        assert (await fetch_here()).data == b"a plan"
+    public = ssl.create_default_context().cert_store_stats()["x509_ca"]
+    assert trust.context().cert_store_stats()["x509_ca"] == public + 1
+
+
+async def test_an_alert_of_tls_is_named(tmp_path: Path) -> None:
+    """It was "Operation not permitted", as OpenSSL's error 1 reads where errno is expected."""
+    certificate = ensure_certificate(tmp_path, ("localhost",))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate.certificate, certificate.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # TLS 1.3 says it after the handshake, and asyncio may lose it
+
+    def refuse(listener: socket.socket) -> None:
+        # asyncio's server would close before the alert is sent.
+        tls = context.wrap_socket(listener.accept()[0], server_side=True, do_handshake_on_connect=False)
+        with pytest.raises(ssl.SSLError):
+            tls.do_handshake()
+        with socket.socket(fileno=tls.detach()) as connection:
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1024):
+                pass
+
+    with socket.create_server(("127.0.0.3", 0)) as listener:
+        server = asyncio.create_task(asyncio.to_thread(refuse, listener))
+        url = f"https://localhost:{listener.getsockname()[1]}/"
+        problem = await fetch_problem(url, resolve=resolve_localhost, trust=HttpsTrust(certificate.ca_file))
+        await server
+    assert problem == "it refuses TLS (alert: handshake failure)"
+
+
+async def test_a_link_to_the_files_of_the_own_local_server_may_be_private_and_no_other(public_server: WebServer) -> None:
+    own_url = f"http://127.0.0.3:{public_server.port}/file_share/"
+    public_server.pages |= {"/file_share/a.txt": page(b"mine"), "/file_share/b.txt": redirect(public_server.url("/secret"))}
+    limits: dict[str, Any] = {"allow_private": False, "own_url": own_url}
+    assert (await fetch(f"{own_url}a.txt", **limits)).data == b"mine"
+    for url in (f"{own_url}../secret", f"{own_url}b.txt", public_server.url("/secret"), own_url.replace(".3:", ".4:")):
+        assert (await fetch_problem(url, **limits)).endswith(" is not in the public internet")
 
 
 # Limits

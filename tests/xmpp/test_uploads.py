@@ -56,7 +56,7 @@ class FileSession:
     @property
     def uploads(self) -> Uploads:
         assert self._connection is not None
-        return Uploads(self._connection.client, endpoint_of(self._server).context)
+        return Uploads(self._connection.client, endpoint_of(self._server).https_trust)
 
     async def __aenter__(self) -> Files:
         jid, password = await self._server.account()

@@ -92,6 +92,8 @@ def _build_message(
         "manifest": None if manifest is None else str(manifest),
         "levels": log_levels(),
         "memory_mb": isolation.memory_mb,
+        "ca_file": str(parts.files.ca_file) if parts.files.ca_file is not None else None,
+        "own_url": parts.files.own_url,
         "topic_broker": parts.peer_options.topic_broker,
         "memory": None
         if memory is None

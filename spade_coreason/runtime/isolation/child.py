@@ -219,7 +219,7 @@ class _Child:
             peers=lambda: ForwardedPeers(connection, build["topic_broker"]),
             memory=open_memory if memory is not None else None,
             knowledge=lambda: ForwardedKnowledge(connection),
-            files=lambda: build_files(connection, Path(build["files"])),
+            files=lambda: build_files(connection, Path(build["files"]), build["ca_file"], build["own_url"]),
             usage=lambda: ForwardedUsage(connection),
         )
 

@@ -21,6 +21,7 @@ from ...contracts import AgentRequest, CloudEvent, DataBlock, GraphEventBase, Id
 from ...contracts.authoring import OnUncertain, VariableScope
 from ...contracts.base import utc_now
 from ...domain.cards import AgentCard, Capability, load_cards
+from ...domain.environment.https_trust import HttpsTrust
 from ...domain.texts.text import SurrogateJoiner
 from ...memory import Knowledge, ProgressCallback, SearchHit, SessionChanges, Usage, Variables
 from ...storage import Document
@@ -483,7 +484,7 @@ class ForwardedUsage(Usage):
         return int(await self._connection.call("usage.of_conversation", conversation_id))
 
 
-def build_files(connection: PlatformConnection, directory: Path) -> Files:
+def build_files(connection: PlatformConnection, directory: Path, ca_file: str | None, own_url: str) -> Files:
     """Return the files of the agent. An upload is handed over in `directory`; links are fetched in this process."""
 
     async def upload(name: str, data: bytes, media_type: str, progress: Progress | None) -> str:
@@ -495,7 +496,7 @@ def build_files(connection: PlatformConnection, directory: Path) -> Files:
         finally:
             path.unlink(missing_ok=True)
 
-    return Files(upload)
+    return Files(upload, trust=HttpsTrust(Path(ca_file)) if ca_file is not None else None, own_url=own_url)
 
 
 def read_request(values: Sequence[Any]) -> AgentRequest:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...config import find_ca_file_problem
+from ...domain.environment.https_trust import HttpsTrust
 from ...exceptions import ConfigError
 from .resolver import DEFAULT_PORT, Resolver, SystemResolver
 
@@ -31,11 +32,16 @@ class ServerEndpoint:
     attempts: int = 1
     requires_tls: bool = True
     resolver: Resolver = field(default_factory=SystemResolver, repr=False, compare=False)
+    files_url: str = ""
+    """The address below which a local server keeps files. Agents may fetch these although the address is private."""
     context: ssl.SSLContext = field(init=False, repr=False, compare=False)
+    https_trust: HttpsTrust = field(init=False, repr=False, compare=False)
+    """The trust for links to files. It has no `xmpp-client` (ALPN), and has the authorities of the system too."""
     _read_at: tuple[int, int, int] | None = field(init=False, repr=False, compare=False)
     """The state of `ca_file` when it was read."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "https_trust", HttpsTrust(self.ca_file, verify=self.verify))
         try:
             self._read_ca_file()
         except OSError as error:

@@ -8,6 +8,7 @@ import socket
 import ssl
 from dataclasses import dataclass
 
+from ...domain.environment.https_trust import split_tls_reason
 from ...domain.jid import bare_jid, jid_domain, local_part
 
 _MAX_CHARACTERS = 200
@@ -90,10 +91,9 @@ def explain(problem: object) -> Problem:
 
 
 def _explain_tls(reason: str) -> Problem:
-    words = reason.lower().replace("_", " ")
-    before, _, alert = words.partition("alert ")
-    if before != words:  # RFC 8446, section 6: an alert is what the other side has said
-        return Problem(f"the server refuses TLS (alert: {alert})", "check the server's certificate and TLS settings")
+    words, is_alert = split_tls_reason(reason)
+    if is_alert:
+        return Problem(f"the server refuses TLS (alert: {words})", "check the server's certificate and TLS settings")
     return Problem(f"TLS fails ({words})", "check the port, and that the server has TLS 1.2 or newer")
 
 

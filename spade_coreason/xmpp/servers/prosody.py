@@ -1,4 +1,4 @@
-"""The managed server: a private Prosody on loopback, with rooms, commands, archive and WebSocket."""
+"""The managed server: a private Prosody on loopback, with rooms, files, commands, archive and WebSocket."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from .process import START_TIMEOUT_S, LaunchSpec
 from .server import DOMAIN, LocalServer, prepare_directory, run_server, saslprep
 
 ROOMS_DOMAIN = f"muc.{DOMAIN}"
+UPLOADS_DOMAIN = f"upload.{DOMAIN}"
 ITERATIONS = 10_000
 
 CONFIGURATION_TEMPLATE = """\
@@ -68,6 +69,13 @@ VirtualHost "{domain}"
 Component "{rooms}" "muc"
   modules_enabled = {{ "muc_mam" }}
   restrict_room_creation = "local"
+
+Component "{uploads}" "http_file_share"
+  http_host = "{domain}"
+  http_external_url = "http://127.0.0.1:{http}/"
+  http_file_share_size_limit = 100 * 1024 * 1024
+  http_file_share_daily_quota = 1024 * 1024 * 1024
+  http_file_share_expires_after = 4 * 7 * 24 * 3600
 """
 
 
@@ -140,6 +148,7 @@ async def run_prosody_server(
             process=process,
             data_dir=directory / "data",
             websocket_url=f"ws://127.0.0.1:{ports['http']}/xmpp-websocket",
+            files_url=f"http://127.0.0.1:{ports['http']}/file_share/",
         )
 
 
@@ -188,6 +197,7 @@ def _build_configuration(directory: Path, certificate: CertificateFiles, ports: 
         archive=archive_storage,
         domain=DOMAIN,
         rooms=ROOMS_DOMAIN,
+        uploads=UPLOADS_DOMAIN,
         **ports,
     )
 

@@ -53,7 +53,7 @@ def dump_local_server(server: LocalServer) -> dict[str, str | int]:
     """Return a running server as values for JSON, for a child process that uses it."""
     fields: dict[str, str | int] = {"kind": server.kind, "port": server.port, "ca_file": str(server.ca_file)}
     if isinstance(server, ProsodyServer):
-        fields |= {"data_dir": str(server.data_dir), "websocket_url": server.websocket_url}
+        fields |= {"data_dir": str(server.data_dir), "websocket_url": server.websocket_url, "files_url": server.files_url}
     return fields
 
 
@@ -62,4 +62,5 @@ def load_local_server(fields: Mapping[str, Any]) -> LocalServer:
     port, ca_file = fields["port"], Path(fields["ca_file"])
     if fields["kind"] == "embedded":
         return EmbeddedServer(port, ca_file, None)
-    return ProsodyServer(port, ca_file, None, data_dir=Path(fields["data_dir"]), websocket_url=fields["websocket_url"])
+    urls = {name: fields[name] for name in ("websocket_url", "files_url")}
+    return ProsodyServer(port, ca_file, None, data_dir=Path(fields["data_dir"]), **urls)

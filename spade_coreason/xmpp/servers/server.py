@@ -40,6 +40,8 @@ class LocalServer(ABC):
     process: ServerProcess | None = field(repr=False)
     host: str = LOOPBACK
     domain: str = DOMAIN
+    files_url: str = ""
+    """The address below which it keeps files, on loopback; empty if it keeps none."""
 
     @abstractmethod
     async def create_account(self, jid: str, password: str) -> None:
