@@ -230,7 +230,7 @@ class Platform:
             )
         is_stop = running.is_stopping and not blocking_row
         crashed = await record_crash(self.database, running.rows, utc_now(), blocking_row, is_stop=is_stop)
-        self._crash_guard = CrashGuard(running, crashed)
+        self._crash_guard = CrashGuard(running, crashed, is_after_stop=is_stop)
         running.clear()
         await self._stack.enter_async_context(watch_loop(settings.data_dir, self._blocked_s))
         try:

@@ -54,12 +54,13 @@ class AgentControl:
         self._access_requests = access_requests
         self.quota_limit = quota_limit
         self._clock = clock
+        self._is_pause_decided = False
         self.pause_changed: EventEmitter[[]] = EventEmitter()
         """Emitted when the agent is paused or resumed."""
 
     def load(self, stored: StoredAgent) -> None:
-        """Take the pause of an earlier run: a pause lasts over restarts."""
-        if stored.is_paused:
+        """Take the pause of an earlier run: a pause lasts over restarts. A decision of this run is newer than `stored`."""
+        if stored.is_paused and not self._is_pause_decided:
             self._mailboxes.pause()
 
     # The pause
@@ -82,6 +83,7 @@ class AgentControl:
 
     def set_paused(self, is_paused: bool) -> Commit[bool]:
         """Pause or resume."""
+        self._is_pause_decided = True
         if is_paused is not self._mailboxes.is_paused:
             if is_paused:
                 self._mailboxes.pause()

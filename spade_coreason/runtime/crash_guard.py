@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 from ..storage import CrashedRequest, RunningRequests
@@ -21,11 +21,20 @@ class CrashGuard:
 
     It marks the requests whose turns run in `running`, so that the next process knows what ran when this one ended. `crashed`
     are the unanswered requests that ran at earlier crashes and stops. Suspects among them run one at a time. While one does, no
-    other turn begins for at most `alone_s` seconds, and twice as long for each further end.
+    other turn begins for at most `alone_s` seconds, and twice as long for each further end. `is_after_stop`: the last end was a
+    stop, so that `crashed` has all the requests that it cut off.
     """
 
-    def __init__(self, running: RunningRequests, crashed: Iterable[CrashedRequest] = (), alone_s: float = _ALONE_S) -> None:
+    def __init__(
+        self,
+        running: RunningRequests,
+        crashed: Collection[CrashedRequest] = (),
+        alone_s: float = _ALONE_S,
+        *,
+        is_after_stop: bool = False,
+    ) -> None:
         self.running = running
+        self._cut_off = {request.id for request in crashed} if is_after_stop else None
         self.suspects: dict[int, float] = {}
         """The suspects that have not run yet: the time for which each may run alone, by its row in the inbox."""
         self._failed: dict[int, CrashedRequest] = {}
@@ -59,6 +68,10 @@ class CrashGuard:
     def find_failed(self, inbox_row: int) -> CrashedRequest | None:
         """Return a request that is not run again, because it ended the process. None for any other."""
         return self._failed.get(inbox_row)
+
+    def may_have_begun(self, inbox_row: int) -> bool:
+        """Return False for a request of which it is known that the last end of the process did not cut off its turn."""
+        return self._cut_off is None or inbox_row in self._cut_off
 
     @asynccontextmanager
     async def permit(self, inbox_row: int) -> AsyncIterator[None]:

@@ -15,7 +15,7 @@ from tests.support.clock import Clock, LoopClock
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import eventually
 
-AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
+AGENT, ALICE, BOB, CAROL = "agent@localhost", "alice@localhost", "bob@localhost", "carol@example.com"
 CONVERSATION = f"{ALICE}_{AGENT}"
 
 
@@ -204,6 +204,23 @@ async def test_a_pause_and_its_queued_messages_outlast_a_restart(on_restart: Any
         await t.restart()
         assert not t.runners[AGENT].control.is_paused
         assert await t.say("z") == ["z 3"]
+
+
+@pytest.mark.parametrize("was_paused", [False, True])
+async def test_a_decision_during_the_start_counts_more_than_what_was_stored_before_it(was_paused: bool) -> None:
+    operator = "boss@localhost"
+    async with counting_tester(policy=Policy(operators=frozenset({operator}))) as t:
+        runner, access_requests = t.runners[AGENT], t.gateways[AGENT].access_requests
+        await runner.control.set_paused(was_paused)
+        await runner.control.decide_access(CAROL, was_paused)
+        stored = await runner.repository.load_agent()
+        # The agent connects now, which may take long.
+        await runner.control.set_paused(not was_paused)
+        await runner.control.decide_access(CAROL, not was_paused)
+        runner.control.load(stored)
+        access_requests.load(stored)
+        assert runner.control.is_paused is not was_paused
+        assert access_requests.access.is_allowed(CAROL) is not was_paused
 
 
 async def test_a_program_waits_for_the_end_of_a_pause() -> None:

@@ -38,6 +38,7 @@ class AccessRequests:
         self._repository = repository
         self._agent_name = agent_name
         self._notices = notices
+        self._decided: set[str] = set()
         self._rejected: set[str] = set()
         self._own_contacts: set[str] = set()
         self._pending: set[str] = set()
@@ -48,8 +49,8 @@ class AccessRequests:
         """Emitted when the server has sent a change of the roster."""
 
     def load(self, stored: StoredAgent) -> None:
-        """Take the earlier decisions and refusals, before the agent goes online."""
-        decisions = stored.admissions
+        """Take the earlier decisions and refusals, before the agent goes online. Those of this run are newer than `stored`."""
+        decisions = {person: one for person, one in stored.admissions.items() if person not in self._decided}
         approved = {person for person, is_admitted in decisions.items() if is_admitted}
         if self.access.operators:
             self.access.approved |= approved
@@ -145,6 +146,7 @@ class AccessRequests:
         Without operators an admission does not count, now and after a start.
         """
         await self._repository.save_admission(person, is_admitted)
+        self._decided.add(person)
         self._pending.discard(person)
         (self._rejected.discard if is_admitted else self._rejected.add)(person)
         (self.access.approved.add if is_admitted and self.access.operators else self.access.approved.discard)(person)
