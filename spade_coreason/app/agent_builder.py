@@ -14,6 +14,7 @@ from ..domain.environment.https_trust import HttpsTrust
 from ..domain.jid import bare_jid, jid_domain
 from ..exceptions import StoreError
 from ..memory import AgentInteractionMemory
+from ..operations.host import OperationHost
 from ..runtime import (
     AgentNetwork,
     AgentParts,
@@ -81,6 +82,8 @@ class AgentBuilder:
         self._https_trust = HttpsTrust(ca_file) if ca_file is not None else None
         self._fan_out = FanOutLimit(settings.peers.requests_per_root)
         self._local_exchange = LocalExchange() if settings.peers.local == "direct" and len(settings.agents) > 1 else None
+        self.host: OperationHost | None = None
+        """The platform as operations see it, once it is there. Commands of people reach all agents by it."""
         self.directory = PlatformDirectory()
         """The agents of the platform, without those that are directories themselves."""
 
@@ -150,6 +153,7 @@ class AgentBuilder:
             build_peer_options(self.settings, settings, self.directory, self._fan_out),
             memory=partial(self.get_memory, jid),
             embedder=self.embedder,
+            get_platform=lambda: self.host,
         )
         agent = self._load_agent(place, settings, parts)
         memory = self.settings.memory_of(settings)

@@ -259,6 +259,7 @@ class Platform:
         if self.server is not None:
             await self._accounts.create(self.server)
         host = RunningHost(self.jids, self.database, self._builder, self.agents, self.status, self.stop)
+        self._builder.host = host
         await self._stack.enter_async_context(serve_operations(settings.data_dir, host, OPERATIONS))
         self._stack.push_async_callback(self._stop_background_tasks)
         self._start_in_background(self._index_passages(self.database))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..domain.quotas import Quotas
 from ..memory import AgentInteractionMemory, Knowledge
-from ..operations.host import RunningAgent
+from ..operations.host import OperationHost, RunningAgent
 from ..operations.status import PlatformStatus
 from ..storage import AgentRepository, Database, list_stored_agents
 from .agent_builder import AgentBuilder
@@ -36,6 +36,11 @@ class RunningHost:
         self._stop = stop
         self._builder = builder
         self._agents = agents
+
+    @property
+    def whole(self) -> OperationHost:
+        """The host itself."""
+        return self
 
     async def list_agents(self) -> Sequence[str]:
         """Return the agents (bare JIDs) that are configured or have stored data."""

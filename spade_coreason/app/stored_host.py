@@ -10,6 +10,7 @@ from ..domain.jid import bare_jid
 from ..domain.quotas import Quotas
 from ..exceptions import DatabaseEmptyError, StoreError
 from ..memory import AgentInteractionMemory, Embedder, Knowledge
+from ..operations.host import OperationHost
 from ..operations.status import PlatformStatus
 from ..storage import (
     AgentRepository,
@@ -32,6 +33,11 @@ class StoredHost:
         self._settings = settings
         self._agents = agents
         self._embedder = embedder
+
+    @property
+    def whole(self) -> OperationHost:
+        """The host itself."""
+        return self
 
     async def list_agents(self) -> Sequence[str]:
         """Return the agents (bare JIDs) that are configured or have stored data."""

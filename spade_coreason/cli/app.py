@@ -38,6 +38,7 @@ COMMANDS = {
     "init": "Create a project with an agent, a configuration and a test.",
     "conversations": "List conversations and their states, end one or let it begin anew.",
     "sessions": "List, show, export or delete the stored sessions of agents.",
+    "people": "Delete or export all that the platform stores about a person.",
     "requests": "List requests that ended the platform, and retry or delete them.",
     "incident": "Show the exception behind an incident number.",
     "memory": "List, show, delete, import or compact the interaction memories of agents.",

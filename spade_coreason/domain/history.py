@@ -28,15 +28,24 @@ class StoredTurn:
 
     @property
     def interaction(self) -> Interaction | None:
-        """The parsed turn. A turn that cannot be read is None and logged as an error; the other turns remain usable."""
+        """The parsed turn; None for one that was erased.
+
+        A turn that cannot be read is None too, and logged as an error; the other turns remain usable.
+        """
         if not self._is_parsed:
             self._is_parsed = True
+            if not self.text:
+                return None
             try:
                 self._interaction = Interaction.model_validate_json(self.text)
             except ValueError as error:  # JSON may be written with deeper nesting or longer numbers than can be read
                 problem = str(error).partition("\n")[0]
                 log.error("a stored turn cannot be read (%d characters): %s", len(self.text), problem)
         return self._interaction
+
+    def erase(self) -> None:
+        """Forget the content, in all places that refer to the turn."""
+        self.text, self._interaction, self._is_parsed, self.tokens = "", None, True, 1
 
     def with_meta(self, name: str, value: Any) -> StoredTurn:
         """Return the same turn with one more value in its `meta`."""

@@ -13,7 +13,7 @@ from ..contracts import ClientCapabilities, DataBlock, ThinkingBlock, UserErrorB
 from .channel_kinds import CHANNEL_KINDS, DEFAULT_CHANNEL, ChannelKind
 from .duplicates import NO_EVIDENCE, Evidence
 from .jid import bare_jid
-from .topics import DEAD_LETTER_METADATA, ITEM_METADATA
+from .topics import DEAD_LETTER_METADATA, ITEM_METADATA, PUBLISHER
 from .value import value
 
 
@@ -263,6 +263,24 @@ class InboundRequest:
     def person(self) -> str:
         """The bare JID whose variables the request may use: the person it goes back to, else the owner; "" if not known."""
         return "" if self.context.hides_person else self.root_owner
+
+    @property
+    def stored_root(self) -> str | None:
+        """The bare JID of the person behind the request, as its turn stores it: "" if not known, None if it is the owner.
+
+        Behind a request that an agent has passed on is the person it goes back to; behind one in a room, the occupant; and
+        behind an item of a topic, its publisher.
+        """
+        if self.is_from_room or self.kind.is_room:
+            occupant = self.metadata.get("occupant")
+            return bare_jid(occupant) if isinstance(occupant, str) else ""
+        if isinstance(publisher := self.metadata.get(PUBLISHER), str):
+            return publisher
+        return self.person if self.context.hops or self.context.root_sender else None
+
+    def is_of(self, person: str) -> bool:
+        """Return True if a person (a bare JID) is its owner, or the person behind it."""
+        return person in (self.owner, self.stored_root)
 
     @property
     def reply_address(self) -> str:

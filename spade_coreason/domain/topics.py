@@ -21,7 +21,8 @@ PUBLISH, SUBSCRIBE = "publish", "subscribe"
 
 TOPIC_ITEM = "topic_item"
 """The metadata in which a topic broker describes the item that it delivers."""
-ITEM_METADATA = ("topic", "publisher", "published_at", "item_id")
+PUBLISHER = "publisher"
+ITEM_METADATA = ("topic", PUBLISHER, "published_at", "item_id")
 """The metadata that the platform makes of that description, for an item from the configured broker."""
 DEAD_LETTER_METADATA = "dead_letter"
 """The metadata that says of an item in a dead-letter topic why it is there."""

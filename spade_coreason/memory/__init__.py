@@ -7,8 +7,15 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "conversation": ["ActiveConversation", "ActivePerson", "Variables"],
-        "erasure": ["ErasureReport", "erase_conversation", "erase_person", "find_person_records"],
-        "export": ["export_person"],
+        "erasure": [
+            "ErasureReport",
+            "cut_conversation",
+            "delete_turns_of_person",
+            "erase_conversation",
+            "erase_person",
+            "find_person_records",
+        ],
+        "export": ["export_cut", "export_person", "export_waiting"],
         "history_windows": ["HistoryWindows"],
         "interaction.file": ["MemoryLimits"],
         "interaction.store": ["AgentInteractionMemory"],

@@ -5,12 +5,16 @@ from .conversation import (
 )
 from .erasure import (
     ErasureReport as ErasureReport,
+    cut_conversation as cut_conversation,
+    delete_turns_of_person as delete_turns_of_person,
     erase_conversation as erase_conversation,
     erase_person as erase_person,
     find_person_records as find_person_records,
 )
 from .export import (
+    export_cut as export_cut,
     export_person as export_person,
+    export_waiting as export_waiting,
 )
 from .history_windows import (
     HistoryWindows as HistoryWindows,

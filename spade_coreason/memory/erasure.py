@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from datetime import datetime
 
 from ..domain.identifiers import candidate_conversation_ids
 from ..domain.jid import bare_jid
-from ..storage import AgentRepository, StorageErasureReport, StoredConversation
+from ..storage import (
+    AgentRepository,
+    FoundConversation,
+    Spans,
+    StorageErasureReport,
+    StoredConversation,
+    find_spans,
+    to_micros,
+)
 from .interaction.store import AgentInteractionMemory
 
 _NO_LIMIT = 2**31
+_BATCH_TURNS = 500
+"""The number of turns that are deleted in one transaction. Turns of others wait until it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +30,7 @@ class ErasureReport:
 
     `memories` counts conversations in its interaction memory. `documents` counts knowledge that belongs to the person or to
     one of the conversations, turns included. The hashes of `audit_entries` are not deleted. `items` that the person published
-    to topics lose its name only.
+    to topics lose its name only, and `deleted_items` are deleted.
     """
 
     conversation_ids: tuple[str, ...] = ()
@@ -32,6 +44,7 @@ class ErasureReport:
     incidents: int = 0
     subscriptions: int = 0
     items: int = 0
+    deleted_items: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -80,3 +93,68 @@ async def erase_person(repository: AgentRepository, memory: AgentInteractionMemo
     person, _, conversation_ids = await find_person_records(repository, person)
     memories = await memory.aclear_conversations(conversation_ids) if memory is not None else 0
     return ErasureReport.of(await repository.erase_person(person), memories)
+
+
+async def delete_turns_of_person(repository: AgentRepository, person: str, should_go_on: Callable[[], bool]) -> int:
+    """Delete the turns in the conversations of a person (a bare JID), the oldest first, in short transactions.
+
+    Return their number. The conversations stay, for `erase_person`. It ends early if `should_go_on` returns False.
+    """
+    count = 0
+    for record in await repository.list_conversations(owner=person, limit=_NO_LIMIT):
+        while record.turns > _BATCH_TURNS and should_go_on():
+            deleted = await repository.retention.delete_oldest(record.id, None, record.turns, _BATCH_TURNS)
+            count += deleted
+            if deleted < _BATCH_TURNS:
+                break
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The report of a cut, and the variables of the conversation and of its owner that it has deleted, by name."""
+
+    report: ErasureReport
+    variables: Mapping[str, str]
+    owner_variables: Mapping[str, str]
+
+
+async def cut_conversation(
+    repository: AgentRepository,
+    memory: AgentInteractionMemory | None,
+    conversation: FoundConversation,
+    should_go_on: Callable[[], bool],
+) -> Cut:
+    """Erase the found turns from a conversation of an agent or a room, in short transactions.
+
+    What was stored for the conversation while they ran goes too: variables, documents and interaction memory. It ends early if
+    `should_go_on` returns False. Whoever calls it deletes a conversation of which no turn is left.
+    """
+    spans = await find_spans(repository.database, conversation)
+    # First, as in `erase_conversation`: the turns say when it was stored.
+    memories = 0
+    if memory is not None:
+        name = conversation.record.conversation_id
+        memories = await memory.aremove_of_times(name, lambda timestamp: is_entry_within(timestamp, spans))
+    report, variables, owner_variables = ErasureReport(memories=min(1, memories)), dict[str, str](), dict[str, str]()
+    for start in range(0, len(conversation.turns), _BATCH_TURNS):
+        if not should_go_on():
+            break
+        cut = await repository.cut_turns(conversation, conversation.turns[start : start + _BATCH_TURNS], spans)
+        variables |= cut.variables
+        owner_variables |= cut.owner_variables
+        report += ErasureReport(
+            interactions=cut.turns,
+            variables=len(cut.variables) + len(cut.owner_variables),
+            documents=cut.documents,
+            incidents=cut.incidents,
+        )
+    return Cut(report, variables, owner_variables)
+
+
+def is_entry_within(timestamp: str, spans: Spans) -> bool:
+    """Return True if a timestamp of an interaction memory, which is exact to a millisecond, is in one of the spans."""
+    try:
+        return to_micros(datetime.fromisoformat(timestamp)) + 999 in spans
+    except (ValueError, TypeError):  # without a time, or a zone
+        return False

@@ -15,12 +15,17 @@ from ..storage import (
     MESSAGE_COUNT_SCOPES,
     AgentRepository,
     DocumentCollection,
+    FoundConversation,
+    FoundRequest,
     InboxRecord,
     Incident,
     StoredConversation,
     TopicItem,
+    find_spans,
+    load_bodies,
+    to_micros,
 )
-from .erasure import find_person_records
+from .erasure import find_person_records, is_entry_within
 from .interaction.store import AgentInteractionMemory
 
 VERSION = 1
@@ -83,6 +88,40 @@ async def export_person(
         "requests": telling,
         "finished_requests": len(requests) - len(telling),
     }
+
+
+async def export_cut(
+    repository: AgentRepository, memory: AgentInteractionMemory | None, conversation: FoundConversation
+) -> dict[str, Any]:
+    """Return what came from a person in a conversation that belongs to an agent or a room: what `cut_conversation` erases.
+
+    Keys: `conversation_id`, `turns`, `variables`, `memories` and `documents`, as in `export_person`.
+    """
+    name, spans = conversation.record.conversation_id, await find_spans(repository.database, conversation)
+    entries = (await memory.aget_entries()).get(name, []) if memory is not None else []
+    times = {turn.began_at for turn in conversation.turns}
+    values = await repository.load_variables_of("person", conversation.record.owner, times.__contains__)
+    values |= await repository.load_variables_of("conversation", name, spans.__contains__)
+    documents = await repository.knowledge.load_texts([DocumentCollection("conversation", name)])
+    return {
+        "conversation_id": name,
+        "turns": [_parse_json(turn) for turn in await load_bodies(repository.database, conversation.turns)],
+        "variables": {key: _parse_json(value) for key, value in values.items()},
+        "memories": [
+            {"content": content, "timestamp": timestamp} for content, timestamp in entries if is_entry_within(timestamp, spans)
+        ],
+        "documents": [
+            {"name": document, "added_at": format_rfc3339(added_at), "text": text}
+            for _, document, added_at, text in documents
+            if to_micros(added_at) in spans and not document.startswith("turn ")
+        ],
+    }
+
+
+def export_waiting(request: FoundRequest) -> dict[str, Any]:
+    """Return a stored request that came from a person through an agent or a room."""
+    text = None if request.request is None else _parse_json(request.request)
+    return {"received_at": format_rfc3339(request.received_at), "request": text}
 
 
 async def _export_conversation(repository: AgentRepository, record: StoredConversation) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ..exceptions import ConfigError
@@ -10,7 +10,7 @@ from ..exceptions import ConfigError
 if TYPE_CHECKING:
     from ..domain.quotas import Quotas
     from ..memory import AgentInteractionMemory, ErasureReport, Knowledge
-    from ..storage import AgentRepository, Commit, Database, PendingRequest, StoredConversation
+    from ..storage import AgentRepository, Commit, Database, FoundConversation, PendingRequest, StoredConversation
     from .status import PlatformStatus, QuotaUsage, RunningTurn
 
 ALL_AGENTS = "*"
@@ -26,6 +26,30 @@ class RunningAgent(Protocol):
 
     async def erase_conversation(self, record: StoredConversation) -> ErasureReport:
         """End the turn of a conversation, drop what waits in it, and delete it."""
+        ...
+
+    def refuse_person(self, person: str) -> bool:
+        """Refuse new requests of a person (a bare JID), also those that others pass on, and end what runs and waits of them.
+
+        Their senders are told. It lasts until `admit_person`. Return False if they are refused already.
+        """
+        ...
+
+    def admit_person(self, person: str) -> None:
+        """Take the requests of a person (a bare JID) again: end what `refuse_person` began."""
+        ...
+
+    async def wait_for_person(self, person: str) -> bool:
+        """Wait until the turns that `refuse_person` has cancelled are over. Return False if one does not end."""
+        ...
+
+    async def cut_conversation(self, conversation: FoundConversation, should_go_on: Callable[[], bool]) -> ErasureReport:
+        """Erase the found turns from a conversation of an agent or a room. It ends early if `should_go_on` returns False."""
+        ...
+
+    @property
+    def operators(self) -> Collection[str]:
+        """The bare JIDs of its operators."""
         ...
 
     def run_stored(self, request: PendingRequest) -> bool:
@@ -89,6 +113,11 @@ class RunningAgent(Protocol):
 
 class OperationHost(Protocol):
     """A platform as operations see it. Only one process may change its data."""
+
+    @property
+    def whole(self) -> OperationHost:
+        """The whole platform, for operations that concern all agents. It is the host itself, unless that has one agent only."""
+        ...
 
     @property
     def database(self) -> Database | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -15,7 +15,7 @@ from ..domain.texts.error_chain import describe_await
 from ..domain.texts.translation import N_
 from ..memory import ErasureReport
 from ..operations.status import QuotaUsage, RunningTurn
-from ..storage import AgentRepository, Commit, PendingRequest, StoredAgent, StoredConversation
+from ..storage import AgentRepository, Commit, FoundConversation, PendingRequest, StoredAgent, StoredConversation
 from .event_emitter import EventEmitter
 from .intake.access_requests import AccessRequests
 from .intake.mailboxes import Mailboxes
@@ -44,8 +44,11 @@ class AgentControl:
         recovery: InboxRecovery,
         access_requests: AccessRequests,
         quota_limit: QuotaLimit,
+        operators: Collection[str],
         clock: Callable[[], datetime],
     ) -> None:
+        self.operators = operators
+        """The bare JIDs of its operators."""
         self._repository = repository
         self._mailboxes = mailboxes
         self._expiry = expiry
@@ -201,6 +204,25 @@ class AgentControl:
     async def erase_person(self, person: str) -> ErasureReport:
         """Delete all that the agent has about a person (a bare JID). Their turns end first, and what waits is dropped."""
         return await self._erasure.erase_person(person)
+
+    def refuse_person(self, person: str) -> bool:
+        """Refuse new requests of a person (a bare JID), also those that others pass on, and end what runs and waits of them.
+
+        Return False if they are refused already.
+        """
+        return self._erasure.refuse_person(person)
+
+    def admit_person(self, person: str) -> None:
+        """Take the requests of a person (a bare JID) again: end what `refuse_person` began."""
+        self._erasure.admit_person(person)
+
+    async def wait_for_person(self, person: str) -> bool:
+        """Wait until the turns that `refuse_person` has cancelled are over. Return False if one does not end."""
+        return await self._erasure.wait_for_person(person)
+
+    async def cut_conversation(self, conversation: FoundConversation, should_go_on: Callable[[], bool]) -> ErasureReport:
+        """Erase the found turns from a conversation of an agent or a room. It ends early if `should_go_on` returns False."""
+        return await self._erasure.cut_conversation(conversation, should_go_on)
 
     async def erase_conversation(self, record: StoredConversation) -> ErasureReport:
         """Delete a conversation. Its turn ends first, and what waits in it is dropped."""

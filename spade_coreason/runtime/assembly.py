@@ -26,6 +26,7 @@ from ..memory import (
     Usage,
     estimate_tokens,
 )
+from ..operations.host import OperationHost
 from ..storage import AgentRepository, KnowledgeRepository, RunningRequests
 from .agent_control import AgentControl
 from .agent_factory import Injectables
@@ -74,7 +75,7 @@ class AgentParts:
     """The parts of one agent that its constructor may take and that its runner uses.
 
     `repository` has the rows of the agent, whose bare JID is `repository.agent`. `memory` returns the interaction memory; None
-    for an agent without one. `clock` is the time of conversations.
+    for an agent without one. `get_platform` returns its platform, once that is there. `clock` is the time of conversations.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class AgentParts:
         *,
         memory: Callable[[], AgentInteractionMemory] | None = None,
         embedder: Embedder | None = None,
+        get_platform: Callable[[], OperationHost | None] = lambda: None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         jid = self.jid = repository.agent
@@ -96,6 +98,7 @@ class AgentParts:
         self.peer_options = peer_options
         self.memory = memory
         self.clock = clock
+        self._get_platform = get_platform
         self._mailboxes: Mailboxes | None = None
         self.open_requests = OpenRequests(lambda: self._mailboxes is not None and self._mailboxes.is_cancelling_turns)
         self.people = KnownPeople(repository)
@@ -183,12 +186,13 @@ class AgentParts:
         loader = ConversationLoader(services, languages)
         commands = Commands(agent, is_enabled=policy.commands, operators=policy.operators, prefixes=policy.command_prefixes)
         admission = Admission(self.jid, mailboxes, quota_limit, services.incidents, interceptors)
-        erasure = LiveErasure(services, loader, quota_limit, self.memory)
+        erasure = LiveErasure(services, loader, quota_limit, admission, self.memory)
         recovery = InboxRecovery(repository, mailboxes, outbox, commands, languages, crash_guard, policy.on_restart)
-        control = AgentControl(repository, mailboxes, expiry, erasure, recovery, access_requests, quota_limit, clock)
+        operators = frozenset(policy.operators)
+        control = AgentControl(repository, mailboxes, expiry, erasure, recovery, access_requests, quota_limit, operators, clock)
         context = CommandContext(
             agent=agent,
-            operators=frozenset(policy.operators),
+            operators=operators,
             rules=policy.rules,
             shows_thoughts=policy.thoughts,
             prefixes=policy.command_prefixes,
@@ -196,7 +200,7 @@ class AgentParts:
             mailboxes=mailboxes,
             loader=loader,
             files=self.files,
-            host=AgentHost(repository, control, self.memory, self.knowledge, quotas),
+            host=AgentHost(repository, control, self.memory, self.knowledge, quotas, self._get_platform),
         )
         executor = CommandExecutor(services, loader, commands, context, admission)
 

@@ -5,11 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from ..contracts import ErrorCode
 from ..domain.identifiers import recover_thread
-from ..memory import AgentInteractionMemory, ErasureReport, erase_conversation, erase_person, find_person_records
-from ..storage import StoredConversation
+from ..domain.messages import Refused
+from ..domain.texts.translation import translate
+from ..memory import (
+    AgentInteractionMemory,
+    ErasureReport,
+    cut_conversation,
+    erase_conversation,
+    erase_person,
+    find_person_records,
+)
+from ..storage import COMPACTION_VARIABLE, FoundConversation, StoredConversation, is_emptied
+from .intake.admission import DELETION_NOTICE, Admission
 from .intake.conversation_loader import ConversationLoader
-from .intake.mailbox import Mailbox
+from .intake.mailbox import Mailbox, QueuedRequest
 from .intake.quota_limit import QuotaLimit
 from .turns.turn_services import TurnServices
 
@@ -25,12 +36,76 @@ class LiveErasure:
         services: TurnServices,
         loader: ConversationLoader,
         quota_limit: QuotaLimit,
+        admission: Admission,
         get_memory: Callable[[], AgentInteractionMemory] | None,
     ) -> None:
         self._services = services
         self._loader = loader
         self._quota_limit = quota_limit
+        self._admission = admission
         self._get_memory = get_memory
+
+    def refuse_person(self, person: str) -> bool:
+        """Refuse new requests of a person (a bare JID), also those that others pass on, and end what runs and waits of them.
+
+        Their senders are told, except for that of the turn which calls this. It lasts until `admit_person`. Return False if
+        they are refused already.
+        """
+        if person in self._admission.erased_people:
+            return False
+        self._admission.erased_people.add(person)
+        mailboxes, own = self._services.mailboxes, asyncio.current_task()
+        for queued in mailboxes.drop_matching(lambda incoming: incoming.is_of(person)):
+            self._tell(queued)
+        for mailbox in self._find_busy(person):
+            current = mailbox.current
+            if mailbox.worker is not own and current is not None and mailbox.cancel_current():
+                self._tell(current)
+        return True
+
+    def admit_person(self, person: str) -> None:
+        """Take the requests of a person (a bare JID) again: end what `refuse_person` began."""
+        self._admission.erased_people.discard(person)
+
+    async def wait_for_person(self, person: str) -> bool:
+        """Wait until the turns that `refuse_person` has cancelled are over. Return False if one does not end."""
+        own = asyncio.current_task()
+        workers = [mailbox.worker for mailbox in self._find_busy(person) if mailbox.worker not in (None, own)]
+        waiting = [worker for worker in workers if worker is not None]
+        if not waiting:
+            return True
+        _, late = await asyncio.wait(waiting, timeout=self._services.policy.timings.cancel_grace_s)
+        return not late
+
+    async def cut_conversation(self, conversation: FoundConversation, should_go_on: Callable[[], bool]) -> ErasureReport:
+        """Erase the found turns from a conversation of an agent or a room, in memory and in the stores."""
+        services, repository = self._services, self._services.repository
+        conversation_id, own = conversation.record.conversation_id, {turn.interaction_id for turn in conversation.turns}
+        cut = await cut_conversation(repository, self._memory, conversation, should_go_on)
+        # Afterwards: one that began before has read the turns.
+        await services.history_windows.cancel_for_conversation(conversation_id)
+        await repository.clear_summary(conversation_id)
+        if services.history_windows.knowledge is not None:
+            services.history_windows.knowledge.clear_cache()
+        owner = conversation.record.owner
+        self._loader.forget_copies(owner, cut.owner_variables, await repository.load_variables("person", owner))
+        mailbox = services.mailboxes.conversations.find(conversation_id)
+        if (mailbox is None or mailbox.worker is None) and await is_emptied(repository.database, conversation.record.id):
+            return cut.report + await self.erase_conversation(conversation.record)
+        if mailbox is None or (active := mailbox.active) is None:
+            return cut.report
+        for turn in active.turns:
+            if turn.interaction is not None and str(turn.interaction.id) in own:
+                turn.erase()
+        active.last_reply = ""
+        values = active.variables.values
+        stored = await repository.load_variables("conversation", conversation_id)
+        for name, text in cut.variables.items():
+            if values.get(name) == text and name not in stored:
+                del values[name]
+        if COMPACTION_VARIABLE in stored:
+            values[COMPACTION_VARIABLE] = stored[COMPACTION_VARIABLE]
+        return cut.report
 
     async def erase_person(self, owner: str) -> ErasureReport:
         """Delete all data about a person (a bare JID)."""
@@ -67,6 +142,15 @@ class LiveErasure:
         self._loader.forget_copies(owner, values, await repository.load_variables("person", owner))
         self._forget(mailboxes)
         return report
+
+    def _find_busy(self, person: str) -> list[Mailbox]:
+        """Return the mailboxes whose current request is one of a person (a bare JID)."""
+        mailboxes = self._services.mailboxes
+        return [mailbox for mailbox in mailboxes if mailbox.current is not None and mailbox.current.incoming.is_of(person)]
+
+    def _tell(self, queued: QueuedRequest) -> None:
+        problem = Refused(translate(DELETION_NOTICE), ErrorCode.UNAVAILABLE)
+        self._services.outbox.send_problem(queued.incoming, problem, queued.key)
 
     @property
     def _memory(self) -> AgentInteractionMemory | None:

@@ -1,3 +1,6 @@
+from .audit import (
+    erase_person_entries as erase_person_entries,
+)
 from .backends.database import (
     Commit as Commit,
     Database as Database,
@@ -45,6 +48,22 @@ from .knowledge import (
     KnowledgeRepository as KnowledgeRepository,
     index_outdated_passages as index_outdated_passages,
 )
+from .people import (
+    FoundConversation as FoundConversation,
+    FoundRequest as FoundRequest,
+    PersonSearch as PersonSearch,
+    Spans as Spans,
+    UnknownTurns as UnknownTurns,
+    erase_items as erase_items,
+    erase_requests as erase_requests,
+    find_acts as find_acts,
+    find_requests as find_requests,
+    find_spans as find_spans,
+    is_emptied as is_emptied,
+    is_shared as is_shared,
+    load_bodies as load_bodies,
+    search_person as search_person,
+)
 from .records import (
     ACCESS_SCOPE as ACCESS_SCOPE,
     COMPACTION_VARIABLE as COMPACTION_VARIABLE,
@@ -67,6 +86,7 @@ from .records import (
     TurnRecord as TurnRecord,
     Variable as Variable,
     VectorRecord as VectorRecord,
+    from_micros as from_micros,
     to_micros as to_micros,
     turn_document_name as turn_document_name,
 )

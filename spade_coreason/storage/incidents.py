@@ -23,8 +23,9 @@ _MAX_INCIDENTS_OF_PERSON = 100
 class Incident(NamedTuple):
     """A failure that a person was told of.
 
-    `number` is what they were told. `person` is the owner of the conversation (a bare JID). Without `conversation_id` the
-    request failed before its conversation was known. The texts in `chain` are empty unless they were asked for.
+    `number` is what they were told. `person` is the person behind the request if known, else the owner of the conversation (a
+    bare JID). Without `conversation_id` the request failed before its conversation was known. The texts in `chain` are empty
+    unless they were asked for.
     """
 
     row: int
@@ -118,9 +119,14 @@ def delete_incidents_of_person(connection: Connection, agent: str, person: str) 
 
 def delete_incidents_of_conversation(connection: Connection, agent: str, record: StoredConversation) -> int:
     """Delete the incidents of a conversation in a transaction of the writer, and return their number."""
-    is_of_owner = (incidents.c.agent == agent, incidents.c.person == record.owner)
-    statement = delete(incidents).where(*is_of_owner, incidents.c.conversation_id == record.conversation_id)
-    return connection.execute(statement).rowcount
+    is_of_it = incidents.c.agent == agent, incidents.c.conversation_id == record.conversation_id
+    return connection.execute(delete(incidents).where(*is_of_it)).rowcount
+
+
+def delete_incidents_by_number(connection: Connection, agent: str, numbers: Sequence[str]) -> int:
+    """Delete the incidents of an agent with these numbers in a transaction of the writer, and return how many there were."""
+    is_one = incidents.c.agent == agent, incidents.c.incident.in_(numbers)
+    return connection.execute(delete(incidents).where(*is_one)).rowcount
 
 
 def _select(*, has_texts: bool) -> Select[Any]:

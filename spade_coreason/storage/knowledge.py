@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -356,6 +356,26 @@ def _find_previous(connection: Connection, collection: Any, name: str, digest: b
         return "same", None
     previous_id = connection.scalar(select(documents.c.id).where(own, documents.c.name == name))
     return "new" if previous_id is None else "changed", previous_id
+
+
+def delete_documents_added_between(
+    connection: Connection, agent: str, conversation_id: str, is_deleted: Callable[[int], bool]
+) -> int:
+    """Delete what was added to the knowledge of a conversation at some times (in microseconds), which a function chooses.
+
+    Run this inside a transaction of the writer. Return the number of documents.
+    """
+    query = (
+        select(documents.c.id, documents.c.added_at)
+        .join(shelves, shelves.c.id == documents.c.shelf)
+        .where(shelves.c.agent == agent, shelves.c.scope == "conversation", shelves.c.holder == conversation_id)
+        .where(documents.c.name.not_like("turn %"))
+    )
+    ids = [row.id for row in connection.execute(query).all() if is_deleted(row.added_at)]
+    _delete_documents(connection, ids)
+    if ids:
+        full_text.purge_deleted_words(connection)
+    return len(ids)
 
 
 def _delete_documents(connection: Connection, ids: Sequence[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict, namedtuple
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -38,6 +38,15 @@ from .erasure import (
 from .inbox import Inbox
 from .incidents import IncidentRepository
 from .knowledge import KnowledgeRepository
+from .people import (
+    CutReport,
+    FoundConversation,
+    FoundTurn,
+    Spans,
+    clear_summary,
+    cut_turns,
+    load_variables_of,
+)
 from .records import (
     ACCESS_SCOPE,
     ADMITTED,
@@ -57,6 +66,7 @@ from .records import (
 )
 from .retention import RetentionRepository
 from .schema import (
+    ERASED_TURN,
     audit,
     conversations,
     inbox,
@@ -228,6 +238,19 @@ class AgentRepository:
 
         return await self.database.erase(work)
 
+    async def cut_turns(self, conversation: FoundConversation, turns: Sequence[FoundTurn], spans: Spans) -> CutReport:
+        """Erase some of the found turns from a conversation of others; see `storage.people`."""
+        return await self.database.erase(lambda connection: cut_turns(connection, conversation, turns, spans))
+
+    async def load_variables_of(self, scope: str, holder: str, is_found: Callable[[int], bool]) -> dict[str, str]:
+        """Return the variables of a holder as JSON texts, by name, that were stored at times (in microseconds) of a choice."""
+        agent = self.agent
+        return await self.database.read(lambda connection: load_variables_of(connection, agent, scope, holder, is_found))
+
+    async def clear_summary(self, conversation_id: str) -> None:
+        """Delete the summary of a conversation. Its turns are summarised again."""
+        await self.database.erase(lambda connection: clear_summary(connection, self.agent, conversation_id, 0))
+
     async def erase_person(self, person: str) -> StorageErasureReport:
         """Delete everything about a person (a bare JID): conversations, turns, variables, pending requests, knowledge,
         and incidents.
@@ -284,14 +307,17 @@ class AgentRepository:
             reactions = [reaction for others in by_nickname.values() for reaction in others]
         meta["feedback"] = list(reactions)
         body = json.dumps(turn, ensure_ascii=False)
-        statement = update(interactions).where(interactions.c.id == row.id).values(body=body)
+        # Not if the turn was erased meanwhile.
+        is_there = interactions.c.id == row.id, interactions.c.interaction_id == interaction_id
+        statement = update(interactions).where(*is_there).values(body=body)
         await self.database.write(lambda connection: connection.execute(statement))
         return str(row.conversation_id), body
 
     async def load_history(self, conversation: int, limit: int, offset: int = 0) -> list[str]:
         """Return the newest `limit` turns as JSON in chronological order, after skipping the `offset` newest.
 
-        The cost does not depend on `offset`: turns are numbered without gaps, and only the oldest are ever deleted.
+        The cost does not depend on `offset`: turns are numbered without gaps. Only the oldest are ever deleted; others that are
+        erased count, and are left out.
         """
         newest = select(conversations.c.turns - offset).where(conversations.c.id == conversation).scalar_subquery()
         query = (
@@ -300,6 +326,7 @@ class AgentRepository:
                 interactions.c.conversation == conversation,
                 interactions.c.number <= newest,
                 interactions.c.number > newest - limit,
+                interactions.c.body != ERASED_TURN,
             )
             .order_by(interactions.c.number)
         )
@@ -312,6 +339,7 @@ class AgentRepository:
             page = (
                 select(interactions.c.number, interactions.c.body)
                 .where(interactions.c.conversation == conversation, interactions.c.number > after)
+                .where(interactions.c.body != ERASED_TURN)
                 .order_by(interactions.c.number)
                 .limit(_TURN_PAGE)
             )
@@ -327,6 +355,7 @@ class AgentRepository:
         query = (
             select(interactions.c.number, interactions.c.body)
             .where(interactions.c.conversation == conversation, interactions.c.number.between(first, last))
+            .where(interactions.c.body != ERASED_TURN)
             .order_by(interactions.c.number)
         )
         return [(row.number, row.body) for row in await self._fetch_rows(query)]

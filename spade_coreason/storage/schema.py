@@ -67,6 +67,9 @@ interactions = Table(
     Index("interactions_by_number", "conversation", "number"),
 )
 
+ERASED_TURN = ""
+"""The body of a turn that was erased from a conversation of others. Its row stays, so that the numbers have no gaps."""
+
 # `holder` depends on the scope: the conversation id for "conversation", the owner's bare JID for "person", and the agent's own
 # bare JID for "agent" (its position in the archive, the rooms it was invited to) and "shared" (what it stores for everybody).
 variables = Table(

@@ -39,6 +39,7 @@ SLASH_COMMANDS_WITHOUT = {
     "settings": "acts on the language and the presentation of the conversation in which it is sent",
     "forget": "waits for its turn in its conversation, and the executor calls sessions.clear then",
     "forget me": "waits for its turn in its conversation, and the executor calls sessions.clear then",
+    "forget everywhere": "waits for its turn in its conversation, and the executor calls people.delete then",
 }
 LINES_WITHOUT = {
     "demo": "runs a platform",
@@ -160,13 +161,16 @@ FOREIGN: list[dict[str, Any]] = [
     {"agent": "*", "person": ALICE},
     {"agent": AGENT, "person": ALICE, "conversation": f"carol@localhost_{AGENT}"},
 ]
+OF_ALL_AGENTS = ("people.delete", "people.export")
+"""The operations by which people reach themselves at all agents."""
 
 
 @pytest.mark.parametrize("name", OF_PEOPLE)
 async def test_a_person_reaches_nothing_but_their_own_data_at_this_agent(name: str) -> None:
     fields = set(OPERATIONS[name].arguments.model_fields)
     async with open_tester() as (_, host):
-        given = [arguments for arguments in FOREIGN if set(arguments) <= fields and fields & {"person", "conversation"}]
+        foreign = [{"person": BOB}, {"person": "*"}] if name in OF_ALL_AGENTS else FOREIGN
+        given = [arguments for arguments in foreign if set(arguments) <= fields and fields & {"person", "conversation"}]
         required = {key for key, field in OPERATIONS[name].arguments.model_fields.items() if field.is_required()}
         tried = [arguments for arguments in given if required <= set(arguments)]
         assert tried
@@ -187,7 +191,7 @@ async def test_a_person_may_not_call_what_is_for_others(name: str) -> None:
 async def test_an_operator_reaches_their_own_agent_only(name: str) -> None:
     operation = OPERATIONS[name]
     if "agent" not in operation.arguments.model_fields:
-        assert name.startswith("log.")
+        assert name.startswith("log.") or name in OF_ALL_AGENTS  # tests/operations/test_people.py shows what these reach
         return
     async with open_tester() as (_, host):
         for agent in (OTHER, None, "*", "agent"):

@@ -27,7 +27,7 @@ from ...domain.policy import MemoryLimits as MemoryLimits
 from ...exceptions import MemoryFullError, StoreError
 from . import journal
 from .disk import FileLock, OSErrorTranslator, append, make_directory, sync, sync_directory, write_replacement
-from .format import LinesByConversation, decode_entries, dump
+from .format import Entry, LinesByConversation, decode_entries, dump
 from .reader import MemoryContent, MemoryReader
 
 log = logging.getLogger(__name__)
@@ -237,8 +237,8 @@ class MemoryFile:
                 self._fold(content, remaining)
             return removed_count
 
-    def remove_entries(self, conversation_id: str, contents: Collection[str]) -> int:
-        """Remove the entries with these contents, all at once, and return how many there were."""
+    def remove_entries(self, conversation_id: str, is_removed: Callable[[Entry], bool]) -> int:
+        """Remove the entries that a function chooses, all at once, and return how many there were."""
         current = self._refresh()
         if conversation_id not in current.lines_by_conversation and not current.parsed_journal.is_folded:
             return 0
@@ -246,7 +246,7 @@ class MemoryFile:
             content = self._reader.refresh()
             lines = bytes(content.lines_by_conversation.get(conversation_id, b""))
             pairs = zip(decode_entries(lines), lines.splitlines(keepends=True), strict=True)
-            remaining = [line for entry, line in pairs if entry["content"] not in contents]
+            remaining = [line for entry, line in pairs if not is_removed(entry)]
             removed_count = lines.count(b"\n") - len(remaining)
             if removed_count or content.parsed_journal.is_folded:
                 others = {

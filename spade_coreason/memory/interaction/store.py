@@ -123,7 +123,15 @@ class AgentInteractionMemory:
 
         Beyond the seed: with `clear_conversation` and adding again, the remaining information would be missing for a moment.
         """
-        return self._file.remove_entries(conversation_id, frozenset(information))
+        removed = frozenset(information)
+        return self._file.remove_entries(conversation_id, lambda entry: entry["content"] in removed)
+
+    def remove_of_times(self, conversation_id: str, is_removed: Callable[[str], bool]) -> int:
+        """Delete the information of a conversation whose timestamps a function chooses. Return how many pieces there were.
+
+        Beyond the seed.
+        """
+        return self._file.remove_entries(conversation_id, lambda entry: is_removed(entry["timestamp"]))
 
     def get_all_conversations(self) -> list[str]:
         """Return the ids of the conversations that have information, in the order in which they began."""
@@ -222,6 +230,10 @@ class AgentInteractionMemory:
     async def aremove_information(self, conversation_id: str, *information: str) -> int:
         """`remove_information` without blocking the event loop."""
         return await self._run_in_thread(partial(self.remove_information, conversation_id, *information))
+
+    async def aremove_of_times(self, conversation_id: str, is_removed: Callable[[str], bool]) -> int:
+        """`remove_of_times` without blocking the event loop."""
+        return await self._run_in_thread(partial(self.remove_of_times, conversation_id, is_removed))
 
     async def aget_all_conversations(self) -> list[str]:
         """`get_all_conversations` without blocking the event loop."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ...domain.quotas import Quotas
 from ...exceptions import StoreError
 from ...memory import AgentInteractionMemory, Knowledge
-from ...operations.host import RunningAgent
+from ...operations.host import OperationHost, RunningAgent
 from ...operations.status import PlatformStatus
 from ...storage import AgentRepository, Database
 
@@ -24,6 +24,7 @@ class AgentHost:
         get_memory: Callable[[], AgentInteractionMemory] | None,
         knowledge: Knowledge,
         quotas: Quotas,
+        get_platform: Callable[[], OperationHost | None] = lambda: None,
     ) -> None:
         self.agent = repository.agent
         self.database: Database | None = repository.database
@@ -32,6 +33,12 @@ class AgentHost:
         self._get_memory = get_memory
         self._knowledge = knowledge
         self._quotas = quotas
+        self._get_platform = get_platform
+
+    @property
+    def whole(self) -> OperationHost:
+        """The platform of the agent; the agent alone if it runs without one."""
+        return self._get_platform() or self
 
     async def list_agents(self) -> Sequence[str]:
         """Return the agent."""

@@ -19,6 +19,7 @@ from ...operations.agents import ListUsage, list_usage, pause_agents, resume_age
 from ...operations.conversations import ChangedConversation, end_conversation, reset_conversation
 from ...operations.definition import NoArguments, Operation
 from ...operations.memory import OfAgents, OfConversation, RecallMemory, recall_memory
+from ...operations.people import OfWholePerson, delete_person, export_whole_person
 from ...operations.platform import LOG_LEVELS, SetLogLevel, set_log_level, show_log_level
 from ...operations.sessions import (
     ListSessions,
@@ -30,7 +31,7 @@ from ...operations.sessions import (
     show_session,
 )
 from .context import Invocation
-from .formatting import describe_state, fence_json, format_conversation, format_memory, format_turn
+from .formatting import describe_deletion, describe_state, fence_json, format_conversation, format_memory, format_turn
 from .model import CONFIRMED, Command, CommandResult
 
 _DEFAULT_TURNS = 10
@@ -175,9 +176,38 @@ async def _forget_me(invocation: Invocation) -> CommandResult:
     return CommandResult("", "forget me")
 
 
+async def _forget_everywhere(invocation: Invocation) -> CommandResult:
+    if not invocation.values[CONFIRMED]:
+        return CommandResult(translate("Nothing was deleted."))
+    return CommandResult("", "forget everywhere")
+
+
 async def _export(invocation: Invocation) -> CommandResult:
+    wanted = OfPerson(agent=invocation.context.jid, person=invocation.owner)
+    return await _send_export(invocation, await invocation.perform(export_sessions, wanted))
+
+
+async def _export_everywhere(invocation: Invocation) -> CommandResult:
+    wanted = OfWholePerson(person=invocation.owner)
+    return await _send_export(invocation, await invocation.perform(export_whole_person, wanted))
+
+
+async def _export_person(invocation: Invocation) -> CommandResult:
+    everything = await invocation.perform(export_whole_person, OfWholePerson(person=invocation.values["person"]))
+    sent = await _send_export(invocation, everything)
+    text = translate("What is stored about {person}. Anyone who has a link to it can read it.", person=everything["person"])
+    return sent if sent.is_error else replace(sent, text=text)
+
+
+async def _delete_person(invocation: Invocation) -> CommandResult:
+    if not invocation.values[CONFIRMED]:
+        return CommandResult(translate("Nothing was deleted."))
+    deletion = await invocation.perform(delete_person, OfWholePerson(person=invocation.values["person"]))
+    return CommandResult(describe_deletion(deletion))
+
+
+async def _send_export(invocation: Invocation, everything: dict[str, Any]) -> CommandResult:
     context = invocation.context
-    everything = await invocation.perform(export_sessions, OfPerson(agent=context.jid, person=invocation.owner))
     text = json.dumps(everything, indent=2, ensure_ascii=False)
     size = len(text.encode())
     # A program reads texts of any length, and nobody else can read them, as they could a file.
@@ -372,7 +402,21 @@ COMMANDS_FOR_EVERYBODY = (
         question=N_("This deletes all your conversations with me and everything that I remember about you."),
         is_immediate=False,
     ),
+    Command(
+        "forget everywhere",
+        N_("delete everything that any agent of my platform stores about you"),
+        _forget_everywhere,
+        is_personal=True,
+        question=N_("This deletes everything that I and all other agents of my platform store about you."),
+        is_immediate=False,
+    ),
     Command("export", N_("get everything that I store about you as a file"), _export, is_personal=True),
+    Command(
+        "export everywhere",
+        N_("get everything that any agent of my platform stores about you as a file"),
+        _export_everywhere,
+        is_personal=True,
+    ),
     Command(
         "settings",
         N_("choose the language, and whether thoughts and growing answers are shown"),
@@ -401,6 +445,23 @@ COMMANDS_FOR_OPERATORS = (
     Command("reset", N_("let a conversation start anew"), _reset, audience="operators", subject="any conversation", usage="ID"),
     Command("admit", N_("give a person access to me"), _admit, audience="operators", fields=(_PERSON,), usage="JID"),
     Command("reject", N_("withdraw a person's access to me"), _reject, audience="operators", fields=(_PERSON,), usage="JID"),
+    Command(
+        "people delete",
+        N_("delete everything about a person, at the agents whose operator you are"),
+        _delete_person,
+        audience="operators",
+        fields=(_PERSON,),
+        question=N_("This deletes everything about this person, at all agents whose operator you are."),
+        usage="JID",
+    ),
+    Command(
+        "people export",
+        N_("get everything about a person as a file, from the agents whose operator you are"),
+        _export_person,
+        audience="operators",
+        fields=(_PERSON,),
+        usage="JID",
+    ),
     Command("pause", N_("pause: start no new answers, and store every message"), _pause, audience="operators"),
     Command("resume", N_("continue after a pause"), _resume, audience="operators"),
     Command(

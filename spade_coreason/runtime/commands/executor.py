@@ -16,6 +16,7 @@ from ...domain.identifiers import recover_thread
 from ...domain.messages import Completed, InboundRequest, TextEmitted
 from ...domain.texts.translation import LANGUAGE, translate
 from ...memory import ActiveConversation
+from ...operations.people import OfWholePerson, delete_person
 from ...operations.sessions import ClearSessions, clear_sessions
 from ...storage import Commit
 from ..channels import OutboundMessage, SendMessages
@@ -28,7 +29,7 @@ from ..turns.turn import Turn
 from ..turns.turn_services import TurnServices
 from .context import CommandContext
 from .decorator import AgentCommand
-from .formatting import describe_deleted
+from .formatting import describe_deleted, describe_deletion
 from .model import Command, CommandResult
 from .parser import ParsedCommand
 from .registry import Commands
@@ -241,6 +242,10 @@ class CommandExecutor:
             active.echo_count = 0
             if was_active:
                 await self._services.expiry.on_ended(active.record.conversation_id, active.record.status.state)
+        elif result.kind == "forget everywhere":
+            self._drop_older(mailbox, before_row)
+            deletion = await self.context.perform(mailbox.sender, delete_person, OfWholePerson(person=mailbox.sender))
+            return replace(result, text=describe_deletion(deletion))
         elif result.kind in ("forget this", "forget me"):
             self._drop_older(mailbox, before_row)
             wanted = (

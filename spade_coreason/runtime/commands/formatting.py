@@ -12,6 +12,7 @@ from ...domain.identifiers import recover_thread
 from ...domain.texts.text import FENCE
 from ...domain.texts.translation import N_, translate, translate_plural
 from ...memory import ErasureReport
+from ...operations.people import KeptReason, PersonDeletion
 from ...operations.sessions import SessionSummary
 
 _PART_CHARACTERS = 8_000
@@ -117,9 +118,38 @@ def describe_deleted(report: ErasureReport) -> str:
         parts.append(translate_plural("{number} subscription", "{number} subscriptions", number))
     if number := report.items:
         parts.append(translate_plural("your name at {number} published item", "your name at {number} published items", number))
+    if number := report.deleted_items:
+        parts.append(translate_plural("{number} published item", "{number} published items", number))
     if report.preferences:
         parts.append(translate("your settings"))
     return translate("Deleted: {list}.", list=", ".join(parts)) if parts else translate("Deleted.")
+
+
+def describe_deletion(deletion: PersonDeletion) -> str:
+    """Describe the deletion of all about a person: what was deleted by agent, what may hold more, and what stays."""
+    deleted = [(one.agent, one.report) for one in deletion.erasures if not one.report.is_empty]
+    lines = [f"{agent}: {describe_deleted(report)}" for agent, report in deleted] or [translate("There was nothing to delete.")]
+    for unknown in deletion.may_hold_more:
+        text = translate_plural(
+            "{agent} may hold more: {number} turn of which it is not known from whom it came ({first} to {last}).",
+            "{agent} may hold more: {number} turns of which it is not known from whom they came ({first} to {last}).",
+            unknown.turns,
+            agent=unknown.agent,
+            first=unknown.first[:10],
+            last=unknown.last[:10],
+        )
+        lines.append(text)
+    lines += [translate(_KEPT[kept.reason], agent=kept.agent) for kept in deletion.kept]
+    return "\n".join(lines)
+
+
+_KEPT: dict[KeptReason, str] = {
+    "access": N_("{agent}: an operator's decision about access stays."),
+    "operator": N_("{agent}: what was done as an operator stays in the audit trail."),
+    "unreachable": N_("{agent}: was not reached, because you are not its operator."),
+    "running": N_("{agent}: an answer does not end, and may store more. Try again later."),
+    "log": N_("The log of the database still has deleted data, because another program reads it. They go when that ends."),
+}
 
 
 def fence_json(text: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from ...domain.texts.translation import translate
 
 Audience: TypeAlias = Literal["everybody", "operators"]
 Subject: TypeAlias = Literal["the person", "a conversation", "any conversation"]
-ResultKind: TypeAlias = Literal["answer", "new", "forget this", "forget me"]
+ResultKind: TypeAlias = Literal["answer", "new", "forget this", "forget me", "forget everywhere"]
 
 CONFIRMED = "sure"
 """The field that answers a question."""

@@ -15,7 +15,7 @@ from ...domain import conversation
 from ...domain.conversation import RUN, Decision, Rules
 from ...domain.messages import NO_CONTEXT, Failed, InboundRequest, Refused
 from ...domain.texts.durations import format_duration
-from ...domain.texts.translation import translate, translate_plural
+from ...domain.texts.translation import N_, translate, translate_plural
 from ...memory import ActiveConversation
 from ...storage import Commit
 from ..peers.peers import describe_chain
@@ -27,6 +27,8 @@ from .quota_limit import QuotaLimit
 log = logging.getLogger(__name__)
 
 _ACCEPT = Accept()
+
+DELETION_NOTICE = N_("The data of the person behind this request are being deleted. Please try again when that is done.")
 
 MAX_HOPS = 16
 """Largest number of agents that a request may pass through.
@@ -181,6 +183,8 @@ class Admission:
     ) -> None:
         self._jid = jid
         self._incidents = incidents
+        self.erased_people: set[str] = set()
+        """The people (bare JIDs) whose data are being deleted: no request of theirs is accepted."""
         self._check_way, self._check_capacity = HopLimit(jid).receive, CapacityLimit(mailboxes).receive
         self._check_for_agent, self._check_for_commands = quota_limit.receive, CommandLimit().receive
         self._receivers = tuple(i.receive for i in interceptors if overrides(i.receive, Interceptor.receive))
@@ -193,6 +197,8 @@ class Admission:
         verdict = _ACCEPT if incoming.context is NO_CONTEXT else self._check_way(incoming)
         if not isinstance(verdict, Refuse):
             verdict = self._check_capacity(incoming)
+        if self.erased_people and not self.erased_people.isdisjoint((incoming.owner, incoming.stored_root)):
+            verdict = Refuse(ErrorCode.UNAVAILABLE, translate(DELETION_NOTICE), RATE_INTERVAL_S)
         if isinstance(verdict, Refuse):
             return _as_refused(verdict)
         return None if may_be_duplicate else self.refuse_new(incoming, is_for_agent=is_for_agent)
@@ -228,7 +234,7 @@ class Admission:
             log.exception(text, self._jid, incident, incoming.sender, extra=extra)
             text = translate("Something went wrong on my side (incident {incident}).", incident=incident)
             failure = Failed(text, ErrorCode.INTERNAL, True, incident)
-            return Refusal(failure, self._incidents.record(incident, error, incoming.owner))
+            return Refusal(failure, self._incidents.record(incident, error, incoming.stored_root or incoming.owner))
         return None
 
 

@@ -219,6 +219,17 @@ class Mailboxes:
             if not threads or queued.incoming.thread in threads:
                 self._withdraw(queued, sender)
 
+    def drop_matching(self, is_dropped: Callable[[InboundRequest], bool]) -> list[QueuedRequest]:
+        """Remove the requests that wait and that a function chooses, for good. Return them."""
+        everywhere = [(mailbox.sender, item) for mailbox in self for item in mailbox.queue if isinstance(item, QueuedRequest)]
+        everywhere += [(sender, queued) for sender, unresolved in self._unresolved.items() for queued in unresolved]
+        everywhere += [retry[1:] for retry in self._retries.values()]
+        everywhere += self._unopened
+        dropped = [(sender, queued) for sender, queued in everywhere if is_dropped(queued.incoming)]
+        for sender, queued in dropped:
+            self._withdraw(queued, sender)
+        return [queued for _, queued in dropped]
+
     def drop(self, mailbox: Mailbox, item: QueuedRequest | MailboxTask) -> None:
         """Remove an item from the queue of a mailbox for good: close the request, or cancel the future of the task."""
         mailbox.remove(item)

@@ -91,7 +91,9 @@ class Turn:
             services.history_windows,
             person,
         )
-        self.response = TurnResponse(self.output, self.request, active.record.owner, services.repository)
+        self.response = TurnResponse(
+            self.output, self.request, queued.incoming.stored_root or active.record.owner, services.repository
+        )
 
     def assist(self) -> Awaitable[object]:
         """Call the agent, through its interceptors."""
@@ -211,7 +213,8 @@ class Turn:
         self.services.metrics.record_failure(f"{problem} (incident {incident})")
         if not self.is_deleted:
             record = self.conversation.record
-            await self.services.incidents.record(incident, error, record.owner, record.conversation_id).wait()
+            person = self.queued.incoming.stored_root or record.owner
+            await self.services.incidents.record(incident, error, person, record.conversation_id).wait()
         self.output.abort_streams(N_("the turn failed"))
         self.output.emit_error(UserErrorBlock(user_message=text, recoverable=True, code=code))
         self.has_failed = True
@@ -298,6 +301,8 @@ class Turn:
         }
         if isinstance(nickname := request.metadata.get("nickname"), str):
             meta["nickname"] = nickname
+        if (incoming.metadata or incoming.context is not NO_CONTEXT) and (root := incoming.stored_root) is not None:
+            meta[ROOT_SENDER] = root  # so that the data of a person are found who has not written to this agent
         if usage:
             meta["usage"] = usage
         if isinstance(final_event, Failed) and final_event.incident is not None:

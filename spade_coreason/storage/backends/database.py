@@ -357,6 +357,13 @@ class Database(ABC):
         erased.on_stored(lambda _: self._schedule_log_truncation())  # also if the caller was cancelled
         return await erased
 
+    async def wait_until_erased(self, timeout_s: float) -> bool:
+        """Wait until what was deleted is no longer in the log of the database. Return False if that takes longer.
+
+        A database that manages its log itself is not waited for.
+        """
+        return True
+
     async def read(self, work: Callable[[Connection], T], *, is_background: bool = False) -> T:
         """Run `work` in its own transaction beside the writer. It sees one state of the database.
 

@@ -202,6 +202,11 @@ class SqliteDatabase(Database):
         if self._truncation_task is None or self._truncation_task.done():
             self._truncation_task = self._loop.create_task(self._retry_truncating_log())
 
+    async def wait_until_erased(self, timeout_s: float) -> bool:
+        if self._truncation_task is not None:
+            await asyncio.wait([self._truncation_task], timeout=timeout_s)
+        return not self._has_erased
+
     async def _retry_truncating_log(self) -> None:
         """Truncate the log once for all deletions of a short time. Retry while other connections read it."""
         wait_s, has_warned = self._timings.truncate_log_s, False

@@ -168,7 +168,8 @@ def clear(
     """Delete sessions with their turns, variables, documents and interaction memories.
 
     Works while the platform runs: turns of the person end first, and what waits is dropped. Ctrl-C stops after the current
-    person. --agent is required if there are several agents; --agent "*" means all of them.
+    person. --agent is required if there are several agents; --agent "*" means all of them. --person deletes what agents store
+    under the name of a person. `people delete` also deletes what reached them through other agents and rooms.
 
     \b
       spade-coreason sessions clear --person alice@example.org --agent "*"
@@ -197,11 +198,12 @@ def clear(
                 progress.update_item,
             )
     for erasure in cleared.erasures:
-        _print_erasure(erasure.agent, erasure.report)
+        print_erasure(erasure.agent, erasure.report)
     return 0 if cleared.is_complete else print_stopped()
 
 
-def _print_erasure(agent: str, erasure: ErasureReport) -> None:
+def print_erasure(agent: str, erasure: ErasureReport) -> None:
+    """Print what was deleted of an agent."""
     if erasure.is_empty:
         print_line(f"{agent}: nothing to delete.")
         return
@@ -216,6 +218,7 @@ def _print_erasure(agent: str, erasure: ErasureReport) -> None:
         *([_count_text(erasure.incidents, "incident")] if erasure.incidents else []),
         *([_count_text(erasure.subscriptions, "subscription")] if erasure.subscriptions else []),
         *([f"the name at {_count_text(erasure.items, 'item')}"] if erasure.items else []),
+        *([_count_text(erasure.deleted_items, "published item")] if erasure.deleted_items else []),
     ]
     if erasure.preferences:
         parts.append("preferences")

@@ -1,0 +1,268 @@
+"""The operations on all that a platform stores about one person."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from sqlalchemy import Connection
+
+from ..contracts.base import format_rfc3339
+from ..domain.jid import bare_jid, parse_jid
+from ..exceptions import ConfigError
+from ..memory import (
+    ErasureReport,
+    cut_conversation,
+    delete_turns_of_person,
+    erase_conversation,
+    erase_person,
+    export_cut,
+    export_person,
+    export_waiting,
+)
+from ..storage import (
+    Database,
+    FoundConversation,
+    PersonSearch,
+    UnknownTurns,
+    erase_items,
+    erase_person_entries,
+    erase_requests,
+    find_acts,
+    find_requests,
+    is_emptied,
+    is_shared,
+    search_person,
+)
+from .definition import EVERYBODY, PLATFORM_TRAIL, Arguments, Call, Caller, operation
+from .host import OperationHost, RunningAgent, stored_agents
+from .sessions import AgentErasure
+
+_LOG_WAIT_S = 30.0
+
+KeptReason: TypeAlias = Literal["access", "operator", "unreachable", "running", "log"]
+"""Why something stays of a person: an operator's decision about their access; entries of what they did as an operator; an agent
+whose operator the caller is not; a turn that does not end; and the log of a database which another program reads."""
+
+
+class OfWholePerson(Arguments):
+    """A person: a bare JID."""
+
+    person: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownPeriod:
+    """Turns of an agent that may hold more, because nobody knows the person behind them. Times are as in RFC 3339."""
+
+    agent: str
+    turns: int
+    first: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeptData:
+    """Something that stays about the person, at an agent."""
+
+    agent: str
+    reason: KeptReason
+
+
+@dataclass(frozen=True, slots=True)
+class PersonDeletion:
+    """The deleted data of a person by agent, what may hold more, and what stays."""
+
+    person: str
+    erasures: list[AgentErasure]
+    may_hold_more: list[UnknownPeriod]
+    kept: list[KeptData]
+    is_complete: bool = True
+    """False if it was stopped. The same call deletes the rest."""
+
+
+@operation("people.delete", EVERYBODY, is_change=True)
+async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
+    """Delete all that the platform stores about a person, also what came through agents and rooms. Says what may be left.
+
+    The person, and the user of the machine, reach all agents; an operator reaches those whose operator they are. Meanwhile
+    requests of the person are refused. In conversations that belong to agents and rooms only the turns of the person go, with
+    what was stored for the conversation while they ran. The trail of the platform has one entry, because it is one act, and
+    so that it does not tell which agents the person has used.
+    """
+    host, person = call.host.whole, _parse_person(arguments.person)
+    agents, kept = await _find_reach(call, host, person)
+    if host.database is None:
+        return PersonDeletion(person, [], [], kept)
+    if await is_shared(host.database, person, await host.list_agents()):
+        raise _shared_error(person)
+    # Someone who deletes all about themselves is not named: the entry stays, and would be data about them.
+    await call.record(PLATFORM_TRAIL, "people.delete", "a person", actor="a person" if call.actor.name == person else "")
+    async with _refused(host, person, agents) as running:
+        late = [agent for agent, one in running.items() if not await one.wait_for_person(person)]
+        kept += [KeptData(agent, "running") for agent in late]
+        search = await _search(call, host, host.database, person, agents)
+        erasures = await _erase_all(call, host, person, agents, search)
+    kept += await _find_kept(host, host.database, person, agents)
+    if not await host.database.wait_until_erased(_LOG_WAIT_S):
+        kept.append(KeptData(PLATFORM_TRAIL, "log"))
+    return PersonDeletion(
+        person,
+        [AgentErasure(agent, report) for agent, report in erasures.items()],
+        _describe_unknown(search.unknown, agents),
+        kept,
+        is_complete=not call.is_stopped,
+    )
+
+
+@operation("people.export", EVERYBODY, is_change=True)
+async def export_whole_person(call: Call, arguments: OfWholePerson) -> dict[str, Any]:
+    """Export all that the platform stores about a person, also what came through agents and rooms.
+
+    It has what a deletion by the same caller deletes. The trail of the platform has an entry.
+    """
+    host, person = call.host.whole, _parse_person(arguments.person)
+    agents, kept = await _find_reach(call, host, person)
+    exported: dict[str, Any] = {"person": person, "agents": [], "may_hold_more": [], "not_reached": [one.agent for one in kept]}
+    if host.database is None:
+        return exported
+    if await is_shared(host.database, person, await host.list_agents()):
+        raise _shared_error(person)
+    await call.record(PLATFORM_TRAIL, "people.export", "a person", person=person)
+    search = await _search(call, host, host.database, person, agents)
+    turns = {turn.id for conversation in search.found for turn in conversation.turns}
+    waiting, crashed = await host.database.read(
+        lambda connection: find_requests(connection, agents, person, turns), is_background=True
+    )
+    for agent in agents:
+        repository, memory = host.repository(agent), host.memory(agent)
+        own = await export_person(repository, memory, person)
+        own["passed_on"] = {
+            "conversations": [await export_cut(repository, memory, one) for one in search.found if one.agent == agent],
+            "requests": [export_waiting(one) for one in (*waiting, *crashed) if one.agent == agent],
+        }
+        exported["agents"].append(own)
+    exported["may_hold_more"] = [
+        {"agent": one.agent, "turns": one.turns, "first": one.first, "last": one.last}
+        for one in _describe_unknown(search.unknown, agents)
+    ]
+    return exported
+
+
+def _parse_person(text: str) -> str:
+    try:
+        return bare_jid(parse_jid(text))
+    except ValueError as error:
+        raise ConfigError("person", str(error)) from error
+
+
+def _shared_error(person: str) -> ConfigError:
+    problem = "is an agent or a chat room, and many people are behind it; name a person"
+    return ConfigError("person", f"{person} {problem}")
+
+
+async def _find_reach(call: Call, host: OperationHost, person: str) -> tuple[list[str], list[KeptData]]:
+    """Return the agents that the caller reaches, and the others as what stays."""
+    agents = list(await stored_agents(host, None))
+    if call.actor.kind is not Caller.OPERATOR or call.actor.name == person:
+        return agents, []
+    running = {agent: host.running_agent(agent) for agent in agents}
+    reached = [agent for agent, one in running.items() if one is not None and call.actor.name in one.operators]
+    return reached, [KeptData(agent, "unreachable") for agent in agents if agent not in reached]
+
+
+@asynccontextmanager
+async def _refused(host: OperationHost, person: str, agents: Sequence[str]) -> AsyncIterator[dict[str, RunningAgent]]:
+    """Refuse the requests of a person at all running agents, and end their turns there. ConfigError if that is so already."""
+    running = {agent: one for agent in agents if (one := host.running_agent(agent)) is not None}
+    begun: list[RunningAgent] = []
+    try:
+        for one in running.values():
+            if not one.refuse_person(person):
+                raise ConfigError("person", f"{person} is being deleted already; wait until that is done")
+            begun.append(one)
+        yield running
+    finally:
+        for one in begun:
+            one.admit_person(person)
+
+
+async def _search(call: Call, host: OperationHost, database: Database, person: str, agents: Sequence[str]) -> PersonSearch:
+    """Search the turns of all agents, and leave out those of agents that the caller does not reach."""
+    known = await host.list_agents()
+    search = await search_person(
+        database, person, known, lambda done, total: call.on_progress(done, total + len(agents)), lambda: not call.is_stopped
+    )
+    return search._replace(
+        found=[one for one in search.found if one.agent in agents],
+        emptied=[one for one in search.emptied if one.agent in agents],
+    )
+
+
+async def _erase_all(
+    call: Call, host: OperationHost, person: str, agents: Sequence[str], search: PersonSearch
+) -> dict[str, ErasureReport]:
+    """Erase what was found and what agents have under the name of the person, agent by agent, until the call is stopped."""
+    erasures = dict.fromkeys(agents, ErasureReport())
+    if call.is_stopped or (database := host.database) is None:
+        return erasures
+    turns = {turn.id for conversation in search.found for turn in conversation.turns}
+    item_ids = {item for conversation in search.found for turn in conversation.turns for item in turn.item_ids}
+
+    def erase_shared(connection: Connection) -> tuple[Counter[str], Counter[str]]:
+        erase_person_entries(connection, PLATFORM_TRAIL, person)
+        # Before the turns, which tell of them.
+        return erase_requests(connection, agents, person, turns), erase_items(connection, agents, person, item_ids)
+
+    requests, items = await database.erase(erase_shared)
+    for done, agent in enumerate(agents):
+        call.on_progress(done, len(agents))
+        if call.is_stopped:
+            break
+        report = ErasureReport(requests=requests[agent], deleted_items=items[agent])
+        for conversation in (*search.found, *search.emptied):
+            if conversation.agent == agent:
+                report += await _cut(call, host, conversation)
+        report += ErasureReport(
+            interactions=await delete_turns_of_person(host.repository(agent), person, lambda: not call.is_stopped)
+        )
+        if not call.is_stopped:
+            running = host.running_agent(agent)
+            if running is not None:
+                report += await running.erase_person(person)
+            else:
+                report += await erase_person(host.repository(agent), host.memory(agent), person)
+        erasures[agent] = report
+    return erasures
+
+
+async def _cut(call: Call, host: OperationHost, conversation: FoundConversation) -> ErasureReport:
+    def should_go_on() -> bool:
+        return not call.is_stopped
+
+    if (running := host.running_agent(conversation.agent)) is not None:
+        return await running.cut_conversation(conversation, should_go_on)
+    repository, memory = host.repository(conversation.agent), host.memory(conversation.agent)
+    report = (await cut_conversation(repository, memory, conversation, should_go_on)).report
+    if await is_emptied(repository.database, conversation.record.id):
+        report += await erase_conversation(repository, memory, conversation.record, with_copies=False)
+    return report
+
+
+async def _find_kept(host: OperationHost, database: Database, person: str, agents: Sequence[str]) -> list[KeptData]:
+    """Return what is left on purpose: what operators decided about the person, and what the person did as an operator."""
+    decided = [agent for agent in agents if person in (await host.repository(agent).load_agent()).admissions]
+    acts = await database.read(partial(find_acts, person=person), is_background=True)
+    return [*(KeptData(agent, "access") for agent in decided), *(KeptData(agent, "operator") for agent in acts)]
+
+
+def _describe_unknown(unknown: Sequence[UnknownTurns], agents: Sequence[str]) -> list[UnknownPeriod]:
+    return [
+        UnknownPeriod(one.agent, one.count, format_rfc3339(one.first), format_rfc3339(one.last))
+        for one in unknown
+        if one.agent in agents
+    ]

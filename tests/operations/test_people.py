@@ -1,0 +1,420 @@
+"""All about a person is deleted and exported over all agents, and nothing of others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, Peers, Response, Session
+from spade_coreason.agents.topics import TopicBroker
+from spade_coreason.domain.channel_kinds import ROOM
+from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.domain.policy import RunnerTimings
+from spade_coreason.exceptions import ConfigError, ForbiddenError
+from spade_coreason.operations.definition import Actor, Call, Caller
+from spade_coreason.operations.people import KeptData
+from spade_coreason.operations.table import OPERATIONS
+from spade_coreason.storage import schema
+from spade_coreason.storage.schema import interactions
+from spade_coreason.testing import Policy
+from tests.support.databases import on_both_databases
+from tests.support.errors import ExpectedErrors
+from tests.support.tester_host import TesterHost
+from tests.support.wait import TIMEOUT_S
+
+ASKER, KEEPER, TOPICS, OUTSIDE = (f"{name}@localhost" for name in ("agent", "keeper", "topics", "outside"))
+ALICE, BOB, BOSS, TEA = "alice@localhost", "bob@localhost", "boss@localhost", "tea@rooms.localhost"
+TESTER = Actor(Caller.MACHINE_USER, "user tester")
+SECRET, OTHERS = "marzipan", "rhubarb"
+ONE_SESSION = UUID(int=7)
+CHANGING = ("inbox:", "conversations:", "variables: {'agent': 'keeper@localhost', 'scope': 'messages")
+"""The beginnings of rows that change by themselves: requests are closed, and counts are stored."""
+
+
+class Keeper:
+    """Keep what it is told in every place that it has, and fail at "fail"."""
+
+    manifest = AgentDefinition.simple("keeper")
+
+    def __init__(self, memory: AgentInteractionMemory) -> None:
+        self._memory = memory
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        text = request.payload["query"]
+        await session.store(f"last {text}", text)
+        await self._memory.aadd_information(request.metadata["conversation_id"], text)
+        await response.audit("keeper", "keep", text, True)
+        await session.run_once("step", str, text)
+        if "fail" in text:
+            raise RuntimeError(text)
+        await response.markdown(f"kept {text}")
+
+
+class Asker(Keeper):
+    """Ask the keeper for everybody in one conversation, publish what it hears, and keep it as well."""
+
+    def __init__(self, memory: AgentInteractionMemory, peers: Peers) -> None:
+        super().__init__(memory)
+        self._peers = peers
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        child = request.create_child(dict(request.payload)).model_copy(update={"session_id": ONE_SESSION})
+        try:
+            await self._peers.ask(KEEPER, child)
+        finally:
+            await self._peers.publish("news", request.payload)
+            await super().assist(request, session, response)
+
+
+def in_room(text: str, nickname: str, occupant: str | None) -> InboundRequest:
+    known = {} if occupant is None else {"occupant": f"{occupant}/phone"}
+    return InboundRequest(
+        ROOM,
+        f"{TEA}/{nickname}",
+        str(uuid4()),
+        None,
+        {"query": text},
+        text,
+        "groupchat",
+        {"room": TEA, "nickname": nickname, **known},
+        owner=TEA,
+        address=TEA,
+        nickname=nickname,
+    )
+
+
+@asynccontextmanager
+async def open_tester(**options: Any) -> AsyncIterator[AgentTester]:
+    peers = {"keeper": Keeper, "topics": TopicBroker}
+    policy = Policy(operators=frozenset({BOSS}))
+    async with AgentTester(Asker, user=ALICE, peers=peers, topics="topics", policy=policy, **options) as t:
+        yield t
+
+
+async def fill(t: AgentTester) -> None:
+    """Let Alice and Bob tell the agents something: directly, through another agent, and in a room."""
+    for person, word in ((ALICE, SECRET), (BOB, OTHERS), (ALICE, SECRET), (BOB, OTHERS)):
+        await t.say(f"{word} by way of an agent", user=person)
+        await t.say(f"{word} in person", user=person, to=KEEPER)
+    await asyncio.gather(t.say(f"{SECRET} fail", to=KEEPER), t.say(f"{OTHERS} fail", user=BOB, to=KEEPER))
+    for text, nickname, occupant in (
+        (SECRET, "ally", ALICE),
+        (OTHERS, "bobby", BOB),
+        (OTHERS, "ally2", None),
+    ):
+        await asyncio.wait_for(_in_room(t, text, nickname, occupant), TIMEOUT_S)
+    await t.settled()
+
+
+async def _in_room(t: AgentTester, text: str, nickname: str, occupant: str | None) -> None:
+    stored = t.gateways[KEEPER].receive_request(in_room(f"{text} in a room", nickname, occupant))
+    assert stored is not None
+    await stored
+    await t.settled()
+
+
+def perform(host: Any, name: str, actor: Actor = TESTER, **arguments: Any) -> Any:
+    operation = OPERATIONS[name]
+    return operation(Call(host, actor), operation.read_arguments(arguments))
+
+
+async def rows(t: AgentTester) -> list[str]:
+    """Return all rows of all tables as texts."""
+
+    def work(connection: Any) -> list[str]:
+        return [
+            f"{table.name}: {dict(row)}"
+            for table in schema.DATA_TABLES
+            for row in connection.execute(table.select()).mappings()
+        ]
+
+    database = TesterHost(t).database
+    assert database is not None
+    return await database.read(work)
+
+
+def holding(found: list[str], *texts: str) -> list[str]:
+    return [row for row in found if any(text in row for text in texts)]
+
+
+@on_both_databases
+@pytest.mark.parametrize("is_running", [True, False])
+async def test_a_person_is_deleted_over_all_agents_and_others_stay(
+    database_url: str, is_running: bool, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("RuntimeError: ")
+    async with open_tester(database=database_url) as t:
+        await fill(t)
+        before = await rows(t)
+        host = TesterHost(t, is_running=is_running)
+        if not is_running:
+            for runner in t.runners.values():
+                await runner.drain(0)
+        memory = host.memory(KEEPER)
+        assert memory is not None
+        assert SECRET in str(await memory.aget_entries())
+        deleted = await perform(host, "people.delete", person=ALICE)
+        assert deleted.is_complete
+        after = await rows(t)
+        assert holding(after, ALICE, SECRET, "'ally'", '"ally"') == []
+        others = [row for row in holding(before, OTHERS, BOB) if not row.startswith(CHANGING)]
+        assert [row for row in others if row not in after] == []
+        kept = str(await memory.aget_entries())
+        assert SECRET not in kept
+        assert kept.count(OTHERS) == 7
+        again = await perform(host, "people.delete", person=ALICE)
+        assert all(one.report.is_empty for one in again.erasures), again
+
+
+async def test_a_turn_is_not_of_the_person_whose_nickname_it_has() -> None:
+    """In a room only the JID of the occupant counts, and without one the turn is listed."""
+    async with open_tester() as t:
+        await _in_room(t, OTHERS, "alice", BOB)
+        await _in_room(t, OTHERS, "alice", None)
+        await t.say("hello", to=KEEPER)
+        deleted = await perform(TesterHost(t), "people.delete", person=ALICE)
+        assert [(one.agent, one.turns) for one in deleted.may_hold_more] == [(KEEPER, 1)]
+        assert deleted.may_hold_more[0].first == deleted.may_hold_more[0].last
+        [room] = await t.runners[KEEPER].repository.list_conversations()
+        assert (room.owner, room.turns) == (TEA, 2)
+        assert len(await t.runners[KEEPER].repository.load_history(room.id, 10)) == 2
+
+
+async def test_older_turns_that_name_nobody_are_listed_with_their_times() -> None:
+    async with open_tester() as t:
+        await t.say("by way of an agent")
+        await t.say("hello", user=BOB, to=KEEPER)
+
+        def forget_roots(connection: Any) -> None:
+            for row in connection.execute(interactions.select()).all():
+                turn = json.loads(row.body)
+                turn["meta"].pop("root_sender", None)
+                statement = interactions.update().where(interactions.c.id == row.id).values(body=json.dumps(turn))
+                connection.execute(statement)
+
+        database = TesterHost(t).database
+        assert database is not None
+        await database.write(forget_roots)
+        deleted = await perform(TesterHost(t), "people.delete", person=ALICE)
+        assert [(one.agent, one.turns) for one in deleted.may_hold_more] == [(KEEPER, 1), (TOPICS, 1)]
+        assert [one.agent for one in deleted.erasures if one.report.interactions] == [ASKER]
+
+
+class Waiting:
+    """Wait for the test, in the first turn of each person."""
+
+    manifest = AgentDefinition.simple("keeper")
+
+    def __init__(self) -> None:
+        self.working, self.release = asyncio.Semaphore(0), asyncio.Event()
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await session.store("told", request.payload["query"])
+        self.working.release()
+        await self.release.wait()
+        await response.markdown("done")
+
+
+class Passing:
+    """Pass each request on to the keeper."""
+
+    manifest = AgentDefinition.simple("asker")
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await session.store("told", request.payload["query"])
+        await response.markdown((await self._peers.ask(KEEPER, request.payload["query"])).text)
+
+
+@asynccontextmanager
+async def open_waiting() -> AsyncIterator[tuple[AgentTester, Waiting]]:
+    async with AgentTester(Passing, user=ALICE, peers={"keeper": Waiting, "outside": Passing}) as t:
+        keeper = t.built_agents[KEEPER]
+        assert isinstance(keeper, Waiting)
+        yield t, keeper
+
+
+async def test_what_runs_and_waits_of_a_person_ends_at_every_agent_with_a_clear_error() -> None:
+    """Also at the second agent. What runs of others goes on, and new messages begin anew."""
+    async with open_waiting() as (t, keeper):
+        running = 0
+        for number in range(20):  # over three agents; of each conversation one turn runs, and some wait
+            to = (ASKER, KEEPER, OUTSIDE)[number % 3]
+            t.send(f"{SECRET} {number}", to=to, thread=f"thread {number // 6}")
+        asked = asyncio.create_task(t.ask(SECRET, user=ALICE, to=OUTSIDE, thread="program"))
+        others = asyncio.create_task(t.say(OTHERS, user=BOB))
+        await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
+        while sum(runner.turns_in_flight for runner in t.runners.values()) < 12:
+            await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
+            running += 1
+        deleted = await asyncio.wait_for(perform(TesterHost(t), "people.delete", person=ALICE), TIMEOUT_S)
+        assert deleted.is_complete
+        assert deleted.kept == []
+        failure = (await asyncio.wait_for(asyncio.gather(asked, return_exceptions=True), TIMEOUT_S))[0]
+        assert "being deleted" in str(failure)
+        keeper.release.set()
+        assert await asyncio.wait_for(others, TIMEOUT_S) == ["done"]
+        await t.settled()
+        assert holding(await rows(t), ALICE, SECRET) == []
+        assert await t.say("hello") == ["done"]
+        assert len(await t.runners[ASKER].repository.list_conversations(owner=ALICE)) == 1
+
+
+async def test_messages_are_refused_while_a_person_is_deleted() -> None:
+    async with open_waiting() as (t, keeper):
+        keeper.release.set()
+        controls = [runner.control for runner in t.runners.values()]
+        assert all(control.refuse_person(ALICE) for control in controls)
+        answers = await asyncio.gather(
+            t.ask("hello", user=ALICE, to=KEEPER), t.ask("hello", user=ALICE), return_exceptions=True
+        )
+        assert all("being deleted" in str(answer) for answer in answers), answers
+        assert await t.say("hello", user=BOB) == ["done"]
+        with pytest.raises(ConfigError, match="is being deleted already"):
+            await perform(TesterHost(t), "people.delete", person=ALICE)
+        for control in controls:
+            assert not control.refuse_person(ALICE)  # the second deletion has not ended the first
+            control.admit_person(ALICE)
+        assert await t.say("hello") == ["done"]
+
+
+class Stubborn(Waiting):
+    """Go on when cancelled."""
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        self.working.release()
+        while not self.release.is_set():
+            try:
+                await self.release.wait()
+            except asyncio.CancelledError:
+                continue
+        await session.store("late", request.payload["query"])
+        await response.markdown("late")
+
+
+async def test_a_turn_that_does_not_end_is_named_and_stores_nothing_afterwards() -> None:
+    policy = replace(Policy(), timings=RunnerTimings(cancel_grace_s=0.05))
+    async with AgentTester(Stubborn, user=ALICE, policy=policy) as t:
+        keeper = t.agent
+        assert isinstance(keeper, Stubborn)
+        t.send(SECRET)
+        await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
+        deleted = await perform(TesterHost(t), "people.delete", person=ALICE)
+        assert deleted.kept == [KeptData(ASKER, "running")]
+        keeper.release.set()
+        await t.settled()
+        assert holding(await rows(t), ALICE, SECRET) == []
+
+
+@pytest.mark.parametrize("person", ["*", "nobody", "", KEEPER, TEA])
+async def test_only_one_person_can_be_deleted(person: str) -> None:
+    async with open_tester() as t:
+        await _in_room(t, OTHERS, "bob", BOB)
+        await t.say(OTHERS, user=BOB)
+        with pytest.raises(ConfigError, match=r"is not a JID|many people are behind it"):
+            await perform(TesterHost(t), "people.delete", person=person)
+        assert holding(await rows(t), OTHERS)
+
+
+@pytest.mark.parametrize("written", ["ALICE@LocalHost", "alice@localhost/phone"])
+async def test_a_person_is_found_as_people_write_their_jid(written: str) -> None:
+    async with open_tester() as t:
+        await t.say(SECRET, to=KEEPER)
+        deleted = await perform(TesterHost(t), "people.delete", person=written)
+        assert deleted.person == ALICE
+        assert holding(await rows(t), ALICE, SECRET) == []
+
+
+async def test_a_person_whose_jid_has_letters_of_any_alphabet_is_deleted() -> None:
+    person = "çelik.Ωmega@localhost".lower()
+    async with open_tester() as t:
+        await t.say(SECRET, user=person)
+        await perform(TesterHost(t), "people.delete", person="ÇELIK.Ωmega@localhost")
+        assert holding(await rows(t), person, SECRET, json.dumps(person).strip('"')) == []
+
+
+@pytest.mark.parametrize("name", ["people.delete", "people.export"])
+async def test_only_a_person_an_operator_and_the_user_of_the_machine_reach_a_person(name: str) -> None:
+    async with open_tester() as t:
+        await t.say(SECRET, to=KEEPER)
+        host = TesterHost(t)
+        for stranger in (Actor(Caller.PERSON, BOB, KEEPER), Actor(Caller.PERSON, KEEPER, KEEPER)):
+            with pytest.raises(ForbiddenError):
+                await perform(host, name, stranger, person=ALICE)
+        await perform(host, name, Actor(Caller.PERSON, ALICE, ASKER), person=ALICE)
+
+
+async def test_an_operator_reaches_the_agents_whose_operator_they_are() -> None:
+    async with open_tester() as t:
+        await t.say(SECRET, to=KEEPER)
+        await t.say(SECRET)
+        t.runners[KEEPER].control.operators = frozenset()
+        deleted = await perform(TesterHost(t), "people.delete", Actor(Caller.OPERATOR, BOSS, ASKER), person=ALICE)
+        assert KeptData(KEEPER, "unreachable") in deleted.kept
+        assert [record.owner for record in await t.runners[KEEPER].repository.list_conversations(owner=ALICE)] == [ALICE]
+        assert await t.runners[ASKER].repository.list_people() == []
+
+
+async def test_a_deletion_has_one_entry_in_the_trail_of_the_platform_which_names_nobody() -> None:
+    async with open_tester() as t:
+        await t.say(SECRET, to=KEEPER)
+        host = TesterHost(t)
+        await perform(host, "people.export", Actor(Caller.PERSON, ALICE, KEEPER), person=ALICE)
+        await perform(host, "people.delete", Actor(Caller.PERSON, ALICE, KEEPER), person=ALICE)
+        await perform(host, "people.delete", person=ALICE)
+        entries = await host.repository("platform").audit_trail.load_newest()
+        told = [entry.entry and [entry.entry[key] for key in ("actor", "action", "resource")] for entry in entries]
+        assert told == [None, ["a person", "people.delete", "a person"], ["user tester", "people.delete", "a person"]]
+        assert not (await host.repository("platform").audit_trail.verify()).problems
+
+
+async def test_what_stays_is_named() -> None:
+    async with open_tester() as t:
+        host = TesterHost(t)
+        await t.say("/pause", user=BOSS)
+        await perform(host, "access.admit", agent=KEEPER, person=BOSS)
+        deleted = await perform(host, "people.delete", person=BOSS)
+        assert set(deleted.kept) == {KeptData(KEEPER, "access"), KeptData(ASKER, "operator")}
+
+
+@on_both_databases
+async def test_the_export_has_what_the_deletion_deletes(database_url: str, expected_errors: ExpectedErrors) -> None:
+    expected_errors("RuntimeError: ")
+    async with open_tester(database=database_url) as t:
+        await fill(t)
+        exported = await perform(TesterHost(t), "people.export", person=ALICE)
+        of_keeper = next(each for each in exported["agents"] if each["agent"] == KEEPER)
+        passed_on = of_keeper["passed_on"]["conversations"]
+        assert sorted(len(each["turns"]) for each in passed_on) == [1, 2]
+        for part in ("turns", "variables", "memories"):
+            assert all(SECRET in json.dumps(each[part]) for each in passed_on), part
+        assert OTHERS not in json.dumps(exported)
+        assert [(each["agent"], each["turns"]) for each in exported["may_hold_more"]] == [(KEEPER, 1)]
+        await perform(TesterHost(t), "people.delete", person=ALICE)
+        exported = await perform(TesterHost(t), "people.export", person=ALICE)
+        assert SECRET not in json.dumps(exported)
+        assert not any(each["passed_on"]["conversations"] for each in exported["agents"])
+
+
+async def test_the_agent_goes_on_with_others_after_turns_were_cut_from_their_conversation() -> None:
+    async with open_tester() as t:
+        for person, word in ((BOB, OTHERS), (ALICE, SECRET), (BOB, f"{OTHERS} 2")):
+            await t.say(word, user=person)
+        await perform(TesterHost(t), "people.delete", person=ALICE)
+        for _ in range(2):  # in memory, and loaded anew
+            repository = t.runners[KEEPER].repository
+            await t.say(f"{OTHERS} 3", user=BOB)
+            [record] = await repository.list_conversations(owner=ASKER)
+            history = [json.loads(turn)["input"]["query"] for turn in await repository.load_history(record.id, 10)]
+            assert history[:2] == [OTHERS, f"{OTHERS} 2"]
+            assert len([turn async for turn in repository.iterate_turns(record.id)]) == record.turns - 1
+            await t.restart()
