@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, Peers, Response, Session
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session
 from spade_coreason.agents.topics import TopicBroker
 from spade_coreason.domain.channel_kinds import ROOM
 from spade_coreason.domain.messages import InboundRequest
@@ -26,6 +26,7 @@ from spade_coreason.storage.schema import interactions
 from spade_coreason.testing import Policy
 from tests.support.databases import on_both_databases
 from tests.support.errors import ExpectedErrors
+from tests.support.keeping_agents import Asker, Keeper
 from tests.support.tester_host import TesterHost
 from tests.support.wait import TIMEOUT_S
 
@@ -33,44 +34,8 @@ ASKER, KEEPER, TOPICS, OUTSIDE = (f"{name}@localhost" for name in ("agent", "kee
 ALICE, BOB, BOSS, TEA = "alice@localhost", "bob@localhost", "boss@localhost", "tea@rooms.localhost"
 TESTER = Actor(Caller.MACHINE_USER, "user tester")
 SECRET, OTHERS = "marzipan", "rhubarb"
-ONE_SESSION = UUID(int=7)
 CHANGING = ("inbox:", "conversations:", "variables: {'agent': 'keeper@localhost', 'scope': 'messages")
 """The beginnings of rows that change by themselves: requests are closed, and counts are stored."""
-
-
-class Keeper:
-    """Keep what it is told in every place that it has, and fail at "fail"."""
-
-    manifest = AgentDefinition.simple("keeper")
-
-    def __init__(self, memory: AgentInteractionMemory) -> None:
-        self._memory = memory
-
-    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
-        text = request.payload["query"]
-        await session.store(f"last {text}", text)
-        await self._memory.aadd_information(request.metadata["conversation_id"], text)
-        await response.audit("keeper", "keep", text, True)
-        await session.run_once("step", str, text)
-        if "fail" in text:
-            raise RuntimeError(text)
-        await response.markdown(f"kept {text}")
-
-
-class Asker(Keeper):
-    """Ask the keeper for everybody in one conversation, publish what it hears, and keep it as well."""
-
-    def __init__(self, memory: AgentInteractionMemory, peers: Peers) -> None:
-        super().__init__(memory)
-        self._peers = peers
-
-    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
-        child = request.create_child(dict(request.payload)).model_copy(update={"session_id": ONE_SESSION})
-        try:
-            await self._peers.ask(KEEPER, child)
-        finally:
-            await self._peers.publish("news", request.payload)
-            await super().assist(request, session, response)
 
 
 def in_room(text: str, nickname: str, occupant: str | None) -> InboundRequest:

@@ -163,10 +163,11 @@ class CommandExecutor:
             result = await self._apply_result(mailbox, active, result, queued.inbox_row)
         messages = self._encode_result(queued.incoming, queued.key, result, active.record.conversation_id)
         reply = dump_reply(messages)
-        if mailbox.active is None:  # it was deleted, and must not be created again
-            await repository.inbox.store_reply(queued.inbox_row, reply, is_command=True)
-        else:
+        if mailbox.active is not None:  # else it was deleted, and must not be created again
             await repository.inbox.finish(queued.inbox_row, active.record, None, reply, is_command=True)
+        elif result.kind == "forget this":
+            await repository.inbox.store_reply(queued.inbox_row, reply, is_command=True)
+        # The reply names a person who is deleted. It is not stored: a crash loses it, and not the deletion.
         await queued.stored
         self._services.outbox.send_final(queued.incoming.channel_name, queued.inbox_row, messages)
 
