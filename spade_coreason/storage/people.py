@@ -327,7 +327,7 @@ class FoundRequest(NamedTuple):
 def find_requests(
     connection: Connection, agents: Collection[str], person: str, turns: Collection[int]
 ) -> tuple[list[FoundRequest], list[FoundRequest]]:
-    """Return the stored requests of a person at some agents, also those that agents and rooms have passed on.
+    """Return the stored requests of a person at some agents that came by way of agents and rooms.
 
     The first are open. One is there too if its turn (a row id) is one of `turns`, and its reply is not acknowledged yet. The
     second have ended the process.
@@ -337,12 +337,12 @@ def find_requests(
         return [
             FoundRequest(row.id, row.agent, from_micros(row.received_at), row.request)
             for row in rows
-            if row.agent in agents and (row.interaction in turns or _is_of(row.request, person))
+            if row.agent in agents and row.sender != person and (row.interaction in turns or _is_of(row.request, person))
         ]
 
-    columns = inbox.c.id, inbox.c.agent, inbox.c.received_at, inbox.c.request, inbox.c.interaction
+    columns = inbox.c.id, inbox.c.agent, inbox.c.sender, inbox.c.received_at, inbox.c.request, inbox.c.interaction
     crashed = crashed_requests.c
-    of_crashed = crashed.id, crashed.agent, crashed.received_at, crashed.request, null().label("interaction")
+    of_crashed = crashed.id, crashed.agent, crashed.sender, crashed.received_at, crashed.request, null().label("interaction")
     waiting = connection.execute(select(*columns).where(inbox.c.state < CLOSED)).all()
     return select_own(waiting), select_own(connection.execute(select(*of_crashed)).all())
 
@@ -419,7 +419,7 @@ def _is_of(request: str | None, person: str) -> bool:
         return False
     try:
         return InboundRequest.from_json(request).is_of(person)
-    except (ValueError, KeyError, TypeError):  # it cannot be read, and does not run
+    except (ValueError, KeyError, TypeError, AttributeError):  # it cannot be read, and does not run
         return False
 
 

@@ -26,6 +26,7 @@ from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SQLITE
 from tests.support.program import COMMAND, RunningCommand, clean_environment, run_in_background, write_project
 from tests.support.records import new_conversation, store_turn
+from tests.support.tester_host import find_text
 from tests.support.wait import TIMEOUT_S
 from tests.support.warm import WarmProcess
 
@@ -33,6 +34,7 @@ NOTES, MOODY = "notes@localhost", "moody@localhost"
 GUEST = "guest@localhost"
 PEOPLE = [f"person{number}@localhost" for number in range(40)]
 NOBODY = 65534
+STOPPED = "Stopped. What is done stays; run the same command again for the rest.\n"
 USER = f"user {getpass.getuser()}"
 
 
@@ -165,7 +167,7 @@ def test_an_interrupted_deletion_is_finished_by_the_same_command(
         # A running platform goes on for a moment after its caller was killed.
         remaining = set() if is_running and number == signal.SIGKILL else left(project)
         if number == signal.SIGINT and remaining:  # else it was done before the signal came
-            assert (command.returncode, log) == (130, "Stopped. What is done stays; run the same command again for the rest.\n")
+            assert (command.returncode, log) == (130, STOPPED)
             deleted = 0 if "nothing to delete" in output else int(output.split("deleted ")[1].split()[0])
             assert deleted == len(PEOPLE) - len(remaining)
         with start(project, *clear) as command:
@@ -222,3 +224,68 @@ def _ask_as_nobody(data: Path, result: Connection) -> None:
         return
     connection.request("POST", "/v1/status", b"{}")
     result.send(connection.getresponse().read().decode())
+
+
+AGENTS = [f"agent{number}@localhost" for number in range(20)]
+
+
+def fill_many_agents(data_dir: Path) -> None:
+    """Store turns of a person at twenty agents: in a conversation of their own, and beside a turn of another person."""
+
+    async def store() -> None:
+        database = await open_database(f"{SQLITE}{data_dir / 'platform.db'}", "off")
+        for agent in AGENTS:
+            repository, memory = AgentRepository(database, agent), AgentInteractionMemory(agent, data_dir / "memory")
+            await repository.inbox.open()
+            await store_turn(repository, new_conversation(repository, "own", PEOPLE[0]))
+            shared = new_conversation(repository, "shared", NOTES)
+            for person in PEOPLE[:2]:
+                shared = await store_turn(repository, shared, root=person)
+            await memory.aadd_information("own", f"a secret of {PEOPLE[0]}")
+            await memory.aclose()
+        await database.close()
+
+    asyncio.run(store())
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_deletion_of_a_person_is_finished_by_the_same_command(
+    tmp_path: Path, is_running: bool, number: signal.Signals
+) -> None:
+    project = write_project(tmp_path / "project", "auto")
+    data = project / "data"
+    data.mkdir(mode=0o700)
+    fill_many_agents(data)
+    delete = ("people", "delete", PEOPLE[0], "--yes", "--json")
+
+    def count(text: str) -> int:
+        with closing(sqlite3.connect(f"file:{data / 'platform.db'}?mode=ro", uri=True)) as connection:
+            return int(connection.execute("SELECT count(*) FROM interactions WHERE body LIKE ?", [f"%{text}%"]).fetchone()[0])
+
+    def interrupt() -> None:
+        with start(project, *delete) as command:
+            while command.poll() is None and not has_begun(data / "platform.db"):
+                pass
+            command.send_signal(number)
+            output, log = command.communicate(timeout=TIMEOUT_S)
+        if number == signal.SIGINT:
+            found = json.loads(output)
+            if not found["is_complete"]:  # else it was done before the signal came
+                assert (command.returncode, log) == (130, STOPPED)
+            deleted = sum(erasure["report"]["interactions"] for erasure in found["erasures"])
+            assert deleted == 2 * len(AGENTS) - count(PEOPLE[0])
+        with start(project, *delete) as command:
+            output, log = command.communicate(timeout=TIMEOUT_S)
+        assert command.returncode == 0, log
+        assert json.loads(output)["is_complete"]
+
+    assert (count(PEOPLE[0]), count(PEOPLE[1])) == (2 * len(AGENTS), len(AGENTS))
+    if is_running:
+        with run_in_background("up", cwd=project, until=r"^Ready") as up:
+            interrupt()
+            up.stop()
+    else:
+        interrupt()
+    assert (count(PEOPLE[0]), count(PEOPLE[1])) == (0, len(AGENTS))
+    assert find_text(data, PEOPLE[0]) == []

@@ -11,14 +11,21 @@ import tarfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from uuid import uuid4
 
 from sqlalchemy import Connection, insert, inspect
 
+from spade_coreason.app.stored_host import StoredHost
+from spade_coreason.config import Settings
 from spade_coreason.memory import export_person
+from spade_coreason.operations.definition import Actor, Call, Caller
+from spade_coreason.operations.people import OfWholePerson, delete_person, export_whole_person
 from spade_coreason.storage import back_up, open_database, restore, schema
 from spade_coreason.storage.backends.database import Database
 from tests.support.databases import SQLITE, execute
-from tests.support.records import AGENT, ALICE, BOB, open_repository
+from tests.support.records import AGENT, ALICE, BOB, OTHER_AGENT, open_repository
+
+TESTER = Actor(Caller.MACHINE_USER, "user tester")
 
 
 class Purpose(NamedTuple):
@@ -113,6 +120,78 @@ def make_rows(person: str, first: int) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+BEHIND_OTHERS = {
+    "conversations": "it belongs to the agent or the room, and is deleted if no turn is left",
+    "audit_heads": "it is about nobody",
+    "audit": "its entries name the person behind the request",
+    "topic_subscriptions": "an agent subscribes for itself",
+}
+"""The tables without rows in `make_rows_behind_others`, and why."""
+
+
+def make_rows_behind_others(first: int) -> dict[str, list[dict[str, Any]]]:
+    """Return rows that came from Alice by way of an agent, for each table, beside a turn of Bob in the same conversation."""
+    secret, of_agent, mine = secret_of(ALICE), {"agent": AGENT}, {"scope": "conversation", "holder": "shared"}
+    output = {"data": [{"data": {"item_id": f"item-{first}"}}]}
+    alices = {"meta": {"channel": "program", "root_sender": ALICE, "incident": secret}, "output": output, "lineage": {}}
+    bobs = {"meta": {"channel": "program", "root_sender": BOB}, "output": {"text": secret_of(BOB)}, "lineage": {}}
+    turn = {"conversation": first, "interaction_id": str(uuid4())}
+    request = json.dumps(
+        {"channel": "program", "sender": OTHER_AGENT, "stanza_id": secret, "payload": {}, "hops": 1, "root_sender": ALICE}
+    )
+    received = {"sender": OTHER_AGENT, "received_at": 1, "request": request}
+    return {
+        "interactions": [
+            {**turn, "id": first, "number": 1, "timestamp": 1_000, "body": json.dumps({**alices, "input": secret})},
+            {**turn, "id": first + 1, "number": 2, "timestamp": 2_000, "body": json.dumps(bobs)},
+        ],
+        "variables": [
+            {**of_agent, **mine, "name": secret, "value": json.dumps(secret), "updated_at": 1_000},
+            {**of_agent, **mine, "name": "of bob", "value": json.dumps(secret_of(BOB)), "updated_at": 2_000},
+            {
+                **of_agent,
+                "scope": "person",
+                "holder": OTHER_AGENT,
+                "name": "n",
+                "value": json.dumps(secret),
+                "updated_at": 1_000,
+            },
+        ],
+        "inbox": [{**of_agent, **received, "id": first, "key": bytes([first] * 16), "state": 0, "channel": "xmpp"}],
+        "steps": [{"request": first, "name": secret, "number": 1, "arguments_hash": secret, "result": json.dumps(secret)}],
+        "crashed_requests": [{**of_agent, **received, "id": first, "crashes": 1, "stops": 0}],
+        "incidents": [
+            {**of_agent, "id": first, "incident": secret, "person": OTHER_AGENT, "occurred_at": 1}
+            | {"errors": "[]", "texts": json.dumps([secret])}
+        ],
+        "shelves": [{**of_agent, **mine, "id": first}],
+        "documents": [
+            {"id": first, "shelf": first, "name": secret, "digest": b"d", "passages": 1, "characters": 1, "added_at": 1_500},
+            {
+                "id": first + 1,
+                "shelf": first,
+                "name": "turn 1",
+                "digest": b"e",
+                "passages": 1,
+                "characters": 1,
+                "added_at": 9_000,
+            },
+        ],
+        "passages": [
+            {"id": row, "shelf": first, "document": row, "number": 1, "text": secret, "words": secret}
+            for row in (first, first + 1)
+        ],
+        "vectors": [{"passage": first, "model": "m", "dimension": 1, "vector": secret.encode()}],
+        "topic_items": [
+            {**of_agent, "id": first, "item_id": f"item-{first}", "topic": "t", "publisher": OTHER_AGENT, "published_at": 1}
+            | {"hops": 0, "payload": json.dumps({"value": secret})}
+        ],
+        "topic_deliveries": [
+            {**of_agent, "item": first, "subscriber": OTHER_AGENT, "topic": "t", "failures": 1, "error": secret}
+        ],
+    }
+
+
 async def fill(database: Database) -> None:
     def work(connection: Connection) -> None:
         for person, first in ((ALICE, 100), (BOB, 200)):
@@ -157,6 +236,37 @@ async def test_erasing_a_person_does_with_each_table_what_its_purpose_says(datab
         assert not any(map(is_alices, visible)), table
         assert len(old_rows) == 2 * len(make_rows(ALICE, 1)[table])
         assert len(new_rows) == (len(old_rows) if purpose == "anonymous" else len(old_rows) // 2), table
+    await database.close()
+
+
+async def test_what_came_from_a_person_by_way_of_an_agent_is_found_in_each_table(database_url: str) -> None:
+    """A new table needs a row in `make_rows_behind_others`, or a reason in `BEHIND_OTHERS`."""
+    database = await open_database(database_url, "off")
+    await fill(database)
+    rows = make_rows_behind_others(40)
+    assert rows.keys() | BEHIND_OTHERS.keys() == {table.name for table in schema.DATA_TABLES}
+
+    def store(connection: Connection) -> None:
+        [conversation] = make_rows(OTHER_AGENT, 40)["conversations"]
+        connection.execute(insert(schema.conversations), [{**conversation, "conversation_id": "shared"}])
+        for table in schema.DATA_TABLES:
+            if table.name in rows:
+                for row in rows[table.name]:
+                    connection.execute(insert(table), [row])
+
+    await database.write(store)
+    host = StoredHost(Settings(), [], database, None)
+    exported = await export_whole_person(Call(host, TESTER), OfWholePerson(person=ALICE))
+    [passed_on] = [each["passed_on"] for each in exported["agents"] if each["agent"] == AGENT]
+    [conversation] = passed_on["conversations"]
+    assert [len(conversation[part]) for part in ("turns", "variables", "documents")] == [1, 2, 1]
+    assert len(passed_on["requests"]) == 2  # one is open, and one has crashed
+    deleted = await delete_person(Call(host, TESTER), OfWholePerson(person=ALICE))
+    assert deleted.is_complete
+    for table in rows:
+        left = [row for row in read_table(database_url, table) if ALICE in str(row) or secret_of(ALICE) in str(row)]
+        assert left == [], table
+        assert any(secret_of(BOB) in str(row) or BOB in str(row) for row in read_table(database_url, table)), table
     await database.close()
 
 

@@ -50,11 +50,16 @@ async def receive_request(
 
 
 async def store_turn(
-    repository: AgentRepository, record: StoredConversation, *variables: Variable, answer: str | None = None
+    repository: AgentRepository,
+    record: StoredConversation,
+    *variables: Variable,
+    answer: str | None = None,
+    root: str | None = None,
 ) -> StoredConversation:
-    """Store one more turn of a conversation."""
+    """Store one more turn of a conversation. `root` is the person behind it, if an agent has passed on their request."""
     record = replace(record, turns=record.turns + 1)
-    body = json.dumps({"n": record.turns, "of": record.owner})
+    behind = {} if root is None else {"meta": {"channel": "program", "root_sender": root}, "output": {}, "lineage": {}}
+    body = json.dumps({"n": record.turns, "of": record.owner, **behind})
     await repository.inbox.finish(
         await receive_request(repository, record.owner),
         record,
