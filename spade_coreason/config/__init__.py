@@ -6,8 +6,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "environment": ["expand_references"],
-        "files": ["read_file", "read_secret_file"],
+        "files": ["read_secret_file"],
         "importer": ["describe_error", "find_closest_name", "load_attribute", "suggest_agent_name"],
         "loader": ["load_data_dir", "load_server_settings", "load_settings"],
         "manifest_file": ["load_manifest"],

@@ -1,8 +1,4 @@
-from .environment import (
-    expand_references as expand_references,
-)
 from .files import (
-    read_file as read_file,
     read_secret_file as read_secret_file,
 )
 from .importer import (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spade_coreason import AgentTester
+from spade_coreason.domain.quotas import Quotas
 from spade_coreason.memory import AgentInteractionMemory, Knowledge
 from spade_coreason.operations.host import OperationHost, RunningAgent
 from spade_coreason.operations.status import PlatformStatus
@@ -45,6 +46,10 @@ class TesterHost:
     def knowledge(self, agent: str) -> Knowledge:
         """Return the knowledge of an agent."""
         return self._hosts[agent].knowledge(agent)
+
+    def quotas(self, agent: str) -> Quotas:
+        """Return the quotas of an agent."""
+        return self._hosts[agent].quotas(agent)
 
     def running_agent(self, agent: str) -> RunningAgent | None:
         """Return what runs of an agent."""
