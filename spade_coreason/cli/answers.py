@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,13 +16,17 @@ if TYPE_CHECKING:
     from ..runtime import PeerEvent
 
 
+_MARKS = re.compile(r"[\\`*_~<>\[\]&]")
+"""Characters that may be marks of Markdown."""
+
+
 class AnswerPiece(NamedTuple):
     """A piece of the text of a reply. `separator` is the text between it and the part before it; empty within a part."""
 
     separator: str
     text: str
     is_markdown: bool
-    """False for data, which is already laid out as plain text."""
+    """False for the values of data, which are laid out as plain text already."""
 
 
 @dataclass(slots=True)
@@ -63,7 +68,7 @@ class AnswerText:
                 text = str(data.get("content", ""))
                 return self._write_part(text if self._shows_choices else _strip_choices(text, event))
             case "block.data":
-                return self._write_part(_render_data(dict(data)), is_markdown=False)
+                return self._write_data(dict(data))
             case "stream.chunk":
                 return self._write_chunk(stream, str(data.get("chunk", "")))
             case "stream.abort":
@@ -83,6 +88,13 @@ class AnswerText:
             return []
         self._start_part(is_markdown)
         return self._clean(text)
+
+    def _write_data(self, data: dict[str, Any]) -> list[AnswerPiece]:
+        """Write the title as bold Markdown, code as Markdown, and other values as they are."""
+        text, title = _render_data({**data, "title": None}), " ".join(str(data.get("title") or "").split())
+        is_plain = _MARKS.search(title) is not None
+        pieces = self._write_part(title if is_plain else f"**{title}**", is_markdown=not is_plain) if title else []
+        return pieces + self._write_part(text, is_markdown=text.startswith("```"))
 
     def _write_chunk(self, stream: str, text: str) -> list[AnswerPiece]:
         if self._current is None:

@@ -28,6 +28,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "session": ["SessionChanges", "TurnSession"],
         "summaries": ["ExtractiveSummariser", "ModelSummariser", "Summariser"],
         "tokens": ["TokenCounter", "Tokenizer", "counter_for", "guard_counter", "estimate_tokens"],
-        "usage": ["TOKENS_VARIABLE", "USAGE_EVENT", "Usage", "sum_usage"],
+        "usage": ["USAGE_EVENT", "Usage", "sum_usage"],
     },
 )

@@ -69,7 +69,6 @@ from .tokens import (
     guard_counter as guard_counter,
 )
 from .usage import (
-    TOKENS_VARIABLE as TOKENS_VARIABLE,
     USAGE_EVENT as USAGE_EVENT,
     Usage as Usage,
     sum_usage as sum_usage,

@@ -12,9 +12,8 @@ from ..contracts.authoring import OnUncertain, VariableScope
 from ..domain.history import StoredTurn, parse_interactions, parse_turns, turn_text
 from ..domain.texts.json_text import dump_json
 from ..domain.texts.text import extract_keywords, text_coverage
-from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, StoredConversation, Variable
+from ..storage import INTERNAL_VARIABLES, NO_COMPACTION, StoredConversation, Variable
 from .conversation import Variables
-from .usage import TOKENS_VARIABLE
 
 if TYPE_CHECKING:
     from ..storage import AgentRepository
@@ -62,7 +61,7 @@ class SessionChanges:
             raise ValueError(f"the key of a variable must be a text, not {key!r}")
         if "\0" in key:
             raise ValueError(f"the key of a variable must not contain a NUL character: {key!r}")
-        if key in (COMPACTION_VARIABLE, TOKENS_VARIABLE):
+        if key in INTERNAL_VARIABLES:
             raise ValueError(f'variable "{key}" is reserved for the platform; choose another name')
         try:
             key.encode()  # a lone surrogate cannot be stored

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..contracts.base import utc_now
-from ..storage import Variable
+from ..storage import TOKENS_VARIABLE, Variable
 
 if TYPE_CHECKING:
     from ..storage import AgentRepository
@@ -18,9 +18,6 @@ USAGE_EVENT = "ai.coreason.llm.usage"
 """The type of the event that reports the usage of a turn, such as {"total_tokens": 18}.
 
 An agent sends it with `response.emit`. The platform stores it in the `meta` of the Interaction as "usage"."""
-
-TOKENS_VARIABLE = "coreason.tokens"
-"""The name of the variable that stores the tokens of a person, of a conversation or of the agent."""
 
 _MAX_CACHED_CONVERSATIONS = 4096
 """The most conversations whose tokens are cached. The tokens of others are read from the database."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..exceptions import ConfigError, StoreError
-from ..memory import TOKENS_VARIABLE, AgentInteractionMemory
-from ..storage import COMPACTION_VARIABLE, CompactionState
+from ..memory import AgentInteractionMemory
+from ..storage import COMPACTION_VARIABLE, INTERNAL_VARIABLES, CompactionState
 from .definition import PERSON, Arguments, Call, operation
 from .host import OperationHost, owner_of, select_agent, select_agents
 
@@ -114,9 +114,10 @@ async def recall_memory(call: Call, arguments: RecallMemory) -> Recollection:
     facts = [] if name is None or memory is None else await memory.aget_information(name)
     variables = {} if name is None else await repository.load_variables("conversation", name)
     of_person = await repository.load_variables("person", arguments.person)
-    window = variables.pop(COMPACTION_VARIABLE, None)
+    window = variables.get(COMPACTION_VARIABLE)
     for found in (variables, of_person):
-        found.pop(TOKENS_VARIABLE, None)
+        for internal in INTERNAL_VARIABLES & found.keys():
+            del found[internal]
     summary = "" if window is None else CompactionState.from_json(window).summary
     return Recollection(facts, variables, of_person, summary)
 

@@ -44,6 +44,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "records": [
             "ACCESS_SCOPE",
             "COMPACTION_VARIABLE",
+            "INTERNAL_VARIABLES",
+            "INTRODUCED_VARIABLE",
+            "TOKENS_VARIABLE",
             "CompactionState",
             "Document",
             "DocumentCollection",

@@ -67,9 +67,12 @@ from .people import (
 from .records import (
     ACCESS_SCOPE as ACCESS_SCOPE,
     COMPACTION_VARIABLE as COMPACTION_VARIABLE,
+    INTERNAL_VARIABLES as INTERNAL_VARIABLES,
+    INTRODUCED_VARIABLE as INTRODUCED_VARIABLE,
     MESSAGE_COUNT_SCOPES as MESSAGE_COUNT_SCOPES,
     NO_COMPACTION as NO_COMPACTION,
     SHARED_SCOPE as SHARED_SCOPE,
+    TOKENS_VARIABLE as TOKENS_VARIABLE,
     CompactionState as CompactionState,
     Document as Document,
     DocumentCollection as DocumentCollection,

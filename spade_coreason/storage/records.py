@@ -245,7 +245,13 @@ class MessageCount(NamedTuple):
 
 
 COMPACTION_VARIABLE = "coreason.window"
-"""The name of the variable, in the scope of the conversation."""
+"""The variable with what a memory strategy has taken out of the window, in the scope of the conversation."""
+TOKENS_VARIABLE = "coreason.tokens"
+"""The variable with the tokens of a conversation, or of a person on a day."""
+INTRODUCED_VARIABLE = "spade_coreason.introduced"
+"""The variable that marks a person to whom the agent has introduced itself."""
+INTERNAL_VARIABLES = frozenset((COMPACTION_VARIABLE, TOKENS_VARIABLE, INTRODUCED_VARIABLE))
+"""The variables of the platform. Agents cannot store them, and people are not shown them."""
 
 
 class CompactionState(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spade_coreason import PeerEvent
-from spade_coreason.cli.answers import AnswerText
+from spade_coreason.cli.answers import AnswerPiece, AnswerText
 
 
 def feed_all(*events: tuple[str, dict[str, Any]]) -> list[str]:
@@ -70,4 +70,14 @@ def test_white_space_alone_is_no_text() -> None:
 
 def test_data_is_shown_as_its_view_hint_says() -> None:
     block = {"block_type": "DATA", "data": {"items": ["a", "b"]}, "view_hint": "LIST", "title": "Things"}
-    assert feed_all(("block.data", block)) == ["*Things*\n- a\n- b"]
+    assert feed_all(("block.data", block)) == ["**Things**\n\n- a\n- b"]
+
+
+def test_the_title_and_the_code_of_data_are_markdown_so_that_a_terminal_shows_no_marks() -> None:
+    text = AnswerText()
+    event = PeerEvent("block.data", {"data": {"a": "*1*"}, "title": "Things", "view_hint": "JSON"})
+    code = '```\n{\n  "a": "*1*"\n}\n```'
+    assert text.feed_pieces(event) == [AnswerPiece("", "**Things**", True), AnswerPiece("\n\n", code, True)]
+    event = PeerEvent("block.data", {"data": {"a": "*1*"}, "title": "a_b *c*", "view_hint": "KEY_VALUE"})
+    assert text.feed_pieces(event) == [AnswerPiece("\n\n", "a_b *c*", False), AnswerPiece("\n\n", "a: *1*", False)]
+    assert text.feed_pieces(PeerEvent("block.data", {"data": "odd", "title": None})) == [AnswerPiece("\n\n", "odd", False)]

@@ -96,7 +96,7 @@ def test_questions_without_a_thread_share_a_conversation_and_a_thread_is_another
     invoke_beside_platform("ask", "moody", first)
     assert f"({first} before)" in invoke_beside_platform("ask", "moody", "again").stdout
     done = invoke_beside_platform("ask", "moody", "table", "--thread", thread)
-    assert done.stdout == "*Weather*\n```\ncity    sun\nBerlin  yes\n```\n"
+    assert done.stdout == "**Weather**\n\n```\ncity    sun\nBerlin  yes\n```\n"
     listed = invoke_beside_platform("conversations", "--agent", "moody", "--json")
     assert thread in [record["conversation_id"] for record in json.loads(listed.stdout)]
 

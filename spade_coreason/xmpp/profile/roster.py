@@ -15,7 +15,7 @@ from ...domain.jid import bare_jid
 from ...domain.texts.translation import use_language
 from ...exceptions import StoreError
 from ...runtime import AccessRequests, OutboundMessage
-from ...storage import AgentRepository
+from ...storage import INTRODUCED_VARIABLE, AgentRepository
 from ..codec import REPLY_MARKER, encode_notice, read_language
 from ..connection.connection import Connection
 
@@ -23,9 +23,6 @@ log = logging.getLogger(__name__)
 
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
 """A function that runs a coroutine in a task that has an owner."""
-
-INTRODUCED_VARIABLE = "spade_coreason.introduced"
-"""The variable that marks a person to whom the agent has introduced itself."""
 
 _ROSTER_TIMEOUT_S = 5.0
 _DISCO_TIMEOUT_S = 5.0

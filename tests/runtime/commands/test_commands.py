@@ -16,6 +16,7 @@ from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest
 from spade_coreason.runtime.commands.builtin import COMMANDS_FOR_EVERYBODY, COMMANDS_FOR_OPERATORS
 from spade_coreason.runtime.commands.parser import find_command, remove_escape
 from spade_coreason.runtime.files import refuse_upload
+from spade_coreason.storage import COMPACTION_VARIABLE, INTERNAL_VARIABLES
 from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock
 from tests.support.errors import ExpectedErrors
@@ -234,6 +235,17 @@ async def test_memory_lists_a_thing_once() -> None:
             '- last (for all your conversations): "other"\n'
             '- place (for all your conversations): "everywhere"'
         )
+
+
+async def test_memory_shows_no_variable_of_the_platform() -> None:
+    """A person whom the agent had introduced itself to was shown `spade_coreason.introduced`."""
+    async with storing_tester() as t:
+        await t.say("one")
+        before = await single_reply(t, "/memory")
+        for name in INTERNAL_VARIABLES - {COMPACTION_VARIABLE}:  # its summary is shown
+            for scope, holder in (("person", ALICE), ("conversation", f"{ALICE}_{AGENT}")):
+                await t.runners[AGENT].repository.save_variable(scope, holder, name, "true")
+        assert await single_reply(t, "/memory") == before
 
 
 async def test_new_begins_another_episode_and_keeps_the_memory() -> None:
