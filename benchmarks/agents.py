@@ -149,7 +149,7 @@ def build_hosted(
     from spade_coreason.domain.conversation import Rules
     from spade_coreason.domain.policy import Policy
     from spade_coreason.runtime import AgentParts
-    from spade_coreason.xmpp.host import HostedAgent
+    from spade_coreason.xmpp import HostedAgent, Login
 
     policy = Policy(rules=Rules(max_interactions=0))
 
@@ -158,7 +158,7 @@ def build_hosted(
         agent = EchoAgent(AgentDefinition.simple("echo"))
         return parts.build_runtime(agent, AccessPolicy(jid), policy, crash_guard=crash_guard)
 
-    return HostedAgent(jid, password, endpoint, build, stanza_bytes=policy.stanza_bytes)
+    return HostedAgent(Login(jid, password), endpoint, build, stanza_bytes=policy.stanza_bytes)
 
 
 KINDS: dict[str, Callable[[Environment], AbstractAsyncContextManager[Start]]] = {

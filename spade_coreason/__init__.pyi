@@ -56,6 +56,7 @@ from .testing import (
 )
 from .xmpp import (
     AgentClient as AgentClient,
+    ServerEndpoint as ServerEndpoint,
 )
 
 __all__: list[str]

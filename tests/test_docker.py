@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spade_coreason import AgentClient
+from spade_coreason import AgentClient, ServerEndpoint
 from spade_coreason.exceptions import LoginError
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.docs.pages import read_page
@@ -219,7 +219,9 @@ async def test_the_platform_of_compose_runs_on_the_prosody_of_compose(tmp_path: 
             assert (asked.returncode, asked.stdout) == (0, "hi\n"), asked.stderr
 
             account = ("visitor@localhost", "another password")
-            client = AgentClient(*account, host="127.0.0.1", port=container.port, ca_file=container.ca_file, register=True)
+            client = AgentClient(
+                *account, ServerEndpoint("127.0.0.1", container.port, ca_file=container.ca_file), register=True
+            )
             async with client:
                 assert (await client.ask("notes@localhost", "I like tea")).text
             async with StockClient(*account, container) as phone:
@@ -236,7 +238,7 @@ async def test_the_platform_of_compose_runs_on_the_prosody_of_compose(tmp_path: 
 async def test_the_prosody_of_compose_can_be_closed_to_new_accounts(tmp_path: Path) -> None:
     async with prosody_of_compose(tmp_path, ALLOW_REGISTRATION="no") as container:
         account = ("visitor@localhost", "another password")
-        client = AgentClient(*account, host="127.0.0.1", port=container.port, ca_file=container.ca_file, register=True)
+        client = AgentClient(*account, ServerEndpoint("127.0.0.1", container.port, ca_file=container.ca_file), register=True)
         with pytest.raises(LoginError, match="the server does not accept registrations"):
             async with client:
                 pass

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from spade_coreason import AgentClient, AgentDefinition, AgentRequest, Peers, Response, Session
+from spade_coreason import AgentClient, AgentDefinition, AgentRequest, Peers, Response, ServerEndpoint, Session
 from spade_coreason.app.platform import Platform
 from spade_coreason.config import Settings, load_settings
 from spade_coreason.runtime import tune_gc
@@ -111,7 +111,8 @@ def _settings(place: Place, agents: list[dict[str, Any]]) -> Settings:
 
 @asynccontextmanager
 async def _client(place: Place, login: tuple[str, str], agent: str) -> AsyncIterator[AskInConversation]:
-    async with AgentClient(*login, host=place.host, port=place.port, ca_file=Path(place.ca_file)) as client:
+    endpoint = ServerEndpoint(place.host, place.port, ca_file=Path(place.ca_file))
+    async with AgentClient(*login, endpoint) as client:
 
         async def ask(conversation: int, numbers: range) -> list[float]:
             payload = {"start": numbers.start, "stop": numbers.stop, "step": numbers.step}

@@ -36,7 +36,7 @@ from ..runtime import (
     make_interceptor,
 )
 from ..storage import AgentRepository, Database
-from ..xmpp import HostedAgent, LocalExchange, ServerEndpoint
+from ..xmpp import HostedAgent, LocalExchange, Login, ServerEndpoint
 from .channels import ChannelFactories
 from .factories import (
     build_access_policy,
@@ -92,16 +92,13 @@ class AgentBuilder:
     ) -> HostedAgent:
         """Build an agent that is not online yet. Raise ConfigError, at a key below `place`, or StoreError."""
         host = HostedAgent(
-            settings.jid,
-            password,
+            Login(settings.jid, password, register),
             endpoint,
             partial(self._build_runtime, place, settings, endpoint),
             stanza_bytes=self.settings.limits.stanza_bytes,
-            register=register,
             avatar=load_avatar(settings, place),
             rooms=build_room_configs(self.settings, settings),
             local_exchange=self._local_exchange,
-            directory=self.directory if settings.directory else None,
         )
         if not settings.directory:
             runtime = host.runtime

@@ -79,6 +79,7 @@ def build_peer_options(
         TrustedAgents(own, settings.access_of(agent).trusted_domains),
         fan_out,
         settings.peers.topics,
+        is_directory=agent.directory,
     )
 
 

@@ -93,21 +93,12 @@ class Account:
 
     def build_client(self, timeout_s: float = 10.0) -> AgentClient:
         """Build a client with this account, for use in `async with`; it connects within that time."""
-        from ..xmpp import AgentClient
+        from ..xmpp import AgentClient, ServerEndpoint
 
         # About one connection in fifty to the embedded server hangs at its start.
         limit_s, attempts = (min(3.0, timeout_s), 5) if self.is_embedded else (min(10.0, timeout_s), 1)
-        return AgentClient(
-            self.jid,
-            self.password,
-            host=self.host,
-            port=self.port,
-            ca_file=self.ca_file,
-            verify=self.verify,
-            requires_tls=self.requires_tls,
-            timeout_s=limit_s,
-            attempts=attempts,
-        )
+        endpoint = ServerEndpoint(self.host, self.port, self.verify, self.ca_file, limit_s, attempts, self.requires_tls)
+        return AgentClient(self.jid, self.password, endpoint)
 
     def explain_silence(self, jid: str) -> str:
         """Return a reason why an agent does not answer; empty if none is known."""

@@ -37,6 +37,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "codec.xml": ["escape", "escape_attribute"],
         "connection.endpoint": ["ServerEndpoint"],
         "connection.liveness": ["BackOff"],
+        "connection.login": ["Login"],
         "connection.probe": ["probe"],
         "connection.tcp": ["tune_tls_buffers"],
         "host": ["HostedAgent", "describe_start_error"],

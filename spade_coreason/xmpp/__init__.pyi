@@ -58,6 +58,9 @@ from .connection.endpoint import (
 from .connection.liveness import (
     BackOff as BackOff,
 )
+from .connection.login import (
+    Login as Login,
+)
 from .connection.probe import (
     probe as probe,
 )

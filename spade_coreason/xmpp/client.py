@@ -26,6 +26,8 @@ from ..runtime import (
 from .codec import decode
 from .connection.connection import Connection
 from .connection.endpoint import ServerEndpoint
+from .connection.login import Login
+from .connection.session_handler import SessionHandler
 from .transport import MAX_REQUEST_BYTES, XmppTransport
 
 if TYPE_CHECKING:
@@ -36,20 +38,13 @@ class AgentClient:
     """An account that sends requests to agents and receives their replies.
 
     Use it as a context manager: `async with AgentClient("me@example.org", password) as client: await client.ask(…)`.
-    Entering connects and logs in. It raises ConnectError or LoginError if that fails; each of the `attempts` takes at most
-    `timeout_s` seconds. A lost connection is restored automatically. Requests without a thread from one account to one agent
-    belong to one conversation.
+    Entering connects and logs in, and raises ConnectError or LoginError if that fails. A lost connection is restored
+    automatically. Requests without a thread from one account to one agent belong to one conversation.
 
     Parameters:
         jid: the account. With a resource the client binds it, otherwise one of its own.
         password: the account's password.
-        host: the server's host. By default it is found through the JID's domain (SRV records, RFC 6120).
-        port: the server's port, 5222 by default.
-        ca_file: a PEM file with the authority that signed the server's certificate.
-        verify: verify the server's certificate. Without it the password leaves by SCRAM only, or by PLAIN to this machine.
-        requires_tls: send nothing before TLS. Disable it only for a server on this machine that has no TLS.
-        timeout_s: the time for each attempt to connect, in seconds.
-        attempts: the number of attempts to connect. A refused login is not tried again.
+        endpoint: the server, and the limits of an attempt to connect. By default it is found through the JID's domain.
         register: register the account in-band first (XEP-0077).
         stanza_bytes: the longest request. Longer ones raise RequestTooLongError; servers accept 262,144 bytes by default.
     """
@@ -58,22 +53,17 @@ class AgentClient:
         self,
         jid: str,
         password: str,
+        endpoint: ServerEndpoint | None = None,
         *,
-        host: str | None = None,
-        port: int | None = None,
-        ca_file: Path | None = None,
-        verify: bool = True,
-        requires_tls: bool = True,
-        timeout_s: float = 10.0,
-        attempts: int = 1,
         register: bool = False,
         stanza_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
         self.jid = jid
         self._stanza_bytes = stanza_bytes
-        self._password = password
-        self._endpoint = ServerEndpoint(host, port, verify, ca_file, timeout_s, attempts, requires_tls)
-        self._register = register
+        # Replies go to the resource that sent the request, so it must be the same after a reconnection.
+        full_jid = jid if "/" in jid else f"{jid}/client-{secrets.token_hex(4)}"
+        self._login = Login(full_jid, password, register)
+        self._endpoint = endpoint
         self._requests = OpenRequests()
         self._connection: Connection | None = None
 
@@ -93,12 +83,14 @@ class AgentClient:
         return cls(
             platform.guest["jid"],
             platform.guest["password"],
-            host=platform.host,
-            port=platform.port,
-            ca_file=Path(platform.ca_file) if platform.ca_file else None,
-            verify=platform.verify,
-            requires_tls=platform.requires_tls,
-            attempts=5 if platform.mode == "embedded" else 1,
+            ServerEndpoint(
+                platform.host,
+                platform.port,
+                platform.verify,
+                Path(platform.ca_file) if platform.ca_file else None,
+                attempts=5 if platform.mode == "embedded" else 1,
+                requires_tls=platform.requires_tls,
+            ),
         )
 
     @property
@@ -107,17 +99,8 @@ class AgentClient:
         return self._connection is not None and self._connection.state == "online"
 
     async def __aenter__(self) -> AgentClient:
-        # Replies go to the resource that sent the request, so it must be the same after a reconnection.
-        full_jid = self.jid if "/" in self.jid else f"{self.jid}/client-{secrets.token_hex(4)}"
-        self._connection = Connection(
-            full_jid,
-            self._password,
-            self._endpoint,
-            name=self.jid,
-            register=self._register,
-            on_message=self._on_message,
-            on_session=self._on_session,
-        )
+        session = _ClientSession(self._login, self._endpoint or ServerEndpoint(), self.jid, self._requests)
+        self._connection = session.connection
         try:
             await self._connection.open()
         except BaseException:
@@ -189,10 +172,18 @@ class AgentClient:
         """
         return self.stream(jid, command_request(command), timeout=timeout, thoughts=True)
 
-    def _on_session(self, is_new: bool) -> None:
-        if is_new and self._connection is not None:
-            self._connection.client.send_presence()  # the server delivers stored messages after the first presence
 
-    def _on_message(self, stanza: Element) -> Commit[Any] | None:
-        self._requests.route(decode(stanza))
+class _ClientSession(SessionHandler):
+    """The session of a client, whose messages are replies to its requests."""
+
+    def __init__(self, login: Login, endpoint: ServerEndpoint, name: str, requests: OpenRequests) -> None:
+        self.connection = Connection(login, endpoint, self, name=name)
+        self._requests = requests
+
+    def on_session(self, is_new: bool) -> None:
+        if is_new:
+            self.connection.client.send_presence()  # the server delivers stored messages after the first presence
+
+    def on_message(self, message: Element) -> Commit[Any] | None:
+        self._requests.route(decode(message))
         return None

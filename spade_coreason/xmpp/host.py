@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -26,12 +27,14 @@ from ..domain.messages import Reaction, Retraction
 from ..domain.rooms import RoomConfig
 from ..exceptions import ConnectError, CoReasonError, StoreError
 from ..operations.status import AgentCondition, AgentStatus
-from ..runtime import BuildRuntime, IsolatedAgent, OutboundMessage, PlatformDirectory
+from ..runtime import BuildRuntime, IsolatedAgent, OutboundMessage
 from ..storage import Commit, StoredAgent, to_micros
 from .archive import Archive
 from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, Receiver, assigned_id
 from .connection.connection import Connection
 from .connection.endpoint import ServerEndpoint
+from .connection.login import Login
+from .connection.session_handler import SessionHandler
 from .local_exchange import LocalExchange
 from .muc.room import is_ephemeral_owner
 from .muc.rooms import INVITED_ROOMS_KEY, Rooms
@@ -113,7 +116,7 @@ def _prepare_container() -> None:
     asyncio.set_event_loop_policy(policy)
 
 
-class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
+class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes without types
     """A `spade.agent.Agent` on an XMPP server. SPADE behaviours and templates can be added to it in the usual way.
 
     A message that matches the template of a behaviour goes to that behaviour, and not to `assist`. A behaviour without a
@@ -122,60 +125,42 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     Create it inside the running event loop, then call `start`.
 
     Parameters:
-        jid: the agent's account. Without a resource the agent binds `agent`.
-        password: the account's password.
+        login: the agent's account. Without a resource the agent binds `agent`.
         endpoint: the server. Share one object between all agents.
         build: builds the runner and the gateway, given the network of this agent and its function that uploads files.
         stanza_bytes: the largest stanza of a reply or request, in bytes.
-        register: register the account in-band first (XEP-0077).
         avatar: the agent's picture. By default one is drawn from its name.
         rooms: the chat rooms to join.
         local_exchange: the agents of this process, with which it exchanges messages directly. By default there are none.
         timings: timeouts and intervals of the connection.
-        directory: the agents of the platform, if this agent is their directory. Its presence shows the version of their list.
     """
 
     def __init__(
         self,
-        jid: str,
-        password: str,
+        login: Login,
         endpoint: ServerEndpoint,
         build: BuildRuntime,
         *,
         stanza_bytes: int,
-        register: bool = False,
         avatar: Avatar | None = None,
         rooms: Iterable[RoomConfig] = (),
         local_exchange: LocalExchange | None = None,
         timings: ConnectionTimings = DEFAULT_TIMINGS,
-        directory: PlatformDirectory | None = None,
     ) -> None:
         _remove_upload_directory()
         _prepare_container()
-        if not JID(jid).resource:
+        if not JID(login.jid).resource:
             # Always the same resource: after a kill -9 the server delivers unacknowledged messages to this resource only.
-            jid = f"{jid}/{DEFAULT_RESOURCE}"
-        super().__init__(jid, password, endpoint.port or 5222, endpoint.verify)
+            login = replace(login, jid=f"{login.jid}/{DEFAULT_RESOURCE}")
+        jid = login.jid
+        super().__init__(jid, login.password, endpoint.port or 5222, endpoint.verify)
         # Otherwise SPADE agents of this process would deliver their messages directly, past the gateway.
         self.container.unregister(jid)
         self.traces = NoTraces()
         self._endpoint = endpoint
         self._own_jid = bare_jid(jid)
-        self._register = register
         self._stanza_limiter = RateLimiter(_MAX_OTHER_STANZAS_PER_MINUTE)
-        self.connection = Connection(
-            jid,
-            password,
-            endpoint,
-            register=register,
-            on_message=self._on_message,
-            on_session=self._on_session,
-            on_presence=self._on_presence,
-            intercept=self._intercept,
-            is_visible_to=self._is_visible_to,
-            has_share=self._has_share,
-            timings=timings,
-        )
+        self.connection = Connection(login, endpoint, self, timings=timings)
         self.connection.client.register_plugin("xep_0363")  # uploads of SPADE behaviours use it
         self.archive = Archive(self.connection, self._receive_archived, lambda: self._runner.release(), timings)
         self.offline_messages = OfflineMessages(self.connection)
@@ -194,7 +179,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.runtime = build(transport.network, self.uploads.upload)
         self._runner, self._gateway = self.runtime.runner, self.runtime.gateway
         self.rooms = Rooms(self.connection, rooms, self._gateway.access, self._on_occupant_left, self._runner.metrics)
-        self._profile = AgentProfile(self.connection, self.runtime, avatar, self._may_run_commands, timings, directory)
+        self._profile = AgentProfile(self.connection, self.runtime, avatar, self._may_run_commands, timings)
 
     def send(self, stanzas: Sequence[OutboundMessage]) -> bool:
         """Send stanzas in order. They wait while the connection is lost, or while the agent is not in the room.
@@ -407,7 +392,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             ),
         )
 
-    def _is_visible_to(self, requester: str) -> bool:
+    def is_visible_to(self, requester: str) -> bool:
         """Return True if the sender of an IQ may know that the agent is online.
 
         Servers, the agent's own account, its rooms and admitted senders may know it.
@@ -416,7 +401,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         is_known = "@" not in bare_jid(requester) or bare_jid(requester) == own_jid or bare_jid(requester) in self.rooms.states
         return is_known or self._gateway.is_allowed(requester)
 
-    def _has_share(self, sender: str) -> bool:
+    def has_share(self, sender: str) -> bool:
         """Return True if a presence or an IQ is within the share of its sender. A room sends one for each occupant."""
         person = bare_jid(sender)
         is_own = "@" not in person or person == self.connection.client.boundjid.bare
@@ -430,7 +415,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         is_eligible = bare_jid(jid) not in self.rooms.states and bare_jid(jid) != self.connection.client.boundjid.bare
         return is_eligible and self._gateway.is_allowed(jid)
 
-    def _on_presence(self, presence: Presence) -> bool:
+    def on_presence(self, presence: Presence) -> bool:
         for show in presence.xml.findall(SHOW):
             if show.text not in SHOWS:
                 presence.xml.remove(show)  # SPADE's reader fails at it
@@ -452,7 +437,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._deletions.add(task)
         task.add_done_callback(self._deletions.discard)
 
-    def _on_session(self, is_new: bool) -> None:
+    def on_session(self, is_new: bool) -> None:
         if not is_new:
             self.rooms.ping.check()
             return
@@ -468,7 +453,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             self.rooms.join_all()
             self.runtime.announcement.repeat()
 
-    def _on_message(self, stanza: Any) -> Commit[bool] | None:
+    def on_message(self, stanza: Any) -> Commit[bool] | None:
         if self._profile.presence.update_timer is None:
             self._profile.presence.on_activity()
         is_replay = self.connection.client.stream_management.is_repeating
@@ -515,7 +500,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             is_claimed = self._offer_to_behaviours(stanza)
         return None if is_claimed else await receive_archived_stanza(self._gateway, self._receiver, stanza)
 
-    def _intercept(self, stanza: Element) -> bool:
+    def intercept(self, stanza: Element) -> bool:
         if self.archive.query_id and self.archive.collect(stanza):
             return True
         if not self.behaviours:

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentClient, AgentRequest, Response, Session, subscribe
+from spade_coreason import AgentClient, AgentRequest, Response, ServerEndpoint, Session, subscribe
 from spade_coreason.contracts import AgentDefinition
 from spade_coreason.domain.jid import bare_jid
 from tests.support.errors import check_errors, errors_in
@@ -140,7 +140,7 @@ async def run_newsroom(server: XmppServer, directory: Path) -> AsyncIterator[New
         configuration.write_text(json.dumps(settings))
         configuration.chmod(0o600)
         processes[name] = PlatformProcess(configuration)
-    client = AgentClient(*accounts["client"], host=server.host, port=server.port, ca_file=server.ca_file)
+    client = AgentClient(*accounts["client"], ServerEndpoint(server.host, server.port, ca_file=server.ca_file))
     try:
         for process in processes.values():
             await process.start()

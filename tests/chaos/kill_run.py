@@ -27,6 +27,8 @@ from spade_coreason.domain.jid import bare_jid
 from spade_coreason.runtime import OutboundMessage
 from spade_coreason.xmpp.codec.namespaces import DELAY
 from spade_coreason.xmpp.connection.connection import Connection
+from spade_coreason.xmpp.connection.login import Login
+from spade_coreason.xmpp.connection.session_handler import SessionHandler
 from spade_coreason.xmpp.offline import OfflineMessages
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.chaos.attacks import BODY
@@ -179,7 +181,7 @@ FAULTS: dict[str, Callable[[Scene], Awaitable[None]]] = {
 }
 
 
-class Asker:
+class Asker(SessionHandler):
     """One person with one device, which reconnects and resumes."""
 
     def __init__(self, name: str, account: tuple[str, str], server: XmppServer, port: int, tally: KillTally) -> None:
@@ -192,15 +194,8 @@ class Asker:
         """The numbers of the answered questions, by agent, in the order of their first answers."""
         self.questions_at_kill: set[str] = set()
         """The questions that were open when the server was killed."""
-        self.connection = Connection(
-            f"{account[0]}/phone",
-            account[1],
-            endpoint_of(server, port),
-            on_message=self._receive,
-            on_session=self._announce,
-            on_presence=_ignore,
-            timings=_TIMINGS,
-        )
+        login = Login(f"{account[0]}/phone", account[1])
+        self.connection = Connection(login, endpoint_of(server, port), self, timings=_TIMINGS)
         self.answered = asyncio.Event()
         self._offline_messages = OfflineMessages(self.connection)
         self._start: asyncio.Task[None] | None = None
@@ -210,7 +205,7 @@ class Asker:
         await self._offline_messages.close()
         await self.connection.close()
 
-    def _announce(self, is_new: bool) -> None:
+    def on_session(self, is_new: bool) -> None:
         if is_new:
             self._start = asyncio.create_task(self._start_session())
 
@@ -230,7 +225,10 @@ class Asker:
         stanza = f"<message to='{agent}' type='chat' id='{ident}'><body>{text}</body>{origin_id}</message>"
         self.connection.send([OutboundMessage(agent, stanza)])
 
-    def _receive(self, message: Element) -> None:
+    def on_presence(self, presence: Presence) -> bool:
+        return True
+
+    def on_message(self, message: Element) -> None:
         if node := self._offline_messages.read_node(message):
             self._offline_messages.record_received(node, None)
         text, sender = message.findtext(BODY) or "", bare_jid(message.get("from", ""))
@@ -258,10 +256,6 @@ class Asker:
     def unanswered(self) -> list[str]:
         """The texts of the questions without an answer."""
         return list(self._open)
-
-
-def _ignore(presence: Presence) -> bool:
-    return True
 
 
 async def run_kills(server: XmppServer, directory: Path, faults: Sequence[str], seed: int) -> KillTally:

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentClient, AgentRequest
+from spade_coreason import AgentClient, AgentRequest, ServerEndpoint
 from spade_coreason.domain.texts.terminal_text import escape_lines
 from spade_coreason.exceptions import PeerFailedError
 from tests.chaos import askers
@@ -65,7 +65,7 @@ class Scene:
 
     def program(self, account: tuple[str, str]) -> AgentClient:
         """Return a program with an account."""
-        return AgentClient(*account, host=self.server.host, port=self.server.port, ca_file=self.server.ca_file)
+        return AgentClient(*account, ServerEndpoint(self.server.host, self.server.port, ca_file=self.server.ca_file))
 
 
 Act = Callable[[Scene], Coroutine[Any, Any, None]]

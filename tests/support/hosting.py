@@ -44,6 +44,7 @@ from spade_coreason.storage.backends.database import Database, StoreTimings
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
+from spade_coreason.xmpp.connection.login import Login
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.local_exchange import LocalExchange
 from spade_coreason.xmpp.timings import DEFAULT_TIMINGS, ConnectionTimings
@@ -133,9 +134,9 @@ class OnlineAgent:
         try:
             endpoint = endpoint_of(self.server, self.port)
             self.host = HostedAgent(
-                *self.account,
-                endpoint=endpoint,
-                build=self._build,
+                Login(*self.account),
+                endpoint,
+                self._build,
                 stanza_bytes=self.policy.stanza_bytes,
                 avatar=self.avatar,
                 rooms=self.rooms,

@@ -27,7 +27,7 @@ async def test_an_answer_arrives_after_the_programs_session_was_lost(
     async with Tunnel(real_server) as tunnel, run_agent(FunctionAgent(assist), real_server, tmp_path) as agent:
         endpoint = endpoint_of(real_server, tunnel.port)
         jid, password = await real_server.account()
-        async with AgentClient(jid, password, host=endpoint.host, port=endpoint.port, ca_file=endpoint.ca_file) as client:
+        async with AgentClient(jid, password, endpoint) as client:
             ask_task = asyncio.create_task(client.ask(agent.jid, "please", timeout=TIMEOUT_S))
             await asyncio.wait_for(started.wait(), TIMEOUT_S)
             connection = client._connection

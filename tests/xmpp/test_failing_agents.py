@@ -26,17 +26,7 @@ MIB = 1024 * 1024
 
 async def new_program_client(server: XmppServer) -> AgentClient:
     """Create a client for a program with an account of its own."""
-    jid, password = await server.account()
-    endpoint = endpoint_of(server)
-    return AgentClient(
-        jid,
-        password,
-        host=endpoint.host,
-        port=endpoint.port,
-        ca_file=endpoint.ca_file,
-        timeout_s=endpoint.timeout_s,
-        attempts=endpoint.attempts,
-    )
+    return AgentClient(*await server.account(), endpoint_of(server))
 
 
 async def test_a_sleeping_agent_delays_nobody_elses_conversation(local_server: XmppServer, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 from spade_coreason import AgentRequest, PeerAnswer, Response, Session
 from spade_coreason.exceptions import AnswerTooLongError, PeerTimeoutError, PeerUnavailableError
 from spade_coreason.xmpp.client import AgentClient
+from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.servers.bare_stream import StreamError
 from tests.support.hosting import Echo, FunctionAgent, OnlineAgent, container, run_agent
 from tests.support.servers.kinds import ejabberd_in_release
@@ -327,7 +328,7 @@ async def test_two_senders_with_one_request_id_get_their_own_answers(real_server
     ):
         alice, mallory = [
             await stack.enter_async_context(
-                AgentClient(*account, host=real_server.host, port=real_server.port, ca_file=real_server.ca_file)
+                AgentClient(*account, ServerEndpoint(real_server.host, real_server.port, ca_file=real_server.ca_file))
             )
             for account in [await real_server.account() for _ in range(2)]
         ]

@@ -18,6 +18,8 @@ from spade_coreason.llm import LLMAgent
 from spade_coreason.runtime import UploadWarnings, fetch
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.connection.connection import Connection
+from spade_coreason.xmpp.connection.login import Login
+from spade_coreason.xmpp.connection.session_handler import SessionHandler
 from spade_coreason.xmpp.uploads import Uploads
 from tests.support.chat_completions import ChatCompletionsServer, text_answer
 from tests.support.clock import LoopClock
@@ -61,7 +63,7 @@ class FileSession:
     async def __aenter__(self) -> Files:
         jid, password = await self._server.account()
         endpoint = endpoint_of(self._server)
-        self._connection = Connection(jid, password, endpoint, on_message=lambda stanza: None)
+        self._connection = Connection(Login(jid, password), endpoint, SessionHandler())
         if self._incoming_filter is not None:
             self._connection.client.add_filter("in", self._incoming_filter)
         await self._connection.open()

@@ -37,16 +37,7 @@ def build_guest_client(platform: Platform) -> AgentClient:
     if platform.guest is None:
         raise ConfigError("server.mode", "an external server has no guest account; use `chat` with --jid instead")
     jid, password = platform.guest
-    endpoint = platform.endpoint
-    return AgentClient(
-        jid,
-        password,
-        host=endpoint.host,
-        port=endpoint.port,
-        ca_file=endpoint.ca_file,
-        timeout_s=endpoint.timeout_s,
-        attempts=endpoint.attempts,
-    )
+    return AgentClient(jid, password, platform.endpoint)
 
 
 def expect_texts(*texts: str) -> AnswerCheck:

@@ -123,6 +123,8 @@ class PeerOptions:
     """The limit of all agents of the process."""
     topic_broker: str | None = None
     """The agent (a bare JID) that passes on the items of topics, if there is one."""
+    is_directory: bool = False
+    """True for the directory of its platform, whose presence shows the version of the list."""
 
 
 class Peers:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
 from contextlib import aclosing
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from xml.etree.ElementTree import Element
 
 from slixmpp import Iq, Presence
@@ -25,22 +24,20 @@ from .endpoint import ServerEndpoint
 from .errors import CLOSED_HERE, NegotiationError, Problem, explain, explain_refused_login, no_answer, quote
 from .iq_filter import IQ, build_iq_error, refusal
 from .liveness import BackOff, Keepalive
+from .login import Login
 from .resolver import Target, parse_target
 from .security import STREAM_ERROR, Phase, Security
 from .send_queue import SendQueue, StanzaT
+from .session_handler import SessionHandler
 from .slixmpp_client import XMPPClient
 from .stream_management import ACK, ACK_REQUEST
 from .tcp import configure_socket, find_quick_ack
-
-if TYPE_CHECKING:
-    from ...storage import Commit
 
 log = logging.getLogger(__name__)
 
 _PRESENCE = "{jabber:client}presence"
 _STREAM_ERRORS = "urn:ietf:params:xml:ns:xmpp-streams"
 
-OnMessage: TypeAlias = Callable[[Element], "Commit[Any] | None"]
 ConnectionState: TypeAlias = Literal["offline", "connecting", "online"]
 
 
@@ -56,29 +53,22 @@ class Connection:
     """A connection that sends and receives stanzas for one JID, across reconnects.
 
     After a cut, stanzas that the server has not acknowledged are sent again, whether the session was resumed or not. Stanzas
-    sent without a session wait for the next one.
+    sent without a session wait for the next one. `name` is the account in errors and log lines, by default its JID.
     """
 
     def __init__(
         self,
-        jid: str,
-        password: str,
+        login: Login,
         endpoint: ServerEndpoint,
+        handler: SessionHandler,
         *,
         name: str = "",
-        register: bool = False,
-        on_message: OnMessage,
-        on_session: Callable[[bool], None] = lambda is_new: None,
-        on_presence: Callable[[Presence], bool] = lambda presence: False,
-        intercept: Callable[[Element], bool] = lambda message: False,
-        is_visible_to: Callable[[str], bool] = lambda asker: True,
-        has_share: Callable[[str], bool] = lambda sender: True,
         timings: ConnectionTimings = DEFAULT_TIMINGS,
     ) -> None:
-        self.client = XMPPClient(jid, password, endpoint, register, timings, self._reject)
+        self.client = XMPPClient(login, endpoint, timings, self._reject)
         self.rejected: Counter[str] = Counter()
         """The number of dropped stanzas, by reason."""
-        self.jid = name or jid
+        self.jid = name or login.jid
         """The name in errors and log lines."""
         self.state: ConnectionState = "offline"
         self.online_at: datetime | None = None
@@ -90,14 +80,10 @@ class Connection:
         self.resumption_count = 0
         self.session_count = 0
         self._endpoint = endpoint
-        self._domain = jid_domain(jid)
+        self._domain = jid_domain(login.jid)
         self._renewal_delay_s = timings.renewal_delay_s
-        self._on_message = on_message
-        self._on_session = on_session
-        self._on_presence = on_presence
-        self._intercept = intercept
-        self._is_visible_to = is_visible_to
-        self._has_share = has_share
+        self._handler = handler
+        self._on_message, self._intercept = handler.on_message, handler.intercept
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[bool] | None = None
         self._redirect: Target | None = None
@@ -222,7 +208,7 @@ class Connection:
 
     def _on_other_stanza(self, stanza: Element) -> None:
         """Handle a presence or an IQ. slixmpp and SPADE take long for both, so each sender has a share."""
-        if stanza.get("type") in ("result", "error") or self._has_share(stanza.get("from", "")):
+        if stanza.get("type") in ("result", "error") or self._handler.has_share(stanza.get("from", "")):
             self.client.handle_with_slixmpp(stanza)
         else:
             self._reject(stanza, "too many stanzas from one sender", self.client.stream_management.config["handled"])
@@ -248,9 +234,12 @@ class Connection:
 
     def _filter_incoming(self, stanza: Any) -> Any:
         # This filter runs after the one of stream management, which has counted the stanza.
-        if isinstance(stanza, Presence) and self._on_presence(stanza):
+        if isinstance(stanza, Presence) and self._handler.on_presence(stanza):
             return None
-        if isinstance(stanza, Iq) and (error := refusal(stanza.xml, bare_jid(self.jid), self._is_visible_to)) is not None:
+        if (
+            isinstance(stanza, Iq)
+            and (error := refusal(stanza.xml, bare_jid(self.jid), self._handler.is_visible_to)) is not None
+        ):
             self.send([OutboundMessage(stanza.xml.get("from", ""), error)])
             return None
         return stanza
@@ -431,7 +420,7 @@ class Connection:
         self._send_queue.start_session(is_new)
         configure_socket(self.client.transport)
         self.client.quick_ack = find_quick_ack(self.client.transport) if self.client.uses_nagle else None
-        self._on_session(is_new)
+        self._handler.on_session(is_new)
         self._send_queue.flush()
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_result(is_new)

@@ -19,9 +19,18 @@ log = logging.getLogger(__name__)
 class ServerEndpoint:
     """The address of a server, the way to verify it, and the limits of a connection attempt.
 
-    Without a `host` the server is found through the JID's domain (SRV records, RFC 6120). All agents share one object, and
-    so one TLS context. The certificate must name the JID's domain, whatever the host is (RFC 6120, 13.7.2). Without
-    `requires_tls` plain text is permitted, to loopback addresses only.
+    All agents share one object, and so one TLS context. The certificate must name the JID's domain, whatever the host is
+    (RFC 6120, 13.7.2).
+
+    Parameters:
+        host: the server's host. By default it is found through the JID's domain (SRV records, RFC 6120).
+        port: the server's port, 5222 by default.
+        verify: verify the server's certificate. Without it the password leaves by SCRAM only, or by PLAIN to this machine.
+        ca_file: a PEM file with the authority that signed the server's certificate.
+        timeout_s: the time for each attempt to connect, in seconds.
+        attempts: the number of attempts to connect. A refused login is not tried again.
+        requires_tls: send nothing before TLS. Disable it only for a server on this machine that has no TLS.
+        resolver: what asks the DNS. By default it is the one of this machine.
     """
 
     host: str | None = None

@@ -11,7 +11,9 @@ from slixmpp.exceptions import XMPPError
 from ...domain.jid import bare_jid
 from .connection import Connection
 from .endpoint import ServerEndpoint
+from .login import Login
 from .security import Security
+from .session_handler import SessionHandler
 
 _RESPONSE_TIMEOUT_S = 5
 
@@ -23,7 +25,7 @@ async def probe(jid: str, password: str, endpoint: ServerEndpoint) -> tuple[Secu
     services (rooms). The set is empty if the server does not answer. The login sends no presence and has a resource of its
     own, so that it receives no messages and displaces no agent. Raise ConnectError or LoginError.
     """
-    connection = Connection(f"{bare_jid(jid)}/check-{secrets.token_hex(4)}", password, endpoint, on_message=lambda stanza: None)
+    connection = Connection(Login(f"{bare_jid(jid)}/check-{secrets.token_hex(4)}", password), endpoint, SessionHandler())
     try:
         await connection.open()
         server, disco = connection.client.boundjid.host, connection.client.plugin["xep_0030"]

@@ -30,6 +30,7 @@ from .dialer import Dialed
 from .endpoint import ServerEndpoint
 from .errors import quote
 from .iq_filter import IQ, repair_iq
+from .login import Login
 from .negotiation import Negotiation
 from .resolver import to_ascii
 from .security import Phase
@@ -99,22 +100,21 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
 
     def __init__(
         self,
-        jid: str,
-        password: str,
+        login: Login,
         endpoint: ServerEndpoint,
-        register: bool,
         timings: ConnectionTimings,
         reject: Callable[[Element, str, int], None],
     ) -> None:
         # slixmpp compares every stanza, acknowledgements too, with the open queries, and warns if it has no sender. It uses
         # the root logger, which accepts the same filter only once.
         logging.getLogger().addFilter(_is_worth_logging)
-        super().__init__(JID(jid), password, ssl_context=endpoint.context)  # otherwise it reads all authorities of the system
+        # Without a context it reads all authorities of the system.
+        super().__init__(JID(login.jid), login.password, ssl_context=endpoint.context)
         self.transport: Any = None
         self.disconnect_reason: str | None = None
         self._run_out_filters: asyncio.Future[None] | None = None
-        domain = to_ascii(jid_domain(jid)).strip("[]")  # an IPv6 address in a certificate has no brackets
-        self.negotiation = Negotiation(self, domain, requires_tls=endpoint.requires_tls, registers=register)
+        domain = to_ascii(jid_domain(login.jid)).strip("[]")  # an IPv6 address in a certificate has no brackets
+        self.negotiation = Negotiation(self, domain, requires_tls=endpoint.requires_tls, registers=login.register)
         self.last_received_at = 0.0
         """The time of the last data from the server, by the clock of the event loop."""
         self.raw_handlers: dict[str, Callable[[Element], None]] = self.negotiation.handlers
@@ -130,7 +130,7 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         self._unhandled: deque[Element] = deque()
         """The stanzas that were read, and wait to be handled in the order in which they came."""
         self.register_plugin("xep_0199")  # answers pings; its own keepalive would open a connection beside ours
-        if register:
+        if login.register:
             self.register_plugin("xep_0077")
             self.add_event_handler("register", self.register)
         self.register_plugin("xep_0198", {"timings": timings})

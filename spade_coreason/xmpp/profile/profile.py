@@ -9,7 +9,7 @@ from typing import Any
 
 from ...domain.avatar import Avatar
 from ...domain.texts.translation import translate
-from ...runtime import AgentRuntime, PlatformDirectory
+from ...runtime import AgentRuntime
 from ..connection.connection import Connection
 from ..timings import ConnectionTimings
 from .adhoc import AdHocCommands
@@ -38,7 +38,6 @@ class AgentProfile:
         avatar: Avatar | None,
         may_run_commands: Callable[[str], bool],
         timings: ConnectionTimings,
-        directory: PlatformDirectory | None = None,
     ) -> None:
         self._connection = connection
         self._client = connection.client
@@ -53,6 +52,8 @@ class AgentProfile:
         self._adhoc = AdHocCommands(connection, runner, may_run_commands)
         discovery = Discovery(self._client, self._agent_card, access_requests.access.is_allowed, self._adhoc)
         concurrency = runner.policy.concurrency
+        options = runtime.parts.peer_options
+        directory = options.platform if options.is_directory else None
         self.presence = PresencePublisher(
             self._client,
             discovery.build_caps,

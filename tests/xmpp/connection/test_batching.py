@@ -18,6 +18,8 @@ from spade_coreason.runtime import OutboundMessage
 from spade_coreason.xmpp.codec.cloud_events import EventStanzaWriter, retraction_stanza
 from spade_coreason.xmpp.connection.batching import Batch, build_batches
 from spade_coreason.xmpp.connection.connection import Connection
+from spade_coreason.xmpp.connection.login import Login
+from spade_coreason.xmpp.connection.session_handler import SessionHandler
 from tests.support.hosting import Tunnel, endpoint_of
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
@@ -175,7 +177,7 @@ def test_nothing_is_lost_and_each_account_gets_its_messages_in_order(seed: int) 
 @asynccontextmanager
 async def open_connection(server: XmppServer, port: int) -> AsyncIterator[Connection]:
     account = await server.account()
-    connection = Connection(f"{account[0]}/agent", account[1], endpoint_of(server, port), on_message=lambda message: None)
+    connection = Connection(Login(f"{account[0]}/agent", account[1]), endpoint_of(server, port), SessionHandler())
     await connection.open()
     connection.client.send_presence()
     try:

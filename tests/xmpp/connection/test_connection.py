@@ -25,6 +25,8 @@ from spade_coreason.storage import AgentRepository, Commit, open_database
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.connection.errors import explain
+from spade_coreason.xmpp.connection.login import Login
+from spade_coreason.xmpp.connection.session_handler import SessionHandler
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.servers.certificate import CertificateFiles, ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
@@ -57,7 +59,7 @@ async def _start(jid: str, password: str, endpoint: ServerEndpoint, tmp_path: Pa
         def build(network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
             return make_runtime(Echo(), AgentRepository(database, jid), network, upload=upload)
 
-        host = HostedAgent(jid, password, endpoint, build, stanza_bytes=STANZA_BYTES, register=register)
+        host = HostedAgent(Login(jid, password, register), endpoint, build, stanza_bytes=STANZA_BYTES)
         await host.start()
         return host
     finally:
@@ -204,7 +206,7 @@ async def _offer_login(peer: Peer, certificate: CertificateFiles) -> None:
 
 def _connect_to(port: int, certificate: CertificateFiles) -> Connection:
     endpoint = ServerEndpoint("127.0.0.1", port, timeout_s=TIMEOUT_S, ca_file=certificate.ca_file)
-    return Connection("a@localhost/agent", "x", endpoint, on_message=lambda stanza: None)
+    return Connection(Login("a@localhost/agent", "x"), endpoint, SessionHandler())
 
 
 @pytest.mark.parametrize("condition", ["policy-violation", "system-shutdown", "invented"])
@@ -359,11 +361,8 @@ async def test_a_renewed_certificate_in_the_ca_file_is_read_by_the_next_attempt(
 ) -> None:
     account, ca_file = await real_server.account(), tmp_path / "ca.pem"
     ca_file.write_bytes(ensure_certificate(tmp_path / "another", ("localhost",)).ca_file.read_bytes())
-    connection = Connection(
-        *account,
-        ServerEndpoint(real_server.host, real_server.port, ca_file=ca_file, timeout_s=TIMEOUT_S),
-        on_message=lambda _: None,
-    )
+    endpoint = ServerEndpoint(real_server.host, real_server.port, ca_file=ca_file, timeout_s=TIMEOUT_S)
+    connection = Connection(Login(*account), endpoint, SessionHandler())
     with pytest.raises(ConnectError, match="its certificate is not trusted"):
         await connection.open()
     ca_file.write_bytes(real_server.ca_file.read_bytes())
@@ -398,7 +397,7 @@ async def _tls_error(certificate: Path, key: Path, ca_file: Path | None, directo
 
 async def test_a_connection_that_was_closed_can_be_opened_again(real_server: XmppServer) -> None:
     jid, password = await real_server.account()
-    connection = Connection(f"{jid}/agent", password, endpoint_of(real_server), on_message=lambda stanza: None)
+    connection = Connection(Login(f"{jid}/agent", password), endpoint_of(real_server), SessionHandler())
     try:
         first, second = (
             OutboundMessage(jid, f"<message to='{jid}' type='headline'><body>{text}</body></message>") for text in "12"
@@ -577,23 +576,17 @@ async def test_a_message_whose_write_has_failed_before_it_came_again_is_not_ackn
     failed.resolve(StoreError("the disk is full"))
     commits, received = [stored, failed, stored], list[str]()
 
-    def receive(stanza: Element) -> Commit[bool] | None:
-        text = stanza.findtext("{jabber:client}body") or ""
-        received.append(text)
-        return commits.pop(0)
+    class Receiver(SessionHandler):
+        def on_message(self, message: Element) -> Commit[bool] | None:
+            received.append(message.findtext("{jabber:client}body") or "")
+            return commits.pop(0)
 
-    def announce(is_new: bool) -> None:
-        connection.client.send_presence()
+        def on_session(self, is_new: bool) -> None:
+            connection.client.send_presence()
 
     jid, password = await real_server.account()
-    connection = Connection(
-        f"{jid}/agent",
-        password,
-        endpoint_of(real_server),
-        on_message=receive,
-        on_session=announce,
-        timings=ConnectionTimings(renewal_delay_s=0.1),
-    )
+    timings = ConnectionTimings(renewal_delay_s=0.1)
+    connection = Connection(Login(f"{jid}/agent", password), endpoint_of(real_server), Receiver(), timings=timings)
     await connection.open()
     try:
         async with StockClient(*await real_server.account(), real_server) as alice:

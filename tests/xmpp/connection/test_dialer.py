@@ -16,6 +16,7 @@ from spade_coreason.exceptions import ConnectError
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.connection.errors import explain
+from spade_coreason.xmpp.connection.login import Login
 from spade_coreason.xmpp.connection.resolver import (
     Address,
     ServiceRecord,
@@ -26,6 +27,7 @@ from spade_coreason.xmpp.connection.resolver import (
     parse_target,
     to_ascii,
 )
+from spade_coreason.xmpp.connection.session_handler import SessionHandler
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.certificates import sign_by_itself
@@ -76,7 +78,7 @@ def record(target: Target, priority: int = 10, weight: int = 0) -> ServiceRecord
 
 
 async def connect(account: tuple[str, str], endpoint: ServerEndpoint) -> Connection:
-    connection = Connection(f"{account[0]}/agent", account[1], endpoint, on_message=lambda stanza: None)
+    connection = Connection(Login(f"{account[0]}/agent", account[1]), endpoint, SessionHandler())
     try:
         await connection.open()
     except BaseException:
@@ -168,7 +170,7 @@ async def test_silent_addresses_take_two_seconds_each_while_others_are_left(real
         ports = [mute.getsockname()[1], full.getsockname()[1], real_server.port]
         resolver = TableResolver([record(Target("localhost", port), number) for number, port in enumerate(ports)])
         endpoint = ServerEndpoint(ca_file=real_server.ca_file, resolver=resolver)
-        connection = Connection("a@chat.example/agent", account[1], endpoint, on_message=lambda stanza: None)
+        connection = Connection(Login("a@chat.example/agent", account[1]), endpoint, SessionHandler())
         with LoopClock() as clock:
             opening = asyncio.create_task(connection.open())
             mute.setblocking(False)
@@ -192,7 +194,7 @@ async def test_silent_addresses_take_two_seconds_each_while_others_are_left(real
 async def test_a_name_server_that_never_answers_takes_two_seconds(closed_port: int) -> None:
     resolver = TableResolver(None, {"chat.example": ["127.0.0.1"]})
     endpoint = ServerEndpoint(resolver=resolver)
-    connection = Connection("a@chat.example/agent", "x", endpoint, on_message=lambda stanza: None)
+    connection = Connection(Login("a@chat.example/agent", "x"), endpoint, SessionHandler())
     with LoopClock() as clock:
         opening = asyncio.create_task(connection.open())
         await clock.advance(1.9)
@@ -206,9 +208,8 @@ async def test_a_name_server_that_never_answers_takes_two_seconds(closed_port: i
 
 async def test_the_whole_attempt_ends_in_time(tmp_path: Path) -> None:
     resolver = TableResolver([record(Target("one.example"), 1)], {"one.example": None})
-    connection = Connection(
-        "a@chat.example/agent", "x", ServerEndpoint(resolver=resolver, timeout_s=3), on_message=lambda stanza: None
-    )
+    endpoint = ServerEndpoint(resolver=resolver, timeout_s=3)
+    connection = Connection(Login("a@chat.example/agent", "x"), endpoint, SessionHandler())
     with LoopClock() as clock:
         opening = asyncio.create_task(connection.open())
         await clock.advance(2.9)
@@ -419,7 +420,7 @@ async def test_a_connection_that_is_closed_during_an_attempt_stays_closed(phase:
     came = asyncio.Event()
     async with run_script(script) as server:
         endpoint = ServerEndpoint("127.0.0.1", server.port, timeout_s=TIMEOUT_S, attempts=2, resolver=Resolver())
-        connection = Connection("a@chat.example/agent", "x", endpoint, on_message=lambda stanza: None)
+        connection = Connection(Login("a@chat.example/agent", "x"), endpoint, SessionHandler())
         opening = asyncio.create_task(connection.open())
         await (asked if phase == "the DNS" else came).wait()
         await connection.close()

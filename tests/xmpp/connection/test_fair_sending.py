@@ -9,6 +9,8 @@ import pytest
 from spade_coreason.runtime import OutboundMessage
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.fair_queue import FairQueue
+from spade_coreason.xmpp.connection.login import Login
+from spade_coreason.xmpp.connection.session_handler import SessionHandler
 from spade_coreason.xmpp.connection.stream_management import REQUEST_ACK
 from tests.support.hosting import endpoint_of, texts
 from tests.support.servers.clients import StockClient
@@ -56,7 +58,7 @@ def test_a_recipient_without_room_keeps_its_turn_and_the_others_go_on() -> None:
 @ejabberd_in_release
 async def test_one_recipient_of_several_takes_a_share_of_the_stream_only(real_server: XmppServer) -> None:
     account = await real_server.account()
-    sender = Connection(f"{account[0]}/agent", account[1], endpoint_of(real_server), on_message=lambda message: None)
+    sender = Connection(Login(f"{account[0]}/agent", account[1]), endpoint_of(real_server), SessionHandler())
     async with (
         StockClient(*await real_server.account(), real_server) as mallory,
         StockClient(*await real_server.account(), real_server) as bob,
@@ -91,7 +93,7 @@ async def test_a_backlog_for_one_person_does_not_delay_the_message_to_another(
     real_server: XmppServer, backlog: int, text: str
 ) -> None:
     account = await real_server.account()
-    sender = Connection(f"{account[0]}/agent", account[1], endpoint_of(real_server), on_message=lambda message: None)
+    sender = Connection(Login(f"{account[0]}/agent", account[1]), endpoint_of(real_server), SessionHandler())
     async with (
         StockClient(*await real_server.account(), real_server) as mallory,
         StockClient(*await real_server.account(), real_server) as bob,
@@ -110,7 +112,7 @@ async def test_a_backlog_for_one_person_does_not_delay_the_message_to_another(
 @ejabberd_in_release
 async def test_what_waits_is_sent_before_a_connection_closes(real_server: XmppServer) -> None:
     account = await real_server.account()
-    sender = Connection(f"{account[0]}/agent", account[1], endpoint_of(real_server), on_message=lambda message: None)
+    sender = Connection(Login(f"{account[0]}/agent", account[1]), endpoint_of(real_server), SessionHandler())
     async with StockClient(*await real_server.account(), real_server) as alice:
         await sender.open()
         sender.send([_message(alice.jid, str(number)) for number in range(BACKLOG)])
@@ -135,7 +137,7 @@ def _record_writes(connection: Connection) -> list[str]:
 async def test_the_write_of_what_had_to_wait_asks_for_its_acknowledgement(real_server: XmppServer) -> None:
     """Turns wait until it has arrived. Without the request that took a second."""
     account = await real_server.account()
-    sender = Connection(f"{account[0]}/agent", account[1], endpoint_of(real_server), on_message=lambda message: None)
+    sender = Connection(Login(f"{account[0]}/agent", account[1]), endpoint_of(real_server), SessionHandler())
     async with StockClient(*await real_server.account(), real_server) as alice:
         await sender.open()
         assert await sender.wait_until_acknowledged(TIMEOUT_S)
@@ -151,7 +153,7 @@ async def test_the_write_of_what_had_to_wait_asks_for_its_acknowledgement(real_s
 @ejabberd_in_release
 async def test_a_large_stanza_that_has_to_wait_asks_for_the_acknowledgement_that_makes_room(real_server: XmppServer) -> None:
     account = await real_server.account()
-    sender = Connection(f"{account[0]}/agent", account[1], endpoint_of(real_server), on_message=lambda message: None)
+    sender = Connection(Login(f"{account[0]}/agent", account[1]), endpoint_of(real_server), SessionHandler())
     async with StockClient(*await real_server.account(), real_server) as alice:
         await sender.open()
         assert await sender.wait_until_acknowledged(TIMEOUT_S)

@@ -18,7 +18,9 @@ import pytest
 from spade_coreason.exceptions import ConnectError, LoginError
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
+from spade_coreason.xmpp.connection.login import Login
 from spade_coreason.xmpp.connection.security import choose_mechanisms
+from spade_coreason.xmpp.connection.session_handler import SessionHandler
 from spade_coreason.xmpp.servers.certificate import CertificateFiles, ensure_certificate
 from tests.support.certificates import sign_by_itself
 from tests.support.hosting import endpoint_of
@@ -59,7 +61,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Certific
 
 def connect(port: int, *, register: bool = False, **options: object) -> Connection:
     endpoint = ServerEndpoint("127.0.0.1", port, timeout_s=TIMEOUT_S, **options)  # type: ignore[arg-type]
-    return Connection("a@localhost/agent", PASSWORD, endpoint, register=register, on_message=lambda stanza: None)
+    return Connection(Login("a@localhost/agent", PASSWORD, register), endpoint, SessionHandler())
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1:DeprecationWarning")  # one row is about it
@@ -324,7 +326,7 @@ async def test_a_real_server_that_is_not_verified_gets_the_password_by_scram_and
 ) -> None:
     jid, password = await real_server.account()
     endpoint = ServerEndpoint(real_server.host, real_server.port, verify=False, timeout_s=TIMEOUT_S)
-    connection = Connection(f"{jid}/agent", password, endpoint, on_message=lambda stanza: None)
+    connection = Connection(Login(f"{jid}/agent", password), endpoint, SessionHandler())
     await connection.open()
     security = connection.security
     await connection.close()
@@ -335,7 +337,7 @@ async def test_a_real_server_that_is_not_verified_gets_the_password_by_scram_and
 
 async def test_a_session_says_how_it_is_protected(local_server: XmppServer) -> None:
     jid, password = await local_server.account()
-    connection = Connection(f"{jid}/agent", password, endpoint_of(local_server), on_message=lambda stanza: None)
+    connection = Connection(Login(f"{jid}/agent", password), endpoint_of(local_server), SessionHandler())
     await connection.open()
     security = connection.security
     await connection.close()
@@ -356,7 +358,7 @@ async def test_a_login_leaves_no_refused_one_in_the_log_of_ejabberd(tmp_path: Pa
             return len(re.findall("Failed c2s .* authentication", (server.directory / "ejabberd.log").read_text()))
 
         for secret in (password, "wrong"):
-            connection = Connection(f"{jid}/agent", secret, endpoint_of(server), on_message=lambda stanza: None)
+            connection = Connection(Login(f"{jid}/agent", secret), endpoint_of(server), SessionHandler())
             with suppress(LoginError):
                 await connection.open()
             await connection.close()
