@@ -19,7 +19,7 @@ from tests.support.databases import new_database_url, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, open_repository
 from tests.support.servers import embedded as embedded_server, postgres as postgres_server
-from tests.support.servers.kinds import SERVER_KINDS, GetServer, start_on_demand
+from tests.support.servers.kinds import GetServer, kinds_ejabberd_in_release, start_on_demand
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.requirements import missing_programs, require
 from tests.support.servers.server import XmppServer
@@ -125,9 +125,9 @@ async def repository(database: Database) -> AgentRepository:
     return await open_repository(database, AGENT)
 
 
-@pytest.fixture(params=SERVER_KINDS)
+@pytest.fixture(params=kinds_ejabberd_in_release)
 def real_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
-    """A server; the test runs on Prosody and on ejabberd."""
+    """A server; the test runs on Prosody, and on ejabberd before a release. With the mark `on_both_servers` it always does."""
     return get_server(request.param)
 
 

@@ -118,6 +118,7 @@ def check(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
 
 
+@pytest.mark.release
 def test_the_path_of_a_message_and_the_package_are_within_their_figures() -> None:
     require("Prosody", prosody.installed())
     done = check("tokens", "path")

@@ -10,13 +10,11 @@ from spade_coreason.app.platform import Platform
 from spade_coreason.config.loader import load_settings
 from tests.support.hosting import PROJECT
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
 from tests.xmpp.muc.test_rooms import Person, new_room
 
 
-@ejabberd_in_release
 async def test_people_and_three_agents_talk_in_one_room_up_to_a_limit(real_server: XmppServer, tmp_path: Path) -> None:
     room, text = new_room(), (PROJECT / "config" / "round_table.yaml").read_text(encoding="utf-8")
     text = text.replace("tea@conference.example.org", room)

@@ -17,7 +17,6 @@ from tests.support.exchanging_agents import read_answers
 from tests.support.hosting import run_platform
 from tests.support.long_forms import short_and_long_in_release
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
 
@@ -26,7 +25,6 @@ _KILLS_PER_QUESTION = 2  # a request that ran at three crashes alone would fail 
 _ASKS = 40
 
 
-@ejabberd_in_release
 @pytest.mark.timeout(3000)
 @short_and_long_in_release("EXCHANGE_KILLS", 4, 15)
 async def test_asks_end_as_they_would_have_under_kill_9(real_server: XmppServer, tmp_path: Path, count: int) -> None:

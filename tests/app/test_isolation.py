@@ -16,7 +16,6 @@ from spade_coreason.cli.app import cli
 from tests.support.hosting import PlatformProcess, run_platform
 from tests.support.processes import find_state, is_running
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
 
@@ -63,7 +62,6 @@ async def find_process(platform: PlatformProcess) -> int:
     return int(process["pid"])
 
 
-@ejabberd_in_release
 async def test_an_agent_whose_process_ends_is_back_and_others_notice_nothing(real_server: XmppServer, tmp_path: Path) -> None:
     async with (
         StockClient(*await real_server.account(), real_server) as alice,

@@ -21,7 +21,6 @@ from spade_coreason.domain.jid import bare_jid
 from tests.support.errors import check_errors, errors_in
 from tests.support.hosting import PlatformProcess
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -156,7 +155,6 @@ async def run_newsroom(server: XmppServer, directory: Path) -> AsyncIterator[New
         check_errors(errors_in(process.error_log.read_text()), [])
 
 
-@ejabberd_in_release
 async def test_a_subscriber_that_was_away_gets_everything_once_and_in_order(real_server: XmppServer, tmp_path: Path) -> None:
     async with run_newsroom(real_server, tmp_path) as room:
         await room.publish("news/sport", "0")
@@ -174,7 +172,6 @@ async def test_a_subscriber_that_was_away_gets_everything_once_and_in_order(real
         assert await room.broker.signal(signal.SIGTERM) == 0
 
 
-@ejabberd_in_release
 async def test_a_killed_broker_delivers_what_was_published_and_nothing_twice(real_server: XmppServer, tmp_path: Path) -> None:
     async with run_newsroom(real_server, tmp_path) as room:
         await room.publish("news/sport", "0")
@@ -203,7 +200,6 @@ async def test_a_killed_broker_delivers_what_was_published_and_nothing_twice(rea
         assert await room.broker.signal(signal.SIGTERM) == 0
 
 
-@ejabberd_in_release
 async def test_a_killed_subscriber_gets_the_item_on_which_it_worked_again(real_server: XmppServer, tmp_path: Path) -> None:
     async with run_newsroom(real_server, tmp_path) as room:
         await room.publish("news/sport", "hold", "after")
@@ -216,7 +212,6 @@ async def test_a_killed_subscriber_gets_the_item_on_which_it_worked_again(real_s
         assert room.phases("begins", "news/sport") == ["hold", "hold", "after"]
 
 
-@ejabberd_in_release
 @pytest.mark.parametrize("right", ["rule", "access"])
 async def test_a_broker_that_starts_with_other_rules_delivers_no_item_by_the_former_ones(
     real_server: XmppServer, tmp_path: Path, right: str
@@ -242,7 +237,6 @@ async def test_a_broker_that_starts_with_other_rules_delivers_no_item_by_the_for
         assert room.phases("begins", "news/local") == ["hold"]
 
 
-@ejabberd_in_release
 async def test_a_subscriber_that_the_roster_admits_loses_its_subscription_with_its_entry(
     real_server: XmppServer, tmp_path: Path
 ) -> None:

@@ -41,7 +41,9 @@ def _attack(server: XmppServer, attack: str, tmp_path: Path, *, is_admitted: boo
     return run_attack(server, attack, tmp_path, is_admitted=is_admitted, seconds=SECONDS, seed=SEED, agent_count=AGENTS)
 
 
-@pytest.mark.parametrize("attack", SHORT_ATTACKS)
+@pytest.mark.parametrize(
+    "attack", [SHORT_ATTACKS[0], *(pytest.param(name, marks=pytest.mark.release) for name in SHORT_ATTACKS[1:])]
+)
 def test_under_an_attack_everybody_else_is_answered_and_no_stream_is_lost(
     attacked_server: XmppServer, attack: str, tmp_path: Path
 ) -> None:

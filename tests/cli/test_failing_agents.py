@@ -18,7 +18,6 @@ from spade_coreason.memory.interaction.store import AgentInteractionMemory
 from tests.cli.test_up import ECHO, agent_of, echo_on, one_line, wait_for_status, write_external_config
 from tests.support.program import run_command, run_in_background
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.server import XmppServer
 
 FAILING_AGENTS_SOURCE = '''\
@@ -313,7 +312,6 @@ def test_a_constructor_that_does_not_return_is_named(tmp_path: Path) -> None:
         assert up.stop(signal.SIGTERM)[0] == 0
 
 
-@ejabberd_in_release
 async def test_an_account_that_is_refused_stays_away_and_the_others_serve(real_server: XmppServer, tmp_path: Path) -> None:
     agents = [await echo_on(real_server) for _ in range(2)]
     refused, served = agents[0]["jid"], agents[1]["jid"]

@@ -44,7 +44,7 @@ def audited(invoke: Invoke) -> list[tuple[str, str, str]]:
     return [(entry["actor"], entry["action"], entry["resource"]) for entry in entries]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.release)])
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     directory = write_project(tmp_path / "project", "auto")
     if request.param == "postgresql":

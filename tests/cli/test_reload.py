@@ -113,7 +113,7 @@ def test_a_change_is_answered_by_the_new_code_and_an_open_chat_goes_on(project: 
     assert not [line for line in err.splitlines() if not line.startswith(EMBEDDED_WARNING)]
 
 
-@pytest.mark.parametrize("project", ["prosody", "embedded"], indirect=True)
+@pytest.mark.parametrize("project", ["prosody", pytest.param("embedded", marks=pytest.mark.release)], indirect=True)
 def test_what_runs_is_finished_by_the_old_code_and_what_is_asked_meanwhile_is_answered_by_the_new(
     project: Path, up: RunningCommand
 ) -> None:
@@ -156,6 +156,7 @@ def test_a_project_that_cannot_start_is_tried_again_after_a_change(project: Path
         assert ask(project, "mended") == "2: mended\n"
 
 
+@pytest.mark.release
 @on_one_server
 def test_a_platform_that_ends_by_itself_is_started_again_after_a_change(project: Path) -> None:
     file = project / "version.py"
@@ -168,6 +169,7 @@ def test_a_platform_that_ends_by_itself_is_started_again_after_a_change(project:
         assert ask(project, "mended") == "2: mended\n"
 
 
+@pytest.mark.release
 def test_an_agent_that_is_added_to_the_configuration_comes_online(project: Path, up: RunningCommand) -> None:
     file = project / "config" / "platform.yaml"
     settings = json.loads(file.read_text())
@@ -177,6 +179,7 @@ def test_an_agent_that_is_added_to_the_configuration_comes_online(project: Path,
     assert run_command("ask", "echo", "hello", cwd=project).stdout == "hello\n"
 
 
+@pytest.mark.release
 @on_one_server
 @pytest.mark.parametrize("directory", ["config", "../settings"])
 def test_a_configuration_is_watched_from_another_directory(project: Path, directory: str) -> None:
@@ -211,7 +214,7 @@ def signal_until_ended(up: RunningCommand, number: signal.Signals, pid: int) -> 
 
 
 @on_one_server
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.release)])
 def test_a_second_signal_stops_at_once(project: Path, number: signal.Signals) -> None:
     with run_in_background("up", "--reload", cwd=project, until="^Ready") as up:
         pid = json.loads((project / "data" / "run.json").read_text())["pid"]

@@ -158,6 +158,7 @@ def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path
     assert done.stdout.endswith("All 8 answers were right.\n")
 
 
+@pytest.mark.release
 def test_the_demo_leaves_the_assistant_out_where_openai_is_not_installed(tmp_path: Path) -> None:
     program = "import sys; sys.modules['openai'] = None; from spade_coreason.cli import main; main()"
     env = clean_environment()

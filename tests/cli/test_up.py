@@ -22,7 +22,6 @@ from tests.support.platform_status import read_status
 from tests.support.program import run_command, run_in_background
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
@@ -97,7 +96,6 @@ def one_line(error_output: str, text: str) -> str:
     return line
 
 
-@ejabberd_in_release
 async def test_up_waits_for_a_server_that_is_not_there_and_says_so_once(real_server: XmppServer, tmp_path: Path) -> None:
     agents = [await echo_on(real_server) for _ in range(2)]
     jid = agents[0]["jid"]
@@ -223,7 +221,6 @@ async def test_sigterm_ends_up_while_an_agent_does_not_start(shy_project: Path) 
     assert one_line(err, "error: ")
 
 
-@ejabberd_in_release
 async def test_an_agent_that_starts_late_answers_what_it_was_asked_before(
     real_server: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected_errors: ExpectedErrors
 ) -> None:

@@ -22,6 +22,8 @@ from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
 
+pytestmark = pytest.mark.release
+
 DOMAIN = "example.org"
 FEATURES = {"stream management", "carbons", "archive", "offline messages", "rooms", "files"}
 MODULES_OF_DEBIAN = (

@@ -25,9 +25,22 @@ from tests.docs.pages import (
 from tests.docs.setups import SETUPS
 from tests.support.program import COMMAND
 
+OF_A_RELEASE = {
+    f"docs/how-to/{name}.md" for name in ("backups", "ejabberd", "postgresql", "resources", "retention", "upgrading")
+}
+"""The pages that take longest: on servers and databases that other tests start too, or with several starts of a platform."""
+
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", [page for page in map(read_page, PAGES) if page.blocks], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.release] if page.name in OF_A_RELEASE else [])
+        for page in map(read_page, PAGES)
+        if page.blocks
+    ],
+    ids=lambda page: page.name,
+)
 def test_the_blocks_of_a_page_run_in_their_order(page: Page, tmp_path: Path) -> None:
     directory = tmp_path / "page"
     directory.mkdir()

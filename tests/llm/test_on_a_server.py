@@ -25,7 +25,6 @@ from tests.support.chat_completions import (
 from tests.support.hosting import FunctionAgent, OnlineAgent, run_agent
 from tests.support.llm_agent import EndlessTool
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.profanity import Profanity, installed
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
@@ -49,7 +48,6 @@ async def run_seed_agent(
             yield model, online, memory
 
 
-@ejabberd_in_release
 async def test_a_fact_from_a_stock_client_is_remembered_by_a_tool_and_used_later(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
@@ -90,7 +88,6 @@ class ScriptedStream:
             self.words.put_nowait(word)
 
 
-@ejabberd_in_release
 async def test_a_stock_client_sees_the_tool_and_then_the_answer_grow(real_server: XmppServer, tmp_path: Path) -> None:
     stream = ScriptedStream()
     async with (
@@ -170,7 +167,6 @@ def by_retraction(person: StockClient, question: str, agent: str) -> object:
     return person.send("I took a message back", agent, extra_xml=retract)
 
 
-@ejabberd_in_release
 @pytest.mark.parametrize("cancel", [by_command, by_retraction])
 async def test_cancelling_leaves_no_request_connection_tool_task_or_thread(
     cancel: Cancel, real_server: XmppServer, tmp_path: Path

@@ -21,7 +21,7 @@ from spade_coreason.operations.sessions import ClearSessions, clear_sessions
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy
-from tests.support.databases import CLOSED, SAME_STANZA, SQLITE, open_without_sync, read_all_tables
+from tests.support.databases import CLOSED, SAME_STANZA, SQLITE, on_both_databases, open_without_sync, read_all_tables
 from tests.support.records import (
     AGENT,
     ALICE,
@@ -70,6 +70,7 @@ def is_about(row: dict[str, Any], agent: str, owner: str, theirs: set[int]) -> b
     return bool(names_found) or row.get("conversation") in theirs
 
 
+@on_both_databases
 async def test_erasing_a_person_deletes_all_their_rows_and_no_others_and_counts_them(database_url: str) -> None:
     await populate(database_url)
     before = read_all_tables(database_url)
@@ -135,6 +136,7 @@ async def test_a_message_that_comes_again_after_forgetting_is_still_known(databa
     await database.close()
 
 
+@on_both_databases
 async def test_deleting_a_conversation_leaves_the_others_of_the_person_and_of_other_agents(database_url: str) -> None:
     await populate(database_url)
     database = await open_without_sync(database_url)
@@ -169,6 +171,7 @@ async def store_turn_on_thread(repository: AgentRepository, thread: str | None, 
     return await store_turn(repository, row, Variable("conversation", name, "v", f'"{owner}"'))
 
 
+@on_both_databases
 @pytest.mark.parametrize("cleared", ["conversation", "person"])
 async def test_after_an_erasure_everyone_else_keeps_their_conversation(
     repository: AgentRepository, memory: AgentInteractionMemory, cleared: str
@@ -288,6 +291,7 @@ async def test_information_of_an_interrupted_turn_stays_with_its_owner(
     assert ALICE not in memory_files_text(memory)
 
 
+@on_both_databases
 async def test_erasing_everyone_leaves_nothing_of_an_agent_and_everything_of_the_others(
     database_url: str, memory: AgentInteractionMemory, tmp_path: Path
 ) -> None:

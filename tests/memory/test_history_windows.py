@@ -8,7 +8,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -30,7 +29,7 @@ from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.memory.summaries import ModelSummariser
 from spade_coreason.storage.records import COMPACTION_VARIABLE
 from spade_coreason.testing import Keep, Policy, Retention, Rules
-from tests.support.databases import new_database_url, on_both_databases
+from tests.support.databases import on_both_databases
 from tests.support.errors import ExpectedErrors
 from tests.support.model_server import ModelServer
 from tests.support.records import query_of
@@ -38,12 +37,6 @@ from tests.support.records import query_of
 ALICE = "alice@localhost"
 
 Tester: TypeAlias = Callable[..., AgentTester]
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.release)])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database. A test of what compaction stores has the mark `on_both_databases`."""
-    return new_database_url(request, tmp_path)
 
 
 @pytest.fixture

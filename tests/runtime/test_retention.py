@@ -133,7 +133,6 @@ async def test_a_limited_number_of_turns_is_kept_of_each_conversation(database_u
         assert stored_holders(database_url) == {"t", "u", ALICE, BOB}
 
 
-@on_both_databases
 async def test_a_state_has_a_rule_of_its_own(tmp_path: Path, database_url: str) -> None:
     clock = Clock()
     own = {ConversationState.COMPLETED: Keep(age=timedelta(days=1)), ConversationState.ACTIVE: Keep()}
@@ -147,7 +146,6 @@ async def test_a_state_has_a_rule_of_its_own(tmp_path: Path, database_url: str) 
         assert await harness.runner.purge() == (0, 0)
 
 
-@on_both_databases
 async def test_a_conversation_that_is_being_answered_is_not_deleted(tmp_path: Path, database_url: str) -> None:
     clock = Clock()
     async with run_harness(database_url, tmp_path, clock, DAYS_30) as harness:
@@ -162,7 +160,6 @@ async def test_a_conversation_that_is_being_answered_is_not_deleted(tmp_path: Pa
         assert harness.turns() == [("t", 1), ("t", 2)]
 
 
-@on_both_databases
 async def test_after_a_clock_that_jumped_back_only_the_oldest_turns_are_deleted(tmp_path: Path, database_url: str) -> None:
     """A young turn before an old one keeps it: what is left has no gaps, and pages as before."""
     clock = Clock()
@@ -180,7 +177,6 @@ async def test_after_a_clock_that_jumped_back_only_the_oldest_turns_are_deleted(
         assert harness.agent.seen[-1] == ["2", "3", "4"]
 
 
-@on_both_databases
 async def test_retention_runs_again_after_its_interval(tmp_path: Path, database_url: str) -> None:
     clock, often = Clock(), replace(DAYS_30, interval=timedelta(milliseconds=20))
     async with run_harness(database_url, tmp_path, clock, often) as harness:

@@ -158,7 +158,6 @@ def idle_after(seconds: float) -> Rules:
 # Idle conversations
 
 
-@on_both_databases
 async def test_messages_during_an_expiry_start_no_second_timer(database_url: str) -> None:
     async with run_harness(database_url, rules=idle_after(0.1)) as harness:
         harness.store.during_lookup = lambda: harness.runner.intake.receive(
@@ -188,7 +187,6 @@ async def test_a_conversation_whose_turn_could_not_be_stored_times_out_like_any_
         assert harness.store.lookups <= 6
 
 
-@on_both_databases
 async def test_a_failed_lookup_does_not_end_the_expiry(
     database_url: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
@@ -200,7 +198,6 @@ async def test_a_failed_lookup_does_not_end_the_expiry(
         assert caplog.text.count("cannot end idle conversations at the moment: locked") == 2
 
 
-@on_both_databases
 async def test_a_first_turn_that_was_interrupted_leaves_a_conversation_that_times_out(database_url: str) -> None:
     rules = idle_after(0.3)
     async with run_harness(database_url, rules=rules, on_restart="report") as harness:
@@ -331,7 +328,6 @@ async def test_a_request_that_was_not_stored_is_not_answered(
         assert harness.output == ["known", NOT_REMEMBERED]
 
 
-@on_both_databases
 async def test_an_immediate_duplicate_is_dropped(database_url: str) -> None:
     async with run_harness(database_url) as harness:
         twice = replace(make_request("hi"), evidence=SAME_STANZA)
@@ -344,7 +340,6 @@ async def test_an_immediate_duplicate_is_dropped(database_url: str) -> None:
 # Storms
 
 
-@on_both_databases
 async def test_with_a_full_queue_a_peer_that_sends_everything_back_gets_one_notice(database_url: str) -> None:
     notices: list[str] = []
 
@@ -406,7 +401,6 @@ async def test_a_request_that_passed_through_too_many_agents_is_refused() -> Non
         assert f"This request came through {MAX_HOPS + 1} agents." in answer.text
 
 
-@on_both_databases
 async def test_a_peer_that_sends_malformed_messages_gets_at_most_thirty_replies(
     database_url: str,
 ) -> None:

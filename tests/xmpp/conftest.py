@@ -8,14 +8,14 @@ import pytest
 
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.federation import federate, find_s2s_addresses
-from tests.support.servers.kinds import SERVER_KINDS, GetServer
+from tests.support.servers.kinds import GetServer, kinds_ejabberd_in_release
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
 
 MAX_UPLOAD_BYTES = 200_000
 
 
-@pytest.fixture(scope="session", params=SERVER_KINDS)
+@pytest.fixture(scope="session", params=kinds_ejabberd_in_release)
 def upload_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server that keeps files of at most 200,000 bytes."""
     return get_server(request.param, max_upload_bytes=MAX_UPLOAD_BYTES)

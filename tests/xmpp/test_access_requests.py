@@ -10,6 +10,7 @@ from slixmpp.exceptions import IqError
 
 from tests.support.hosting import UNLIMITED, Echo, Tunnel, run_agent
 from tests.support.servers.clients import StockClient
+from tests.support.servers.kinds import on_both_servers
 from tests.support.servers.server import OTHER_DOMAIN, XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 from tests.xmpp.profile.test_profile import Weather, connect_person, is_presence, next_presence
@@ -61,6 +62,7 @@ async def test_an_operator_is_asked_once_and_admits_a_person_for_good(real_serve
             assert await operator.ask("hello", agent.jid) == "hello"
 
 
+@on_both_servers
 async def test_people_who_are_rejected_or_not_decided_yet_see_nothing(real_server: XmppServer, tmp_path: Path) -> None:
     async with (
         connect_person(real_server) as operator,
@@ -118,6 +120,7 @@ async def test_with_open_access_everybody_is_admitted(real_server: XmppServer, t
             assert answer.startswith("Hello, I am")
 
 
+@on_both_servers
 async def test_the_roster_of_its_account_admits(real_server: XmppServer, tmp_path: Path) -> None:
     async with (
         connect_person(real_server, OTHER_DOMAIN) as alice,

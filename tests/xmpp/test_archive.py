@@ -22,7 +22,7 @@ from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.hosting import UNLIMITED, Echo, OnlineAgent, Tunnel, envelope, run_agent, run_platform
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import SERVER_KINDS, GetServer
+from tests.support.servers.kinds import SERVER_KINDS, GetServer, kinds_ejabberd_in_release
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 from tests.xmpp.test_live_messages import CORRECTION_PLUGINS, StreamController, wait_until_known
@@ -30,19 +30,26 @@ from tests.xmpp.test_live_messages import CORRECTION_PLUGINS, StreamController, 
 MARK = "<answer xmlns='urn:spade-coreason:answer:0'/>"
 
 
-@pytest.fixture(params=SERVER_KINDS)
+@pytest.fixture(params=kinds_ejabberd_in_release)
 def archive_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server with offline storage and an archive."""
     return get_server(request.param, archive=True)
 
 
-@pytest.fixture(params=SERVER_KINDS)
+@pytest.fixture(params=kinds_ejabberd_in_release)
 def archive_only_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server without offline storage: messages for an account that is offline are in the archive only."""
     return get_server(request.param, archive=True, offline=False)
 
 
-@pytest.fixture(params=[(kind, offline) for kind in SERVER_KINDS for offline in (True, False)], ids=str)
+@pytest.fixture(
+    params=[
+        pytest.param((kind, offline), marks=[pytest.mark.release] if kind == "ejabberd" else [])
+        for kind in SERVER_KINDS
+        for offline in (True, False)
+    ],
+    ids=str,
+)
 def any_archive_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server with an archive; the test runs on each, with offline storage and without."""
     kind, offline = request.param
@@ -121,6 +128,7 @@ async def test_messages_only_in_the_archive_are_answered_once_and_none_from_befo
         await agent.stop()
 
 
+@pytest.mark.parametrize("archive_server", SERVER_KINDS, indirect=True)
 async def test_messages_in_offline_storage_and_archive_run_once(archive_server: XmppServer, tmp_path: Path) -> None:
     async with (
         connect_client(archive_server) as alice,
@@ -233,6 +241,7 @@ async def test_a_live_message_waits_for_older_ones_of_the_archive(archive_only_s
         assert queries_of(agent) == [*late, "live", "live, too"]
 
 
+@pytest.mark.parametrize("archive_server", SERVER_KINDS, indirect=True)
 async def test_messages_not_on_disk_at_kill_9_are_not_lost(archive_server: XmppServer, tmp_path: Path) -> None:
     """Prosody delivers nothing again to a client that reads the archive. The stored position is never ahead of the disk."""
     async with (

@@ -15,10 +15,10 @@ from spade_coreason import AgentDefinition, AgentRequest, PeerError, Peers, Resp
 from spade_coreason.exceptions import PeerFailedError, PeerTimeoutError
 from tests.support.databases import read_rows
 from tests.support.hosting import UNLIMITED, OnlineAgent, run_agent
+from tests.support.long_forms import short_and_long_in_release
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
-ASKS = int(os.environ.get("EXCHANGE_ASKS", "600"))
 """The number of asks on each server. A third as many are between two servers that federate."""
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 _AGENTS = 10
@@ -92,11 +92,14 @@ def servers(request: pytest.FixtureRequest) -> tuple[XmppServer, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
-@pytest.mark.timeout(120 + ASKS // 10)
-async def test_each_ask_ends_once_as_planned_and_nothing_is_left(servers: tuple[XmppServer, ...], tmp_path: Path) -> None:
+@short_and_long_in_release("EXCHANGE_ASKS", 150, 600)
+@pytest.mark.timeout(120 + int(os.environ.get("EXCHANGE_ASKS", "600")) // 10)
+async def test_each_ask_ends_once_as_planned_and_nothing_is_left(
+    servers: tuple[XmppServer, ...], tmp_path: Path, count: int
+) -> None:
     print(f"CHAOS_SEED={SEED}")
     rng = random.Random(SEED)
-    asks = ASKS if len(servers) == 1 else ASKS // 3
+    asks = count if len(servers) == 1 else count // 3
     domains = [server.domain for server in servers]
     jids: list[str] = []
     async with AsyncExitStack() as stack:

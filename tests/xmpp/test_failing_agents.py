@@ -247,6 +247,7 @@ async def test_characters_that_xml_forbids_are_removed(local_server: XmppServer,
             await program.ask(agent.jid, "emit only control characters")
 
 
+@pytest.mark.release
 async def test_an_answer_of_5_mb_arrives_in_parts(local_server: XmppServer, tmp_path: Path) -> None:
     """Prosody has its default limits here: a stanza of 256 KiB ends the stream."""
     sent: list[int] = []

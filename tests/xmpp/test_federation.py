@@ -307,7 +307,7 @@ async def test_asks_end_as_they_would_have_when_the_server_of_the_peer_restarts(
         print(Counter(type(end).__name__ for end in found))
 
 
-@pytest.mark.parametrize("resends", [False, True])
+@pytest.mark.parametrize("resends", [pytest.param(False, marks=pytest.mark.release), True])
 async def test_asks_end_as_they_would_have_when_the_connection_of_the_servers_is_cut(
     resends: bool, start_servers: Callable[[Servers], Servers], tmp_path: Path
 ) -> None:

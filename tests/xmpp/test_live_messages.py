@@ -14,7 +14,6 @@ from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.clock import LoopClock
 from tests.support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, Tunnel, count_bodies, record_sent, run_agent
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -57,7 +56,6 @@ def corrected_id(message: Any) -> str | None:
     return None if element is None else element.get("id")
 
 
-@ejabberd_in_release
 async def test_a_streamed_answer_grows_in_clients_with_corrections(real_server: XmppServer, tmp_path: Path) -> None:
     controller = StreamController()
     async with (
@@ -87,7 +85,6 @@ async def test_a_streamed_answer_grows_in_clients_with_corrections(real_server: 
         assert alice.messages.empty()
 
 
-@ejabberd_in_release
 async def test_with_one_device_without_corrections_the_answer_comes_once_and_complete(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
@@ -195,7 +192,6 @@ async def test_a_device_that_comes_and_goes_without_end_is_asked_a_limited_numbe
         assert 0 < len(questions) < 150
 
 
-@ejabberd_in_release
 async def test_ten_growing_answers_are_complete_after_ten_cuts(real_server: XmppServer, tmp_path: Path) -> None:
     controllers: dict[str, StreamController] = {}
 

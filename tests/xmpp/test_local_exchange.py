@@ -223,7 +223,9 @@ SCENARIOS = [single_asks, order_in_a_conversation, repeated_and_taken_back, stra
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-@pytest.mark.parametrize("kind", ["prosody", pytest.param("ejabberd", marks=pytest.mark.release), "prosody_archive"])
+@pytest.mark.parametrize(
+    "kind", ["prosody", *(pytest.param(kind, marks=pytest.mark.release) for kind in ("ejabberd", "prosody_archive"))]
+)
 async def test_both_ways_give_the_same(
     kind: str, scenario: Callable[[Pair], Awaitable[Any]], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

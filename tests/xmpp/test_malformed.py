@@ -14,7 +14,6 @@ from slixmpp.xmlstream.matcher import MatcherId
 
 from tests.support.hosting import Echo, OnlineAgent, run_agent
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
 
@@ -148,7 +147,6 @@ async def _assert_answered(client: StockClient, agent: OnlineAgent, question: st
     assert (agent.host.connection.session_count, agent.host.connection.resumption_count) == (1, 0)
 
 
-@ejabberd_in_release
 async def test_malformed_extensions_of_messages_do_no_harm(
     real_server: XmppServer, tmp_path: Path, no_logged_errors: list[logging.LogRecord]
 ) -> None:
@@ -165,7 +163,6 @@ async def test_malformed_extensions_of_messages_do_no_harm(
             await _assert_answered(alice, echo, f"the last with {element[0]} of {element[1]}, {number}")
 
 
-@ejabberd_in_release
 async def test_malformed_presences_do_no_harm(
     real_server: XmppServer, tmp_path: Path, no_logged_errors: list[logging.LogRecord]
 ) -> None:
@@ -180,7 +177,6 @@ async def test_malformed_presences_do_no_harm(
             await _assert_answered(alice, echo, f"after {number}")
 
 
-@ejabberd_in_release
 async def test_malformed_iqs_are_answered(
     real_server: XmppServer, tmp_path: Path, no_logged_errors: list[logging.LogRecord]
 ) -> None:

@@ -21,7 +21,6 @@ from spade_coreason.xmpp.client import AgentClient
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.servers.bare_stream import StreamError
 from tests.support.hosting import Echo, FunctionAgent, OnlineAgent, container, run_agent
-from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.raw_client import RawClient, login_at, open_raw_client
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
@@ -110,7 +109,6 @@ async def open_exchange(server: XmppServer, tmp_path: Path) -> AsyncIterator[Exc
         yield Exchange(agents[0], odd[0], odd[1], agents[1])
 
 
-@ejabberd_in_release
 async def test_only_the_jid_that_was_asked_answers_and_only_what_is_open(real_server: XmppServer, tmp_path: Path) -> None:
     async with open_exchange(real_server, tmp_path) as exchange:
         asking = exchange.ask()
@@ -128,7 +126,6 @@ async def test_only_the_jid_that_was_asked_answers_and_only_what_is_open(real_se
         await exchange.assert_neighbour_answers()
 
 
-@ejabberd_in_release
 async def test_a_second_answer_is_dropped_and_is_not_that_of_the_next_ask(real_server: XmppServer, tmp_path: Path) -> None:
     async with open_exchange(real_server, tmp_path) as exchange:
         first = exchange.ask("first")
@@ -146,7 +143,6 @@ async def test_a_second_answer_is_dropped_and_is_not_that_of_the_next_ask(real_s
         assert [event.type for event in (await first).events] == ["block.markdown", "request.completed"]
 
 
-@ejabberd_in_release
 @pytest.mark.parametrize("begins", [False, True])
 async def test_a_slow_peer_is_named_and_taken_its_request_and_holds_up_nobody(
     real_server: XmppServer, tmp_path: Path, begins: bool
@@ -191,7 +187,6 @@ def nonsense(asked: Asked) -> list[str]:
     return [container(value) for value in values] + ["<json xmlns='urn:xmpp:json:0'><json/></json>"]
 
 
-@ejabberd_in_release
 async def test_nonsense_is_no_answer_and_the_true_one_counts(real_server: XmppServer, tmp_path: Path) -> None:
     async with open_exchange(real_server, tmp_path) as exchange:
         asking = exchange.ask()
@@ -207,7 +202,6 @@ async def test_nonsense_is_no_answer_and_the_true_one_counts(real_server: XmppSe
         assert exchange.asker.requests.open_count == 0
 
 
-@ejabberd_in_release
 async def test_an_error_from_the_peer_itself_is_a_bounce(real_server: XmppServer, tmp_path: Path) -> None:
     async with open_exchange(real_server, tmp_path) as exchange:
         asking = exchange.ask()
@@ -221,7 +215,7 @@ async def test_an_error_from_the_peer_itself_is_a_bounce(real_server: XmppServer
 @pytest.mark.parametrize(
     ("kind", "form"),
     [
-        ("ejabberd", "chunks"),
+        pytest.param("ejabberd", "chunks", marks=pytest.mark.release),
         ("ejabberd", "fragments"),
         ("ejabberd", "batches"),
         pytest.param("prosody", "chunks", marks=pytest.mark.release),
@@ -271,7 +265,6 @@ async def test_an_answer_of_50_megabytes_ends_its_ask_with_the_name_of_the_peer(
         assert held < 20_000_000
 
 
-@ejabberd_in_release
 async def test_an_answer_of_50_megabytes_in_one_stanza_is_refused_by_the_server(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
@@ -294,7 +287,6 @@ async def test_an_answer_of_50_megabytes_in_one_stanza_is_refused_by_the_server(
             await asking
 
 
-@ejabberd_in_release
 async def test_a_peer_that_floods_is_named_in_the_log_and_holds_up_nobody(
     real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -312,7 +304,6 @@ async def test_a_peer_that_floods_is_named_in_the_log_and_holds_up_nobody(
     assert len(named) == 1
 
 
-@ejabberd_in_release
 async def test_two_senders_with_one_request_id_get_their_own_answers(real_server: XmppServer, tmp_path: Path) -> None:
     release, runs = asyncio.Event(), list[str]()
 

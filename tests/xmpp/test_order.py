@@ -9,12 +9,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.support.hosting import Echo, run_agent, texts
+from tests.support.long_forms import short_and_long_in_release
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
 
-MESSAGES = 3_000
 IN_FLIGHT = 64
 THREADS = 50
 
@@ -44,13 +43,15 @@ async def _assert_no_more_answers(client: StockClient, to: str) -> None:
     assert client.messages.empty()
 
 
-@ejabberd_in_release
-async def test_3000_messages_of_one_client_are_each_answered_once_and_in_order(real_server: XmppServer, tmp_path: Path) -> None:
+@short_and_long_in_release("ORDERED_MESSAGES", 600, 3000)
+async def test_many_messages_of_one_client_are_each_answered_once_and_in_order(
+    real_server: XmppServer, tmp_path: Path, count: int
+) -> None:
     async with (
         run_agent(Echo(), real_server, tmp_path) as echo,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
-        messages = [(f"t{number % THREADS}", f"{number}.") for number in range(MESSAGES)]
+        messages = [(f"t{number % THREADS}", f"{number}.") for number in range(count)]
         answers = await _ask_all(alice, echo.jid, messages, IN_FLIGHT)
         assert Counter(answers) == Counter(messages)
         by_thread: dict[str, list[str]] = defaultdict(list)
@@ -58,7 +59,7 @@ async def test_3000_messages_of_one_client_are_each_answered_once_and_in_order(r
             by_thread[thread].append(body)
         assert all(bodies == sorted(bodies, key=lambda body: int(body[:-1])) for bodies in by_thread.values())
         await _assert_no_more_answers(alice, echo.jid)
-        assert len(echo.agent.requests) == MESSAGES + 1
+        assert len(echo.agent.requests) == count + 1
 
 
 @asynccontextmanager
@@ -80,12 +81,12 @@ async def _clients(server: XmppServer, count: int) -> AsyncIterator[list[StockCl
         await asyncio.gather(*(client.close() for client in clients))
 
 
-@ejabberd_in_release
-async def test_3000_messages_of_50_clients_are_each_answered_once_and_to_their_sender(
-    real_server: XmppServer, tmp_path: Path
+@short_and_long_in_release("ORDERED_MESSAGES", 600, 3000)
+async def test_many_messages_of_50_clients_are_each_answered_once_and_to_their_sender(
+    real_server: XmppServer, tmp_path: Path, count: int
 ) -> None:
     async with run_agent(Echo(), real_server, tmp_path) as echo, _clients(real_server, 50) as clients:
-        messages = [[("", f"{client}: {number}.") for number in range(60)] for client in range(50)]
+        messages = [[("", f"{client}: {number}.") for number in range(count // 50)] for client in range(50)]
         # Without threads, and with the same ids in every client.
         answers = await asyncio.gather(
             *(_ask_all(client, echo.jid, bodies, 8) for client, bodies in zip(clients, messages, strict=True))
@@ -93,7 +94,7 @@ async def test_3000_messages_of_50_clients_are_each_answered_once_and_to_their_s
         assert list(answers) == messages
         for client in clients:
             await _assert_no_more_answers(client, echo.jid)
-        assert len(echo.agent.requests) == 50 * 60 + 50  # the last of each asks whether there is more
+        assert len(echo.agent.requests) == count + 50  # the last of each asks whether there is more
 
 
 async def test_repeated_ids_with_other_content_are_all_answered(local_server: XmppServer, tmp_path: Path) -> None:

@@ -16,13 +16,11 @@ from spade_coreason.testing import RunnerTimings
 from tests.support.clock import LoopClock
 from tests.support.hosting import UNLIMITED, FunctionAgent, count_bodies, record_sent, run_agent
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.server import XmppServer
 from tests.xmpp.test_failing_agents import new_program_client
 from tests.xmpp.test_live_messages import CORRECTION_PLUGINS, StreamController, corrected_id, wait_until_known
 
 
-@ejabberd_in_release
 async def test_typing_is_shown_200_to_300_ms_after_a_message_with_100_busy_conversations(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
@@ -57,7 +55,6 @@ async def next_typing_thread(person: StockClient) -> str:
     return str(message["thread"])
 
 
-@ejabberd_in_release
 async def test_first_words_are_seen_within_50_ms_with_100_busy_conversations(real_server: XmppServer, tmp_path: Path) -> None:
     written: list[str] = []
     done = asyncio.Event()
@@ -85,7 +82,6 @@ async def test_first_words_are_seen_within_50_ms_with_100_busy_conversations(rea
         done.set()
 
 
-@ejabberd_in_release
 async def test_a_second_stream_does_not_wait_for_the_first_and_nothing_overtakes_what_was_said_before(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
@@ -163,7 +159,6 @@ async def test_the_end_of_an_answer_does_not_wait_for_the_time_of_its_next_corre
         assert (first["body"], last["body"], corrected_id(last)) == ("It", "It is sunny", first["id"])
 
 
-@ejabberd_in_release
 async def test_a_program_gets_every_chunk_at_once_and_many_of_them_share_a_write(
     real_server: XmppServer, tmp_path: Path
 ) -> None:

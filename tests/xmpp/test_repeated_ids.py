@@ -28,24 +28,18 @@ ORIGIN_ID = "<origin-id xmlns='urn:xmpp:sid:0' id='%s'/>"
 DELAY = "<delay xmlns='urn:xmpp:delay' stamp='2026-11-20T10:00:00Z'/>"
 
 
-@pytest.fixture(params=[(kind, archive) for kind in SERVER_KINDS for archive in (False, True)], ids=str)
-def any_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
-    """A server; the test runs on Prosody and ejabberd, without an archive and with one."""
-    kind, archive = request.param
-    return get_server(kind, archive=True) if archive else get_server(kind)
-
-
-ejabberd_in_release = pytest.mark.parametrize(
-    "any_server",
-    [
+@pytest.fixture(
+    params=[
         pytest.param((kind, archive), marks=[pytest.mark.release] if kind == "ejabberd" else [])
         for kind in SERVER_KINDS
         for archive in (False, True)
     ],
     ids=str,
-    indirect=True,
 )
-"""Mark a test in which the kind of the server makes no difference."""
+def any_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
+    """A server, without an archive and with one; the test runs on Prosody, and on ejabberd before a release."""
+    kind, archive = request.param
+    return get_server(kind, archive=True) if archive else get_server(kind)
 
 
 @pytest.fixture
@@ -83,7 +77,6 @@ def assert_all_new(agent: OnlineAgent, count: int) -> None:
     assert len(requests) == len({request.request_id for request in requests}) == count
 
 
-@ejabberd_in_release
 async def test_a_client_that_counts_from_1_at_each_start_is_answered(any_server: XmppServer, tmp_path: Path) -> None:
     client, answers = CountingClient(any_server, await any_server.account()), []
     async with run_agent(Echo(prefix=PREFIX), any_server, tmp_path) as agent:
@@ -145,7 +138,6 @@ async def test_two_devices_may_use_the_same_ids(any_server: XmppServer, tmp_path
         assert_all_new(agent, 4)
 
 
-@ejabberd_in_release
 async def test_a_client_that_counts_from_1_is_answered_in_a_room_and_in_private(any_server: XmppServer, tmp_path: Path) -> None:
     client, room = CountingClient(any_server, await any_server.account()), new_room()
     async with (
@@ -187,6 +179,7 @@ async def test_a_message_with_a_long_origin_id_that_is_sent_again_is_answered_on
         assert (await alice.answer())["body"] == "heard: next"
 
 
+@pytest.mark.parametrize("any_server", [("prosody", False), ("prosody", True), ("ejabberd", True)], ids=str, indirect=True)
 async def test_an_id_of_the_server_that_a_sender_has_made_up_does_not_hide_a_message(
     any_server: XmppServer, has_archive: bool, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, Tunnel, container, record_sent, run_agent
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import SERVER_KINDS, GetServer, ejabberd_in_release
+from tests.support.servers.kinds import GetServer, kinds_ejabberd_in_release
 from tests.support.servers.server import OTHER_DOMAIN, XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 from tests.xmpp.connection.test_stream_management import locked_database, record_counts, wait_for_unstored_message
@@ -33,7 +33,7 @@ JSON = "{urn:xmpp:json:0}json"
 STORE = "<store xmlns='urn:xmpp:hints'/>"
 
 
-@pytest.fixture(params=SERVER_KINDS)
+@pytest.fixture(params=kinds_ejabberd_in_release)
 def archive_only(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server without offline storage: messages for an account that is offline are in the archive only."""
     return get_server(request.param, archive=True, offline=False)
@@ -93,7 +93,6 @@ def queries_of(agent: OnlineAgent) -> list[str]:
     return [request.payload["query"] for request in agent.agent.requests]
 
 
-@ejabberd_in_release
 async def test_requests_of_one_moment_travel_as_few_messages_once_the_peer_is_known(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
@@ -118,7 +117,6 @@ async def test_requests_of_one_moment_travel_as_few_messages_once_the_peer_is_kn
         assert asker.requests.dropped == 0
 
 
-@ejabberd_in_release
 async def test_each_request_of_a_batch_is_answered_in_its_conversation(real_server: XmppServer, tmp_path: Path) -> None:
     async def assist(request: AgentRequest, session: Session, response: Response) -> None:
         history = [turn.input["query"] for turn in await session.history(10) if isinstance(turn.input, dict)]
@@ -140,7 +138,6 @@ async def test_each_request_of_a_batch_is_answered_in_its_conversation(real_serv
         assert all(problem.startswith("not a request: ") for problem in replies.problems)
 
 
-@ejabberd_in_release
 async def test_a_request_of_a_batch_is_retracted_by_its_own_id(real_server: XmppServer, tmp_path: Path) -> None:
     running, cancelled, release = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -222,7 +219,6 @@ async def test_a_batch_only_in_the_archive_is_answered_once(archive_only: XmppSe
         assert replies.of(late) == answered(late)
 
 
-@ejabberd_in_release
 async def test_a_stranger_is_refused_31_times_a_minute_however_many_requests_a_batch_has(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
@@ -245,7 +241,6 @@ async def test_a_stranger_is_refused_31_times_a_minute_however_many_requests_a_b
         assert queries_of(agent) == ["last"]
 
 
-@ejabberd_in_release
 async def test_a_batch_that_bounces_fails_each_of_its_asks(real_server: XmppServer, tmp_path: Path) -> None:
     nobody = f"nobody-here@{real_server.domain}"
     async with run_agent(Echo(), real_server, tmp_path) as asker, run_agent(Echo(), real_server, tmp_path) as peer:
@@ -264,7 +259,6 @@ async def test_a_batch_that_bounces_fails_each_of_its_asks(real_server: XmppServ
 # Storage
 
 
-@ejabberd_in_release
 async def test_a_batch_is_acknowledged_when_all_of_it_is_durable_and_comes_again_after_a_cut(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
@@ -294,7 +288,6 @@ async def test_a_batch_is_acknowledged_when_all_of_it_is_durable_and_comes_again
         assert Counter(queries_of(agent)) == Counter(["before", *(f"{number}" for number in range(9)), "last"])
 
 
-@ejabberd_in_release
 async def test_a_batch_of_which_one_request_cannot_be_stored_comes_again(
     real_server: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
 ) -> None:
@@ -323,7 +316,6 @@ async def test_a_batch_of_which_one_request_cannot_be_stored_comes_again(
 # Limits
 
 
-@ejabberd_in_release
 async def test_a_batch_passes_no_limit_of_the_mailbox_and_a_flooding_sender_is_named(
     real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -373,7 +365,6 @@ async def test_each_request_of_a_batch_counts_for_the_quota(prosody: XmppServer,
         assert len(agent.agent.requests) == 5
 
 
-@ejabberd_in_release
 async def test_more_than_64_requests_or_malformed_ones_without_end_cost_the_sender_only(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
@@ -400,7 +391,6 @@ async def test_more_than_64_requests_or_malformed_ones_without_end_cost_the_send
         assert sum(problem.startswith("not a request") for problem in replies.problems) == 30
 
 
-@ejabberd_in_release
 async def test_requests_of_a_batch_with_one_id_are_one_request(real_server: XmppServer, tmp_path: Path) -> None:
     async with run_agent(Echo(), real_server, tmp_path) as agent, connect_client(real_server) as alice:
         request_id = str(uuid4())

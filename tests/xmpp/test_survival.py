@@ -34,6 +34,7 @@ from tests.support.hosting import (
 )
 from tests.support.servers.clients import StockClient
 from tests.support.servers.ejabberd import ejabberd as ejabberd_server, installed as ejabberd_installed
+from tests.support.servers.kinds import on_both_servers
 from tests.support.servers.prosody import installed as prosody_installed, prosody as prosody_server
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
@@ -142,6 +143,7 @@ def _stored_questions(tmp_path: Path, table: str, column: str, where: str, path:
     return [str(value) for value in found]
 
 
+@on_both_servers
 async def test_after_kill_9_every_question_is_answered_and_no_finished_turn_runs_twice(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
@@ -183,6 +185,7 @@ async def test_after_kill_9_every_question_is_answered_and_no_finished_turn_runs
         assert set(knowledge["memory"]) == set(own_questions)
 
 
+@on_both_servers
 async def test_a_message_is_not_acknowledged_before_it_is_durable(real_server: XmppServer, tmp_path: Path) -> None:
     """While the disk does not take it, the server keeps it and nothing is answered; `kill -9` loses nothing."""
     async with (
@@ -240,6 +243,7 @@ async def test_messages_during_a_full_disk_are_answered_when_there_is_room_again
         assert sorted(text for text in texts(receiver.messages) if text != apology) == asked
 
 
+@on_both_servers
 async def test_unacknowledged_answers_are_sent_again_with_the_same_ids_and_not_run_again(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
@@ -436,7 +440,9 @@ async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(
         assert agent.host.connection.session_count == 2
 
 
-@pytest.mark.parametrize(("kind", "end"), [("prosody", "stop"), ("prosody", "kill"), ("ejabberd", "stop")])
+@pytest.mark.parametrize(
+    ("kind", "end"), [("prosody", "stop"), ("prosody", "kill"), pytest.param("ejabberd", "stop", marks=pytest.mark.release)]
+)
 async def test_questions_before_during_and_after_an_outage_of_the_server_are_answered_once(
     start_server: Callable[[XmppServer], XmppServer], tmp_path: Path, kind: str, end: str
 ) -> None:

@@ -37,7 +37,7 @@ from spade_coreason.storage.knowledge import KnowledgeRepository, index_outdated
 from spade_coreason.storage.records import DocumentCollection, NewDocument
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.schema import passages
-from tests.support.databases import SQLITE, WriterGate, downgrade, open_without_sync
+from tests.support.databases import SQLITE, WriterGate, downgrade, on_both_databases, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.model_server import ModelServer
 from tests.support.records import new_conversation, open_repository, store_turn
@@ -85,6 +85,7 @@ async def hit_texts(found: Awaitable[list[Any]]) -> list[str]:
 # By words
 
 
+@on_both_databases
 async def test_without_an_embedder_documents_are_found_by_their_words(open_knowledge: OpenKnowledge) -> None:
     knowledge = open_knowledge()
     for name, text in (("refunds", REFUNDS), ("hours", HOURS), ("parking", PARKING)):
@@ -106,6 +107,7 @@ async def test_equal_scores_stay_in_the_order_of_full_text(open_knowledge: OpenK
     assert [(hit.document, hit.score) for hit in found] == [("b", 1.0), ("a", 1.0)]
 
 
+@on_both_databases
 async def test_by_bm25_rare_words_count_more_and_repeated_words_less(open_knowledge: OpenKnowledge) -> None:
     knowledge = open_knowledge()
     documents = {
@@ -120,6 +122,7 @@ async def test_by_bm25_rare_words_count_more_and_repeated_words_less(open_knowle
     assert [(hit.document, hit.score) for hit in found] == [("rare", 0.5), ("twice", 0.5), ("once", 0.5)]
 
 
+@on_both_databases
 async def test_an_exact_word_ranks_before_its_forms_and_an_identifier_matches_itself_only(
     open_knowledge: OpenKnowledge,
 ) -> None:
@@ -178,6 +181,7 @@ async def test_passages_of_an_older_version_are_indexed_anew_however_often_it_is
     await database.close()
 
 
+@on_both_databases
 @pytest.mark.parametrize(
     "query", ['"', "a* OR b", "NEAR(x)", "shelf : 1", "'; DROP TABLE passages", "(", "& | !", "\x00", "\ud800", "日本語"]
 )
@@ -189,6 +193,7 @@ async def test_no_question_is_taken_for_an_operator(open_knowledge: OpenKnowledg
     assert found == (["日本語の文書"] if query == "日本語" else [])
 
 
+@on_both_databases
 @pytest.mark.parametrize(
     ("query", "stored_word"),
     [("close", "closes"), ("closes", "close"), ("cats", "cat"), ("cat", "cats"), ("plane", "planes"), ("policy", "policies")],
@@ -247,6 +252,7 @@ async def test_an_unusable_document_is_an_error_that_names_it(open_knowledge: Op
 # By meaning
 
 
+@on_both_databases
 async def test_with_an_embedder_the_same_meaning_is_found_in_other_words(
     open_knowledge: OpenKnowledge, models: ModelServer
 ) -> None:
@@ -445,6 +451,7 @@ async def test_a_model_that_gives_other_lengths_under_the_same_name_is_noticed(
 # Whose it is
 
 
+@on_both_databases
 @pytest.mark.parametrize("has_vectors", [False, True], ids=["by words", "by meaning"])
 async def test_nothing_crosses_between_agents_people_and_conversations(
     open_knowledge: OpenKnowledge, models: ModelServer, has_vectors: bool
@@ -477,6 +484,7 @@ async def test_nothing_crosses_between_agents_people_and_conversations(
     assert len(await knowledge.list(person=BOB)) == len(await knowledge.list()) == 1
 
 
+@on_both_databases
 async def test_erasing_a_person_erases_their_documents(
     open_knowledge: OpenKnowledge, models: ModelServer, database: Database
 ) -> None:
@@ -527,6 +535,7 @@ async def test_turns_are_added_only_once(
     assert [document.indexed for document in await knowledge.list(conversation="one")] == [1] * 5
 
 
+@on_both_databases
 async def test_knowledge_is_in_a_backup_and_found_in_either_database(
     open_knowledge: OpenKnowledge, models: ModelServer, database_url: str, postgres: Postgres, tmp_path: Path
 ) -> None:

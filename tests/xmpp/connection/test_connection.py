@@ -37,6 +37,7 @@ from tests.support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, T
 from tests.support.runner import make_runtime
 from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from tests.support.servers.clients import StockClient
+from tests.support.servers.kinds import on_both_servers
 from tests.support.servers.requirements import require
 from tests.support.servers.scripted import BIND, SASL, STARTTLS, Peer, mechanisms, run_script, server_context
 from tests.support.servers.server import XmppServer
@@ -281,6 +282,7 @@ async def test_a_wrong_password_is_a_login_error(local_server: XmppServer, tmp_p
     assert text.endswith(f"refuses the login: wrong password, or no such account; correct the password, or {remedy}")
 
 
+@on_both_servers
 async def test_an_account_that_is_not_there_is_a_login_error(real_server: XmppServer, tmp_path: Path) -> None:
     text = await _connect_error(endpoint_of(real_server), tmp_path, ("nobody@localhost", "x"), is_transient=False)
     remedy = "create the account (prosodyctl adduser nobody@localhost; ejabberdctl register nobody localhost PASSWORD)"
@@ -303,6 +305,7 @@ async def test_a_refused_registration_says_why(server: Callable[..., XmppServer]
     assert text.endswith(f"wrong password, or no such account, and {why}; correct the password, or {remedy}")
 
 
+@on_both_servers
 async def test_an_untrusted_certificate_is_refused_before_the_password_leaves(real_server: XmppServer, tmp_path: Path) -> None:
     account = await real_server.account()
     for ca_file in (None, ensure_certificate(tmp_path / "another", ("localhost",)).ca_file):
@@ -468,6 +471,7 @@ async def test_an_agent_always_binds_the_same_resource(real_server: XmppServer, 
             await echo.restart()
 
 
+@on_both_servers
 async def test_a_cut_connection_reports_it_and_reconnects(real_server: XmppServer, tmp_path: Path) -> None:
     async with (
         Tunnel(real_server) as tunnel,
@@ -507,6 +511,7 @@ async def test_a_silent_connection_is_closed_and_made_again(
         assert (await alice.answer())["body"] == "two"
 
 
+@on_both_servers
 async def test_two_programs_with_one_account_do_not_replace_each_other_for_ever(
     real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -568,6 +573,7 @@ async def test_a_turn_longer_than_the_grace_period_runs_again_after_the_start(pr
         assert [(await alice.answer())["body"] for _ in range(2)] == ["at last", "at last"]
 
 
+@on_both_servers
 async def test_a_message_whose_write_has_failed_before_it_came_again_is_not_acknowledged(
     real_server: XmppServer, expected_errors: ExpectedErrors
 ) -> None:

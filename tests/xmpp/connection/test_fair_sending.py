@@ -14,7 +14,6 @@ from spade_coreason.xmpp.connection.session_handler import SessionHandler
 from spade_coreason.xmpp.connection.stream_management import REQUEST_ACK
 from tests.support.hosting import endpoint_of, texts
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -55,7 +54,6 @@ def test_a_recipient_without_room_keeps_its_turn_and_the_others_go_on() -> None:
     assert len(queue.take(10, 10_000)) == 3
 
 
-@ejabberd_in_release
 async def test_one_recipient_of_several_takes_a_share_of_the_stream_only(real_server: XmppServer) -> None:
     account = await real_server.account()
     sender = Connection(Login(f"{account[0]}/agent", account[1]), endpoint_of(real_server), SessionHandler())
@@ -87,7 +85,6 @@ def test_small_stanzas_pass_large_ones_that_have_to_wait() -> None:
     assert not queue.recipients
 
 
-@ejabberd_in_release
 @pytest.mark.parametrize(("backlog", "text"), [(2000, "x"), (100, "x" * 60_000)], ids=["many", "long"])
 async def test_a_backlog_for_one_person_does_not_delay_the_message_to_another(
     real_server: XmppServer, backlog: int, text: str
@@ -109,7 +106,6 @@ async def test_a_backlog_for_one_person_does_not_delay_the_message_to_another(
         await sender.close()
 
 
-@ejabberd_in_release
 async def test_what_waits_is_sent_before_a_connection_closes(real_server: XmppServer) -> None:
     account = await real_server.account()
     sender = Connection(Login(f"{account[0]}/agent", account[1]), endpoint_of(real_server), SessionHandler())
@@ -133,7 +129,6 @@ def _record_writes(connection: Connection) -> list[str]:
     return written
 
 
-@ejabberd_in_release
 async def test_the_write_of_what_had_to_wait_asks_for_its_acknowledgement(real_server: XmppServer) -> None:
     """Turns wait until it has arrived. Without the request that took a second."""
     account = await real_server.account()
@@ -150,7 +145,6 @@ async def test_the_write_of_what_had_to_wait_asks_for_its_acknowledgement(real_s
         await sender.close()
 
 
-@ejabberd_in_release
 async def test_a_large_stanza_that_has_to_wait_asks_for_the_acknowledgement_that_makes_room(real_server: XmppServer) -> None:
     account = await real_server.account()
     sender = Connection(Login(f"{account[0]}/agent", account[1]), endpoint_of(real_server), SessionHandler())

@@ -25,6 +25,7 @@ from spade_coreason.xmpp.servers.certificate import CertificateFiles, ensure_cer
 from tests.support.certificates import sign_by_itself
 from tests.support.hosting import endpoint_of
 from tests.support.servers import ejabberd as ejabberd_server
+from tests.support.servers.kinds import on_both_servers
 from tests.support.servers.requirements import require
 from tests.support.servers.scripted import (
     BIND,
@@ -321,6 +322,7 @@ async def test_a_refused_login_says_why(
     assert failed.value.is_transient is not is_refused
 
 
+@on_both_servers
 async def test_a_real_server_that_is_not_verified_gets_the_password_by_scram_and_never_by_plain(
     real_server: XmppServer,
 ) -> None:

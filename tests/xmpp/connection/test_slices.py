@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.hosting import Echo, run_agent
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import ejabberd_in_release
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
 
@@ -29,7 +28,6 @@ async def test_much_that_comes_at_once_is_handled_in_slices_and_in_order(embedde
         await eventually(lambda: dropped["no request"] - before == STANZAS)
 
 
-@ejabberd_in_release
 @pytest.mark.parametrize("stanza", ["presence", "iq"])
 async def test_a_storm_of_presences_or_queries_costs_its_sender_only(
     real_server: XmppServer, tmp_path: Path, stanza: str

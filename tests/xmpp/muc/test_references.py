@@ -15,7 +15,7 @@ from spade_coreason.runtime.intake.mailbox import QueuedRequest
 from tests.support.hosting import FunctionAgent, OnlineAgent, run_agent
 from tests.support.records import query_of
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import SERVER_KINDS, GetServer
+from tests.support.servers.kinds import GetServer, kinds_ejabberd_in_release
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
 from tests.xmpp.muc.test_rooms import Person, new_room, wait_until_joined
@@ -24,7 +24,7 @@ STANZA_ID = "{urn:xmpp:sid:0}stanza-id"
 REPLY = "{urn:xmpp:reply:0}reply"
 
 
-@pytest.fixture(params=SERVER_KINDS)
+@pytest.fixture(params=kinds_ejabberd_in_release)
 def archive_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppServer:
     """A server whose rooms give every message an id, as those with an archive do."""
     return get_server(request.param, archive=True)

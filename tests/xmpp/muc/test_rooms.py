@@ -23,6 +23,7 @@ from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.muc.membership import RoomState
 from tests.support.hosting import PROJECT, Echo, FunctionAgent, OnlineAgent, Tunnel, run_agent
 from tests.support.servers.clients import StockClient
+from tests.support.servers.kinds import on_both_servers
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -108,6 +109,7 @@ def room_state(agent: OnlineAgent, room: str) -> str:
     return agent.host.rooms.states.get(room, "unknown")
 
 
+@on_both_servers
 async def test_the_agent_answers_only_people_who_address_it(real_server: XmppServer, tmp_path: Path) -> None:
     room, echo = new_room(), Echo()
     async with (
@@ -151,6 +153,7 @@ async def test_a_mention_as_converse_js_sends_it_addresses_the_agent(real_server
         assert len(echo.requests) == 3
 
 
+@on_both_servers
 async def test_history_its_own_messages_and_subjects_are_no_requests(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
 
@@ -284,6 +287,7 @@ async def test_files_in_a_room_reach_the_agent_that_they_are_for(real_server: Xm
         assert [[one["url"] for one in request.payload["attachments"]] for request in echo.requests] == [[link]] * 4
 
 
+@on_both_servers
 async def test_a_private_message_is_seen_only_by_its_occupant(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
 
@@ -314,6 +318,7 @@ async def test_a_private_message_is_seen_only_by_its_occupant(real_server: XmppS
         assert room in owners
 
 
+@on_both_servers
 async def test_the_next_occupant_with_a_nickname_is_another_person(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
     release = asyncio.Event()
@@ -348,6 +353,7 @@ async def test_the_next_occupant_with_a_nickname_is_another_person(real_server: 
         assert await mallory.receive_until("end") == []
 
 
+@on_both_servers
 async def test_the_agent_rejoins_once_after_a_kick_and_never_after_a_ban(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
 
@@ -377,6 +383,7 @@ async def test_the_agent_rejoins_once_after_a_kick_and_never_after_a_ban(real_se
             await eventually(lambda: room_state(agent, room) == "banned")
 
 
+@on_both_servers
 async def test_a_room_that_is_destroyed_or_closed_is_left_alone(real_server: XmppServer, tmp_path: Path) -> None:
     gone, members, secret = new_room(), new_room(), new_room()
     async with StockClient(*await real_server.account(), real_server) as client:

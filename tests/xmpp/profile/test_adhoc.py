@@ -19,6 +19,7 @@ from spade_coreason.testing import Policy, Rules
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import OnlineAgent, run_agent
 from tests.support.servers.clients import StockClient
+from tests.support.servers.kinds import on_both_servers
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
 from tests.xmpp.muc.test_rooms import Person, new_room, wait_until_joined
@@ -157,6 +158,7 @@ async def test_the_menu_shows_what_a_person_may_run_and_strangers_see_nothing(re
         assert (await error_of(stranger.run("help")))[0] == "service-unavailable"
 
 
+@on_both_servers
 async def test_every_command_answers_in_the_menu_as_in_a_text(real_server: XmppServer, tmp_path: Path) -> None:
     async with run_weather_agent(real_server, tmp_path) as agent, open_menu(real_server, full_jid(agent)) as alice:
         assert set(await alice.nodes()) == NODES

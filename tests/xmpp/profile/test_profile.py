@@ -31,6 +31,7 @@ from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import Echo, OnlineAgent, run_agent
 from tests.support.servers.clients import StockClient
+from tests.support.servers.kinds import on_both_servers
 from tests.support.servers.server import OTHER_DOMAIN, XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -182,6 +183,7 @@ async def test_the_short_card_is_in_its_disco_info_and_its_caps_fit(real_server:
             await alice.xmpp.plugin["xep_0030"].get_info(jid=f"{agent.jid}/agent", node="urn:of:another", timeout=TIMEOUT_S)
 
 
+@on_both_servers
 async def test_a_contact_finds_its_vcard_nickname_picture_and_card(real_server: XmppServer, tmp_path: Path) -> None:
     async with run_agent(Weather(), real_server, tmp_path) as agent, connect_person(real_server) as alice:
         picture = draw_avatar("weather & co")
@@ -489,6 +491,7 @@ async def test_an_invalid_presence_does_no_harm(prosody: XmppServer, tmp_path: P
 # Who may see it
 
 
+@on_both_servers
 async def test_a_strangers_subscription_is_refused_and_gets_neither_presence_nor_card(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
@@ -502,6 +505,7 @@ async def test_a_strangers_subscription_is_refused_and_gets_neither_presence_nor
         assert all(stanza["from"].bare != agent.jid for stanza in mallory.messages.unread())
 
 
+@on_both_servers
 async def test_strangers_get_the_same_errors_whether_the_agent_is_online_or_not(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
@@ -559,6 +563,7 @@ async def test_people_who_are_no_longer_admitted_see_nothing_after_the_restart(r
         assert set(unread) <= {"unavailable"}
 
 
+@on_both_servers
 async def test_an_admitted_person_is_approved_and_subscribed_back(real_server: XmppServer, tmp_path: Path) -> None:
     async with run_agent(Weather(), real_server, tmp_path) as agent, connect_person(real_server) as alice:
         alice.xmpp.roster.auto_authorize = None

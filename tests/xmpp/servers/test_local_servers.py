@@ -39,7 +39,11 @@ def pid_of(server: LocalServer) -> int:
     return server.process.pid
 
 
-@pytest.fixture(params=["prosody", "embedded"])
+on_both_servers = pytest.mark.parametrize("kind", ["prosody", "embedded"], indirect=True)
+"""Mark a test for the embedded server too; the other ones run on it before a release only."""
+
+
+@pytest.fixture(params=["prosody", pytest.param("embedded", marks=pytest.mark.release)])
 def kind(request: pytest.FixtureRequest) -> ServerKind:
     if request.param == "embedded":
         return "embedded"
@@ -53,6 +57,7 @@ def prosody(tmp_path: Path) -> AbstractAsyncContextManager[ProsodyServer]:
     return run_prosody_server(tmp_path)
 
 
+@on_both_servers
 async def test_a_stock_client_logs_in_and_the_server_ends_with_its_block(kind: ServerKind, tmp_path: Path) -> None:
     async with run_local_server(kind, tmp_path) as server:
         assert (server.kind, server.host, server.domain) == (kind, LOOPBACK, "localhost")
@@ -64,6 +69,7 @@ async def test_a_stock_client_logs_in_and_the_server_ends_with_its_block(kind: S
     assert is_port_free(server.port)
 
 
+@on_both_servers
 async def test_nothing_but_loopback_can_reach_it(kind: ServerKind, tmp_path: Path) -> None:
     async with run_local_server(kind, tmp_path) as server:
         await server.create_account("a@localhost", "a")  # whatever is started late, is there now
@@ -140,6 +146,7 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@on_both_servers
 async def test_it_ends_when_its_starter_is_killed_with_kill_9(kind: ServerKind, tmp_path: Path) -> None:
     starter, pid, _ = await start_in_process(kind, tmp_path)
     assert group_members(pid)

@@ -72,6 +72,7 @@ async def test_a_killed_prosody_starts_again_on_the_same_port_with_the_same_acco
     await _assert_restarts(server, server.kill)
 
 
+@pytest.mark.release
 async def test_a_stopped_ejabberd_starts_again_on_the_same_port_with_the_same_accounts(
     start_server: StartServer, tmp_path: Path
 ) -> None:
