@@ -19,7 +19,6 @@ from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.offline import OFFLINE
 from tests.support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import on_both_servers
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
 from tests.xmpp.profile.test_profile import wait_until_published
@@ -126,7 +125,6 @@ async def test_ejabberd_deletes_offline_messages_when_they_are_durable_and_newer
                 pass
 
 
-@on_both_servers
 async def test_messages_to_an_agent_that_is_away_are_answered_once_and_in_order(any_server: XmppServer, tmp_path: Path) -> None:
     def limit(host: HostedAgent) -> None:
         host.offline_messages.batch_size = 5

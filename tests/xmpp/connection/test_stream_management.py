@@ -15,7 +15,7 @@ from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.hosting import Echo, OnlineAgent, Tunnel, run_agent
 from tests.support.servers.clients import StockClient
-from tests.support.servers.kinds import GetServer, on_both_servers
+from tests.support.servers.kinds import GetServer
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -139,7 +139,6 @@ async def test_durable_messages_are_acknowledged_before_one_that_is_not(
         await eventually(lambda: sent[-1:] == [sm.handled])
 
 
-@on_both_servers
 async def test_a_resumption_acknowledges_only_durable_messages(each_server: XmppServer, tmp_path: Path) -> None:
     async with (
         Tunnel(each_server) as tunnel,
@@ -171,7 +170,6 @@ async def cut_until_resuming(tunnel: Tunnel, agent: OnlineAgent) -> None:
 
 
 @pytest.mark.parametrize("cuts", [1, 2])
-@on_both_servers
 async def test_a_resumption_waits_for_messages_that_are_being_stored(
     each_server: XmppServer, tmp_path: Path, cuts: int
 ) -> None:
