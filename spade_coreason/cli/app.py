@@ -44,6 +44,7 @@ COMMANDS = {
     "memory": "List, show, delete, import or compact the interaction memories of agents.",
     "storage": "Back up, restore, check or migrate the stored data.",
     "knowledge": "Add, list, search or remove the documents that agents can search.",
+    "topics": "List the topics of topic brokers and their subscribers, with what waits for them.",
     "audit": "Show the audit trails of agents, and verify that they are unchanged.",
     "tools": "List the tools of the agents' MCP servers, with their hashes.",
     "completion": "Print the completion script for your shell.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -66,7 +67,8 @@ class Publication(NamedTuple):
     removed: list[RemovedSubscription]
 
 
-class TopicSummary(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
     """A topic with stored items: their number, and the time of the newest."""
 
     topic: str
@@ -74,7 +76,8 @@ class TopicSummary(NamedTuple):
     newest_at: datetime
 
 
-class SubscriberSummary(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SubscriberSummary:
     """A subscriber (a bare JID) with its patterns.
 
     `waiting` counts the items that it has not accepted, `oldest_at` is the time of the oldest, and `error` its last problem.

@@ -21,7 +21,7 @@ from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.identifiers import derive_session_id
 from spade_coreason.memory.erasure import erase_conversation, erase_person
-from spade_coreason.storage import open_database
+from spade_coreason.storage import TopicItem, open_database
 from spade_coreason.storage.backends.lock import lock_directory
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
@@ -70,6 +70,25 @@ def data_dir(tmp_path: Path) -> Path:
     asyncio.run(fill())
     (data_dir / "accounts.json").write_text(json.dumps({AGENT: "x", "guest@localhost": "y"}))
     return data_dir
+
+
+def test_topics_and_their_subscribers_are_listed(data_dir: Path, invoke: Invoke) -> None:
+    assert invoke("topics").stdout == "No topics.\n"
+
+    async def publish() -> None:
+        database = await open_database(f"sqlite+aiosqlite:///{data_dir / 'platform.db'}", "off")
+        topics = AgentRepository(database, "topics@localhost").topics
+        await topics.subscribe(BOB, ["news/#", "weather"])
+        await topics.publish(TopicItem("1", "news/sport", ALICE, NOW, {}))
+        await database.close()
+
+    asyncio.run(publish())
+    topics, subscribers = invoke("topics").stdout.split("\n\n")
+    assert topics.splitlines()[1].split()[:3] == ["topics@localhost", "news/sport", "1"]
+    assert subscribers.splitlines()[1].split()[:5] == ["topics@localhost", BOB, "news/#", "weather", "1"]
+    [found] = json.loads(invoke("topics", "--json").stdout)
+    assert (found["agent"], found["subscribers"][0]["waiting"]) == ("topics@localhost", 1)
+    assert invoke("topics", "--agent", AGENT).stdout == "No topics.\n"
 
 
 def test_conversations_have_exactly_the_keys_of_the_seed(data_dir: Path, invoke: Invoke) -> None:

@@ -24,7 +24,7 @@ from spade_coreason.domain.texts.error_chain import ChainedError, StackFrame
 from spade_coreason.domain.texts.terminal_text import clean_running_text, escape_label, escape_lines
 from spade_coreason.memory.knowledge.knowledge import Knowledge
 from spade_coreason.operations.status import AgentStatus, PlatformStatus, ProcessStatus, QuotaUsage
-from spade_coreason.storage import open_database
+from spade_coreason.storage import TopicItem, open_database
 from spade_coreason.storage.knowledge import KnowledgeRepository
 from spade_coreason.storage.records import TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
@@ -54,6 +54,7 @@ SHOWN: dict[str, list[tuple[str, ...]]] = {
     "memory": [("list",), ("show", LABEL), ("show", "none" + HIDDEN), ("compact",), ("clear", "--all", "--yes")],
     "storage": [("check",), ("restore", LABEL)],
     "knowledge": [("list", AGENT), ("search", AGENT, "text", "--threshold", "0"), ("remove", AGENT, "--all", "--yes")],
+    "topics": [()],
     "audit": [("list",), ("verify",)],
     "check": [("-c", "hostile.yaml")],
     "invite": [(LABEL,)],
@@ -66,7 +67,7 @@ SHOWN: dict[str, list[tuple[str, ...]]] = {
     "demo": [("--data", LABEL)],
     "completion": [(LABEL,)],
 }
-WITH_JSON = {"status", "agents", "sessions", "requests", "incident", "memory", "storage", "knowledge", "audit"}
+WITH_JSON = {"status", "agents", "sessions", "requests", "incident", "memory", "storage", "knowledge", "topics", "audit"}
 
 
 def is_safe(output: str) -> bool:
@@ -102,6 +103,8 @@ def data_dir(tmp_path: Path) -> Path:
         entry = AuditEntry(actor=LABEL, action=LABEL, resource=LABEL, outcome=LABEL)
         await repository.audit_trail.append(entry, LABEL)
         await Knowledge(KnowledgeRepository(database, AGENT), None).add(TEXT, "document")
+        await repository.topics.subscribe(LABEL, [LABEL])
+        await repository.topics.publish(TopicItem("1", LABEL, LABEL, NOW, {}))
         await database.close()
 
     asyncio.run(fill())
