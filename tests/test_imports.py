@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -167,6 +170,14 @@ def test_no_module_takes_a_private_name_of_another_or_of_a_library() -> None:
         if any(part.startswith("_") and not part.endswith("__") for part in name.split("."))
         and "_version" not in name.split(".")
     ] == []
+
+
+def test_every_required_library_is_imported() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = {re.split(r"[\[<>=~]", requirement)[0].strip() for requirement in project["dependencies"]}
+    imported = {module.split(".")[0] for path in modules() for module, _ in imports(path)}
+    found = {name for module in imported for name in packages_distributions().get(module, [])}
+    assert required - {name.lower().replace("_", "-") for name in found} == set()
 
 
 @pytest.mark.parametrize(
