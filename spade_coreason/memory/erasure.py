@@ -128,7 +128,7 @@ async def cut_conversation(
     """Erase the found turns from a conversation of an agent or a room, in short transactions.
 
     What was stored for the conversation while they ran goes too: variables, documents and interaction memory. It ends early if
-    `should_go_on` returns False. Whoever calls it deletes a conversation of which no turn is left.
+    `should_go_on` returns False. The caller deletes a conversation of which no turn is left.
     """
     spans = await find_spans(repository.database, conversation)
     # First, as in `erase_conversation`: the turns say when it was stored.

@@ -45,8 +45,11 @@ from .sessions import AgentErasure
 _LOG_WAIT_S = 30.0
 
 KeptReason: TypeAlias = Literal["access", "operator", "unreachable", "running", "log"]
-"""Why something stays of a person: an operator's decision about their access; entries of what they did as an operator; an agent
-whose operator the caller is not; a turn that does not end; and the log of a database which another program reads."""
+"""The reason why something stays of a person.
+
+It is an operator's decision about their access, or what they did as an operator. It is an agent that the caller does not reach,
+a turn that does not end, or the log of a database that another program reads.
+"""
 
 
 class OfWholePerson(Arguments):
@@ -57,7 +60,7 @@ class OfWholePerson(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class UnknownPeriod:
-    """Turns of an agent that may hold more, because nobody knows the person behind them. Times are as in RFC 3339."""
+    """Turns of an agent that may hold more, because the person behind them is not known. Times are as in RFC 3339."""
 
     agent: str
     turns: int
@@ -89,7 +92,7 @@ class PersonDeletion:
 async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
     """Delete all that the platform stores about a person, also what came through agents and rooms. Says what may be left.
 
-    The person, and the user of the machine, reach all agents; an operator reaches those whose operator they are. Meanwhile
+    The person, and the user of the machine, reach all agents; an operator reaches those whose operator they are. Until it ends,
     requests of the person are refused. In conversations that belong to agents and rooms only the turns of the person go, with
     what was stored for the conversation while they ran. The trail of the platform has one entry, because it is one act, and
     so that it does not tell which agents the person has used.

@@ -80,7 +80,7 @@ class FoundConversation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnknownTurns:
-    """Turns of an agent of which nobody knows the person behind them: their number, and the first and the last of them."""
+    """Turns of an agent with an unknown person behind them: their number, and the first and the last of them."""
 
     agent: str
     count: int
@@ -89,7 +89,7 @@ class UnknownTurns:
 
 
 class PersonSearch(NamedTuple):
-    """What a search has found. `emptied` are conversations with erased turns, and no others."""
+    """The result of a search. `emptied` are conversations with erased turns, and no others."""
 
     found: list[FoundConversation]
     unknown: list[UnknownTurns]
@@ -162,7 +162,7 @@ async def search_person(
 
 
 class _ReadTurn(NamedTuple):
-    """A turn that may have somebody else behind it than the owner of its conversation; None for one that was erased."""
+    """A turn that may have another person behind it than the owner of its conversation; None for one that was erased."""
 
     conversation: int
     agent: str
@@ -180,7 +180,7 @@ class _Page:
 
 
 def _load_page(after: int, agents: Collection[str], connection: Connection) -> _Page:
-    """Return the turns of the next page that may have somebody else behind them."""
+    """Return the turns of the next page that may have another person behind them than the owner."""
     query = (
         select(interactions, conversations.c.agent, conversations.c.owner)
         .join(conversations, conversations.c.id == interactions.c.conversation)
@@ -235,7 +235,7 @@ def _find_empty(connection: Connection, rows: Collection[int]) -> set[int]:
 async def find_spans(database: Database, conversation: FoundConversation) -> Spans:
     """Return the times in which only the found turns may have stored something in their conversation.
 
-    Each begins with a turn and ends where a turn of somebody else begins: a conversation has one turn at a time.
+    Each begins with a turn and ends where a turn of another person begins: a conversation has one turn at a time.
     """
     query = select(interactions.c.id, interactions.c.timestamp).where(interactions.c.conversation == conversation.record.id)
     rows = await database.read(
@@ -407,7 +407,7 @@ async def load_bodies(database: Database, turns: Sequence[FoundTurn]) -> list[st
 
 
 def find_acts(connection: Connection, person: str) -> list[str]:
-    """Return the agents whose audit trails name a person (a bare JID) as the one who has done something, as an operator."""
+    """Return the agents whose audit trails name a person (a bare JID) as the actor, for what they did as an operator."""
     actor = f'"actor":{json.dumps(person, ensure_ascii=False)}'
     query = select(audit.c.agent).where(audit.c.person != person, func.replace(audit.c.entry, actor, "") != audit.c.entry)
     return list(connection.scalars(query.distinct().order_by(audit.c.agent)))

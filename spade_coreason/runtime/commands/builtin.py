@@ -195,7 +195,7 @@ async def _export_everywhere(invocation: Invocation) -> CommandResult:
 async def _export_person(invocation: Invocation) -> CommandResult:
     everything = await invocation.perform(export_whole_person, OfWholePerson(person=invocation.values["person"]))
     sent = await _send_export(invocation, everything)
-    text = translate("What is stored about {person}. Anyone who has a link to it can read it.", person=everything["person"])
+    text = translate("The stored data about {person}. Anyone who has a link to it can read it.", person=everything["person"])
     return sent if sent.is_error else replace(sent, text=text)
 
 

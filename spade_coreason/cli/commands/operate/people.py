@@ -50,7 +50,7 @@ def delete(file: Path | None, data: Path | None, person: str, yes: bool, as_json
 
     Also deletes what reached agents through other agents and in chat rooms, as far as it is known from whom that came. The
     output lists what may hold more, and what stays. Works while the platform runs: turns of the person end first, and their
-    messages are refused meanwhile. Ctrl-C ends it early; run it again for the rest. Backups are not changed.
+    messages are refused until it ends. Ctrl-C ends it early; run it again for the rest. Backups are not changed.
 
     \b
       spade-coreason people delete alice@example.org
