@@ -294,7 +294,7 @@ def test_the_data_directory_of_the_configuration_is_found_and_that_of_run(tmp_pa
     (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
     (tmp_path / "config").mkdir()
     agents = [{"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"}]
-    configured = json.dumps({"data_dir": "kept", "agents": agents})
+    configured = json.dumps({"data_dir": "../kept", "agents": agents})
     (tmp_path / "config" / "platform.yaml").write_text(configured)
     with run_in_background("up", cwd=tmp_path, until="Ready") as up:
         assert (tmp_path / "kept" / "run.json").exists()
@@ -316,7 +316,7 @@ def test_clients_need_only_the_data_directory_of_a_configuration(invoke: Invoke,
     (tmp_path / "config").mkdir()
     file = tmp_path / "config" / "platform.yaml"
     agents = "agents: [{jid: 1, password: '${NOT_SET_HERE}'}]"
-    for directory, shown in (("${HOME}/of/agents", f"{Path.home()}/of/agents"), ("'${NOT_SET:-kept}'", "kept")):
+    for directory, shown in (("${HOME}/of/agents", f"{Path.home()}/of/agents"), ("'../${NOT_SET:-kept}'", "kept")):
         file.write_text(f"data_dir: {directory}\n{agents}\n")
         for command in (("ask", "echo", "hello"), ("chat", "echo"), ("status",)):
             done = invoke(*command)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ResponseHandler, SessionHandle
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, ResponseHandler, Session, SessionHandle
 from spade_coreason.runtime.agent_control import PAUSED_NOTICE
 from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock, LoopClock
 from tests.support.errors import ExpectedErrors
-from tests.support.wait import eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 AGENT, ALICE, BOB, CAROL = "agent@localhost", "alice@localhost", "bob@localhost", "carol@example.com"
 CONVERSATION = f"{ALICE}_{AGENT}"
@@ -273,3 +273,39 @@ async def test_nothing_runs_for_an_occupant_who_left_during_a_pause() -> None:
         await t.settled()
         assert counting_agent(t).asked == ["x"]
         assert await runner.repository.list_people() == []
+
+
+async def test_status_tells_an_operator_what_the_agent_does_now_and_nobody_else() -> None:
+    clock = Clock()
+
+    class Baker:
+        """Bakes in a durable step, and waits for the test then."""
+
+        def __init__(self, manifest: AgentDefinition) -> None:
+            self.manifest = manifest
+            self.release = asyncio.Event()
+            self.working = asyncio.Event()
+
+        async def knead(self) -> str:
+            return "dough"
+
+        async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+            await session.run_once("knead", self.knead)
+            self.working.set()
+            await self.release.wait()
+            await response.markdown("done")
+
+    async with AgentTester(Baker, user=ALICE, policy=Policy(operators=frozenset({BOB})), clock=clock) as t:
+        assert isinstance(t.agent, Baker)
+        t.send("bread")
+        await asyncio.wait_for(t.agent.working.wait(), TIMEOUT_S)
+        clock.advance(seconds=90)
+        [status] = await t.say("/status", user=BOB)
+        assert "\n\nI am working on 1 answer:\n" in status
+        [line] = [line for line in status.splitlines() if "knead" in line]
+        assert line.startswith(f"- {ALICE}, for 90 s, last step: knead, waits in test_status_tells_")
+        assert line.endswith("Event.wait")
+        assert "working on" not in (await t.say("/status", user="carol@localhost"))[-1]
+        t.agent.release.set()
+        assert (await t.message()).text == "done"
+        assert (await t.say("/status", user=BOB))[-1].endswith("\n\nI am working on no answer.")

@@ -423,7 +423,7 @@ async def test_status_shows_operators_what_everybody_has_used() -> None:
         [status] = await t.say("/status", user=BOB)
     assert status.endswith(
         "You have sent 0 messages today.\n\nAll people have sent 1 message (1 refused) today:\n"
-        f"- localhost: 1 message (1 refused)\n- {ALICE}: 1 of 1 message (1 refused)"
+        f"- localhost: 1 message (1 refused)\n- {ALICE}: 1 of 1 message (1 refused)\n\nI am working on no answer."
     )
 
 

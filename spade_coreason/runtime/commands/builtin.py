@@ -12,6 +12,7 @@ from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, Field
 from ...domain.history import parse_interactions
 from ...domain.jid import local_part
 from ...domain.preferences import Preferences
+from ...domain.texts.durations import format_duration
 from ...domain.texts.translation import LANGUAGE, N_, translate, translate_plural
 from ...exceptions import ConfigError, UploadError
 from ...operations.access import admit_person, reject_person
@@ -30,6 +31,7 @@ from ...operations.sessions import (
     list_sessions,
     show_session,
 )
+from ...operations.turns import list_turns
 from .context import Invocation
 from .formatting import describe_deletion, describe_state, fence_json, format_conversation, format_memory, format_turn
 from .model import CONFIRMED, Command, CommandResult
@@ -39,6 +41,7 @@ _MAX_TURNS = 200
 _DEFAULT_LISTED = 50
 _MAX_LISTED = 500
 _MAX_USAGE = 10
+_MAX_RUNNING = 20
 _MAX_EXPORT_TEXT_BYTES = 200_000
 _MAX_EXPORT_PROGRAM_BYTES = 16 * 1024 * 1024
 _DEFAULT = N_("default")
@@ -94,7 +97,24 @@ async def _status(invocation: Invocation) -> CommandResult:
         total, *others = await invocation.perform(list_usage, ListUsage(agent=agent, limit=_MAX_USAGE))
         lines = [f"- {used.holder}: {used}" for used in others]
         text += "\n\n" + "\n".join([translate("All people have sent {messages} today:", messages=total), *lines])
+        text += "\n\n" + await _describe_running(invocation)
     return CommandResult(text)
+
+
+async def _describe_running(invocation: Invocation) -> str:
+    """List the answers that run, as `spade-coreason status AGENT` does."""
+    running = await invocation.perform(list_turns, OfAgents(agent=invocation.context.jid))
+    if not running:
+        return translate("I am working on no answer.")
+    lines = [translate_plural("I am working on {number} answer:", "I am working on {number} answers:", len(running))]
+    for turn in running[:_MAX_RUNNING]:
+        duration = format_duration((invocation.context.clock() - turn.since).total_seconds())
+        line = translate("{person}, for {duration}", person=turn.person, duration=duration)
+        line += translate(", last step: {step}", step=turn.last_step) if turn.last_step else ""
+        lines.append("- " + line + translate(", waits in {place}", place=turn.waits_in) if turn.waits_in else "- " + line)
+    if len(running) > _MAX_RUNNING:
+        lines.append("- …")
+    return "\n".join(lines)
 
 
 def _describe_conversation(invocation: Invocation) -> str:
