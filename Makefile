@@ -7,13 +7,14 @@ export PYTHONDONTWRITEBYTECODE :=
 # Twice the cores, because the tests wait much for servers; at most eight.
 TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8)))
 
-.PHONY: help demo test test-all test-release test-semantic test-llm chaos chaos-floods check docs docs-serve bench bench-check bench-peers bench-pictures pictures servers browser format clean
+.PHONY: help demo test test-all test-release test-semantic test-llm chaos chaos-floods check release docs docs-serve bench bench-check bench-peers bench-pictures pictures servers browser format clean
 
 help:
 	@echo 'make demo            agents that talk, in this terminal; what it needs is set up in $(VENV)'
 	@echo 'make test            the tests, some minutes; what needs a server that is missing is skipped'
 	@echo 'make test-release    checks of a release and long forms: the site, the package, Docker, benchmarks, second servers'
 	@echo 'make test-all        both'
+	@echo 'make release         builds what a maintainer publishes into dist/, with its SBOM; TRIAL=1 before the commit has a tag'
 	@echo 'make servers         installs Prosody, ejabberd, go-sendxmpp and valgrind from Debian, for the tests; as root'
 	@echo 'make browser         installs Chromium from Debian (400 MB), for the test of the documentation on a phone; as root'
 	@echo 'make check           format, lint, strict types and prose'
@@ -103,6 +104,11 @@ docs: $(VENV)/.ready
 
 docs-serve: $(VENV)/.ready
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+# The wheel, the source distribution, and the image or its context. Nothing is published.
+release: $(VENV)/.ready
+	@rm -rf dist
+	@$(BIN)/python -m tests.release $(if $(TRIAL),--trial)
 
 format: $(VENV)/.ready
 	@$(BIN)/ruff format .
