@@ -12,6 +12,7 @@ from typing import NamedTuple
 MAX_AVATAR_BYTES = 40 * 1024
 """The largest picture. Base64 adds a third, and it must fit one stanza of 64 KiB by default (`limits.stanza_bytes`)."""
 
+_SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF87a", "gif"), (b"GIF89a", "gif"))
 _CELLS = 5
 _CELL_PX = 16
 _MARGIN_PX = 8
@@ -44,21 +45,17 @@ def read_avatar(path: Path) -> Avatar:
         raise ValueError(
             f"{path} is larger than {MAX_AVATAR_BYTES // 1024} KiB; make the picture smaller (128 x 128 is enough)"
         )
-    media_type = _detect_media_type(data)
-    if media_type is None:
+    media_type = recognise_picture(data)
+    if media_type in (None, "image/gif"):
         raise ValueError(f"{path} is not a PNG, JPEG or WebP picture; convert it")
     return Avatar(data, media_type)
 
 
-def _detect_media_type(data: bytes) -> str | None:
-    """Detect the media type from the first bytes of a file, because its name may be wrong."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+def recognise_picture(data: bytes) -> str | None:
+    """Return the media type of a PNG, JPEG, WebP or GIF by its first bytes, because its name may be wrong. None for others."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
-    return None
+    return next((f"image/{kind}" for signature, kind in _SIGNATURES if data.startswith(signature)), None)
 
 
 def draw_avatar(name: str) -> Avatar:

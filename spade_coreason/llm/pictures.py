@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from ..contracts import Interaction
+from ..domain.avatar import recognise_picture
 from ..domain.texts.translation import N_, translate
 from ..exceptions import FetchError
 from ..runtime import FetchFile
@@ -24,7 +25,6 @@ _MAX_NAME_CHARACTERS = 80
 _TOO_MANY = N_("there are too many pictures")
 _SWITCHED_OFF = N_("I am not set up to look at pictures")
 _NO_PICTURE = N_("it is not a PNG, JPEG, WebP or GIF")
-_SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF87a", "gif"), (b"GIF89a", "gif"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,6 @@ def find_attachments(payload: Any) -> list[Mapping[str, Any]]:
     if not isinstance(found, list):
         return []
     return [one for one in found if isinstance(one, Mapping) and isinstance(one.get("url"), str)]
-
-
-def recognise_picture(data: bytes) -> str | None:
-    """Return the media type of a picture by its first bytes. None for what is none that models take."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return next((f"image/{kind}" for signature, kind in _SIGNATURES if data.startswith(signature)), None)
 
 
 class PictureLoader:

@@ -58,6 +58,7 @@ def test_a_picture_is_known_by_its_content(content: bytes, kind: str, tmp_path: 
     [
         (None, "no such file: {}; correct the name, or remove the key"),
         (b"<svg/>", "{} is not a PNG, JPEG or WebP picture; convert it"),
+        (b"GIF89a", "{} is not a PNG, JPEG or WebP picture; convert it"),
         (b"\xff\xd8\xff" * 30_000, "{} is larger than 40 KiB; make the picture smaller (128 x 128 is enough)"),
     ],
 )

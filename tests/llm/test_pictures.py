@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from spade_coreason import AgentTester, ConfigError
+from spade_coreason.domain.avatar import recognise_picture
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm import LLMAgent, Pictures
-from spade_coreason.llm.pictures import recognise_picture
 from spade_coreason.testing import FakeModel, error, tool_call
 from tests.llm.test_agent import run_helper_agent
 from tests.support.chat_completions import ChatCompletionsServer, CompletionStream, error_answer, text_answer
