@@ -11,9 +11,9 @@ from ..domain.jid import bare_jid
 from ..storage import (
     AgentRepository,
     FoundConversation,
-    Spans,
     StorageErasureReport,
     StoredConversation,
+    TimeSpans,
     find_spans,
     to_micros,
 )
@@ -152,7 +152,7 @@ async def cut_conversation(
     return Cut(report, variables, owner_variables)
 
 
-def is_entry_within(timestamp: str, spans: Spans) -> bool:
+def is_entry_within(timestamp: str, spans: TimeSpans) -> bool:
     """Return True if a timestamp of an interaction memory, which is exact to a millisecond, is in one of the spans."""
     try:
         return to_micros(datetime.fromisoformat(timestamp)) + 999 in spans

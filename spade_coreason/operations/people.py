@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
-
-from sqlalchemy import Connection
 
 from ..contracts.base import format_rfc3339
 from ..domain.jid import bare_jid, parse_jid
@@ -29,9 +25,7 @@ from ..storage import (
     FoundConversation,
     PersonSearch,
     UnknownTurns,
-    erase_items,
-    erase_person_entries,
-    erase_requests,
+    erase_behind_others,
     find_acts,
     find_requests,
     is_emptied,
@@ -137,16 +131,13 @@ async def export_whole_person(call: Call, arguments: OfWholePerson) -> dict[str,
         raise _shared_error(person)
     await call.record(PLATFORM_TRAIL, "people.export", "a person", person=person)
     search = await _search(call, host, host.database, person, agents)
-    turns = {turn.id for conversation in search.found for turn in conversation.turns}
-    waiting, crashed = await host.database.read(
-        lambda connection: find_requests(connection, agents, person, turns), is_background=True
-    )
+    requests = await find_requests(host.database, agents, search, person)
     for agent in agents:
         repository, memory = host.repository(agent), host.memory(agent)
         own = await export_person(repository, memory, person)
         own["passed_on"] = {
             "conversations": [await export_cut(repository, memory, one) for one in search.found if one.agent == agent],
-            "requests": [export_waiting(one) for one in (*waiting, *crashed) if one.agent == agent],
+            "requests": [export_waiting(one) for one in requests if one.agent == agent],
         }
         exported["agents"].append(own)
     exported["may_hold_more"] = [
@@ -200,7 +191,8 @@ async def _search(call: Call, host: OperationHost, database: Database, person: s
     search = await search_person(
         database, person, known, lambda done, total: call.on_progress(done, total + len(agents)), lambda: not call.is_stopped
     )
-    return search._replace(
+    return replace(
+        search,
         found=[one for one in search.found if one.agent in agents],
         emptied=[one for one in search.emptied if one.agent in agents],
     )
@@ -213,15 +205,7 @@ async def _erase_all(
     erasures = dict.fromkeys(agents, ErasureReport())
     if call.is_stopped or (database := host.database) is None:
         return erasures
-    turns = {turn.id for conversation in search.found for turn in conversation.turns}
-    item_ids = {item for conversation in search.found for turn in conversation.turns for item in turn.item_ids}
-
-    def erase_shared(connection: Connection) -> tuple[Counter[str], Counter[str]]:
-        erase_person_entries(connection, PLATFORM_TRAIL, person)
-        # Before the turns, which tell of them.
-        return erase_requests(connection, agents, person, turns), erase_items(connection, agents, person, item_ids)
-
-    requests, items = await database.erase(erase_shared)
+    requests, items = await erase_behind_others(database, agents, search, person, PLATFORM_TRAIL)
     for done, agent in enumerate(agents):
         call.on_progress(done, len(agents))
         if call.is_stopped:
@@ -259,7 +243,7 @@ async def _cut(call: Call, host: OperationHost, conversation: FoundConversation)
 async def _find_kept(host: OperationHost, database: Database, person: str, agents: Sequence[str]) -> list[KeptData]:
     """Return what is left on purpose: what operators decided about the person, and what the person did as an operator."""
     decided = [agent for agent in agents if person in (await host.repository(agent).load_agent()).admissions]
-    acts = await database.read(partial(find_acts, person=person), is_background=True)
+    acts = await find_acts(database, person)
     return [*(KeptData(agent, "access") for agent in decided), *(KeptData(agent, "operator") for agent in acts)]
 
 

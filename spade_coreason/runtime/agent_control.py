@@ -44,11 +44,8 @@ class AgentControl:
         recovery: InboxRecovery,
         access_requests: AccessRequests,
         quota_limit: QuotaLimit,
-        operators: Collection[str],
         clock: Callable[[], datetime],
     ) -> None:
-        self.operators = operators
-        """The bare JIDs of its operators."""
         self._repository = repository
         self._mailboxes = mailboxes
         self._expiry = expiry
@@ -161,6 +158,11 @@ class AgentControl:
             active.echo_count = 0
 
     # Turns, requests and people
+
+    @property
+    def operators(self) -> Collection[str]:
+        """The bare JIDs of its operators."""
+        return self._access_requests.access.operators
 
     @property
     def busy_count(self) -> int:

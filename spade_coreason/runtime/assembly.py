@@ -188,11 +188,10 @@ class AgentParts:
         admission = Admission(self.jid, mailboxes, quota_limit, services.incidents, interceptors)
         erasure = LiveErasure(services, loader, quota_limit, admission, self.memory)
         recovery = InboxRecovery(repository, mailboxes, outbox, commands, languages, crash_guard, policy.on_restart)
-        operators = frozenset(policy.operators)
-        control = AgentControl(repository, mailboxes, expiry, erasure, recovery, access_requests, quota_limit, operators, clock)
+        control = AgentControl(repository, mailboxes, expiry, erasure, recovery, access_requests, quota_limit, clock)
         context = CommandContext(
             agent=agent,
-            operators=operators,
+            operators=frozenset(policy.operators),
             rules=policy.rules,
             shows_thoughts=policy.thoughts,
             prefixes=policy.command_prefixes,

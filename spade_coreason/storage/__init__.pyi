@@ -1,6 +1,3 @@
-from .audit import (
-    erase_person_entries as erase_person_entries,
-)
 from .backends.database import (
     Commit as Commit,
     Database as Database,
@@ -52,10 +49,9 @@ from .people import (
     FoundConversation as FoundConversation,
     FoundRequest as FoundRequest,
     PersonSearch as PersonSearch,
-    Spans as Spans,
+    TimeSpans as TimeSpans,
     UnknownTurns as UnknownTurns,
-    erase_items as erase_items,
-    erase_requests as erase_requests,
+    erase_behind_others as erase_behind_others,
     find_acts as find_acts,
     find_requests as find_requests,
     find_spans as find_spans,
@@ -89,7 +85,6 @@ from .records import (
     TurnRecord as TurnRecord,
     Variable as Variable,
     VectorRecord as VectorRecord,
-    from_micros as from_micros,
     to_micros as to_micros,
     turn_document_name as turn_document_name,
 )

@@ -119,8 +119,9 @@ def delete_incidents_of_person(connection: Connection, agent: str, person: str) 
 
 def delete_incidents_of_conversation(connection: Connection, agent: str, record: StoredConversation) -> int:
     """Delete the incidents of a conversation in a transaction of the writer, and return their number."""
-    is_of_it = incidents.c.agent == agent, incidents.c.conversation_id == record.conversation_id
-    return connection.execute(delete(incidents).where(*is_of_it)).rowcount
+    is_of_owner = (incidents.c.agent == agent, incidents.c.person == record.owner)
+    statement = delete(incidents).where(*is_of_owner, incidents.c.conversation_id == record.conversation_id)
+    return connection.execute(statement).rowcount
 
 
 def delete_incidents_by_number(connection: Connection, agent: str, numbers: Sequence[str]) -> int:

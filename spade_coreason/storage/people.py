@@ -21,6 +21,7 @@ from sqlalchemy import Connection, Select, delete, func, null, select, update
 
 from ..domain.channel_kinds import PERSON, PROGRAM, ROOM
 from ..domain.messages import ROOT_SENDER, InboundRequest
+from .audit import erase_person_entries
 from .backends.database import Database
 from .incidents import delete_incidents_by_number
 from .knowledge import delete_documents_added_between, delete_turn_documents
@@ -43,8 +44,8 @@ _PAGE_ROWS = 200
 _BATCH = 500
 
 
-class Spans:
-    """Spans of time in the order of their starts, which do not overlap. All times are in microseconds.
+class TimeSpans:
+    """TimeSpans of time in the order of their starts, which do not overlap. All times are in microseconds.
 
     Each is from a start to before an end; None without an end.
     """
@@ -88,12 +89,23 @@ class UnknownTurns:
     last: datetime
 
 
-class PersonSearch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PersonSearch:
     """The result of a search. `emptied` are conversations with erased turns, and no others."""
 
     found: list[FoundConversation]
     unknown: list[UnknownTurns]
     emptied: list[FoundConversation]
+
+    @property
+    def turn_ids(self) -> set[int]:
+        """The row ids of the found turns."""
+        return {turn.id for conversation in self.found for turn in conversation.turns}
+
+    @property
+    def item_ids(self) -> set[str]:
+        """The ids of the items that the found turns have published to topics."""
+        return {item for conversation in self.found for turn in conversation.turns for item in turn.item_ids}
 
 
 class _Periods:
@@ -232,7 +244,7 @@ def _find_empty(connection: Connection, rows: Collection[int]) -> set[int]:
     return empty
 
 
-async def find_spans(database: Database, conversation: FoundConversation) -> Spans:
+async def find_spans(database: Database, conversation: FoundConversation) -> TimeSpans:
     """Return the times in which only the found turns may have stored something in their conversation.
 
     Each begins with a turn and ends where a turn of another person begins: a conversation has one turn at a time.
@@ -248,7 +260,7 @@ async def find_spans(database: Database, conversation: FoundConversation) -> Spa
             spans.append((row.timestamp, None))
         elif row.id not in own and is_open:
             spans[-1] = spans[-1][0], row.timestamp
-    return Spans(spans)
+    return TimeSpans(spans)
 
 
 async def is_emptied(database: Database, conversation: int) -> bool:
@@ -266,7 +278,9 @@ class CutReport(NamedTuple):
     owner_variables: dict[str, str]
 
 
-def cut_turns(connection: Connection, conversation: FoundConversation, turns: Sequence[FoundTurn], spans: Spans) -> CutReport:
+def cut_turns(
+    connection: Connection, conversation: FoundConversation, turns: Sequence[FoundTurn], spans: TimeSpans
+) -> CutReport:
     """Erase turns from a conversation of others, with what they have stored for it; `spans` are the times of that.
 
     Run this inside a transaction of the writer.
@@ -324,14 +338,10 @@ class FoundRequest(NamedTuple):
     request: str | None
 
 
-def find_requests(
+def _find_requests(
     connection: Connection, agents: Collection[str], person: str, turns: Collection[int]
 ) -> tuple[list[FoundRequest], list[FoundRequest]]:
-    """Return the stored requests of a person at some agents that came by way of agents and rooms.
-
-    The first are open. One is there too if its turn (a row id) is one of `turns`, and its reply is not acknowledged yet. The
-    second have ended the process.
-    """
+    """Return what `find_requests` returns: the open requests, and those that have ended the process."""
 
     def select_own(rows: Iterable[Any]) -> list[FoundRequest]:
         return [
@@ -347,9 +357,9 @@ def find_requests(
     return select_own(waiting), select_own(connection.execute(select(*of_crashed)).all())
 
 
-def erase_requests(connection: Connection, agents: Collection[str], person: str, turns: Collection[int]) -> Counter[str]:
-    """Close and delete what `find_requests` finds. Return the numbers by agent. Run this in a transaction of the writer."""
-    waiting, crashed = find_requests(connection, agents, person, turns)
+def _erase_requests(connection: Connection, agents: Collection[str], person: str, turns: Collection[int]) -> Counter[str]:
+    """Close and delete what `find_requests` returns. Return the numbers by agent. Run this in a transaction of the writer."""
+    waiting, crashed = _find_requests(connection, agents, person, turns)
     for part in _parts([found.id for found in waiting]):
         connection.execute(delete(steps).where(steps.c.request.in_(part)))
         connection.execute(update(inbox).where(inbox.c.id.in_(part)).values(state=CLOSED, request=None, answer=None))
@@ -358,7 +368,7 @@ def erase_requests(connection: Connection, agents: Collection[str], person: str,
     return Counter(found.agent for found in {found.id: found for found in (*waiting, *crashed)}.values())
 
 
-def erase_items(connection: Connection, agents: Collection[str], person: str, item_ids: Collection[str]) -> Counter[str]:
+def _erase_items(connection: Connection, agents: Collection[str], person: str, item_ids: Collection[str]) -> Counter[str]:
     """Delete the items that a person has published at some topic brokers, and those with an id of `item_ids`.
 
     Their dead letters go too. Return the numbers by broker. Run this inside a transaction of the writer.
@@ -381,6 +391,40 @@ def erase_items(connection: Connection, agents: Collection[str], person: str, it
 
 def _fetch(query: Select[Any], connection: Connection) -> Sequence[Any]:
     return connection.execute(query).all()
+
+
+async def find_requests(database: Database, agents: Collection[str], search: PersonSearch, person: str) -> list[FoundRequest]:
+    """Return the stored requests of a person at some agents that came by way of agents and rooms.
+
+    They are open, or have ended the process. One is there too if its turn was found and its reply is not acknowledged yet.
+    """
+    turns = search.turn_ids
+    waiting, crashed = await database.read(
+        lambda connection: _find_requests(connection, agents, person, turns), is_background=True
+    )
+    return [*waiting, *crashed]
+
+
+async def erase_behind_others(
+    database: Database, agents: Collection[str], search: PersonSearch, person: str, trail: str
+) -> tuple[Counter[str], Counter[str]]:
+    """Erase what came from a person by way of agents and rooms and is in no conversation, and their entries in a trail.
+
+    That is what `find_requests` returns, and items of topics. Return their numbers, by agent. Call it before the turns are cut,
+    which tell of them.
+    """
+
+    def work(connection: Connection) -> tuple[Counter[str], Counter[str]]:
+        erase_person_entries(connection, trail, person)
+        requests = _erase_requests(connection, agents, person, search.turn_ids)
+        return requests, _erase_items(connection, agents, person, search.item_ids)
+
+    return await database.erase(work)
+
+
+async def find_acts(database: Database, person: str) -> list[str]:
+    """Return the agents whose audit trails name a person (a bare JID) as the actor, for what they did as an operator."""
+    return await database.read(partial(_find_acts, person), is_background=True)
 
 
 async def is_shared(database: Database, person: str, agents: Collection[str]) -> bool:
@@ -406,8 +450,7 @@ async def load_bodies(database: Database, turns: Sequence[FoundTurn]) -> list[st
     return [found[turn.id] for turn in turns if turn.id in found]
 
 
-def find_acts(connection: Connection, person: str) -> list[str]:
-    """Return the agents whose audit trails name a person (a bare JID) as the actor, for what they did as an operator."""
+def _find_acts(person: str, connection: Connection) -> list[str]:
     actor = f'"actor":{json.dumps(person, ensure_ascii=False)}'
     query = select(audit.c.agent).where(audit.c.person != person, func.replace(audit.c.entry, actor, "") != audit.c.entry)
     return list(connection.scalars(query.distinct().order_by(audit.c.agent)))

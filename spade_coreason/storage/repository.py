@@ -42,7 +42,7 @@ from .people import (
     CutReport,
     FoundConversation,
     FoundTurn,
-    Spans,
+    TimeSpans,
     clear_summary,
     cut_turns,
     load_variables_of,
@@ -238,7 +238,7 @@ class AgentRepository:
 
         return await self.database.erase(work)
 
-    async def cut_turns(self, conversation: FoundConversation, turns: Sequence[FoundTurn], spans: Spans) -> CutReport:
+    async def cut_turns(self, conversation: FoundConversation, turns: Sequence[FoundTurn], spans: TimeSpans) -> CutReport:
         """Erase some of the found turns from a conversation of others; see `storage.people`."""
         return await self.database.erase(lambda connection: cut_turns(connection, conversation, turns, spans))
 

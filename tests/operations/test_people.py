@@ -322,7 +322,7 @@ async def test_an_operator_reaches_the_agents_whose_operator_they_are() -> None:
     async with open_tester() as t:
         await t.say(SECRET, to=KEEPER)
         await t.say(SECRET)
-        t.runners[KEEPER].control.operators = frozenset()
+        t.gateways[KEEPER].access.operators = frozenset()
         deleted = await perform(TesterHost(t), "people.delete", Actor(Caller.OPERATOR, BOSS, ASKER), person=ALICE)
         assert KeptData(KEEPER, "unreachable") in deleted.kept
         assert [record.owner for record in await t.runners[KEEPER].repository.list_conversations(owner=ALICE)] == [ALICE]

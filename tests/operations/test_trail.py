@@ -117,6 +117,8 @@ ARGUMENTS: dict[str, Callable[[AgentTester, int, str], dict[str, Any]]] = {
     "conversations.reset": lambda t, row, number: {"conversation": CONVERSATION},
     "sessions.export": lambda t, row, number: {"person": ALICE},
     "sessions.clear": lambda t, row, number: {"conversation": CONVERSATION},
+    "people.delete": lambda t, row, number: {"person": ALICE},
+    "people.export": lambda t, row, number: {"person": ALICE},
     "memory.clear": lambda t, row, number: {},
     "memory.import": lambda t, row, number: {"source": f"{host_of(t).memory(AGENT).path}.imported"},
     "knowledge.add": lambda t, row, number: {"name": "a", "text": "b"},

@@ -48,9 +48,10 @@ def command() -> None:
 def delete(file: Path | None, data: Path | None, person: str, yes: bool, as_json: bool) -> int:
     """Delete all that the platform stores about a person, of all agents.
 
-    Also deletes what reached agents through other agents and in chat rooms, as far as it is known from whom that came. The
-    output lists what may hold more, and what stays. Works while the platform runs: turns of the person end first, and their
-    messages are refused until it ends. Ctrl-C ends it early; run it again for the rest. Backups are not changed.
+    JID is the address of the person. Also deletes what reached agents through other agents and in chat rooms, as far as it is
+    known from whom that came. The output lists what may hold more, and what stays. Works while the platform runs: turns of the
+    person end first, and their messages are refused until it ends. Ctrl-C ends it early; run it again for the rest. Backups
+    are not changed.
 
     \b
       spade-coreason people delete alice@example.org
@@ -87,7 +88,8 @@ def delete(file: Path | None, data: Path | None, person: str, yes: bool, as_json
 def export(file: Path | None, data: Path | None, person: str) -> None:
     """Print all that the platform stores about a person as JSON, of all agents.
 
-    It has what `people delete` would delete. The audit trail of the platform has an entry of it.
+    JID is the address of the person. The output has what `people delete` would delete. The audit trail of the platform has an
+    entry of it.
 
     \b
       spade-coreason people export alice@example.org
