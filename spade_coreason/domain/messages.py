@@ -146,6 +146,8 @@ MAX_BATCH_REQUESTS = 64
 
 PARENT_THREAD = "parent_thread"
 ROOT_SENDER = "root_sender"
+ROOT_METADATA = frozenset({"occupant", PUBLISHER})
+"""The metadata that names another person behind a request than its owner."""
 CHAIN = "chain"
 DEADLINE = "deadline"
 

@@ -12,6 +12,7 @@ from ...domain.texts.text import replace_lone_surrogates
 from .output import TurnOutput, TurnStream
 
 if TYPE_CHECKING:
+    from ...domain.messages import InboundRequest
     from ...storage import AgentRepository
 
 _MAX_CHOICES = 20
@@ -26,15 +27,17 @@ agent_log = logging.getLogger("spade_coreason.agent")
 class TurnResponse:
     """The `Response` of one turn. Each call after the turn raises `RuntimeError`.
 
-    `owner` is the owner of the conversation, of whom the audit trail tells.
+    The audit trail tells of the person behind `incoming`, which `request` is made of.
     """
 
-    __slots__ = ("_output", "_owner", "_repository", "_request")
+    __slots__ = ("_incoming", "_output", "_repository", "_request")
 
-    def __init__(self, output: TurnOutput, request: AgentRequest, owner: str, repository: AgentRepository) -> None:
+    def __init__(
+        self, output: TurnOutput, request: AgentRequest, incoming: InboundRequest, repository: AgentRepository
+    ) -> None:
         self._output = output
         self._request = request
-        self._owner = owner
+        self._incoming = incoming
         self._repository = repository
 
     async def thought(self, content: str, status: str = "IN_PROGRESS") -> None:
@@ -106,7 +109,8 @@ class TurnResponse:
             resource=replace_lone_surrogates(resource),
             outcome="success" if success else "failure",
         )
-        sealed = await self._repository.audit_trail.append(entry, self._owner)
+        person = self._incoming.stored_root or self._incoming.owner
+        sealed = await self._repository.audit_trail.append(entry, person)
         await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._repository.agent}", data=sealed.dump()))
 
     def _emit_thought(self, content: str, status: str, title: str | None = None) -> None:

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from ...concurrency import CURRENT_HOLDER, Deadline
 from ...contracts import AgentRequest, ErrorCode, UserErrorBlock
-from ...domain.messages import CHAIN, DEADLINE, NO_CONTEXT, ROOT_SENDER, Completed, Failed, TurnEvent
+from ...domain.messages import CHAIN, DEADLINE, NO_CONTEXT, ROOT_METADATA, ROOT_SENDER, Completed, Failed, TurnEvent
 from ...domain.texts.text import replace_lone_surrogates
 from ...domain.texts.translation import N_, translate
 from ...exceptions import StoreError, describe_for_log
@@ -91,9 +91,7 @@ class Turn:
             services.history_windows,
             person,
         )
-        self.response = TurnResponse(
-            self.output, self.request, queued.incoming.stored_root or active.record.owner, services.repository
-        )
+        self.response = TurnResponse(self.output, self.request, queued.incoming, services.repository)
 
     def assist(self) -> Awaitable[object]:
         """Call the agent, through its interceptors."""
@@ -301,7 +299,8 @@ class Turn:
         }
         if isinstance(nickname := request.metadata.get("nickname"), str):
             meta["nickname"] = nickname
-        if (incoming.metadata or incoming.context is not NO_CONTEXT) and (root := incoming.stored_root) is not None:
+        may_differ = incoming.context is not NO_CONTEXT or not ROOT_METADATA.isdisjoint(incoming.metadata)
+        if may_differ and (root := incoming.stored_root) is not None:
             meta[ROOT_SENDER] = root  # so that the data of a person are found who has not written to this agent
         if usage:
             meta["usage"] = usage
