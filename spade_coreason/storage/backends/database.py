@@ -192,6 +192,8 @@ class StoreTimings:
     """The time that a statement waits for a lock of another program. PostgreSQL only."""
     idle_transaction_timeout_s: float = 60.0
     """The time after which PostgreSQL ends a transaction in which the platform does nothing, because its process hangs."""
+    lost_client_timeout_s: float = 60.0
+    """The time after which PostgreSQL ends the connections of a platform that does not react, because it lost its network."""
     truncate_log_again_s: float = 10.0
     """The delay before the truncation is retried because another connection was still reading the log."""
 

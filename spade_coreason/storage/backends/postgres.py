@@ -44,8 +44,6 @@ _LOCK_KEY = 0x73706164
 _ACQUIRE_LOCK_SQL = f"SELECT pg_advisory_lock({_LOCK_KEY}, hashtext(current_schema()::text))"
 _LOCK_TIMEOUT_MS = 2000
 """The connection of a killed platform may stay open for this time."""
-# After a minute without a sign of the platform, the server ends its connections, and with them its lock on the database.
-_LOST_CLIENT_SETTINGS = {"tcp_user_timeout": "60s", "tcp_keepalives_idle": "30s", "tcp_keepalives_interval": "10s"}
 _LOST_TABLES_REMEDY = "the database has lost its tables; stop the platform and restore a backup"
 _ENDED_REMEDY = "the connection was ended, probably because the platform hung; the log of the server says why"
 _REMEDIES = {
@@ -75,7 +73,10 @@ class PostgresDatabase(Database):
             "jit": "off",  # the queries are too short to profit
             "lock_timeout": f"{timings.lock_timeout_s:g}s",
             "idle_in_transaction_session_timeout": f"{timings.idle_transaction_timeout_s:g}s",
-            **_LOST_CLIENT_SETTINGS,
+            # With the connections of a lost platform, its lock on the database ends.
+            "tcp_user_timeout": f"{timings.lost_client_timeout_s:g}s",
+            "tcp_keepalives_idle": f"{max(1.0, timings.lost_client_timeout_s / 2):.0f}s",
+            "tcp_keepalives_interval": f"{max(1.0, timings.lost_client_timeout_s / 6):.0f}s",
         }
         arguments = {"timeout": _CONNECT_TIMEOUT_S, "server_settings": settings}
         # The writer begins its transactions itself, so that prepared statements and functions share one.
