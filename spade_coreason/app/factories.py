@@ -93,6 +93,7 @@ def build_access_policy(settings: Settings, agent: AgentSettings) -> AccessPolic
         operators=access.operators,
         roster=access.roster,
         ask=access.ask,
+        is_silent=access.strangers == "silent",
     )
 
 

@@ -355,6 +355,13 @@ class AccessSettings(Section):
     """Ask the operators about all other people. Each operator gets a message, and replies to the agent with `/admit` or
     `/reject`. The decision is stored. It counts while there are operators.
     """
+    strangers: Literal["refuse", "silent"] = "refuse"
+    """The answer to people and programs without access.
+
+    - refuse: they are told so, people once
+    - silent: none, as from an account that is offline; presence requests are not answered either. They are counted as refused,
+      and with `ask` the operators are asked.
+    """
     operators: tuple[Person, ...] = ()
     """The people who may run operator commands, a list of JIDs. These commands show, end and reset all conversations, pause
     agents, change the log level and admit people. Operators are always admitted. Their server must verify

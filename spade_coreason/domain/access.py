@@ -31,7 +31,8 @@ class AccessPolicy:
     - with `roster`, everyone in the roster of the agent's account,
     - everyone whom an operator approves; with `ask`, operators are asked about people.
 
-    `rooms` are the rooms, domains or "*" that may invite the agent; by default none.
+    `rooms` are the rooms, domains or "*" that may invite the agent; by default none. With `is_silent`, all others get no
+    answer at all.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class AccessPolicy:
         operators: Iterable[str] = (),
         roster: bool = False,
         ask: bool = False,
+        is_silent: bool = False,
     ) -> None:
         self._allow = frozenset([jid_domain(agent)] if allow is None else allow)
         self._rooms = frozenset(rooms)
@@ -50,6 +52,8 @@ class AccessPolicy:
         self.operators = frozenset(operators)
         self.asks_operators = ask and bool(self.operators)
         """True if operators are asked about people who are not allowed."""
+        self.is_silent = is_silent
+        """True if strangers are not told that they have no access, nor that there is an agent."""
         self.approved: set[str] = set()
         """The people whom operators have approved (bare JIDs)."""
         self.contacts: set[str] = set()

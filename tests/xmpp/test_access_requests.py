@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from slixmpp.exceptions import IqError
 
+from spade_coreason import AgentRequest
 from tests.support.hosting import UNLIMITED, Echo, Tunnel, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.kinds import on_both_servers
 from tests.support.servers.server import OTHER_DOMAIN, XmppServer
+from tests.support.transports import request_stanza
 from tests.support.wait import TIMEOUT_S, eventually
 from tests.xmpp.profile.test_profile import Weather, connect_person, is_presence, next_presence
 
@@ -240,3 +243,26 @@ async def test_operators_admit_people_on_a_server_without_rosters(embedded: Xmpp
         assert await operator.ask(f"/admit {alice.jid}", agent.jid) == f"{alice.jid} may talk to me now."
         assert (await alice.answer())["body"] == "You may talk to echo now."
         assert await alice.ask("hello", agent.jid) == "hello"
+
+
+async def test_a_silent_agent_answers_a_stranger_nothing_until_an_operator_admits_them(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    async with connect_person(real_server) as operator, connect_person(real_server, OTHER_DOMAIN) as mallory:
+        policy = replace(UNLIMITED, operators=frozenset({operator.jid}))
+        async with run_agent(
+            lambda peers: Weather(), real_server, tmp_path, access=[], policy=policy, admission={"is_silent": True}
+        ) as agent:
+            mallory.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
+            mallory.send("may I?", agent.jid, extra_xml="<request xmlns='urn:xmpp:receipts'/>")
+            request = AgentRequest(session_id=uuid4(), payload={"query": "a program"}).dump()
+            mallory.send_xml(request_stanza(agent.jid, request, source=mallory.jid, thread="t", stanza_id="1"))
+            mallory.send("{", agent.jid)
+            mallory.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
+            await eventually(lambda: agent.gateway.dropped["not admitted"] >= 3)
+            assert await operator.ask(f"/reject {mallory.jid}", agent.jid) == f"{mallory.jid} may not talk to me any more."
+            assert await operator.ask("hello", agent.jid) == "hello"
+            assert presence_kinds(mallory, agent.jid) <= {"unavailable"}
+            assert mallory.messages.empty()
+            assert await operator.ask(f"/admit {mallory.jid}", agent.jid) == f"{mallory.jid} may talk to me now."
+            assert "You may talk to" in (await mallory.answer())["body"]

@@ -63,7 +63,7 @@ class InboundGateway:
 
     - Requests go to the runner.
     - Events and bounces go to the open request that they answer.
-    - Strangers are refused: people once, programs each time.
+    - Strangers are refused: people once, programs each time. With `access.strangers: silent` they are not told.
     - The rest is dropped, and counted in `dropped`.
     """
 
@@ -206,6 +206,8 @@ class InboundGateway:
             log.info("%s: refused %s (access.allow)", self._jid, stranger)
         elif not incoming.kind.is_program or not self._rate_limiter.allow(stranger):
             return  # people are told once; a program waits for a reply to each request
+        if self.access.is_silent:
+            return
         with use_language(self.access_requests.languages.of_request(incoming)):
             text = translate(ASKED_FOR_ACCESS if is_asked else NO_ACCESS)
         refusal = Refused(text, ErrorCode.FORBIDDEN)

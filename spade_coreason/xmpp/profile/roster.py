@@ -94,7 +94,7 @@ class Roster:
         elif not self._is_directory(person) and self._access_requests.ask_operators(person):
             # No presence until then; at the next login the server sends the request again.
             self._undecided[person] = read_language(presence.xml)
-        else:
+        elif not self._access.is_silent:
             self._client.send_presence(pto=person, ptype="unsubscribed")
 
     def _accept_subscription(self, person: str, is_person: bool, language: str | None) -> None:
@@ -114,6 +114,8 @@ class Roster:
         has_requested = person in self._undecided
         language = self._undecided.pop(person, None)
         if not is_admitted and not self._access.is_allowed(person):
+            if self._access.is_silent and not self._client.client_roster[person]["from"]:
+                return  # they never saw the presence
             self._client.send_presence(pto=person, ptype="unsubscribed")
         elif is_admitted and has_requested:
             self._accept_subscription(person, is_person=True, language=language)
