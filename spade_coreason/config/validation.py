@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import re
 import ssl
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ..domain.avatar import read_avatar
+from ..domain.environment.loopback import is_loopback
 from ..domain.jid import bare_jid, jid_domain, local_part
 from .environment import KeyPath, format_key
 from .mistakes import MESSAGES
@@ -176,16 +176,9 @@ def _find_server_problems(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     if server.domain != LOCAL_DOMAIN:
         remedy = f"remove the key, or write mode: external if {server.domain} is your own server"
         yield ("server", "domain"), f'a local server (mode: {server.mode}) has the domain "{LOCAL_DOMAIN}"; {remedy}'
-    if server.host is not None and not _is_loopback(server.host):
+    if server.host is not None and not is_loopback(server.host):
         remedy = f"remove the key, or write mode: external if {server.host} is your own server"
         yield ("server", "host"), f"a local server (mode: {server.mode}) runs on this machine only; {remedy}"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _find_account_problems(settings: Settings, agent: AgentSettings, place: KeyPath) -> Iterator[tuple[KeyPath, str]]:

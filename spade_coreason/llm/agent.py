@@ -77,7 +77,8 @@ class LLMAgent:
       "script" is a script that plays a model, unless a server's URL is named.
     - `fallback_model`: is asked where `model` fails.
     - `endpoint`: an Endpoint, or a mapping with its fields.
-    - `limits` and `budgets`: Limits and Budgets, or mappings with their fields.
+    - `limits` and `budgets`: Limits and Budgets, or mappings with their fields. A model that is not on this machine has a
+      budget of a million tokens a day, unless `agent_day` is set.
     - `tools`: functions, Tools or "module:function".
     - `mcp`: MCP servers by name, each with the fields of ServerOptions.
     - `agents`: the JIDs that the tool `ask_agent` may ask.
@@ -171,6 +172,8 @@ class LLMAgent:
             raise ConfigError(
                 "options.budgets", "there is nothing that keeps count of more than a turn; give the parameter usage"
             )
+        if usage is not None and stand_in is None:
+            self._budgets = self._budgets.for_server(self._client.url)
         self._usage = usage
         self._extra_fields = _manifest_fields(manifest)
         if self._limits.answer_tokens is not None:
@@ -185,6 +188,9 @@ class LLMAgent:
         """Open the client and start the MCP servers. A server that is unavailable is retried when it is needed."""
         if isinstance(self._client.stand_in, ScriptStandIn):
             log.warning("%s: a script stands in for the language model. %s", self._manifest.metadata.name, REMEDY)
+        if self._budgets.agent_day and "agent_day" not in self._budgets.model_fields_set:
+            text = "%s: uses at most %s tokens a day, the default of options.budgets.agent_day; set that, or 0 for no limit"
+            log.warning(text, self._manifest.metadata.name, f"{self._budgets.agent_day:,}")
         await asyncio.to_thread(self._client.open)
         await self.mcp_servers.open()
 
@@ -229,7 +235,7 @@ class LLMAgent:
                 text += " " + translate("Ask again in {duration}.", duration=format_duration(error.retry_after_s))
             await response.error(text, {"model": error.where}, error.is_transient)
         except BudgetExceededError as error:
-            log.warning("%s: a budget is used up", name)
+            log.warning("%s: a budget is used up (options.budgets): %s", name, error)
             await response.error(str(error), recoverable=True)
         except ContextTooLongError as error:
             log.warning("%s: %s", name, error)

@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias, cast
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from ..contracts import CloudEvent, ResponseHandler, SessionHandle
+from ..domain.environment.loopback import is_loopback
 from ..domain.texts.text import replace_lone_surrogates
 from ..domain.texts.translation import translate
 from ..exceptions import CoReasonError, ModelError
@@ -21,6 +23,8 @@ from .model.fallback import CompletionListener, ModelWithFallback
 from .options import StrictOptions
 
 _CHARACTERS_PER_TOKEN = 4
+DEFAULT_AGENT_DAY = 1_000_000
+"""The tokens of an agent in a day, where nothing else is set: some hundred questions, for a few dollars at most."""
 
 CountTokens: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], int]
 """Count the tokens of messages."""
@@ -128,14 +132,22 @@ class TurnUsage:
 class Budgets(StrictOptions):
     """Token limits: of one turn, of a conversation, and of one person and of all people in a day (UTC).
 
-    A budget counts the tokens shown to a model and those of its completions. None means no limit. Budgets are checked before a
-    model is asked, so that the request that exceeds one is the last.
+    A budget counts the tokens shown to a model and those of its completions. None and 0 mean no limit. Budgets are checked
+    before a model is asked, so that the request that exceeds one is the last. Where `agent_day` is not given, it is
+    `DEFAULT_AGENT_DAY` for a model that is not on this machine.
     """
 
-    turn: int | None = Field(default=None, ge=1)
-    conversation: int | None = Field(default=None, ge=1)
-    person_day: int | None = Field(default=None, ge=1)
-    agent_day: int | None = Field(default=None, ge=1)
+    turn: int | None = Field(default=None, ge=0)
+    conversation: int | None = Field(default=None, ge=0)
+    person_day: int | None = Field(default=None, ge=0)
+    agent_day: int | None = Field(default=None, ge=0)
+
+    def for_server(self, url: str) -> Budgets:
+        """Return the budgets with the default for the server of a model, which costs nothing on loopback."""
+        if "agent_day" in self.model_fields_set or is_loopback(urlsplit(url).hostname or ""):
+            return self
+        # A copy does not count as given, so that its origin stays known.
+        return Budgets.model_construct(self.model_fields_set, **dict(self) | {"agent_day": DEFAULT_AGENT_DAY})
 
     @property
     def has_lasting(self) -> bool:
@@ -161,19 +173,19 @@ class BudgetMeter:
     async def check(self) -> None:
         """Raise BudgetExceededError if a budget is used up."""
         budgets, turn_tokens = self._budgets, self.turn_usage.tokens
-        if budgets.turn is not None and turn_tokens >= budgets.turn:
+        if budgets.turn and turn_tokens >= budgets.turn:
             raise BudgetExceededError(
                 translate("This answer has used its budget of {number} tokens. Ask for less at once.", number=budgets.turn)
             )
         if (usage := self._usage) is None:
             return
         limit = budgets.conversation
-        if limit is not None and turn_tokens + await usage.of_conversation(self._conversation_id) >= limit:
+        if limit and turn_tokens + await usage.of_conversation(self._conversation_id) >= limit:
             raise BudgetExceededError(
                 translate("This conversation has used its budget of {number} tokens. Start a new one with /new.", number=limit)
             )
         limit = budgets.person_day
-        if limit is not None and turn_tokens + await usage.of_person(self._person) >= limit:
+        if limit and turn_tokens + await usage.of_person(self._person) >= limit:
             raise BudgetExceededError(
                 translate(
                     "You have used your budget of {number} tokens for today. It starts again at 00:00 UTC, in {time}.",
@@ -182,10 +194,11 @@ class BudgetMeter:
                 )
             )
         limit = budgets.agent_day
-        if limit is not None and turn_tokens + await usage.of_agent() >= limit:
+        if limit and turn_tokens + await usage.of_agent() >= limit:
             raise BudgetExceededError(
                 translate(
-                    "My budget of {number} tokens for today is used up. It starts again at 00:00 UTC, in {time}.",
+                    "My budget of {number} tokens for today is used up. It starts again at 00:00 UTC, in {time}. My operator"
+                    " can raise it (budgets.agent_day).",
                     number=limit,
                     time=_format_remaining(usage.until_next_day),
                 )

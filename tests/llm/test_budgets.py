@@ -9,6 +9,8 @@ import pytest
 
 from spade_coreason import AgentTester
 from spade_coreason.exceptions import PeerFailedError
+from spade_coreason.llm import Budgets, LLMAgent
+from spade_coreason.llm.budget import DEFAULT_AGENT_DAY
 from spade_coreason.memory.usage import USAGE_EVENT
 from tests.support.chat_completions import hanging_answer, text_answer, tool_call_answer
 from tests.support.clock import Clock
@@ -60,11 +62,46 @@ async def test_an_agent_has_a_budget_for_a_day_over_restarts() -> None:
     async with run_llm_agent(text_answer("yes"), budgets={"agent_day": 30}, tester={"clock": clock}) as (_, t):
         await t.ask("one", user="ada@localhost")
         await t.ask("two", user="bob@localhost")
-        assert "My budget of 30 tokens for today is used up. It starts again" in await refusal_text(t, user="eve@localhost")
+        refusal = await refusal_text(t, user="eve@localhost")
+        assert "My budget of 30 tokens for today is used up. It starts again" in refusal
+        assert refusal.endswith("My operator can raise it (budgets.agent_day).")
         await t.restart()
         assert "My budget of 30" in await refusal_text(t, user="eve@localhost")
         clock.now += timedelta(hours=6)
         assert (await t.ask("a new day", user="eve@localhost")).text == "yes"
+
+
+@pytest.mark.parametrize(
+    ("url", "budgets", "agent_day"),
+    [
+        ("https://api.openai.com/v1", {}, DEFAULT_AGENT_DAY),
+        ("http://10.1.2.3:8000/v1", {"person_day": 5}, DEFAULT_AGENT_DAY),
+        ("https://localhost.example.org/v1", {}, DEFAULT_AGENT_DAY),
+        ("https://api.openai.com/v1", {"agent_day": 0}, 0),
+        ("https://api.openai.com/v1", {"agent_day": None}, None),
+        ("https://api.openai.com/v1", {"agent_day": 7}, 7),
+        ("http://127.0.0.1:11434/v1", {}, None),
+        ("http://localhost:11434/v1", {}, None),
+        ("http://[::1]:11434/v1", {}, None),
+    ],
+)
+async def test_a_model_elsewhere_has_a_budget_by_default_and_the_start_says_so(
+    url: str, budgets: dict[str, int | None], agent_day: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Budgets(**budgets).for_server(url).model_dump() == {**Budgets(**budgets).model_dump(), "agent_day": agent_day}
+    options = {"model": "small", "endpoint": {"url": url, "api_key": "k"}, "budgets": budgets}
+    with caplog.at_level("WARNING"):
+        async with AgentTester(LLMAgent, options=options):
+            pass
+    told = [record.getMessage() for record in caplog.records if "tokens a day" in record.getMessage()]
+    expected = "uses at most 1,000,000 tokens a day, the default of options.budgets.agent_day; set that, or 0 for no limit"
+    assert [line.partition(": ")[2] for line in told] == ([expected] if agent_day == DEFAULT_AGENT_DAY else [])
+
+
+async def test_a_budget_of_0_is_no_limit() -> None:
+    budgets = dict.fromkeys(("turn", "conversation", "person_day", "agent_day"), 0)
+    async with run_llm_agent(text_answer("yes"), budgets=budgets) as (_, t):
+        assert [(await t.ask(text)).text for text in ("one", "two")] == ["yes", "yes"]
 
 
 async def test_a_conversation_has_a_budget_and_a_new_one_begins_anew() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ...config import read_run_file
+from ...domain.environment.loopback import is_loopback
 from ...domain.jid import bare_jid, jid_domain, local_part, parse_jid
 from ...domain.xmpp_uri import format_contact_uri
 from ...exceptions import ConfigError
@@ -67,7 +67,7 @@ def command(
     check_encoding(agent, "AGENT")
     jid = _resolve_agent(agent, _known_agents(file, data))
     uri = format_contact_uri(jid, check_encoding(name, "--name") if name else None)
-    is_local = _is_local(jid_domain(jid))
+    is_local = is_loopback(jid_domain(jid))
     if png is not None:
         build_qr_code(uri).save(str(png), kind="png", scale=_PIXELS_OF_A_MODULE)
     if svg is not None:
@@ -114,16 +114,6 @@ def _resolve_agent(agent: str, known: Sequence[str]) -> str:
     names = {name: jid for jid in known for name in (local_part(jid), jid)}
     hint = "".join(f"did you mean {names[match]}? " for match in difflib.get_close_matches(agent.lower(), names, 1))
     raise ConfigError("AGENT", f'there is no agent "{agent}"; {hint}{describe_agents(known)}')
-
-
-def _is_local(domain: str) -> bool:
-    """Return True for a domain that means the machine itself (RFC 6761, section 6.3)."""
-    if domain == "localhost" or domain.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(domain.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _print_qr_code(code: segno.QRCode) -> None:
