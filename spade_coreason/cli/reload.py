@@ -29,6 +29,7 @@ import click
 from ..domain.environment.installation import install_hint
 from ..exceptions import CoReasonError, ServerError, StoreError
 from .context import run_async
+from .errors import EXIT_INTERRUPTED
 from .foreground import STOPPING, run_agents, serve
 from .terminal.console import print_line, warn
 
@@ -65,7 +66,8 @@ def run_or_reload(
     """
     handover = Handover.from_environment() if is_reloading else None
     if is_reloading and handover is None:
-        run_async(supervise(settings, files))
+        if run_async(supervise(settings, files)):
+            raise click.Abort  # the child has told it
     elif handover is None:
         run_agents(serve(settings, on_online, is_strict=is_strict))
     else:
@@ -145,8 +147,10 @@ def build_all_agents(settings: Settings, *, is_strict: bool) -> None:
 # The parent
 
 
-async def supervise(settings: Settings, files: Iterable[Path] = ()) -> None:
+async def supervise(settings: Settings, files: Iterable[Path] = ()) -> bool:
     """Run the platform in a child process until SIGINT or SIGTERM, and replace it after each change.
+
+    Return True if a second signal has ended it before its answers were finished.
 
     `files` are watched beside the project: configuration and manifests. Raise CoReasonError if watchfiles is missing, the
     local server cannot start or ends, or another process owns the data.
@@ -184,6 +188,7 @@ async def supervise(settings: Settings, files: Iterable[Path] = ()) -> None:
         watching_files.result()
     if reloader.problem is not None:
         raise reloader.problem
+    return reloader.is_forced
 
 
 def _require_watchfiles() -> None:
@@ -222,6 +227,8 @@ class _Reloader:
         self._reports: asyncio.Task[None] | None = None
         self.problem: CoReasonError | None = None
         """The reason why the parent has to end, if it is not a signal."""
+        self.is_forced = False
+        """True if a child was interrupted, and so could not finish its answers."""
 
     async def replace(self, changed: Sequence[str]) -> None:
         """Start a child, and let it take over if it can. `changed` are the names of the changed files, for people."""
@@ -272,6 +279,7 @@ class _Reloader:
         for child in (self._serving, self._next):
             if child is not None:
                 await child.stop()
+                self.is_forced |= child.was_interrupted
 
 
 class _ReloadChild:
@@ -311,6 +319,11 @@ class _ReloadChild:
     def has_ended(self) -> bool:
         """True once the process has ended."""
         return self._process.returncode is not None
+
+    @property
+    def was_interrupted(self) -> bool:
+        """True if the process has ended because of SIGINT."""
+        return self._process.returncode in (EXIT_INTERRUPTED, -signal.SIGINT)
 
     async def wait_until_ready(self) -> bool:
         """Wait until the process could start the platform. Return False if it ends before, with the reason printed."""

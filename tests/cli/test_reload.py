@@ -223,8 +223,7 @@ def test_a_second_signal_stops_at_once(project: Path, number: signal.Signals) ->
         up.process.send_signal(number)
         up.wait_for("^Stopping")
         signal_until_ended(up, number, pid)
-        up.wait_for("^Stopped\\.$")
-        assert up.process.wait(TIMEOUT_S) == 0
+        assert up.process.wait(TIMEOUT_S) == 130, "it was 0, as after an orderly stop"
         with lock_directory(project / "data"):
             pass
 
