@@ -17,6 +17,7 @@ from ..domain.jid import bare_jid, jid_domain
 from ..domain.texts.terminal_text import escape_label
 from ..exceptions import ConfigError, PeerUnavailableError, ServerError
 from ..operations.host import describe_agents
+from .beginning import is_platform_beginning
 from .context import current_options
 from .settings import PLATFORM_FILE, config_option, find_data_directories
 from .terminal.console import format_path, print_line
@@ -149,6 +150,8 @@ def resolve_account(
 
     Wait up to `timeout_s` for a platform that is starting.
     """
+    if host is None:
+        _wait_for_beginning_platform(file, data)
     directory = find_running_directory(file, data)
     running = read_run_file(directory)
     if own_jid is None:
@@ -214,6 +217,17 @@ def find_running_directory(file: Path | None, data: Path | None) -> Path:
     """Return the data directory of the running platform; if none runs, the first one that a platform might use."""
     directories = find_data_directories(current_options().project, file, data)
     return next(filter(is_platform_running, directories), directories[0])
+
+
+def _wait_for_beginning_platform(file: Path | None, data: Path | None) -> None:
+    """Wait while a platform of this session begins to start, as after `run … &` in one paste, and has not locked its data."""
+    directories = find_data_directories(current_options().project, file, data)
+    is_told = not sys.stderr.isatty()
+    while not any(map(is_platform_running, directories)) and is_platform_beginning():
+        if not is_told:
+            print_line("Waiting for the platform that starts…", stream=sys.stderr)
+            is_told = True
+        time.sleep(_POLL_S)
 
 
 def _guest_account(running: RunFile | None, directory: Path, timeout_s: float) -> Account:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import signal
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
@@ -253,6 +256,26 @@ def test_ask_waits_for_a_platform_that_is_starting(platform: RunningCommand, tmp
         shutil.copy(platform.cwd / "data" / "run.json", tmp_path / "data")
         assert process.communicate(timeout=TIMEOUT_S) == ("hi\n", "")
     assert process.returncode == 0
+
+
+def test_ask_waits_for_a_platform_that_the_line_before_began_to_start(tmp_path: Path) -> None:
+    """In one paste, `ask` looked before `run` had locked its data, and said that no platform is running."""
+    program = shlex.join([sys.executable, "-m", "spade_coreason"])
+    start = f"{program} run spade_coreason.agents.echo:EchoAgent > run.log 2>&1 & run=$!"
+    script = f"{start}; {program} ask echo hi; code=$?; kill $run; wait $run; exit $code"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=2 * TIMEOUT_S,
+        start_new_session=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "hi\n"), done.stderr
+    assert done.stderr in ("", WAITING)
 
 
 def test_ask_waits_no_longer_for_a_platform_that_has_ended(tmp_path: Path) -> None:
