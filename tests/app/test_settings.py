@@ -101,6 +101,7 @@ OTHERS: dict[str, Any] = {
     "agents[].rooms[].password": "key",
 }
 """Another value of each key whose type and default do not give one."""
+PLAIN = (str, int, float, bytes, Path, timedelta, frozenset, type(None))
 UNSEEN = {
     "server.domain": "it is in the file for other commands: tests/cli/test_ask.py",
     "server.mode": "another value starts a server: tests/xmpp/servers/test_local_servers.py",
@@ -165,7 +166,7 @@ def find_parts(root: object) -> dict[str, str]:
 
 
 def is_plain(part: object) -> bool:
-    return isinstance(part, str | int | float | bytes | Path | timedelta | frozenset | None)
+    return isinstance(part, PLAIN)
 
 
 def find_inner(part: object) -> Iterator[tuple[object, object]]:

@@ -228,6 +228,7 @@ def test_a_second_signal_stops_at_once(project: Path, number: signal.Signals) ->
             pass
 
 
+@pytest.mark.release
 @on_one_server
 def test_after_a_signal_no_new_code_starts(project: Path) -> None:
     (project / "version.py").write_text(AGENT_WITH_PROCESS)

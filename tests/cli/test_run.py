@@ -76,7 +76,7 @@ def test_run_names_the_configuration_of_the_platform_that_uses_the_data(tmp_path
         assert "; add weather:weather to `agents` in config/platform.yaml, and restart the platform; or name" in refused.stderr
 
 
-@pytest.mark.parametrize("options", [[], ["--reload"]])
+@pytest.mark.parametrize("options", [[], pytest.param(["--reload"], marks=pytest.mark.release)])
 def test_run_shows_the_traceback_of_an_exception(tmp_path: Path, options: list[str]) -> None:
     (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
     command = ("run", "moody:MoodyAgent", *options)

@@ -26,7 +26,17 @@ from tests.docs.setups import SETUPS
 from tests.support.program import COMMAND
 
 OF_A_RELEASE = {
-    f"docs/how-to/{name}.md" for name in ("backups", "ejabberd", "postgresql", "resources", "retention", "upgrading")
+    f"docs/how-to/{name}.md"
+    for name in (
+        "backups",
+        "develop-with-reload",
+        "ejabberd",
+        "monitoring",
+        "postgresql",
+        "resources",
+        "retention",
+        "upgrading",
+    )
 }
 """The pages that take longest: on servers and databases that other tests start too, or with several starts of a platform."""
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.support.foreign_stanzas import AGENT, PARENT_ID, REQUEST_ID, ROOT_ID, body, container, envelope, form
 from tests.support.long_forms import short_and_long_in_release
 
-many_in_release = short_and_long_in_release("EXAMPLES", 100, 400)
+many_in_release = short_and_long_in_release("EXAMPLES", 50, 400)
 """The number of examples that a test draws, its parameter `count`. With the variable EXAMPLES they are others, at random."""
 
 

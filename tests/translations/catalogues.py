@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import polib
@@ -32,12 +33,18 @@ def extract_messages(root: Path = ROOT) -> dict[str, polib.POEntry]:
             place = path.relative_to(root).as_posix()
             if place.startswith("spade_coreason/agents/"):
                 continue  # in a checkout a link to agents/
-            found = list(_messages_of(ast.parse(path.read_text(encoding="utf-8")), has_agents=folder == "agents"))
-            for _, texts in sorted(found, key=lambda item: item[0]):
+            for texts in _read_texts(path.read_text(encoding="utf-8"), folder == "agents"):
                 entry = entries.setdefault(texts[0], polib.POEntry(msgid=texts[0], msgid_plural="".join(texts[1:])))
                 if (place, "") not in entry.occurrences:
                     entry.occurrences.append((place, ""))
     return entries
+
+
+@cache
+def _read_texts(source: str, has_agents: bool) -> list[tuple[str, ...]]:
+    """Return the texts of a module in the order of their lines."""
+    found = list(_messages_of(ast.parse(source), has_agents=has_agents))
+    return [texts for _, texts in sorted(found, key=lambda item: item[0])]
 
 
 def update_catalogue(path: Path, messages: dict[str, polib.POEntry]) -> polib.POFile:

@@ -54,8 +54,8 @@ ATTACKS: dict[str, str | None] = {
     "flood_past_the_window": "sent ",
 }
 
-LIKE_OTHERS = ("block_in_a_loop", "sleep_without_await")
-"""What a process that holds the interpreter's lock, or is stopped, does too."""
+LIKE_OTHERS = ("block_in_a_loop", "sleep_without_await", "log_without_end")
+"""What a process that holds the interpreter's lock, that is stopped, or that sends frames without end, does too."""
 
 
 @agent

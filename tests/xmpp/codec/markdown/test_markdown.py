@@ -325,23 +325,28 @@ def measure_simple_text() -> tuple[float, float]:
     return calls.total() / len(text), measure_cpu_s(lambda: style_markdown(text)) / len(text)
 
 
+def build_hard_texts(size: int) -> list[str]:
+    """Return texts that a parser may read in square time, each of some `size` marks."""
+    return [
+        *(mark * size for mark in ">[*_~`|-+#!(<\\="),
+        *(mark * size for mark in ("> ", "- ", "1. ", "![", "[a](", "*a ", "**a *b ", "[[", "> - ", "://", "a\n", "- a\n")),
+        "[" * size + "]" * size,
+        "[" * (size * 2 // 5) + "](u.v)" * (size * 2 // 5),
+        "![a" * (size * 2 // 5) + "](u.v)" * (size * 2 // 5),
+        "*a " * (size // 2) + "b*" * (size // 2),
+        "**" * size + "x" + "**" * size,
+        " ".join("`" * count for count in range(size * 3 // 100)),
+        "\n".join("  " * depth + "- a" for depth in range(size // 50)),
+        "|a" * (size * 3 // 10) + "|\n" + "|-" * (size * 3 // 10) + "|\n" + "|\n" * size,
+        f"|a|b|\n|-|-|\n|{'x' * (size * 4)}|b|\n" + "|a|b|\n" * (size // 2),
+        f"a**{'1' * (size * 9)} 1**b",
+        f"a|b\n|-{' ' * (size * 9)}x",
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
-    [
-        *(mark * 10_000 for mark in ">[*_~`|-+#!(<\\="),
-        *(mark * 10_000 for mark in ("> ", "- ", "1. ", "![", "[a](", "*a ", "**a *b ", "[[", "> - ", "://", "a\n", "- a\n")),
-        "[" * 10_000 + "]" * 10_000,
-        "[" * 4_000 + "](u.v)" * 4_000,
-        "![a" * 4_000 + "](u.v)" * 4_000,
-        "*a " * 5_000 + "b*" * 5_000,
-        "**" * 10_000 + "x" + "**" * 10_000,
-        " ".join("`" * count for count in range(300)),
-        "\n".join("  " * depth + "- a" for depth in range(200)),
-        "|a" * 3_000 + "|\n" + "|-" * 3_000 + "|\n" + "|\n" * 10_000,
-        f"|a|b|\n|-|-|\n|{'x' * 40_000}|b|\n" + "|a|b|\n" * 5_000,
-        f"a**{'1' * 90_000} 1**b",
-        f"a|b\n|-{' ' * 90_000}x",
-    ],
+    [*build_hard_texts(2_500), *(pytest.param(text, marks=pytest.mark.release) for text in build_hard_texts(10_000))],
     ids=lambda text: ascii(text[:8]),
 )
 def test_no_text_takes_long_or_grows_much(text: str) -> None:
