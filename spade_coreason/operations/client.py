@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import random
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -22,6 +25,9 @@ A = TypeVar("A", bound=Arguments)
 R = TypeVar("R")
 
 _CONNECT_S = 5.0
+_BUSY_S = 10.0
+"""The time for which a call is tried again while too many others are answered. None of it has begun then."""
+_BUSY_POLL_S = 0.2
 
 
 class _SocketConnection(http.client.HTTPConnection):
@@ -63,12 +69,21 @@ def call_platform(
     try:
         with (
             _ending_early(data_dir, call_id) as was_interrupted,
-            closing(_SocketConnection(data_dir, operation.timeout_s)) as connection,
+            ExitStack() as stack,
         ):
-            connection.connect()
-            with suppress(BrokenPipeError, ConnectionResetError):  # if it refuses a call before it has read all, it says why
-                connection.request("POST", f"/v1/{quote(operation.name)}", body, {"Call-Id": call_id})
-            for line in connection.getresponse():
+            deadline = time.monotonic() + _BUSY_S
+            while True:
+                connection = stack.enter_context(closing(_SocketConnection(data_dir, operation.timeout_s)))
+                connection.connect()
+                # If it refuses a call before it has read all, it says why.
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    connection.request("POST", f"/v1/{quote(operation.name)}", body, {"Call-Id": call_id})
+                response = connection.getresponse()
+                if response.status != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline or was_interrupted():
+                    break
+                stack.close()
+                time.sleep(random.uniform(0, _BUSY_POLL_S))
+            for line in response:
                 found = json.loads(line)
                 if "result" in found:
                     return operation.result.validate_python(found["result"]), was_interrupted()

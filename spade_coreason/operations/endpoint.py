@@ -14,7 +14,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -46,7 +46,7 @@ class EndpointLimits:
     client_timeout_s: float = 30.0
     """The time that a client has to send its request, and to read each line of the answer. The work has no limit."""
     calls: int = 32
-    """The most calls at a time. Further ones are refused, and from twice as many connections on all are closed."""
+    """The most calls at a time. Further ones are refused, and from eight times as many connections on all are closed."""
     answer_bytes: int = 64 * 2**20
     """The most bytes of an answer."""
 
@@ -96,7 +96,7 @@ class _Calls:
         assert runner.server is not None
         protocol, loop = runner.server(), asyncio.get_running_loop()
         self._silent.add(protocol)
-        is_too_many = len(runner.server.connections) >= 2 * self._limits.calls
+        is_too_many = len(runner.server.connections) >= 8 * self._limits.calls
         loop.call_later(0.0 if is_too_many else self._limits.client_timeout_s, self._close_silent, protocol)
         return protocol
 
@@ -185,7 +185,7 @@ class _Reply:
         """Write a progress, unless the one before is not written yet."""
         if self._progress is None or self._progress.done():
             line = {"progress": {"done": done, "total": total}}
-            self._progress = asyncio.create_task(self._write(_encode(line), is_last=False))
+            self._progress = asyncio.create_task(self._write(f"{json.dumps(line)}\n".encode(), is_last=False))
 
     async def fail(self, error: CoReasonError, status: HTTPStatus = HTTPStatus.CONFLICT) -> web.StreamResponse:
         """Write an error as the last line."""
@@ -199,7 +199,7 @@ class _Reply:
         """Write the last line."""
         if self._progress is not None:
             await self._progress
-        await self._write(await asyncio.to_thread(_encode, line))
+        await self._write(await _encode(line))
         return self._response
 
     async def _write(self, data: bytes, *, is_last: bool = True) -> None:
@@ -220,9 +220,20 @@ class _Reply:
                 self._request.transport.abort()
 
 
-def _encode(line: dict[str, Any]) -> bytes:
-    """Encode a line in pieces, so that other threads run in between."""
-    return f"{''.join(json.JSONEncoder().iterencode(line))}\n".encode()
+async def _encode(line: dict[str, Any]) -> bytes:
+    """Encode a line: what is long beside the event loop, in pieces, so that it runs in between."""
+    pieces = json.JSONEncoder().iterencode(line)
+    data = bytearray()
+    for piece in pieces:
+        data += piece.encode()
+        if len(data) > _MAX_BYTES_IN_LOOP:
+            data += await asyncio.to_thread(_join, pieces)
+            break
+    return bytes(data + b"\n")
+
+
+def _join(pieces: Iterator[str]) -> bytes:
+    return "".join(pieces).encode()
 
 
 def _find_actor(request: web.Request) -> Actor | None:

@@ -18,7 +18,7 @@ from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Knowledge
 from spade_coreason.app.stored_host import open_stored_host
 from spade_coreason.config import Settings
 from spade_coreason.domain.adhoc import CommandCall, CommandStage
-from spade_coreason.exceptions import ConfigError, KnowledgeError, MemoryFileError
+from spade_coreason.exceptions import ConfigError, KnowledgeError, StoreError
 from spade_coreason.operations.definition import PLATFORM_TRAIL, Actor, Call, Caller
 from spade_coreason.operations.knowledge import AddDocument
 from spade_coreason.operations.memory import ImportMemory
@@ -236,7 +236,6 @@ async def test_a_command_that_changes_nothing_or_is_refused_leaves_no_entry() ->
         assert [*await read_trail(t), *await read_trail(t, PLATFORM_TRAIL)] == []
 
 
-NOT_MEMORY = "/dev/null"
 WITHOUT_CHANGE: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     "access.admit": ({"person": CAROL}, None),
     "access.reject": ({"person": f"d{CAROL}"}, None),
@@ -244,7 +243,7 @@ WITHOUT_CHANGE: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     "agents.resume": ({"agent": AGENT}, None),
     "conversations.end": ({"conversation": CONVERSATION}, None),
     "memory.clear": ({}, None),
-    "memory.import": ({"source": NOT_MEMORY}, MemoryFileError),
+    "memory.import": ({"source": "/dev/zero"}, StoreError),
     "knowledge.add": ({"name": "same", "text": "a text"}, None),
     "knowledge.remove": ({"names": ["b"]}, None),
     "knowledge.reindex": ({}, None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
@@ -149,7 +150,10 @@ class AgentInteractionMemory:
         """Return the information of such a file that is new, for `merge`. It raises what `import_file` does."""
         source = Path(path)
         try:
-            with open(source, "rb") as file:
+            # A pipe would block without O_NONBLOCK, and a device may have no end.
+            with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise StoreError(f"{source}: is no regular file; name the memory file of an agent")
                 lines_by_conversation = parse_spade_llm(file, self.agent_id)
         except OSError as error:
             raise StoreError(f"{source}: cannot be read: {error.strerror}; correct the name or its permissions") from error

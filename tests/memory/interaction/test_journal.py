@@ -550,6 +550,10 @@ async def test_a_file_of_spade_llm_from_elsewhere_is_imported_once(tmp_path: Pat
     ]
     with pytest.raises(StoreError, match=r"no\.json: cannot be read: No such file"):
         memory.import_file(tmp_path / "no.json")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(StoreError, match="is no regular file; name the memory file of an agent"):
+            memory.import_file(path)
 
 
 def test_a_file_of_spade_llm_with_a_similar_name_is_left_to_its_agent(tmp_path: Path) -> None:
