@@ -50,6 +50,11 @@ class EndpointLimits:
     answer_bytes: int = 64 * 2**20
     """The most bytes of an answer."""
 
+    @property
+    def connections(self) -> int:
+        """The most connections at a time."""
+        return 8 * self.calls
+
 
 DEFAULT_LIMITS = EndpointLimits()
 
@@ -72,8 +77,8 @@ async def serve_operations(
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_S, lingering_time=_LINGER_S)
     await runner.setup()
     with bind_socket(data_dir) as listener:
-        accept = partial(endpoint.accept, runner)
-        server = await asyncio.get_running_loop().create_unix_server(accept, sock=listener)
+        accept, backlog = partial(endpoint.accept, runner), limits.connections
+        server = await asyncio.get_running_loop().create_unix_server(accept, sock=listener, backlog=backlog)
         try:
             yield
         finally:
@@ -96,7 +101,7 @@ class _Calls:
         assert runner.server is not None
         protocol, loop = runner.server(), asyncio.get_running_loop()
         self._silent.add(protocol)
-        is_too_many = len(runner.server.connections) >= 8 * self._limits.calls
+        is_too_many = len(runner.server.connections) >= self._limits.connections
         loop.call_later(0.0 if is_too_many else self._limits.client_timeout_s, self._close_silent, protocol)
         return protocol
 
