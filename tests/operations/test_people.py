@@ -14,7 +14,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session
 from spade_coreason.agents.topics import TopicBroker
-from spade_coreason.domain.channel_kinds import ROOM
+from spade_coreason.domain.channel_kinds import PERSON, ROOM
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.policy import RunnerTimings
 from spade_coreason.exceptions import ConfigError, ForbiddenError
@@ -383,3 +383,23 @@ async def test_the_agent_goes_on_with_others_after_turns_were_cut_from_their_con
             assert history[:2] == [OTHERS, f"{OTHERS} 2"]
             assert len([turn async for turn in repository.iterate_turns(record.id)]) == record.turns - 1
             await t.restart()
+
+
+def private_in_room(text: str) -> InboundRequest:
+    """Return a private message of Alice in a room that shows her JID."""
+    metadata = {"room": TEA, "nickname": "ally", "occupant": ALICE}
+    return InboundRequest(
+        PERSON, f"{TEA}/ally", str(uuid4()), None, {"query": text}, text, metadata=metadata, owner=ALICE, address=f"{TEA}/ally"
+    )
+
+
+@pytest.mark.parametrize("command", ["/forget everywhere yes", "/export everywhere"])
+async def test_the_word_of_a_room_is_not_enough_to_reach_a_person_at_all_agents(command: str) -> None:
+    async with open_tester() as t:
+        await t.say(SECRET, to=KEEPER)
+        stored = t.gateways[KEEPER].receive_request(private_in_room(command))
+        assert stored is not None
+        await stored
+        await t.settled()
+        assert await TesterHost(t).repository("platform").audit_trail.load_newest() == []
+        assert holding(await rows(t), SECRET)

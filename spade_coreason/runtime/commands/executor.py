@@ -15,6 +15,7 @@ from ...domain.channel_kinds import PERSON
 from ...domain.identifiers import recover_thread
 from ...domain.messages import Completed, InboundRequest, TextEmitted
 from ...domain.texts.translation import LANGUAGE, translate
+from ...exceptions import ConfigError
 from ...memory import ActiveConversation
 from ...operations.people import OfWholePerson, delete_person
 from ...operations.sessions import ClearSessions, clear_sessions
@@ -147,7 +148,7 @@ class CommandExecutor:
                 else translate("There is no such command. /help lists the commands.")
             )
             result = CommandResult(problem, is_error=True)
-        elif parsed.command.audience == "operators" and queued.incoming.is_from_room:  # only a room says who this person is
+        elif parsed.command.needs_own_account and queued.incoming.is_from_room:  # only a room says who this person is
             problem = translate("{command} works only in a message to my own address.", command=parsed.command.text)
             result = CommandResult(problem, is_error=True)
         elif parsed.command.name == "cancel":
@@ -245,7 +246,10 @@ class CommandExecutor:
                 await self._services.expiry.on_ended(active.record.conversation_id, active.record.status.state)
         elif result.kind == "forget everywhere":
             self._drop_older(mailbox, before_row)
-            deletion = await self.context.perform(mailbox.sender, delete_person, OfWholePerson(person=mailbox.sender))
+            try:
+                deletion = await self.context.perform(mailbox.sender, delete_person, OfWholePerson(person=mailbox.sender))
+            except ConfigError as error:  # it is an agent, or is being deleted already
+                return CommandResult(error.problem, is_error=True)
             return replace(result, text=describe_deletion(deletion))
         elif result.kind in ("forget this", "forget me"):
             self._drop_older(mailbox, before_row)

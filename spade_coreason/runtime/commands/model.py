@@ -59,6 +59,11 @@ class Command:
     initial_values: Callable[..., Awaitable[Mapping[str, FieldValue]]] | None = field(default=None, repr=False)
 
     @property
+    def needs_own_account(self) -> bool:
+        """True if the word of a room is not enough to know who sends it: it is for operators, or concerns all agents."""
+        return self.audience == "operators" or self.name.endswith(" everywhere")
+
+    @property
     def text(self) -> str:
         """The command as a person writes it."""
         return f"/{self.name}"
