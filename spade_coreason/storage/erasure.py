@@ -19,7 +19,7 @@ from .records import (
     StorageErasureReport,
     StoredConversation,
 )
-from .schema import CLOSED, conversations, crashed_requests, inbox, interactions, steps, variables
+from .schema import CLOSED, ERASED_TURN, conversations, crashed_requests, inbox, interactions, steps, variables
 from .topics import delete_topics_of_person
 
 PERSON_SCOPES = ("person", PREFERENCES_SCOPE, REFUSED_SCOPE, MESSAGE_COUNT_SCOPES["person"])
@@ -37,7 +37,9 @@ def delete_everything(
     subscription_count = item_count = 0
     targets: list[DocumentCollection] = []
     for record in records:
-        turn_count += connection.execute(delete(interactions).where(interactions.c.conversation == record.id)).rowcount
+        of_record = interactions.c.conversation == record.id
+        connection.execute(delete(interactions).where(of_record, interactions.c.body == ERASED_TURN))  # they were counted then
+        turn_count += connection.execute(delete(interactions).where(of_record)).rowcount
         variable_count += connection.execute(_delete_variables(agent, "conversation", record.conversation_id)).rowcount
         incident_count += delete_incidents_of_conversation(connection, agent, record)
         targets.append(DocumentCollection("conversation", record.conversation_id))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,22 @@ REPLACED = [
     "server/embedded/certs/localhost_key.pem",
     "server/embedded/certs/localhost_key.pem.part",
 ]
+
+STORES = {
+    "platform.db": "`people delete` erases it (tests/storage/test_table_purposes.py), and a backup has it",
+    "platform.db-wal": "its log: it is truncated after an erasure",
+    "platform.db-shm": "the index of that log",
+    "memory/*.json": "an erasure and a retention delete from it, an export and a backup have it",
+    "memory/*.json.journal": "its later additions: it goes with a deletion from the file",
+    "*lock": "empty",
+    "run.json": "the addresses of the platform and its agents, and the account of the guest",
+    "accounts.json": "the accounts of the agents and the guest on the server of the platform",
+    "running.bin": "numbers of rows of the turns that run",
+    "blocked.txt": "the place in the code that blocks the event loop",
+    "platform.sock": "a socket",
+    "server/*": "the server's own: the pages name it as what a deletion does not reach",
+}
+"""What each file of a data directory is for the deletion of a person."""
 
 EMBEDDED_NOTICE = (
     "warning: embedded server, for demonstrations only: senders can be forged, and stored messages are lost when the server"
@@ -55,6 +72,19 @@ def test_a_start_follows_no_link_and_says_how_to_remove_it(project: Path, name: 
     assert f"rm {project / 'data' / name}" in refused.stderr
     assert refused.stderr.count("\n") == 1
     assert (victim.read_text(), victim.stat().st_mode & 0o777) == ("precious", 0o640)
+
+
+@pytest.mark.parametrize("mode", ["embedded", "auto"])
+def test_every_file_of_a_platform_has_its_purpose_for_the_deletion_of_a_person(tmp_path: Path, mode: str) -> None:
+    """A new file needs a line in `STORES`, which says what becomes of it."""
+    project = write_project(tmp_path / "project", mode)
+    with run_in_background("up", cwd=project, until=r"^Ready", may_log=["embedded server"]) as up:
+        assert up.run_command("ask", "notes", "my plane leaves on Friday").returncode == 0
+        data = project / "data"
+        names = {str(path.relative_to(data)) for path in data.rglob("*") if not path.is_dir()}
+        up.stop()
+    assert {"platform.db", "platform.db-wal", "memory/notes@localhost.json.journal", "run.json"} < names
+    assert [name for name in names if not any(fnmatch(name, pattern) for pattern in STORES)] == []
 
 
 def test_files_that_are_written_as_a_whole_replace_a_link(project: Path) -> None:

@@ -127,6 +127,8 @@ async def test_a_person_is_deleted_over_all_agents_and_others_stay(
         assert SECRET in str(await memory.aget_entries())
         deleted = await perform(host, "people.delete", person=ALICE)
         assert deleted.is_complete
+        turns = [row for row in holding(before, SECRET) if row.startswith("interactions")]
+        assert sum(one.report.interactions for one in deleted.erasures) == len(turns) == 10
         after = await rows(t)
         assert holding(after, ALICE, SECRET, "'ally'", '"ally"') == []
         others = [row for row in holding(before, OTHERS, BOB) if not row.startswith(CHANGING)]
