@@ -104,9 +104,10 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
         kept += [KeptData(agent, "running") for agent in late]
         search = await _search(call, host, host.database, person, agents)
         erasures = await _erase_all(call, host, person, agents, search)
-    kept += await _find_kept(host, host.database, person, agents)
-    if not await host.database.wait_until_erased(_LOG_WAIT_S):
-        kept.append(KeptData(PLATFORM_TRAIL, "log"))
+        kept += await _find_kept(host, host.database, person, agents)
+        # Still refused: a request that another agent has sent before it was cancelled may arrive.
+        if not await host.database.wait_until_erased(_LOG_WAIT_S):
+            kept.append(KeptData(PLATFORM_TRAIL, "log"))
     return PersonDeletion(
         person,
         [AgentErasure(agent, report) for agent, report in erasures.items()],

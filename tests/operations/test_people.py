@@ -405,3 +405,17 @@ async def test_the_word_of_a_room_is_not_enough_to_reach_a_person_at_all_agents(
         await t.settled()
         assert await TesterHost(t).repository("platform").audit_trail.load_newest() == []
         assert holding(await rows(t), SECRET)
+
+
+async def test_an_operator_deletes_and_exports_a_person_by_chat() -> None:
+    async with open_tester() as t:
+        await t.say(SECRET)
+        assert (await t.say("/people delete alice@localhost yes"))[0] == "/people delete is for my operators only."
+        exported = await t.say("/people export alice@localhost", user=BOSS)
+        assert exported[0].startswith("The stored data about alice@localhost. ")
+        assert "is not a JID" in (await t.say("/people delete * yes", user=BOSS))[0]
+        assert "yes" in (await t.say("/people delete alice@localhost", user=BOSS))[0]
+        assert holding(await rows(t), SECRET)
+        deleted = await t.say("/people delete alice@localhost yes", user=BOSS)
+        assert deleted[0].startswith("agent@localhost: Deleted: 1 conversation, 1 turn")
+        assert not any(SECRET in row for row in await rows(t) if ASKER in row and not row.startswith(("topic", "inbox")))

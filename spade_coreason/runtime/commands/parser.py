@@ -49,9 +49,9 @@ def parse_command(text: str, commands: Iterable[Command], prefixes: tuple[str, .
     if found is None:
         return None
     command, rest = found
-    if command.question:
-        return _parse_confirmation(command, rest)
     try:
+        if command.question:
+            return _parse_confirmation(command, rest)
         values = _parse_named(command, rest) if command.has_named_values else _parse_positional(command, rest)
     except FieldError as error:
         return ParsedCommand(command, None, f"{error} {_usage_hint(command)}".strip())
@@ -84,15 +84,23 @@ def text_fields(command: Command) -> tuple[Field, ...]:
 
 
 def _parse_confirmation(command: Command, rest: str) -> ParsedCommand:
-    if not rest:
-        yes, no = f"{command.text} yes", f"{command.text} no"
-        choices = (Choice(yes, translate("Yes")), Choice(no, translate("No")))
-        question, hint = translate(command.question), translate("Write `{command}` to do it.", command=yes)
-        return ParsedCommand(command, None, f"{question} {hint}", choices)
+    """Parse the values of a command that asks a question, and the answer after them. FieldError for a wrong value."""
+    answer, values = Field(CONFIRMED, "", "yes or no"), dict[str, FieldValue]()
+    given, _, last = rest.rpartition(" ") if command.fields else ("", "", rest)
     try:
-        return ParsedCommand(command, {CONFIRMED: Field(CONFIRMED, "", "yes or no").parse(rest)})
+        confirmed = answer.parse(last) if last else None
     except FieldError:
-        return ParsedCommand(command, None, _unknown_kind(command))
+        if not command.fields:
+            return ParsedCommand(command, None, _unknown_kind(command))
+        given, confirmed = rest, None
+    if command.fields:
+        values = _parse_positional(command, given.strip()) or {}
+    if confirmed is not None:
+        return ParsedCommand(command, {**values, CONFIRMED: confirmed})
+    text = f"{command.text} {given}".strip()
+    choices = (Choice(f"{text} yes", translate("Yes")), Choice(f"{text} no", translate("No")))
+    question, hint = translate(command.question), translate("Write `{command}` to do it.", command=choices[0].value)
+    return ParsedCommand(command, None, f"{question} {hint}", choices)
 
 
 def _parse_positional(command: Command, rest: str) -> dict[str, FieldValue] | None:
