@@ -43,7 +43,7 @@ def find_moved_paths(values: Mapping[str, Any], directory: Path, project: Path) 
         relative = os.path.relpath(old, directory)
         other = str(old) if relative.startswith("../..") else relative
         if not new.exists():
-            problem = f"relative paths begin beside the file, where {new} does not exist; write {other} for {old}"
+            problem = f"relative paths begin beside the file, where {new} does not exist; write {other} for {old}, or create it"
             found.append((key, problem, True))
         elif not _file_of(text).startswith("."):
             problem = f"relative paths begin beside the file, so {new} is used, not {old}; write {other} for that one, or"

@@ -281,7 +281,7 @@ def test_a_path_that_is_only_where_it_began_before_is_an_error_that_says_what_to
     problem = config_error(project, "data_dir: data")
     assert problem == (
         f"config/platform.yaml: data_dir: relative paths begin beside the file, where {project}/config/data does not exist; "
-        f"write ../data for {project}/data"
+        f"write ../data for {project}/data, or create it"
     )
     assert load_config(project, "data_dir: ../data").data_dir == project / "data"
     assert load_config(project, "data_dir: data", SPADE_COREASON_DATA_DIR="/srv").data_dir == Path("/srv")
@@ -289,7 +289,7 @@ def test_a_path_that_is_only_where_it_began_before_is_an_error_that_says_what_to
     (project / "face.png").write_bytes(b"")
     assert "agents[0].avatar: relative paths begin beside" in config_error(project, agents_section(f"{ECHO}, avatar: face.png"))
     (project / "x.db").write_bytes(b"")
-    assert "write ../x.db for" in config_error(project, "storage: {url: 'sqlite+aiosqlite:///x.db'}")
+    assert "write ../x.db for " in config_error(project, "storage: {url: 'sqlite+aiosqlite:///x.db'}")
 
 
 def test_a_path_that_is_in_both_places_is_a_warning_until_it_begins_with_a_dot(project: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from xml.etree.ElementTree import Element
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, Files, Platform, ResponseHandler, SessionHandle, load_settings
+from spade_coreason.domain.environment.https_trust import HttpsTrust
 from spade_coreason.exceptions import UploadError
 from spade_coreason.llm import LLMAgent
 from spade_coreason.runtime import UploadWarnings, fetch
@@ -20,6 +22,7 @@ from spade_coreason.testing import Policy
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.login import Login
 from spade_coreason.xmpp.connection.session_handler import SessionHandler
+from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.uploads import Uploads
 from tests.support.chat_completions import ChatCompletionsServer, text_answer
 from tests.support.clock import LoopClock
@@ -30,6 +33,7 @@ from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
+from tests.support.web_server import WebServer, page
 from tests.xmpp.conftest import MAX_UPLOAD_BYTES
 
 PROJECT = Path(__file__).parents[2]
@@ -49,8 +53,14 @@ class UploadingAgent:
 class FileSession:
     """A session that can upload and fetch files: `async with FileSession(server) as files`."""
 
-    def __init__(self, server: XmppServer, incoming_filter: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        server: XmppServer,
+        incoming_filter: Callable[[Any], Any] | None = None,
+        trust: HttpsTrust | None = None,
+    ) -> None:
         self._server = server
+        self._trust = trust or endpoint_of(server).https_trust
         self._incoming_filter = incoming_filter
         """A filter of each stanza that comes in."""
         self._connection: Connection | None = None
@@ -58,7 +68,7 @@ class FileSession:
     @property
     def uploads(self) -> Uploads:
         assert self._connection is not None
-        return Uploads(self._connection.client, endpoint_of(self._server).https_trust)
+        return Uploads(self._connection.client, self._trust)
 
     async def __aenter__(self) -> Files:
         jid, password = await self._server.account()
@@ -104,6 +114,29 @@ async def test_a_refusal_of_the_service_is_quoted(upload_server: XmppServer) -> 
         with pytest.raises(UploadError, match="it has 200,001 bytes, and the server accepts 200,000"):
             await files.upload("a.txt", b"x" * (MAX_UPLOAD_BYTES + 1))
         assert removed
+
+
+async def test_a_file_goes_to_a_web_server_with_an_authority_of_its_own(upload_server: XmppServer, tmp_path: Path) -> None:
+    certificate = ensure_certificate(tmp_path, ("localhost",))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate.certificate, certificate.key)
+
+    async with WebServer({"/a.txt": page(status="201 Created")}, "127.0.0.1", tls=context) as web:
+
+        def lead_to_intranet(stanza: Any) -> Any:
+            for put in stanza.xml.iter("{urn:xmpp:http:upload:0}put"):
+                put.set("url", f"https://localhost:{web.port}/a.txt")
+            return stanza
+
+        async with FileSession(upload_server, lead_to_intranet) as files:
+            with pytest.raises(UploadError, match=r": its certificate is not trusted \(unable to get local issuer") as caught:
+                await files.upload("a.txt", b"x")
+            assert "trusts its certificate (server.tls.ca_file; " in caught.value.remedy
+            assert web.requests == []
+        async with FileSession(upload_server, lead_to_intranet, HttpsTrust(certificate.ca_file)) as files:
+            assert await files.upload("a.txt", b"x")
+        [head] = web.requests
+        assert head.startswith("PUT /a.txt ")
 
 
 async def test_a_quota_that_is_used_up_is_named(tmp_path: Path) -> None:
