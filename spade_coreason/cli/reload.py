@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,15 +177,15 @@ async def supervise(settings: Settings, files: Iterable[Path] = ()) -> bool:
             loop.add_signal_handler(number, reloader.on_signal)
         watching = loop.create_task(reloader.watch_server())
         stack.callback(watching.cancel)
-        changes: asyncio.Queue[list[str]] = asyncio.Queue()
-        watching_files = loop.create_task(_watch(_watched_paths(settings, files), ignored, stop, changes))
-        stack.callback(watching_files.cancel)
-        watching_files.add_done_callback(lambda _: changes.put_nowait([]))
-        changed: list[str] = []
-        while not watching_files.done():
-            await reloader.replace(changed)
-            changed = await changes.get()
-        watching_files.result()
+        changes = _watch(_watched_paths(settings, files), ignored, stop)
+        changed: list[str] | None = []
+        while changed is not None:
+            following = asyncio.ensure_future(anext(changes, None))  # so that no change is missed while a child starts
+            try:
+                await reloader.replace(changed)
+                changed = await following
+            finally:
+                following.cancel()
     if reloader.problem is not None:
         raise reloader.problem
     return reloader.is_forced
@@ -202,8 +202,8 @@ def _watched_paths(settings: Settings, files: Iterable[Path]) -> list[Path]:
     return sorted(path for path in directories if not any(other in path.parents for other in directories))
 
 
-async def _watch(paths: Iterable[Path], ignored: Path, stop: asyncio.Event, changes: asyncio.Queue[list[str]]) -> None:
-    """Put the names of changed files into a queue, until `stop` is set."""
+async def _watch(paths: Iterable[Path], ignored: Path, stop: asyncio.Event) -> AsyncGenerator[list[str]]:
+    """Yield the names of changed files, until `stop` is set."""
     from watchfiles import DefaultFilter, awatch
 
     is_relevant = DefaultFilter(ignore_paths=[ignored])
@@ -213,7 +213,7 @@ async def _watch(paths: Iterable[Path], ignored: Path, stop: asyncio.Event, chan
         stop_event=stop,
         debounce=_DEBOUNCE_MS,
     ):
-        changes.put_nowait(sorted({Path(path).name for _, path in changed}))
+        yield sorted({Path(path).name for _, path in changed})
 
 
 class _Reloader:

@@ -131,6 +131,23 @@ def test_what_runs_is_finished_by_the_old_code_and_what_is_asked_meanwhile_is_an
 
 
 @on_one_server
+@pytest.mark.parametrize("is_first", [True, False], ids=["at the first start", "after a change"])
+def test_changes_while_code_starts_are_not_missed(project: Path, is_first: bool) -> None:
+    slow = f'{AGENT}import time\nwhile VERSION == 2 and not Path("start").exists():\n    time.sleep(0.02)\n'
+    if is_first:
+        (project / "version.py").write_text(slow.replace("VERSION = 1", "VERSION = 2"))
+    with run_in_background("up", "--reload", cwd=project, until="" if is_first else "^Ready") as up:
+        if not is_first:
+            (project / "version.py").write_text(slow.replace("VERSION = 1", "VERSION = 2"))
+        wait_for_file(project / "imported-2")
+        (project / "other.py").write_text("")
+        set_version(project, 3)
+        (project / "start").touch()
+        up.wait_for(r"^Reloaded: ")
+        wait_until(lambda: ask(project, "hello") == "3: hello\n", "the last change is not answered")
+
+
+@on_one_server
 def test_code_that_cannot_be_imported_is_one_line_and_the_code_before_goes_on(project: Path) -> None:
     with run_in_background("up", "--reload", cwd=project, until="^Ready") as up:
         file = project / "version.py"
