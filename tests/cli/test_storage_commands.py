@@ -118,7 +118,7 @@ def test_check_finds_a_corrupt_file(tmp_path: Path, invoke: Invoke) -> None:
     assert "Traceback" not in torn.output
 
 
-@pytest.mark.parametrize("verbosity", ["-v", "-vv"])
+@pytest.mark.parametrize("verbosity", ["-v", pytest.param("-vv", marks=pytest.mark.release)])
 def test_the_log_of_a_migration_is_one_line_of_ours(tmp_path: Path, verbosity: str) -> None:
     url = f"{SQLITE}{tmp_path}/data/platform.db"
     fill_database(url)

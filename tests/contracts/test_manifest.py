@@ -296,6 +296,7 @@ def test_a_schema_that_cannot_be_used_is_an_error_and_nothing_is_fetched(schema:
         with_inputs(schema).validate_input("forecast", {"q": 1})
 
 
+@pytest.mark.release
 def test_an_input_whose_check_would_not_end_does_not_fit() -> None:
     manifest = with_inputs({"properties": {"mail": {"pattern": MAIL}}})
     manifest.validate_input("forecast", {"mail": "ada@example.com"})

@@ -108,5 +108,6 @@ def test_a_file_that_breaks_a_rule_has_a_line_with_its_figures(tmp_path: Path) -
     assert prose.problems("page.md", check(tmp_path, SHORT)) == []
 
 
+@pytest.mark.release
 def test_the_project_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert prose.main([]) == 0, capsys.readouterr().out

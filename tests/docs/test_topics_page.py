@@ -7,11 +7,14 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs.pages import DOCS, check_output, read_console, read_page
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
 
 
+@pytest.mark.release
 async def test_the_program_about_xep_0060_prints_what_the_page_says(ejabberd: XmppServer, tmp_path: Path) -> None:
     page = read_page(DOCS / "how-to" / "topics.md")
     [program] = [block.text for block in page.blocks if block.title == "pubsub.py"]

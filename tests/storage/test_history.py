@@ -68,6 +68,7 @@ class PagingAgent:
         await response.markdown("x")
 
 
+@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.release)], indirect=True)
 async def test_the_cost_of_a_long_session_depends_only_on_its_window(database_url: str) -> None:
     """Reading all of a hundred thousand turns would take longer than to count their letters; see `make bench`."""
     database = await open_without_sync(database_url)
