@@ -162,8 +162,9 @@ class SendQueue:
             stanzas = self._take_waiting()
         if len(stanzas) > 1:
             stanzas = build_batches(stanzas)
+        contents = "".join([stanza.content for stanza in stanzas])
         sm.count_sent(stanzas)
-        text = sm.pop_due_ack() + "".join([stanza.content for stanza in stanzas])
+        text = sm.pop_due_ack() + contents
         if sm.enabled_out and (stanzas or (self._waiting.recipients and not had_waiting)):
             sm.window_counter -= len(stanzas)
             # What waits needs room at once, and turns wait until what has waited is acknowledged.
