@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -60,9 +61,7 @@ class AgentClient:
     ) -> None:
         self.jid = jid
         self._stanza_bytes = stanza_bytes
-        # Replies go to the resource that sent the request, so it must be the same after a reconnection.
-        full_jid = jid if "/" in jid else f"{jid}/client-{secrets.token_hex(4)}"
-        self._login = Login(full_jid, password, register)
+        self._login = Login(jid, password, register)
         self._endpoint = endpoint
         self._requests = OpenRequests()
         self._connection: Connection | None = None
@@ -99,7 +98,10 @@ class AgentClient:
         return self._connection is not None and self._connection.state == "online"
 
     async def __aenter__(self) -> AgentClient:
-        session = _ClientSession(self._login, self._endpoint or ServerEndpoint(), self.jid, self._requests)
+        # Replies go to the resource that sent the request, so it must be the same after a reconnection.
+        full_jid = self.jid if "/" in self.jid else f"{self.jid}/client-{secrets.token_hex(4)}"
+        login = replace(self._login, jid=full_jid)
+        session = _ClientSession(login, self._endpoint or ServerEndpoint(), self.jid, self._requests)
         self._connection = session.connection
         try:
             await self._connection.open()
