@@ -32,6 +32,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "memory": ["AgentInteractionMemory", "Knowledge", "MemoryLimits", "SearchHit", "Usage"],
         "runtime": ["Files", "PeerAnswer", "PeerEvent", "Peers", "Retry", "agent", "command", "subscribe"],
         "testing": ["AgentTester"],
-        "xmpp": ["AgentClient", "ServerEndpoint"],
+        "xmpp": ["AgentClient"],
     },
 )

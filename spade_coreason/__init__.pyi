@@ -56,7 +56,6 @@ from .testing import (
 )
 from .xmpp import (
     AgentClient as AgentClient,
-    ServerEndpoint as ServerEndpoint,
 )
 
 __all__: list[str]

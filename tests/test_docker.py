@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spade_coreason import AgentClient, ServerEndpoint
+from spade_coreason import AgentClient
 from spade_coreason.exceptions import LoginError
+from spade_coreason.xmpp import ServerEndpoint
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.docs.pages import read_page
 from tests.support.program import run_command, run_in_background

@@ -11,10 +11,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from spade_coreason import AgentClient, AgentDefinition, AgentRequest, Peers, Response, ServerEndpoint, Session
+from spade_coreason import AgentClient, AgentDefinition, AgentRequest, Peers, Response, Session
 from spade_coreason.app.platform import Platform
 from spade_coreason.config import Settings, load_settings
 from spade_coreason.runtime import tune_gc
+from spade_coreason.xmpp import ServerEndpoint
 
 from .pair import ROUND_S, TIMEOUT_S, AskInConversation, Place, ask_in_turn
 

@@ -45,7 +45,7 @@ class AgentClient:
     Parameters:
         jid: the account. With a resource the client binds it, otherwise one of its own.
         password: the account's password.
-        endpoint: the server, and the limits of an attempt to connect. By default it is found through the JID's domain.
+        endpoint: a `spade_coreason.xmpp.ServerEndpoint`. By default the server is found through the JID's domain.
         register: register the account in-band first (XEP-0077).
         stanza_bytes: the longest request. Longer ones raise RequestTooLongError; servers accept 262,144 bytes by default.
     """

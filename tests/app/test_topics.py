@@ -15,9 +15,10 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentClient, AgentRequest, Response, ServerEndpoint, Session, subscribe
+from spade_coreason import AgentClient, AgentRequest, Response, Session, subscribe
 from spade_coreason.contracts import AgentDefinition
 from spade_coreason.domain.jid import bare_jid
+from spade_coreason.xmpp import ServerEndpoint
 from tests.support.errors import check_errors, errors_in
 from tests.support.hosting import PlatformProcess
 from tests.support.servers.clients import StockClient

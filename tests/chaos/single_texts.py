@@ -23,9 +23,10 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentClient, AgentRequest, ServerEndpoint
+from spade_coreason import AgentClient, AgentRequest
 from spade_coreason.domain.texts.terminal_text import escape_lines
 from spade_coreason.exceptions import PeerFailedError
+from spade_coreason.xmpp import ServerEndpoint
 from tests.chaos import askers
 from tests.chaos.attack_run import add_tallies, end_child, run_child
 from tests.cli.test_ending_agents import AGENT as ENDER, CONTAINED, FAILING
