@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, update
 
 from ..exceptions import StoreError
 from .schema import sequences
 
 MAX_ROW_ID = 2**40 - 1
 """The largest row id: the index of the inbox keys has 40 bits for one."""
-_ROW_IDS = "rows"
-_IS_ROW_IDS = sequences.c.name == _ROW_IDS
+# Each process runs these once for each database that it opens. SQLAlchemy would take longer to compile them than they run.
+_BEGIN = f"INSERT INTO {sequences.name} (name, next_id) VALUES ('rows', 1)"
+_READ = f"SELECT next_id FROM {sequences.name} WHERE name = 'rows'"
+_TAKE = f"UPDATE {sequences.name} SET next_id = next_id + {{}} WHERE name = 'rows' RETURNING next_id"
+_IS_ROW_IDS = sequences.c.name == "rows"
 
 
 def create_sequence(connection: Connection) -> None:
     """Begin the sequence at 1, in an empty database."""
-    connection.execute(insert(sequences).values(name=_ROW_IDS, next_id=1))
+    connection.exec_driver_sql(_BEGIN)
 
 
 def read_next_row_id(connection: Connection) -> int:
     """Return the first row id that no process has taken."""
-    return int(connection.execute(select(sequences.c.next_id).where(_IS_ROW_IDS)).scalar_one())
+    return int(connection.exec_driver_sql(_READ).scalar_one())
 
 
 def take_row_ids(connection: Connection, count: int) -> range:
     """Take `count` row ids, in the transaction of `connection`. Raise StoreError if so many are not left."""
-    statement = update(sequences).where(_IS_ROW_IDS).values(next_id=sequences.c.next_id + count)
-    end = connection.execute(statement.returning(sequences.c.next_id)).scalar_one()
+    end = int(connection.exec_driver_sql(_TAKE.format(count)).scalar_one())
     if end > MAX_ROW_ID + 1:
         raise StoreError("the database has used up its row ids; export what you need, and begin with a new database")
     return range(end - count, end)

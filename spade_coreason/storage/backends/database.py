@@ -20,7 +20,7 @@ from functools import cache
 from itertools import chain
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from sqlalchemy import URL, ColumnElement, Connection, Select, create_mock_engine, insert, inspect, select, text
+from sqlalchemy import URL, ColumnElement, Connection, Select, create_mock_engine, inspect, select, text
 from sqlalchemy.engine.mock import MockConnection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -600,9 +600,9 @@ def create_tables(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
     full_text.create(connection)
     create_sequence(connection)
-    connection.execute(insert(schema.compatibility).values(oldest_revision=schema.OLDEST_REVISION))
-    connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
-    connection.execute(text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": schema.REVISION})
+    connection.exec_driver_sql(f"INSERT INTO {schema.compatibility.name} (oldest_revision) VALUES ('{schema.OLDEST_REVISION}')")
+    connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+    connection.exec_driver_sql(f"INSERT INTO alembic_version VALUES ('{schema.REVISION}')")
 
 
 def display_name(url: URL) -> str:
