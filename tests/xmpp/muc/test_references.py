@@ -281,7 +281,7 @@ async def test_a_moderator_retracts_a_question(archive_server: XmppServer, tmp_p
                 "<moderated xmlns='urn:xmpp:message-moderate:0'><retract xmlns='urn:xmpp:message-retract:0'/></moderated>"
             )
             fastened = f"<apply-to xmlns='urn:xmpp:fasten:0' id='{waiting}'>{moderated}</apply-to>"
-            agent.host._on_message(
+            agent.host.on_message(
                 fromstring(f"<message xmlns='jabber:client' from='{room}' type='groupchat'>{fastened}</message>")
             )
             await agent.runner.wait_until_idle()
