@@ -55,6 +55,8 @@ SHOWN: dict[str, list[tuple[str, ...]]] = {
     "storage": [("check",), ("restore", LABEL)],
     "knowledge": [("list", AGENT), ("search", AGENT, "text", "--threshold", "0"), ("remove", AGENT, "--all", "--yes")],
     "topics": [()],
+    "quotas": [(AGENT,), (LABEL,)],
+    "people": [("export", LABEL), ("delete", LABEL, "--yes")],
     "audit": [("list",), ("verify",)],
     "check": [("-c", "hostile.yaml")],
     "invite": [(LABEL,)],
