@@ -103,7 +103,12 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
         late = [agent for agent, one in running.items() if not await one.wait_for_person(person)]
         kept += [KeptData(agent, "running") for agent in late]
         search = await _search(call, host, host.database, person, agents)
+        unknown = search.unknown
         erasures = await _erase_all(call, host, person, agents, search)
+        # A turn that had ended, and was not stored yet, is found now.
+        while not call.is_stopped and (search := await _search(call, host, host.database, person, agents, search.end)).found:
+            for agent, report in (await _erase_all(call, host, person, agents, search)).items():
+                erasures[agent] += report
         kept += await _find_kept(host, host.database, person, agents)
         # Still refused: a request that another agent has sent before it was cancelled may arrive.
         if not await host.database.wait_until_erased(_LOG_WAIT_S):
@@ -111,7 +116,7 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
     return PersonDeletion(
         person,
         [AgentErasure(agent, report) for agent, report in erasures.items()],
-        _describe_unknown(search.unknown, agents),
+        _describe_unknown(unknown, agents),
         kept,
         is_complete=not call.is_stopped,
     )
@@ -186,11 +191,17 @@ async def _refused(host: OperationHost, person: str, agents: Sequence[str]) -> A
             one.admit_person(person)
 
 
-async def _search(call: Call, host: OperationHost, database: Database, person: str, agents: Sequence[str]) -> PersonSearch:
+async def _search(
+    call: Call, host: OperationHost, database: Database, person: str, agents: Sequence[str], after: int = 0
+) -> PersonSearch:
     """Search the turns of all agents, and leave out those of agents that the caller does not reach."""
-    known = await host.list_agents()
     search = await search_person(
-        database, person, known, lambda done, total: call.on_progress(done, total + len(agents)), lambda: not call.is_stopped
+        database,
+        person,
+        await host.list_agents(),
+        lambda done, total: call.on_progress(done, total + len(agents)),
+        lambda: not call.is_stopped,
+        after,
     )
     return replace(
         search,

@@ -54,13 +54,17 @@ class LiveErasure:
         if person in self._admission.erased_people:
             return False
         self._admission.erased_people.add(person)
-        mailboxes, own = self._services.mailboxes, asyncio.current_task()
-        for queued in mailboxes.drop_matching(lambda incoming: incoming.is_of(person)):
-            self._tell(queued)
-        for mailbox in self._find_busy(person):
-            current = mailbox.current
-            if mailbox.worker is not own and current is not None and mailbox.cancel_current():
-                self._tell(current)
+        try:
+            mailboxes, own = self._services.mailboxes, asyncio.current_task()
+            for queued in mailboxes.drop_matching(lambda incoming: incoming.is_of(person)):
+                self._tell(queued)
+            for mailbox in self._find_busy(person):
+                current = mailbox.current
+                if mailbox.worker is not own and current is not None and mailbox.cancel_current():
+                    self._tell(current)
+        except BaseException:
+            self.admit_person(person)
+            raise
         return True
 
     def admit_person(self, person: str) -> None:

@@ -91,11 +91,12 @@ class UnknownTurns:
 
 @dataclass(frozen=True, slots=True)
 class PersonSearch:
-    """The result of a search. `emptied` are conversations with erased turns, and no others."""
+    """The result of a search. `emptied` are conversations with erased turns, and no others. `end` is the last row id."""
 
     found: list[FoundConversation]
     unknown: list[UnknownTurns]
     emptied: list[FoundConversation]
+    end: int
 
     @property
     def turn_ids(self) -> set[int]:
@@ -136,13 +137,15 @@ async def search_person(
     agents: Collection[str],
     on_progress: Callable[[int, int], object] = lambda done, total: None,
     should_go_on: Callable[[], bool] = lambda: True,
+    after: int = 0,
 ) -> PersonSearch:
     """Search the turns of all agents of a platform for those that came from a person (a bare JID) through an agent or a room.
 
     `on_progress` gets the number of the turns that were read, and of all. It ends early if `should_go_on` returns False.
+    With `after`, the end of an earlier search, only later turns are searched.
     """
     total: int = await database.read(lambda connection: connection.scalar(select(func.count(interactions.c.id))) or 0)
-    after = done = 0
+    done = 0
     found: dict[int, tuple[str, list[FoundTurn]]] = {}
     unknown, roots, shared, erased = _Periods(), defaultdict[str, _Periods](_Periods), set(agents), set[int]()
     while (page := await database.read(partial(_load_page, after, agents), is_background=True)).count:
@@ -170,6 +173,7 @@ async def search_person(
         [FoundConversation(agent, records[row][1], turns) for row, (agent, turns) in found.items() if row in records],
         unknown.list(),
         [FoundConversation(*records[row], []) for row in sorted(empty & records.keys())],
+        after,
     )
 
 

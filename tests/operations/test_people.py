@@ -27,6 +27,7 @@ from spade_coreason.testing import Policy
 from tests.support.databases import on_both_databases
 from tests.support.errors import ExpectedErrors
 from tests.support.keeping_agents import Asker, Keeper
+from tests.support.records import new_conversation, store_turn
 from tests.support.tester_host import TesterHost
 from tests.support.wait import TIMEOUT_S
 
@@ -419,3 +420,27 @@ async def test_an_operator_deletes_and_exports_a_person_by_chat() -> None:
         deleted = await t.say("/people delete alice@localhost yes", user=BOSS)
         assert deleted[0].startswith("agent@localhost: Deleted: 1 conversation, 1 turn")
         assert not any(SECRET in row for row in await rows(t) if ASKER in row and not row.startswith(("topic", "inbox")))
+
+
+async def test_a_turn_that_is_stored_during_the_deletion_is_deleted_too() -> None:
+    """It had ended before its person was refused, and waited for the disk."""
+    async with open_tester() as t:
+        await fill_quietly(t)
+        repository = t.runners[KEEPER].repository
+        shared = new_conversation(repository, "shared", ASKER)
+        stored: list[asyncio.Task[Any]] = []
+
+        def on_progress(done: int, total: int) -> None:
+            if total == 3 and not stored:  # the search is over, and the agents follow
+                stored.append(asyncio.ensure_future(store_turn(repository, shared, root=ALICE)))
+
+        operation = OPERATIONS["people.delete"]
+        await operation(Call(TesterHost(t), TESTER, on_progress), operation.read_arguments({"person": ALICE}))
+        await asyncio.gather(*stored)
+        assert stored
+        assert holding(await rows(t), ALICE) == []
+
+
+async def fill_quietly(t: AgentTester) -> None:
+    """Let Alice tell an agent something by way of another."""
+    await t.say(f"{SECRET} by way of an agent")
