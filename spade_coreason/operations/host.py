@@ -39,6 +39,10 @@ class RunningAgent(Protocol):
         """Take the requests of a person (a bare JID) again: end what `refuse_person` began."""
         ...
 
+    async def wait_until_admitted(self, person: str) -> None:
+        """Wait until no deletion refuses the requests of a person (a bare JID)."""
+        ...
+
     async def wait_for_person(self, person: str) -> bool:
         """Wait until the turns that `refuse_person` has cancelled are over. Return False if one does not end."""
         ...

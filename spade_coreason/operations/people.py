@@ -99,7 +99,7 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
         raise _shared_error(person)
     # Someone who deletes all about themselves is not named: the entry stays, and would be data about them.
     await call.record(PLATFORM_TRAIL, "people.delete", "a person", actor="a person" if call.actor.name == person else "")
-    async with _refused(host, person, agents) as running:
+    async with _refused(call, host, person, agents) as running:
         late = [agent for agent, one in running.items() if not await one.wait_for_person(person)]
         kept += [KeptData(agent, "running") for agent in late]
         search = await _search(call, host, host.database, person, agents)
@@ -176,14 +176,22 @@ async def _find_reach(call: Call, host: OperationHost, person: str) -> tuple[lis
 
 
 @asynccontextmanager
-async def _refused(host: OperationHost, person: str, agents: Sequence[str]) -> AsyncIterator[dict[str, RunningAgent]]:
-    """Refuse the requests of a person at all running agents, and end their turns there. ConfigError if that is so already."""
+async def _refused(
+    call: Call, host: OperationHost, person: str, agents: Sequence[str]
+) -> AsyncIterator[dict[str, RunningAgent]]:
+    """Refuse the requests of a person at all running agents, and end their turns there.
+
+    The user of the machine waits for another deletion of the person, which may be one that was left alone. For others it is a
+    ConfigError: a turn of the person would wait for a deletion that ends it.
+    """
     running = {agent: one for agent in agents if (one := host.running_agent(agent)) is not None}
     begun: list[RunningAgent] = []
     try:
         for one in running.values():
-            if not one.refuse_person(person):
-                raise ConfigError("person", f"{person} is being deleted already; wait until that is done")
+            while not one.refuse_person(person):
+                if call.actor.kind is not Caller.MACHINE_USER:
+                    raise ConfigError("person", f"{person} is being deleted already; wait until that is done")
+                await one.wait_until_admitted(person)
             begun.append(one)
         yield running
     finally:

@@ -218,6 +218,10 @@ class AgentControl:
         """Take the requests of a person (a bare JID) again: end what `refuse_person` began."""
         self._erasure.admit_person(person)
 
+    async def wait_until_admitted(self, person: str) -> None:
+        """Wait until no deletion refuses the requests of a person (a bare JID)."""
+        await self._erasure.wait_until_admitted(person)
+
     async def wait_for_person(self, person: str) -> bool:
         """Wait until the turns that `refuse_person` has cancelled are over. Return False if one does not end."""
         return await self._erasure.wait_for_person(person)

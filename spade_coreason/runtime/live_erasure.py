@@ -53,7 +53,7 @@ class LiveErasure:
         """
         if person in self._admission.erased_people:
             return False
-        self._admission.erased_people.add(person)
+        self._admission.erased_people[person] = asyncio.Event()
         try:
             mailboxes, own = self._services.mailboxes, asyncio.current_task()
             for queued in mailboxes.drop_matching(lambda incoming: incoming.is_of(person)):
@@ -69,7 +69,13 @@ class LiveErasure:
 
     def admit_person(self, person: str) -> None:
         """Take the requests of a person (a bare JID) again: end what `refuse_person` began."""
-        self._admission.erased_people.discard(person)
+        if (ended := self._admission.erased_people.pop(person, None)) is not None:
+            ended.set()
+
+    async def wait_until_admitted(self, person: str) -> None:
+        """Wait until no deletion refuses the requests of a person (a bare JID)."""
+        if (ended := self._admission.erased_people.get(person)) is not None:
+            await ended.wait()
 
     async def wait_for_person(self, person: str) -> bool:
         """Wait until the turns that `refuse_person` has cancelled are over. Return False if one does not end."""

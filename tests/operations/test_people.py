@@ -248,10 +248,13 @@ async def test_messages_are_refused_while_a_person_is_deleted() -> None:
         assert all("being deleted" in str(answer) for answer in answers), answers
         assert await t.say("hello", user=BOB) == ["done"]
         with pytest.raises(ConfigError, match="is being deleted already"):
-            await perform(TesterHost(t), "people.delete", person=ALICE)
+            await perform(TesterHost(t), "people.delete", Actor(Caller.PERSON, ALICE, KEEPER), person=ALICE)
+        waiting = asyncio.create_task(perform(TesterHost(t), "people.delete", person=ALICE))
+        await t.settled()
         for control in controls:
             assert not control.refuse_person(ALICE)  # the second deletion has not ended the first
             control.admit_person(ALICE)
+        assert (await asyncio.wait_for(waiting, TIMEOUT_S)).is_complete
         assert await t.say("hello") == ["done"]
 
 

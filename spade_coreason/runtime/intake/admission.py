@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -183,8 +184,8 @@ class Admission:
     ) -> None:
         self._jid = jid
         self._incidents = incidents
-        self.erased_people: set[str] = set()
-        """The people (bare JIDs) whose data are being deleted: no request of theirs is accepted."""
+        self.erased_people: dict[str, asyncio.Event] = {}
+        """The people (bare JIDs) whose data are being deleted, each with the end of that: no request of theirs is accepted."""
         self._check_way, self._check_capacity = HopLimit(jid).receive, CapacityLimit(mailboxes).receive
         self._check_for_agent, self._check_for_commands = quota_limit.receive, CommandLimit().receive
         self._receivers = tuple(i.receive for i in interceptors if overrides(i.receive, Interceptor.receive))
@@ -197,7 +198,7 @@ class Admission:
         verdict = _ACCEPT if incoming.context is NO_CONTEXT else self._check_way(incoming)
         if not isinstance(verdict, Refuse):
             verdict = self._check_capacity(incoming)
-        if self.erased_people and not self.erased_people.isdisjoint((incoming.owner, incoming.stored_root)):
+        if self.erased_people and not self.erased_people.keys().isdisjoint((incoming.owner, incoming.stored_root)):
             verdict = Refuse(ErrorCode.UNAVAILABLE, translate(DELETION_NOTICE), RATE_INTERVAL_S)
         if isinstance(verdict, Refuse):
             return _as_refused(verdict)
