@@ -109,7 +109,7 @@ class RootGroup(CLIGroup):
 @click.option(
     "--project",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The directory where modules and relative paths are looked up.  [default: the current directory]",
+    help="The directory where modules and relative paths of options are looked up.  [default: the current directory]",
 )
 @click.option("-v", "--verbose", count=True, help="Log more to standard error (-v: info, -vv: debug and tracebacks).")
 @click.pass_context
