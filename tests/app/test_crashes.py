@@ -136,7 +136,7 @@ def _check_requests_command(platform: PlatformProcess, sender: str) -> None:
     assert f"request {number}" in audited
 
 
-@pytest.mark.parametrize("query", ["block", "block in a task"])
+@pytest.mark.parametrize("query", ["block", pytest.param("block in a task", marks=pytest.mark.release)])
 async def test_a_turn_that_blocks_the_event_loop_until_the_process_is_killed_does_not_run_again(
     prosody: XmppServer, tmp_path: Path, query: str
 ) -> None:

@@ -82,7 +82,9 @@ FAILING = ("interrupt", "interrupt in a task", "exit in a group", "exit in a thr
 CONTAINED = ("interrupt in callbacks", "stop the loop")
 
 
-@pytest.mark.parametrize("command", [("up",), ("up", "--reload"), ("run", "ender:ender")], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [("up",), pytest.param(("up", "--reload"), marks=pytest.mark.release), ("run", "ender:ender")], ids=" ".join
+)
 def test_an_agent_that_tries_to_end_the_platform_fails_its_own_turn_only(command: tuple[str, ...], tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
     (tmp_path / "ender.py").write_text(AGENT)
