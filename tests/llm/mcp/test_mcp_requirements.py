@@ -181,7 +181,7 @@ def test_a_manifest_that_requires_a_tool_of_an_unknown_server_is_refused() -> No
 def test_the_hashes_are_printed_and_a_check_finds_what_has_changed(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(*requirements: dict[str, Any], before: list[dict[str, Any]] | None = None, **mcp: Any) -> None:
         Path("manifest.json").write_text(definition_requiring(*requirements).to_json())
-        llm_agent = {"jid": "a@localhost", "agent": "spade_coreason.llm:LLMAgent", "manifest": "manifest.json"}
+        llm_agent = {"jid": "a@localhost", "agent": "spade_coreason.llm:LLMAgent", "manifest": "../manifest.json"}
         echo = {"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"}
         options = {"model": "small", "endpoint": {"url": "http://127.0.0.1:9/v1"}, "mcp": mcp}
         Path("config").mkdir(exist_ok=True)
