@@ -12,7 +12,7 @@ from ..contracts.base import utc_now
 from ..domain.quotas import QuotaScope
 from ..exceptions import ConfigError
 from .definition import EVERYBODY, OPERATORS, Arguments, Call, operation
-from .host import OperationHost, RunningAgent, select_agent, select_agents
+from .host import describe_agents, select_agent, select_agents
 from .memory import OfAgents
 from .status import QuotaUsage
 
@@ -68,18 +68,12 @@ async def list_usage(call: Call, arguments: ListUsage) -> list[QuotaUsage]:
     return [total, *heapq.nlargest(arguments.limit, counted.values(), key=lambda usage: usage.messages)]
 
 
-def require_running_agent(host: OperationHost, agent: str) -> RunningAgent:
-    """Return what runs of an agent. Raise ConfigError if it does not run."""
-    if (running := host.running_agent(agent)) is None:
-        raise ConfigError("agent", f"{agent} does not run; `spade-coreason status` says why")
-    return running
-
-
 async def _set_paused(call: Call, arguments: OfAgents, *, is_paused: bool) -> list[AgentPause]:
-    if arguments.agent is None:
-        await select_agent(call.host, None)
+    agents = await select_agents(call.host, arguments.agent)
+    if arguments.agent is None and len(agents) > 1:
+        raise ConfigError("agent", f'is missing; name one, or "*" for all: {describe_agents(agents)}')
     found = []
-    for agent in await select_agents(call.host, arguments.agent):
+    for agent in agents:
         running, repository = call.host.running_agent(agent), call.host.repository(agent)
         is_stored = (await repository.load_agent()).is_paused is is_paused
         is_changed = not is_stored if running is None else running.is_paused is not is_paused or not is_stored

@@ -196,6 +196,8 @@ async def select_agent(host: OperationHost, name: str | None) -> str:
     if len(agents) == 1:
         return agents[0]
     known = ", ".join(agents)
+    if name == ALL_AGENTS:
+        raise ConfigError("agent", f'one is needed, and "*" means all; {describe_agents(agents)}')
     raise ConfigError("agent", f"is missing; the agents are {known}" if known else "is missing, and there are no agents here")
 
 

@@ -103,6 +103,8 @@ class AgentStatus:
     """The number of all conversations; None if the database does not answer."""
     in_flight: int = 0
     """The number of conversations with a running or waiting turn."""
+    waiting: int = 0
+    """The number of stored requests that wait for their turn, or for the end of a pause."""
     is_paused: bool = False
     """True while an operator has paused the agent: it stores requests and answers none."""
     rooms: dict[str, str] = field(default_factory=dict)

@@ -130,6 +130,11 @@ class Runner:
         return self._mailboxes.busy_count
 
     @property
+    def waiting_count(self) -> int:
+        """The number of stored requests that wait for their turn, or for the end of a pause."""
+        return self._mailboxes.waiting_count
+
+    @property
     def is_cancelling_turns(self) -> bool:
         """True while a stop cancels the running turns, whose requests run again after the next start."""
         return self._mailboxes.is_cancelling_turns

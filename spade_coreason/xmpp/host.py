@@ -375,6 +375,7 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             conversations=active_count,
             conversations_stored=stored_count,
             in_flight=runner.turns_in_flight,
+            waiting=runner.waiting_count,
             is_paused=runner.control.is_paused,
             rooms={jid: str(room) for jid, room in self.rooms.states.items()},
             refused_by_rooms=dict(self.rooms.refused),

@@ -96,6 +96,39 @@ def test_what_was_used_of_the_quotas_is_the_same_beside_a_platform_and_without_i
     assert all(usage["messages_per_day"] > 0 for usage in others)
 
 
+def count_requests(platform: RunningCommand, agent: str) -> tuple[int, int]:
+    """Return the numbers of requests that wait, and of conversations with a running turn."""
+    agents = json.loads(platform.run_command("status", "--json").stdout)["agents"]
+    [found] = [(one["waiting"], one["in_flight"]) for one in agents if one["jid"] == agent]
+    return found
+
+
+def test_the_status_counts_what_waits_at_a_paused_agent(platform: RunningCommand) -> None:
+    assert platform.run_command("pause", "notes").returncode == 0
+    with start(platform.cwd, "ask", "notes", "hello", "--timeout", "3600") as asking:
+        while (found := count_requests(platform, NOTES)) == (0, 0):
+            assert asking.poll() is None
+        assert found == (1, 0)
+        assert "paused (1 waiting)" in platform.run_command("status").stdout
+        assert platform.run_command("resume", "notes").returncode == 0
+        assert asking.wait(TIMEOUT_S) == 0
+    assert count_requests(platform, NOTES) == (0, 0)
+
+
+def test_a_command_about_one_agent_or_without_one_says_how_all_are_named(platform: RunningCommand) -> None:
+    refused = platform.run_command("quotas", "*").stderr
+    assert refused.startswith('error: AGENT: one is needed, and "*" means all; the agents are ')
+    assert "name one, or \"*\" for all: the agents are " in platform.run_command("pause").stderr
+
+
+def test_a_piped_chat_runs_commands(platform: RunningCommand) -> None:
+    told = platform.run_command("chat", "notes", stdin="my secret\n//not a command\n/forget me yes\n")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert '"/not a command"' in told.stdout
+    assert "/forget" not in told.stdout
+    assert platform.run_command("sessions", "list").stdout == "No sessions.\n"
+
+
 def test_one_conversation_and_one_memory_are_deleted_while_the_platform_runs(platform: RunningCommand) -> None:
     for thread in ("work", "holiday"):
         platform.run_command("ask", "notes", f"I am at {thread}", "--thread", thread)

@@ -59,7 +59,7 @@ async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float) -> int:
             continue
         answer, writer = AnswerText(), PlainWriter("", wraps=False)
         try:
-            async for event in client.stream(jid, question, timeout=timeout_s, thoughts=True):
+            async for event in client.stream(jid, _build_request(question), timeout=timeout_s, thoughts=True):
                 writer.feed(answer.feed_pieces(event))
             writer.end()
         except PeerError as error:

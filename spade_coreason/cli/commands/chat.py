@@ -31,7 +31,7 @@ def command(agent: str, timeout: float, **account_values: Any) -> int:
     the next chat. Without --jid you chat as the guest of the platform that runs here (see -c and --data).
 
     In the chat, Tab switches to the other agents of that platform, /help lists the commands, and /quit or Ctrl-D quits.
-    Without a terminal, each line of standard input is sent as a question.
+    Without a terminal, each line of standard input is sent, as a question or a command.
 
     \b
       spade-coreason chat notes@localhost

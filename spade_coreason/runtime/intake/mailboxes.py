@@ -329,6 +329,12 @@ class Mailboxes:
         state = self._senders.get(sender)
         return (0 if state is None else state.queued_count) + len(self._unresolved.get(sender, ()))
 
+    @property
+    def waiting_count(self) -> int:
+        """The number of requests that wait for their turn."""
+        queued = sum(isinstance(item, QueuedRequest) for mailbox in self for item in mailbox.queue)
+        return queued + sum(map(len, self._unresolved.values())) + len(self._retries) + len(self._unopened)
+
     def _is_mailbox_full(self, sender: str, thread: str | None) -> bool:
         mailbox = self._mailboxes.get((sender, thread))
         return mailbox is not None and len(mailbox.queue) >= self.max_queued

@@ -77,6 +77,10 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
         if agent.rejected:
             print_line(f"{agent.jid} rejected {', '.join(_describe_count(*count) for count in agent.rejected.items())}")
     for agent in found.agents:
+        if agent.dropped:
+            counts = ", ".join(f"{reason}: {count:,}" for reason, count in agent.dropped.items())
+            print_line(f"Not taken since the start: messages to {agent.jid} ({counts})")
+    for agent in found.agents:
         for channel, count in agent.without_channel.items():
             stored = f"{count:,} stored {'requests or replies' if count != 1 else 'request or reply'}"
             print_line(
@@ -161,7 +165,7 @@ def _agent_row(agent: AgentStatus) -> tuple[object, ...]:
     if agent.resumed:
         state += f", resumed {'once' if agent.resumed == 1 else f'{agent.resumed} times'}"
     if agent.is_paused:
-        state += ", paused"
+        state += f", paused ({agent.waiting:,} waiting)" if agent.waiting else ", paused"
     if agent.storage_problem:
         state += ", cannot store anything"
     conversations = "?" if agent.conversations is None else f"{agent.conversations_stored:,} ({agent.conversations:,} active)"
