@@ -101,7 +101,7 @@ async def export_cut(
     entries = (await memory.aget_entries()).get(name, []) if memory is not None else []
     times = {turn.began_at for turn in conversation.turns}
     values = await repository.load_variables_of("person", conversation.record.owner, times.__contains__)
-    values |= await repository.load_variables_of("conversation", name, spans.__contains__)
+    values |= await repository.load_variables_of("conversation", name, times.__contains__)
     documents = await repository.knowledge.load_texts([DocumentCollection("conversation", name)])
     return {
         "conversation_id": name,

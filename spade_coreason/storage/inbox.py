@@ -161,18 +161,13 @@ class Inbox:
         columns, last_interaction = conversation_columns(self._agent, conversation), conversation.status.last_interaction
         rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, columns)]
         if turn is not None:
-            interaction = (
-                interaction_row,
-                conversation.id,
-                conversation.turns,
-                turn.interaction_id,
-                # Nearly always the same object, so its column has the number.
-                columns[LAST_INTERACTION] if turn.timestamp is last_interaction else to_micros(turn.timestamp),
-                turn.body,
-            )
+            # Nearly always the same object, so its column has the number.
+            now = columns[LAST_INTERACTION] if turn.timestamp is last_interaction else to_micros(turn.timestamp)
+            interaction = (interaction_row, conversation.id, conversation.turns, turn.interaction_id, now, turn.body)
             rows.append((ADD_INTERACTION, interaction))
-        if variables:
-            now = to_micros(last_interaction)
+        elif variables:
+            now = to_micros(utc_now())
+        if variables:  # with the time of their turn, which tells whose they are in a conversation of many people
             rows += [(SAVE_VARIABLE, (self._agent, v.scope, v.holder, v.name, v.value, now)) for v in variables]
         rows.append((ANSWER, (inbox_row, CLOSED if reply is None else ANSWERED, reply, interaction_row)))
         rows_with_steps = self._database.inbox_rows_with_steps

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
@@ -45,28 +46,26 @@ _BATCH = 500
 
 
 class TimeSpans:
-    """TimeSpans of time in the order of their starts, which do not overlap. All times are in microseconds.
+    """Spans of time which do not overlap, each from a start to before an end. All times are in microseconds."""
 
-    Each is from a start to before an end; None without an end.
-    """
-
-    def __init__(self, spans: Iterable[tuple[int, int | None]] = ()) -> None:
-        spans = list(spans)
+    def __init__(self, spans: Iterable[tuple[int, int]] = ()) -> None:
+        spans = sorted(spans)
         self._begins = [begin for begin, _ in spans]
         self._ends = [end for _, end in spans]
 
     def __contains__(self, moment: int) -> bool:
         place = bisect_right(self._begins, moment) - 1
-        return place >= 0 and ((end := self._ends[place]) is None or moment < end)
+        return place >= 0 and moment < self._ends[place]
 
 
 class FoundTurn(NamedTuple):
-    """A stored turn of a person. `began_at` is in microseconds; `item_ids` are those of items that it published."""
+    """A stored turn of a person. Times are in microseconds; `item_ids` are those of items that it published."""
 
     id: int
     number: int
     interaction_id: str
     began_at: int
+    ended_at: int
     incident: str | None
     item_ids: tuple[str, ...]
 
@@ -213,7 +212,7 @@ def _read_turn(row: Any, agents: Collection[str]) -> _ReadTurn | None:
     """Return a turn with its channel and the person behind it: "" if not known. None if that is the owner."""
     if row.body == ERASED_TURN:
         return _ReadTurn(row.conversation, row.agent, row.owner, None)
-    turn = FoundTurn(row.id, row.number, row.interaction_id, row.timestamp, None, ())
+    turn = FoundTurn(row.id, row.number, row.interaction_id, row.timestamp, row.timestamp, None, ())
     try:
         body = from_json(row.body)
         meta, output, lineage = body["meta"], body["output"], body["lineage"]
@@ -225,7 +224,8 @@ def _read_turn(row: Any, agents: Collection[str]) -> _ReadTurn | None:
             root = ""
         blocks = [block.get("data") for block in output.get("data", ())]
         items = [block["item_id"] for block in blocks if isinstance(block, dict) and isinstance(block.get("item_id"), str)]
-        turn = turn._replace(incident=meta.get("incident"), item_ids=tuple(items))
+        ended_at = row.timestamp + round(1000 * meta.get("duration_ms", 0))
+        turn = turn._replace(ended_at=ended_at, incident=meta.get("incident"), item_ids=tuple(items))
     except (ValueError, LookupError, TypeError, AttributeError):  # nothing is known of it
         channel = root = ""
     return _ReadTurn(row.conversation, row.agent, row.owner, turn, channel, root)
@@ -249,22 +249,18 @@ def _find_empty(connection: Connection, rows: Collection[int]) -> set[int]:
 
 
 async def find_spans(database: Database, conversation: FoundConversation) -> TimeSpans:
-    """Return the times in which only the found turns may have stored something in their conversation.
+    """Return the times of the found turns, each until the end of its last millisecond.
 
-    Each begins with a turn and ends where a turn of another person begins: a conversation has one turn at a time.
+    A conversation does one thing at a time, so that what was stored then is of the person. What was stored between turns may be
+    of others: their commands are not stored as turns, nor is a turn that runs.
     """
     query = select(interactions.c.id, interactions.c.timestamp).where(interactions.c.conversation == conversation.record.id)
     rows = await database.read(
         lambda connection: connection.execute(query.order_by(interactions.c.number)).all(), is_background=True
     )
-    own, spans = {turn.id for turn in conversation.turns}, list[tuple[int, int | None]]()
-    for row in rows:
-        is_open = bool(spans) and spans[-1][1] is None
-        if row.id in own and not is_open:
-            spans.append((row.timestamp, None))
-        elif row.id not in own and is_open:
-            spans[-1] = spans[-1][0], row.timestamp
-    return TimeSpans(spans)
+    following = {row.id: after.timestamp for row, after in pairwise(rows)}
+    ends = ((turn, (turn.ended_at // 1000 + 1) * 1000) for turn in conversation.turns)
+    return TimeSpans((turn.began_at, min(end, following.get(turn.id, end))) for turn, end in ends)
 
 
 async def is_emptied(database: Database, conversation: int) -> bool:
@@ -285,7 +281,7 @@ class CutReport(NamedTuple):
 def cut_turns(
     connection: Connection, conversation: FoundConversation, turns: Sequence[FoundTurn], spans: TimeSpans
 ) -> CutReport:
-    """Erase turns from a conversation of others, with what they have stored for it; `spans` are the times of that.
+    """Erase turns from a conversation of others, with what they have stored for it; `spans` are the times of these turns.
 
     Run this inside a transaction of the writer.
     """
@@ -297,7 +293,7 @@ def cut_turns(
     delete_turn_documents(connection, record.id, numbers)
     documents = delete_documents_added_between(connection, agent, record.conversation_id, spans.__contains__)
     times = {turn.began_at for turn in turns}
-    values = load_variables_of(connection, agent, "conversation", record.conversation_id, spans.__contains__)
+    values = load_variables_of(connection, agent, "conversation", record.conversation_id, times.__contains__)
     owner_values = load_variables_of(connection, agent, "person", record.owner, times.__contains__)
     for scope, holder, names in (("conversation", record.conversation_id, values), ("person", record.owner, owner_values)):
         for part in _parts(list(names)):

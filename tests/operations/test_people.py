@@ -12,7 +12,16 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session
+from spade_coreason import (
+    AgentDefinition,
+    AgentInteractionMemory,
+    AgentRequest,
+    AgentTester,
+    Peers,
+    Response,
+    Session,
+    command,
+)
 from spade_coreason.agents.topics import TopicBroker
 from spade_coreason.domain.channel_kinds import PERSON, ROOM
 from spade_coreason.domain.messages import InboundRequest
@@ -374,6 +383,56 @@ async def test_the_export_has_what_the_deletion_deletes(database_url: str, expec
         exported = await perform(TesterHost(t), "people.export", person=ALICE)
         assert SECRET not in json.dumps(exported)
         assert not any(each["passed_on"]["conversations"] for each in exported["agents"])
+
+
+class Noter(Keeper):
+    """Keep what a command says, too, and wait in a turn if told to."""
+
+    def __init__(self, memory: AgentInteractionMemory) -> None:
+        super().__init__(memory)
+        self.working, self.release = asyncio.Event(), asyncio.Event()
+
+    @command("note", "keep a note")
+    async def note(self, session: Session, text: str) -> str:
+        await session.store("note", text)
+        await self._memory.aadd_information(f"{TEA}_{KEEPER}", text)
+        return "noted"
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await super().assist(request, session, response)
+        if "wait" in request.payload["query"]:
+            self.working.set()
+            await self.release.wait()
+
+
+@on_both_databases
+async def test_what_others_store_in_a_room_without_a_stored_turn_is_neither_exported_nor_deleted(database_url: str) -> None:
+    """Commands are no turns, a turn that runs is not stored yet, and an operator adds documents at any time."""
+    async with AgentTester(Asker, user=ALICE, peers={"keeper": Noter, "topics": TopicBroker}, database=database_url) as t:
+        keeper = t.built_agents[KEEPER]
+        assert isinstance(keeper, Noter)
+        host = TesterHost(t)
+        memory, knowledge = host.memory(KEEPER), host.knowledge(KEEPER)
+        assert memory is not None
+        await _in_room(t, SECRET, "ally", ALICE)
+        await _in_room(t, f"/note {OTHERS} by command", "bobby", BOB)
+        await knowledge.add(f"{OTHERS} in a document", "paper", conversation=f"{TEA}_{KEEPER}")
+        stored = t.gateways[KEEPER].receive_request(in_room(f"{OTHERS} wait", "bobby", BOB))
+        assert stored is not None
+        await asyncio.wait_for(keeper.working.wait(), TIMEOUT_S)
+        exported = json.dumps(await perform(host, "people.export", person=ALICE))
+        assert SECRET in exported
+        assert OTHERS not in exported
+        before = holding(await rows(t), f"{OTHERS} by command", f"{OTHERS} in a document")
+        await perform(host, "people.delete", person=ALICE)
+        after = await rows(t)
+        assert [row for row in before if row not in after] == []
+        assert len(before) > 2
+        assert holding(after, SECRET) == []
+        assert SECRET not in str(await memory.aget_entries())
+        assert str(await memory.aget_entries()).count(OTHERS) == 2
+        keeper.release.set()
+        await t.settled()
 
 
 async def test_the_agent_goes_on_with_others_after_turns_were_cut_from_their_conversation() -> None:

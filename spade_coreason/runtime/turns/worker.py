@@ -200,6 +200,7 @@ class RequestHandler:
 
         # Load
         active = mailbox.active or await self._loader.load(mailbox)
+        person = active.person if not incoming.context.hops else await self._loader.load_person(active, incoming)
         now = services.clock()
         if queued.command is not None:
             await self._executor.reply_to_command(mailbox, active, queued, queued.command)
@@ -226,7 +227,6 @@ class RequestHandler:
 
         # Execute
         output = self._open_output(active, queued)
-        person = active.person if not incoming.context.hops else await self._loader.load_person(active, incoming)
         turn = Turn(services, mailbox, active, queued, output, now, person)
         final_event = await turn.run(turn.assist)
         if mailbox.active is not active:  # it was deleted, and the agent went on when it was cancelled
