@@ -167,7 +167,8 @@ def _shared_error(person: str) -> ConfigError:
 
 async def _find_reach(call: Call, host: OperationHost, person: str) -> tuple[list[str], list[KeptData]]:
     """Return the agents that the caller reaches, and the others as what stays."""
-    agents = list(await stored_agents(host, None))
+    # Last the agent with the command of the caller: until its data are deleted, a crash lets the command run again.
+    agents = sorted(await stored_agents(host, None), key=call.actor.agent.__eq__)
     if call.actor.kind is not Caller.OPERATOR or call.actor.name == person:
         return agents, []
     running = {agent: host.running_agent(agent) for agent in agents}

@@ -36,7 +36,7 @@ from spade_coreason.testing import Policy
 from tests.support.databases import on_both_databases
 from tests.support.errors import ExpectedErrors
 from tests.support.keeping_agents import Asker, Keeper
-from tests.support.records import new_conversation, store_turn
+from tests.support.records import new_conversation, receive_request, store_turn
 from tests.support.tester_host import TesterHost
 from tests.support.wait import TIMEOUT_S
 
@@ -482,6 +482,27 @@ async def test_an_operator_deletes_and_exports_a_person_by_chat() -> None:
         deleted = await t.say("/people delete alice@localhost yes", user=BOSS)
         assert deleted[0].startswith("agent@localhost: Deleted: 1 conversation, 1 turn")
         assert not any(SECRET in row for row in await rows(t) if ASKER in row and not row.startswith(("topic", "inbox")))
+
+
+@pytest.mark.parametrize("receiver", [ASKER, KEEPER])
+async def test_the_command_of_a_person_stays_open_until_the_other_agents_have_deleted_their_data(receiver: str) -> None:
+    """A crash before the last agent lets the command run again at the next start."""
+    async with open_tester() as t:
+        await asyncio.gather(t.say(SECRET, to=KEEPER), t.say(SECRET))
+        await t.settled()
+        await receive_request(t.runners[receiver].repository, ALICE, SECRET)
+
+        def crash_before_the_last_agent(done: int, total: int) -> None:
+            if (done, total) == (2, 3):
+                raise ConnectionAbortedError
+
+        operation = OPERATIONS["people.delete"]
+        call = Call(TesterHost(t), Actor(Caller.PERSON, ALICE, receiver), crash_before_the_last_agent)
+        with pytest.raises(ConnectionAbortedError):
+            await operation(call, operation.read_arguments({"person": ALICE}))
+        left = holding(await rows(t), SECRET)
+        assert {receiver} == {jid for jid in t.runners for row in left if f"'agent': '{jid}'" in row}
+        assert len(holding([row for row in left if row.startswith("inbox")], SECRET)) == 1
 
 
 async def test_a_turn_that_is_stored_during_the_deletion_is_deleted_too() -> None:
