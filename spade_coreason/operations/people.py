@@ -26,6 +26,7 @@ from ..storage import (
     PersonSearch,
     UnknownTurns,
     erase_behind_others,
+    erase_trail,
     find_acts,
     find_requests,
     is_emptied,
@@ -86,7 +87,7 @@ class PersonDeletion:
 async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
     """Delete all that the platform stores about a person, also what came through agents and rooms. Says what may be left.
 
-    The person, and the user of the machine, reach all agents; an operator reaches those whose operator they are. Until it ends,
+    The person, and the user of the machine, reach all agents; an operator reaches those whose operator they are, and not the trail of the platform. Until it ends,
     requests of the person are refused. In conversations that belong to agents and rooms only the turns of the person go, with
     what was stored for the conversation while they ran. The trail of the platform has one entry, because it is one act, and
     so that it does not tell which agents the person has used.
@@ -101,6 +102,9 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
     await call.record(PLATFORM_TRAIL, "people.delete", "a person", actor="a person" if call.actor.name == person else "")
     async with _refused(call, host, person, agents) as running:
         late = [agent for agent, one in running.items() if not await one.wait_for_person(person)]
+        if not kept:
+            await erase_trail(host.database, PLATFORM_TRAIL, person)
+        reached = [*agents, *([] if kept else [PLATFORM_TRAIL])]
         kept += [KeptData(agent, "running") for agent in late]
         search = await _search(call, host, host.database, person, agents)
         unknown = search.unknown
@@ -109,7 +113,7 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
         while not call.is_stopped and (search := await _search(call, host, host.database, person, agents, search.end)).found:
             for agent, report in (await _erase_all(call, host, person, agents, search)).items():
                 erasures[agent] += report
-        kept += await _find_kept(host, host.database, person, agents)
+        kept += await _find_kept(host, host.database, person, reached)
         # Still refused: a request that another agent has sent before it was cancelled may arrive.
         if not await host.database.wait_until_erased(_LOG_WAIT_S):
             kept.append(KeptData(PLATFORM_TRAIL, "log"))
@@ -226,7 +230,7 @@ async def _erase_all(
     erasures = dict.fromkeys(agents, ErasureReport())
     if call.is_stopped or (database := host.database) is None:
         return erasures
-    requests, items = await erase_behind_others(database, agents, search, person, PLATFORM_TRAIL)
+    requests, items = await erase_behind_others(database, agents, search, person)
     for done, agent in enumerate(agents):
         call.on_progress(done, len(agents))
         if call.is_stopped:
@@ -264,7 +268,7 @@ async def _cut(call: Call, host: OperationHost, conversation: FoundConversation)
 async def _find_kept(host: OperationHost, database: Database, person: str, agents: Sequence[str]) -> list[KeptData]:
     """Return what is left on purpose: what operators decided about the person, and what the person did as an operator."""
     decided = [agent for agent in agents if person in (await host.repository(agent).load_agent()).admissions]
-    acts = await find_acts(database, person)
+    acts = [agent for agent in await find_acts(database, person) if agent in agents]
     return [*(KeptData(agent, "access") for agent in decided), *(KeptData(agent, "operator") for agent in acts)]
 
 

@@ -31,6 +31,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "TimeSpans",
             "UnknownTurns",
             "erase_behind_others",
+            "erase_trail",
             "find_acts",
             "find_requests",
             "find_spans",

@@ -52,6 +52,7 @@ from .people import (
     TimeSpans as TimeSpans,
     UnknownTurns as UnknownTurns,
     erase_behind_others as erase_behind_others,
+    erase_trail as erase_trail,
     find_acts as find_acts,
     find_requests as find_requests,
     find_spans as find_spans,

@@ -406,20 +406,24 @@ async def find_requests(database: Database, agents: Collection[str], search: Per
 
 
 async def erase_behind_others(
-    database: Database, agents: Collection[str], search: PersonSearch, person: str, trail: str
+    database: Database, agents: Collection[str], search: PersonSearch, person: str
 ) -> tuple[Counter[str], Counter[str]]:
-    """Erase what came from a person by way of agents and rooms and is in no conversation, and their entries in a trail.
+    """Erase what came from a person by way of agents and rooms and is in no conversation.
 
     That is what `find_requests` returns, and items of topics. Return their numbers, by agent. Call it before the turns are cut,
     which tell of them.
     """
 
     def work(connection: Connection) -> tuple[Counter[str], Counter[str]]:
-        erase_person_entries(connection, trail, person)
         requests = _erase_requests(connection, agents, person, search.turn_ids)
         return requests, _erase_items(connection, agents, person, search.item_ids)
 
     return await database.erase(work)
+
+
+async def erase_trail(database: Database, trail: str, person: str) -> None:
+    """Erase the entries about a person from an audit trail. Their hashes stay."""
+    await database.erase(lambda connection: erase_person_entries(connection, trail, person))
 
 
 async def find_acts(database: Database, person: str) -> list[str]:

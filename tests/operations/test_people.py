@@ -344,6 +344,23 @@ async def test_an_operator_reaches_the_agents_whose_operator_they_are() -> None:
         assert await t.runners[ASKER].repository.list_people() == []
 
 
+async def test_an_operator_of_some_agents_erases_and_sees_nothing_of_the_platform_and_other_agents() -> None:
+    async with open_tester() as t:
+        host, operator = TesterHost(t), Actor(Caller.OPERATOR, "chief@localhost", ASKER)
+        for gateway, operators in ((ASKER, {operator.name, BOSS}), (KEEPER, {BOSS})):
+            t.gateways[gateway].access.operators = frozenset(operators)
+        await t.say("/pause", user=BOSS, to=KEEPER)
+        await perform(host, "people.export", person=BOSS)
+        deleted = await perform(host, "people.delete", operator, person=BOSS)
+        assert KeptData(KEEPER, "operator") not in deleted.kept
+        [exported, _] = await host.repository("platform").audit_trail.load_newest()
+        assert exported.entry is not None
+        t.gateways[TOPICS].access.operators = t.gateways[KEEPER].access.operators = frozenset({operator.name})
+        deleted = await perform(host, "people.delete", operator, person=BOSS)
+        assert KeptData(KEEPER, "operator") in deleted.kept
+        assert (await host.repository("platform").audit_trail.load_newest())[0].entry is None
+
+
 async def test_a_deletion_has_one_entry_in_the_trail_of_the_platform_which_names_nobody() -> None:
     async with open_tester() as t:
         await t.say(SECRET, to=KEEPER)
