@@ -165,7 +165,7 @@ def _parse_person(text: str) -> str:
 
 
 def _shared_error(person: str) -> ConfigError:
-    problem = "is an agent or a chat room, and many people are behind it; name a person"
+    problem = "is an agent or a chat room, and many people are behind it; name a person, or delete it with `sessions clear`"
     return ConfigError("person", f"{person} {problem}")
 
 

@@ -432,7 +432,13 @@ async def find_acts(database: Database, person: str) -> list[str]:
 
 
 async def is_shared(database: Database, person: str, agents: Collection[str]) -> bool:
-    """Return True if the newest turns under a JID say that many people are behind it: it is an agent or a room."""
+    """Return True if a JID is one of the agents, or its newest turns say that many people are behind it.
+
+    They are those of a room, or of an agent of another platform: it has passed on requests, and no chat came from it. A request
+    alone proves nothing, because its sender writes who is behind it.
+    """
+    if person in agents:
+        return True
     query = (
         select(interactions, conversations.c.agent, conversations.c.owner)
         .join(conversations, conversations.c.id == interactions.c.conversation)
@@ -441,8 +447,11 @@ async def is_shared(database: Database, person: str, agents: Collection[str]) ->
         .limit(_PAGE_ROWS)
     )
     rows = await database.read(lambda connection: connection.execute(query).all(), is_background=True)
-    turns = [turn for row in rows if (turn := _read_turn(row, agents)) is not None]
-    return person in agents or any(turn.channel == ROOM.name or turn.root not in ("", person) for turn in turns)
+    turns = [_read_turn(row, agents) for row in rows]
+    if any(turn is not None and turn.channel == ROOM.name for turn in turns):
+        return True
+    own = [from_json(row.body)["meta"]["channel"] for row, turn in zip(rows, turns, strict=True) if turn is None]
+    return PERSON.name not in own and any(turn is not None and turn.root not in ("", person) for turn in turns)
 
 
 async def load_bodies(database: Database, turns: Sequence[FoundTurn]) -> list[str]:

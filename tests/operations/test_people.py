@@ -305,6 +305,22 @@ async def test_only_one_person_can_be_deleted(person: str) -> None:
         assert holding(await rows(t), OTHERS)
 
 
+@pytest.mark.parametrize("writes", [True, False])
+async def test_a_forged_name_behind_a_request_does_not_keep_a_person_from_being_deleted(writes: bool) -> None:
+    """An account that passes on requests and has never written as a person is an agent of another platform."""
+    async with open_tester() as t:
+        if writes:
+            await t.say(SECRET, user=BOB, to=KEEPER)
+        repository = t.runners[KEEPER].repository
+        await store_turn(repository, new_conversation(repository, "forged", BOB), root=ALICE)
+        if writes:
+            await perform(TesterHost(t), "people.delete", person=BOB)
+        else:
+            with pytest.raises(ConfigError, match=r"many people are behind it; .*sessions clear"):
+                await perform(TesterHost(t), "people.delete", person=BOB)
+        assert bool(holding(await rows(t), BOB)) is not writes
+
+
 @pytest.mark.parametrize("written", ["ALICE@LocalHost", "alice@localhost/phone"])
 async def test_a_person_is_found_as_people_write_their_jid(written: str) -> None:
     async with open_tester() as t:
