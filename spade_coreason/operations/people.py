@@ -38,6 +38,7 @@ from .host import OperationHost, RunningAgent, stored_agents
 from .sessions import AgentErasure
 
 _LOG_WAIT_S = 30.0
+_EXPORT_HEADER = {"schema", "version", "agent", "person", "exported_at"}
 
 KeptReason: TypeAlias = Literal["access", "operator", "unreachable", "running", "log"]
 """The reason why something stays of a person.
@@ -120,7 +121,7 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
     return PersonDeletion(
         person,
         [AgentErasure(agent, report) for agent, report in erasures.items()],
-        _describe_unknown(unknown, agents),
+        _describe_unknown(call, unknown, agents),
         kept,
         is_complete=not call.is_stopped,
     )
@@ -130,7 +131,8 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
 async def export_whole_person(call: Call, arguments: OfWholePerson) -> dict[str, Any]:
     """Export all that the platform stores about a person, also what came through agents and rooms.
 
-    It has what a deletion by the same caller deletes. The trail of the platform has an entry.
+    It has what a deletion by the same caller deletes. The trail of the platform has an entry. A person gets only the agents that
+    store something about them: others may answer strangers with silence, and turns that may be of others are not theirs to see.
     """
     host, person = call.host.whole, _parse_person(arguments.person)
     agents, kept = await _find_reach(call, host, person)
@@ -149,10 +151,11 @@ async def export_whole_person(call: Call, arguments: OfWholePerson) -> dict[str,
             "conversations": [await export_cut(repository, memory, one) for one in search.found if one.agent == agent],
             "requests": [export_waiting(one) for one in requests if one.agent == agent],
         }
-        exported["agents"].append(own)
+        if call.actor.kind is not Caller.PERSON or _holds_data(own):
+            exported["agents"].append(own)
     exported["may_hold_more"] = [
         {"agent": one.agent, "turns": one.turns, "first": one.first, "last": one.last}
-        for one in _describe_unknown(search.unknown, agents)
+        for one in _describe_unknown(call, search.unknown, agents)
     ]
     return exported
 
@@ -272,7 +275,17 @@ async def _find_kept(host: OperationHost, database: Database, person: str, agent
     return [*(KeptData(agent, "access") for agent in decided), *(KeptData(agent, "operator") for agent in acts)]
 
 
-def _describe_unknown(unknown: Sequence[UnknownTurns], agents: Sequence[str]) -> list[UnknownPeriod]:
+def _holds_data(exported: Any) -> bool:
+    """Return True if something in an exported JSON value says more than who is exported where and when."""
+    if isinstance(exported, dict):
+        return any(_holds_data(value) for name, value in exported.items() if name not in _EXPORT_HEADER)
+    return any(map(_holds_data, exported)) if isinstance(exported, list) else bool(exported)
+
+
+def _describe_unknown(call: Call, unknown: Sequence[UnknownTurns], agents: Sequence[str]) -> list[UnknownPeriod]:
+    """Return the turns that may hold more, for operators and the user of the machine: they may be of others."""
+    if call.actor.kind is Caller.PERSON:
+        return []
     return [
         UnknownPeriod(one.agent, one.count, format_rfc3339(one.first), format_rfc3339(one.last))
         for one in unknown

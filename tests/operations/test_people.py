@@ -30,6 +30,7 @@ from spade_coreason.exceptions import ConfigError, ForbiddenError
 from spade_coreason.operations.definition import Actor, Call, Caller
 from spade_coreason.operations.people import KeptData
 from spade_coreason.operations.table import OPERATIONS
+from spade_coreason.runtime.commands.formatting import describe_deletion
 from spade_coreason.storage import schema
 from spade_coreason.storage.schema import interactions
 from spade_coreason.testing import Policy
@@ -466,6 +467,19 @@ async def test_what_others_store_in_a_room_without_a_stored_turn_is_neither_expo
         assert str(await memory.aget_entries()).count(OTHERS) == 2
         keeper.release.set()
         await t.settled()
+
+
+async def test_a_person_sees_no_agents_without_their_data_and_no_turns_that_may_be_of_others() -> None:
+    async with open_tester() as t:
+        person = Actor(Caller.PERSON, ALICE, ASKER)
+        await _in_room(t, OTHERS, "somebody", None)
+        await t.say(SECRET, to=TOPICS)
+        exported = await perform(TesterHost(t), "people.export", person, person=ALICE)
+        assert [one["agent"] for one in exported["agents"]] == [TOPICS]
+        assert KEEPER not in json.dumps(exported)
+        deleted = await perform(TesterHost(t), "people.delete", person, person=ALICE)
+        assert KEEPER not in describe_deletion(deleted)
+        assert KEEPER in json.dumps(await perform(TesterHost(t), "people.export", person=ALICE))
 
 
 async def test_the_agent_goes_on_with_others_after_turns_were_cut_from_their_conversation() -> None:
