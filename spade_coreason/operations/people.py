@@ -88,10 +88,10 @@ class PersonDeletion:
 async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
     """Delete all that the platform stores about a person, also what came through agents and rooms. Says what may be left.
 
-    The person, and the user of the machine, reach all agents; an operator reaches those whose operator they are, and not the trail of the platform. Until it ends,
-    requests of the person are refused. In conversations that belong to agents and rooms only the turns of the person go, with
-    what was stored for the conversation while they ran. The trail of the platform has one entry, because it is one act, and
-    so that it does not tell which agents the person has used.
+    The person, and the user of the machine, reach all agents; an operator reaches those whose operator they are, and not the
+    trail of the platform. Until it ends, requests of the person are refused. In conversations that belong to agents and rooms
+    only the turns of the person go, with what was stored for the conversation while they ran. The trail of the platform has one
+    entry, because it is one act, and so that it does not tell which agents the person has used.
     """
     host, person = call.host.whole, _parse_person(arguments.person)
     agents, kept = await _find_reach(call, host, person)
@@ -131,8 +131,8 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
 async def export_whole_person(call: Call, arguments: OfWholePerson) -> dict[str, Any]:
     """Export all that the platform stores about a person, also what came through agents and rooms.
 
-    It has what a deletion by the same caller deletes. The trail of the platform has an entry. A person gets only the agents that
-    store something about them: others may answer strangers with silence, and turns that may be of others are not theirs to see.
+    It has what a deletion by the same caller deletes. The trail of the platform has an entry. A person gets only the agents
+    that store something about them: others may answer strangers with silence. They get no turns that may be of others.
     """
     host, person = call.host.whole, _parse_person(arguments.person)
     agents, kept = await _find_reach(call, host, person)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -31,6 +32,7 @@ from spade_coreason.operations.definition import Actor, Call, Caller
 from spade_coreason.operations.people import KeptData
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.commands.formatting import describe_deletion
+from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.storage import schema
 from spade_coreason.storage.schema import interactions
 from spade_coreason.testing import Policy
@@ -522,7 +524,7 @@ async def test_an_operator_deletes_and_exports_a_person_by_chat() -> None:
         await t.say(SECRET)
         assert (await t.say("/people delete alice@localhost yes"))[0] == "/people delete is for my operators only."
         exported = await t.say("/people export alice@localhost", user=BOSS)
-        assert exported[0].startswith("The stored data about alice@localhost. ")
+        assert exported[0].startswith("The stored data about alice@localhost ")
         assert "is not a JID" in (await t.say("/people delete * yes", user=BOSS))[0]
         assert "yes" in (await t.say("/people delete alice@localhost", user=BOSS))[0]
         assert holding(await rows(t), SECRET)
@@ -550,6 +552,25 @@ async def test_the_command_of_a_person_stays_open_until_the_other_agents_have_de
         left = holding(await rows(t), SECRET)
         assert {receiver} == {jid for jid in t.runners for row in left if f"'agent': '{jid}'" in row}
         assert len(holding([row for row in left if row.startswith("inbox")], SECRET)) == 1
+
+
+async def test_the_text_of_an_exported_person_says_only_what_is_true_of_it() -> None:
+    """With a link, that everyone can read it; without one, why there is none."""
+    async with open_tester() as t:
+        line, link = (await t.say("/people export alice@localhost", user=BOSS))[0].splitlines()
+        assert re.fullmatch(
+            r"The stored data about alice@localhost \([\d,]+ bytes\)\. Anyone who has the link can read it:", line
+        )
+        assert link in t.uploaded
+    async with open_tester(upload=refuse_upload) as t:
+        head, *parts = await t.say("/people export alice@localhost", user=BOSS)
+        why = "I cannot send it as a file: there is no way to a server that keeps files."
+        assert head == f"The stored data about alice@localhost, as text. {why}"
+        assert parts
+        for _ in range(40):
+            await t.say("word " * 1500)
+        [line] = await t.say("/people export alice@localhost", user=BOSS)
+        assert line.startswith("The stored data about alice@localhost are too long for messages (")
 
 
 async def test_a_turn_that_is_stored_during_the_deletion_is_deleted_too() -> None:

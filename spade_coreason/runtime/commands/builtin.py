@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...domain.conversation import ConversationStatus
 from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
@@ -214,9 +214,7 @@ async def _export_everywhere(invocation: Invocation) -> CommandResult:
 
 async def _export_person(invocation: Invocation) -> CommandResult:
     everything = await invocation.perform(export_whole_person, OfWholePerson(person=invocation.values["person"]))
-    sent = await _send_export(invocation, everything)
-    text = translate("The stored data about {person}. Anyone who has a link to it can read it.", person=everything["person"])
-    return sent if sent.is_error else replace(sent, text=text)
+    return await _send_export(invocation, everything, _EXPORT_OF_PERSON)
 
 
 async def _delete_person(invocation: Invocation) -> CommandResult:
@@ -226,35 +224,47 @@ async def _delete_person(invocation: Invocation) -> CommandResult:
     return CommandResult(describe_deletion(deletion))
 
 
-async def _send_export(invocation: Invocation, everything: dict[str, Any]) -> CommandResult:
-    context = invocation.context
+class _ExportTexts(NamedTuple):
+    """What is said with an export: with the data as a file, as text to a program or to a person, and if there is no way."""
+
+    linked: str
+    for_program: str
+    as_text: str
+    too_long: str
+
+
+_OWN_EXPORT = _ExportTexts(
+    N_("Everything that I store about you ({size} bytes). Anyone who has the link can read it:"),
+    N_("Everything that I store about you ({size} bytes):"),
+    N_("Everything that I store about you, as text. I cannot send it as a file: {reason}."),
+    N_("What I store about you is too long for messages ({size} bytes), and I cannot send it as a file: {reason}."),
+)
+_EXPORT_OF_PERSON = _ExportTexts(
+    N_("The stored data about {person} ({size} bytes). Anyone who has the link can read it:"),
+    N_("The stored data about {person} ({size} bytes):"),
+    N_("The stored data about {person}, as text. I cannot send it as a file: {reason}."),
+    N_("The stored data about {person} are too long for messages ({size} bytes), and I cannot send a file: {reason}."),
+)
+
+
+async def _send_export(invocation: Invocation, everything: dict[str, Any], texts: _ExportTexts = _OWN_EXPORT) -> CommandResult:
+    context, person = invocation.context, everything["person"]
     text = json.dumps(everything, indent=2, ensure_ascii=False)
     size = len(text.encode())
     # A program reads texts of any length, and nobody else can read them, as they could a file.
     if invocation.is_from_program and size <= _MAX_EXPORT_PROGRAM_BYTES:
-        return CommandResult(
-            translate("Everything that I store about you ({size} bytes):", size=size), extra_texts=fence_json(text)
-        )
+        return CommandResult(translate(texts.for_program, size=size, person=person), extra_texts=fence_json(text))
     name = f"{local_part(context.jid)}-{context.clock():%Y-%m-%d}.json"
     try:
         link = await context.files.upload(name, text.encode(), "application/json")
     except UploadError as error:
         reason = translate(error.problem)
     else:
-        reply = translate("Everything that I store about you ({size} bytes). Anyone who has the link can read it:", size=size)
-        return CommandResult(reply, link=link)
+        return CommandResult(translate(texts.linked, size=size, person=person), link=link)
     if size > _MAX_EXPORT_TEXT_BYTES:
-        problem = translate(
-            "What I store about you is too long for messages ({size} bytes), and I cannot send it as a file: {reason}.",
-            size=size,
-            reason=reason,
-        )
-        return CommandResult(problem, is_error=True)
+        return CommandResult(translate(texts.too_long, size=size, person=person, reason=reason), is_error=True)
     cause, _, _remedy = reason.partition(";")  # the remedy is the operator's
-    return CommandResult(
-        translate("Everything that I store about you, as text. I cannot send it as a file: {reason}.", reason=cause),
-        extra_texts=fence_json(text),
-    )
+    return CommandResult(translate(texts.as_text, person=person, reason=cause), extra_texts=fence_json(text))
 
 
 def _as_choice(value: bool | None) -> str:
