@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -139,25 +139,41 @@ async def export_whole_person(call: Call, arguments: OfWholePerson) -> dict[str,
     exported: dict[str, Any] = {"person": person, "agents": [], "may_hold_more": [], "not_reached": [one.agent for one in kept]}
     if host.database is None:
         return exported
-    if await is_shared(host.database, person, await host.list_agents()):
-        raise _shared_error(person)
-    await call.record(PLATFORM_TRAIL, "people.export", "a person", person=person)
-    search = await _search(call, host, host.database, person, agents)
-    requests = await find_requests(host.database, agents, search, person)
-    for agent in agents:
-        repository, memory = host.repository(agent), host.memory(agent)
-        own = await export_person(repository, memory, person)
-        own["passed_on"] = {
-            "conversations": [await export_cut(repository, memory, one) for one in search.found if one.agent == agent],
-            "requests": [export_waiting(one) for one in requests if one.agent == agent],
-        }
-        if call.actor.kind is not Caller.PERSON or _holds_data(own):
-            exported["agents"].append(own)
-    exported["may_hold_more"] = [
-        {"agent": one.agent, "turns": one.turns, "first": one.first, "last": one.last}
-        for one in _describe_unknown(call, search.unknown, agents)
-    ]
+    with _one_search(call, host.database):
+        if await is_shared(host.database, person, await host.list_agents()):
+            raise _shared_error(person)
+        await call.record(PLATFORM_TRAIL, "people.export", "a person", person=person)
+        search = await _search(call, host, host.database, person, agents)
+        requests = await find_requests(host.database, agents, search, person)
+        for agent in agents:
+            repository, memory = host.repository(agent), host.memory(agent)
+            own = await export_person(repository, memory, person)
+            own["passed_on"] = {
+                "conversations": [await export_cut(repository, memory, one) for one in search.found if one.agent == agent],
+                "requests": [export_waiting(one) for one in requests if one.agent == agent],
+            }
+            if call.actor.kind is not Caller.PERSON or _holds_data(own):
+                exported["agents"].append(own)
+        exported["may_hold_more"] = [
+            {"agent": one.agent, "turns": one.turns, "first": one.first, "last": one.last}
+            for one in _describe_unknown(call, search.unknown, agents)
+        ]
     return exported
+
+
+@contextmanager
+def _one_search(call: Call, database: Database) -> Iterator[None]:
+    """Let a person or an operator export one person at a time: it reads all turns. ConfigError if an export runs already."""
+    if call.actor.kind is Caller.MACHINE_USER:
+        yield
+        return
+    if call.actor.name in database.searching_people:
+        raise ConfigError("person", "another export of yours is being made; wait until you have it")
+    database.searching_people.add(call.actor.name)
+    try:
+        yield
+    finally:
+        database.searching_people.discard(call.actor.name)
 
 
 def _parse_person(text: str) -> str:

@@ -573,6 +573,21 @@ async def test_the_text_of_an_exported_person_says_only_what_is_true_of_it() -> 
         assert line.startswith("The stored data about alice@localhost are too long for messages (")
 
 
+async def test_a_person_has_one_export_of_all_agents_at_a_time() -> None:
+    async with open_tester() as t:
+        await t.say(SECRET)
+        person = Actor(Caller.PERSON, ALICE, ASKER)
+        found: list[Any] = await asyncio.gather(
+            perform(TesterHost(t), "people.export", person, person=ALICE),
+            perform(TesterHost(t), "people.export", person, person=ALICE),
+            perform(TesterHost(t), "people.export", Actor(Caller.PERSON, BOB, ASKER), person=BOB),
+            return_exceptions=True,
+        )
+        assert {type(one) for one in found[:2]} == {dict, ConfigError}
+        assert found[2]["person"] == BOB
+        assert (await perform(TesterHost(t), "people.export", person, person=ALICE))["person"] == ALICE
+
+
 async def test_a_turn_that_is_stored_during_the_deletion_is_deleted_too() -> None:
     """It had ended before its person was refused, and waited for the disk."""
     async with open_tester() as t:

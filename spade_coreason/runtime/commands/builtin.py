@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -249,7 +250,7 @@ _EXPORT_OF_PERSON = _ExportTexts(
 
 async def _send_export(invocation: Invocation, everything: dict[str, Any], texts: _ExportTexts = _OWN_EXPORT) -> CommandResult:
     context, person = invocation.context, everything["person"]
-    text = json.dumps(everything, indent=2, ensure_ascii=False)
+    text = await asyncio.to_thread(json.dumps, everything, indent=2, ensure_ascii=False)
     size = len(text.encode())
     # A program reads texts of any length, and nobody else can read them, as they could a file.
     if invocation.is_from_program and size <= _MAX_EXPORT_PROGRAM_BYTES:

@@ -241,6 +241,8 @@ class Database(ABC):
         self.open_inbox_rows: dict[str, set[int]] = {}
         """The row ids of requests that may not be closed, by open agent. The table needs no index of them either."""
         self.inbox_rows_with_steps: set[int] = set()
+        self.searching_people: set[str] = set()
+        """The people (bare JIDs) for whom all turns are searched. That may take long, so each has one search at a time."""
         """The row ids of requests that may have durable steps. All others cost no statement about steps."""
         self.failure: StoreError | None = None
         """The reason why the database accepts no writes; None while it does. The database retries every few seconds."""
