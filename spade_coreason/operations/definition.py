@@ -78,9 +78,13 @@ class Call:
     is_stopped: bool = field(default=False, init=False)
     """True once the caller has asked for an early end. The operation ends after its current part, and counts what it did."""
 
+    on_stop: Callable[[], object] = field(default=lambda: None, init=False)
+    """Called when the caller asks for an early end, for an operation that waits."""
+
     def stop(self) -> None:
         """Ask for an early end."""
         self.is_stopped = True
+        self.on_stop()
 
     async def record(self, agent: str, action: str, resource: str, *, person: str = "", actor: str = "") -> None:
         """Append an entry to the audit trail of an agent, or to `PLATFORM_TRAIL`, before the action begins.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -103,7 +104,7 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
     await call.record(PLATFORM_TRAIL, "people.delete", "a person", actor="a person" if call.actor.name == person else "")
     async with _refused(call, host, person, agents) as running:
         late = [agent for agent, one in running.items() if not await one.wait_for_person(person)]
-        if not kept:
+        if not kept and not call.is_stopped:
             await erase_trail(host.database, PLATFORM_TRAIL, person)
         reached = [*agents, *([] if kept else [PLATFORM_TRAIL])]
         kept += [KeptData(agent, "running") for agent in late]
@@ -206,16 +207,24 @@ async def _refused(
     """Refuse the requests of a person at all running agents, and end their turns there.
 
     The user of the machine waits for another deletion of the person, which may be one that was left alone. For others it is a
-    ConfigError: a turn of the person would wait for a deletion that ends it.
+    ConfigError: a turn of the person would wait for a deletion that ends it. An early end also ends the wait.
     """
     running = {agent: one for agent in agents if (one := host.running_agent(agent)) is not None}
     begun: list[RunningAgent] = []
     try:
         for one in running.values():
-            while not one.refuse_person(person):
+            while not call.is_stopped and not one.refuse_person(person):
                 if call.actor.kind is not Caller.MACHINE_USER:
                     raise ConfigError("person", f"{person} is being deleted already; wait until that is done")
-                await one.wait_until_admitted(person)
+                waiting = asyncio.ensure_future(one.wait_until_admitted(person))
+                call.on_stop = waiting.cancel
+                try:
+                    await asyncio.wait([waiting])
+                finally:
+                    waiting.cancel()
+            if call.is_stopped:
+                running = {}
+                break
             begun.append(one)
         yield running
     finally:

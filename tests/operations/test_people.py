@@ -270,6 +270,21 @@ async def test_messages_are_refused_while_a_person_is_deleted() -> None:
         assert await t.say("hello") == ["done"]
 
 
+async def test_an_early_end_also_ends_the_wait_for_another_deletion_of_the_person() -> None:
+    async with open_tester() as t:
+        await t.say(SECRET)
+        for runner in t.runners.values():
+            assert runner.control.refuse_person(ALICE)
+        operation, call = OPERATIONS["people.delete"], Call(TesterHost(t), TESTER)
+        deleting = asyncio.create_task(operation(call, operation.read_arguments({"person": ALICE})))
+        await t.settled()
+        call.stop()
+        deleted = await asyncio.wait_for(deleting, TIMEOUT_S)
+        assert not deleted.is_complete
+        assert holding(await rows(t), SECRET)
+        assert not any(runner.control.refuse_person(ALICE) for runner in t.runners.values())
+
+
 class Stubborn(Waiting):
     """Go on when cancelled."""
 
