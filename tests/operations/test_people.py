@@ -592,7 +592,7 @@ async def test_a_person_has_one_export_of_all_agents_at_a_time() -> None:
     async with open_tester() as t:
         await t.say(SECRET)
         person = Actor(Caller.PERSON, ALICE, ASKER)
-        found: list[Any] = await asyncio.gather(
+        found: Any = await asyncio.gather(
             perform(TesterHost(t), "people.export", person, person=ALICE),
             perform(TesterHost(t), "people.export", person, person=ALICE),
             perform(TesterHost(t), "people.export", Actor(Caller.PERSON, BOB, ASKER), person=BOB),
