@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ..contracts import ErrorCode
 from ..domain.identifiers import recover_thread
@@ -20,7 +21,7 @@ from ..memory import (
 from ..storage import COMPACTION_VARIABLE, FoundConversation, StoredConversation, is_emptied
 from .intake.admission import DELETION_NOTICE, Admission
 from .intake.conversation_loader import ConversationLoader
-from .intake.mailbox import Mailbox, QueuedRequest
+from .intake.mailbox import Mailbox, MailboxTask, QueuedRequest
 from .intake.quota_limit import QuotaLimit
 from .turns.turn_services import TurnServices
 
@@ -99,9 +100,9 @@ class LiveErasure:
             services.history_windows.knowledge.clear_cache()
         owner = conversation.record.owner
         self._loader.forget_copies(owner, cut.owner_variables, await repository.load_variables("person", owner))
+        if await is_emptied(repository.database, conversation.record.id):
+            return cut.report + await self._erase_emptied(conversation.record)
         mailbox = services.mailboxes.conversations.find(conversation_id)
-        if (mailbox is None or mailbox.worker is None) and await is_emptied(repository.database, conversation.record.id):
-            return cut.report + await self.erase_conversation(conversation.record)
         if mailbox is None or (active := mailbox.active) is None:
             return cut.report
         for turn in active.turns:
@@ -151,6 +152,31 @@ class LiveErasure:
         report = await erase_conversation(repository, self._memory, record if active is None else active.record)
         self._loader.forget_copies(owner, values, await repository.load_variables("person", owner))
         self._forget(mailboxes)
+        return report
+
+    async def _erase_emptied(self, record: StoredConversation) -> ErasureReport:
+        """Delete a conversation of which no turn is left, between two turns: a message that comes meanwhile begins it anew.
+
+        One that is at work stays: a turn of it may be stored soon, and a later deletion finds it if there is none.
+        """
+        mailboxes, owner = self._services.mailboxes, record.owner
+        thread = recover_thread(record.conversation_id, owner, self._services.jid)
+        mailbox = mailboxes.conversations.find(record.conversation_id) or mailboxes.get(owner, thread)
+        if not mailboxes.is_accepting or (mailbox is not None and (mailbox.worker is not None or mailbox.queue)):
+            return ErasureReport()
+        mailbox = mailbox or mailboxes.get_or_create(owner, thread)
+        erased: asyncio.Future[ErasureReport] = asyncio.get_running_loop().create_future()
+        mailboxes.put_task(mailbox, MailboxTask(partial(self._erase_between_turns, mailbox, record), False, erased))
+        await asyncio.wait((erased,))
+        return ErasureReport() if erased.cancelled() else erased.result()  # cancelled by a stop of the agent
+
+    async def _erase_between_turns(self, mailbox: Mailbox, record: StoredConversation) -> ErasureReport:
+        services = self._services
+        if not await is_emptied(services.repository.database, record.id):
+            return ErasureReport()
+        services.expiry.on_deleted(record.conversation_id)  # before: an expiry that is at work would store it again
+        report = await erase_conversation(services.repository, self._memory, record, with_copies=False)
+        self._forget([mailbox])
         return report
 
     def _find_busy(self, person: str) -> list[Mailbox]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -33,7 +34,7 @@ from spade_coreason.operations.people import KeptData
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.commands.formatting import describe_deletion
 from spade_coreason.runtime.files import refuse_upload
-from spade_coreason.storage import schema
+from spade_coreason.storage import schema, search_person
 from spade_coreason.storage.schema import interactions
 from spade_coreason.testing import Policy
 from tests.support.databases import on_both_databases
@@ -625,3 +626,45 @@ async def test_a_turn_that_is_stored_during_the_deletion_is_deleted_too() -> Non
 async def fill_quietly(t: AgentTester) -> None:
     """Let Alice tell an agent something by way of another."""
     await t.say(f"{SECRET} by way of an agent")
+
+
+async def test_a_message_to_a_conversation_that_is_emptied_meanwhile_is_answered() -> None:
+    """The conversation had only turns of the deleted person. Bob writes while its turns are counted."""
+    async with open_waiting() as (t, keeper):
+        keeper.release.set()
+        await _in_room(t, SECRET, "ally", ALICE)
+        keeper.release.clear()
+        host, counted = TesterHost(t), threading.Event()
+        database, repository = host.database, host.repository(KEEPER)
+        assert database is not None
+        [found] = (await search_person(database, ALICE, await host.list_agents())).found
+        held: list[asyncio.Future[Any]] = []
+
+        def hold_counts() -> bool:
+            if not held:
+                held.extend(
+                    asyncio.ensure_future(database.read(lambda _: counted.wait(TIMEOUT_S), is_background=True))
+                    for _ in range(database.reader_connections // 2)
+                )
+            return True
+
+        cut = asyncio.create_task(t.runners[KEEPER].control.cut_conversation(found, hold_counts))
+        while SECRET in str(await repository.load_history(found.record.id, 10)):
+            pass
+        for _ in range(50):  # it comes to the count
+            await repository.load_variables("person", TEA)
+        assert not cut.done()
+        while not keeper.working.locked():
+            await keeper.working.acquire()
+        stored = t.gateways[KEEPER].receive_request(in_room(OTHERS, "bobby", BOB))
+        assert stored is not None
+        await stored
+        await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
+        counted.set()
+        assert (await asyncio.wait_for(cut, TIMEOUT_S)).interactions == 1
+        await asyncio.gather(*held)
+        keeper.release.set()
+        await t.settled()
+        turns = [row for row in await rows(t) if row.startswith("interactions") and OTHERS in row]
+        assert len(turns) == 1
+        assert holding(await rows(t), SECRET, ALICE) == []
