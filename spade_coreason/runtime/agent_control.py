@@ -223,7 +223,7 @@ class AgentControl:
         await self._erasure.wait_until_admitted(person)
 
     async def wait_for_person(self, person: str) -> bool:
-        """Wait until the turns that `refuse_person` has cancelled are over. Return False if one does not end."""
+        """Wait until the turns that ran at `refuse_person` are over, and stored if they had ended. False if one is not."""
         return await self._erasure.wait_for_person(person)
 
     async def cut_conversation(self, conversation: FoundConversation, should_go_on: Callable[[], bool]) -> ErasureReport:

@@ -79,14 +79,15 @@ class LiveErasure:
             await ended.wait()
 
     async def wait_for_person(self, person: str) -> bool:
-        """Wait until the turns that `refuse_person` has cancelled are over. Return False if one does not end."""
-        own = asyncio.current_task()
-        workers = [mailbox.worker for mailbox in self._find_busy(person) if mailbox.worker not in (None, own)]
-        waiting = [worker for worker in workers if worker is not None]
-        if not waiting:
-            return True
-        _, late = await asyncio.wait(waiting, timeout=self._services.policy.timings.cancel_grace_s)
-        return not late
+        """Wait until the turns that ran at `refuse_person` are over, and stored if they had ended. False if one is not."""
+        own, ended = asyncio.current_task(), list[asyncio.Future[None]]()
+        for mailbox in self._find_busy(person):
+            if mailbox.worker is not own:  # what others have queued there is not waited for
+                ended.append(asyncio.get_running_loop().create_future())
+                mailbox.requeue(MailboxTask(partial(asyncio.sleep, 0), False, ended[-1]))
+        if ended:
+            await asyncio.wait(ended, timeout=self._services.policy.timings.cancel_grace_s)
+        return all(mailbox.worker is own for mailbox in self._find_busy(person))
 
     async def cut_conversation(self, conversation: FoundConversation, should_go_on: Callable[[], bool]) -> ErasureReport:
         """Erase the found turns from a conversation of an agent or a room, in memory and in the stores."""
@@ -180,9 +181,9 @@ class LiveErasure:
         return report
 
     def _find_busy(self, person: str) -> list[Mailbox]:
-        """Return the mailboxes whose current request is one of a person (a bare JID)."""
+        """Return the mailboxes that handle a request of a person (a bare JID)."""
         mailboxes = self._services.mailboxes
-        return [mailbox for mailbox in mailboxes if mailbox.current is not None and mailbox.current.incoming.is_of(person)]
+        return [mailbox for mailbox in mailboxes if mailbox.handled is not None and mailbox.handled.incoming.is_of(person)]
 
     def _tell(self, queued: QueuedRequest) -> None:
         problem = Refused(translate(DELETION_NOTICE), ErrorCode.UNAVAILABLE)

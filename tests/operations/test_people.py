@@ -42,7 +42,7 @@ from tests.support.errors import ExpectedErrors
 from tests.support.keeping_agents import Asker, Keeper
 from tests.support.records import new_conversation, receive_request, store_turn
 from tests.support.tester_host import TesterHost
-from tests.support.wait import TIMEOUT_S
+from tests.support.wait import TIMEOUT_S, eventually
 
 ASKER, KEEPER, TOPICS, OUTSIDE = (f"{name}@localhost" for name in ("agent", "keeper", "topics", "outside"))
 ALICE, BOB, BOSS, TEA = "alice@localhost", "bob@localhost", "boss@localhost", "tea@rooms.localhost"
@@ -93,10 +93,14 @@ async def fill(t: AgentTester) -> None:
 
 
 async def _in_room(t: AgentTester, text: str, nickname: str, occupant: str | None) -> None:
+    await _write_in_room(t, text, nickname, occupant)
+    await t.settled()
+
+
+async def _write_in_room(t: AgentTester, text: str, nickname: str, occupant: str | None) -> None:
     stored = t.gateways[KEEPER].receive_request(in_room(f"{text} in a room", nickname, occupant))
     assert stored is not None
     await stored
-    await t.settled()
 
 
 def perform(host: Any, name: str, actor: Actor = TESTER, **arguments: Any) -> Any:
@@ -217,8 +221,8 @@ class Passing:
 
 
 @asynccontextmanager
-async def open_waiting() -> AsyncIterator[tuple[AgentTester, Waiting]]:
-    async with AgentTester(Passing, user=ALICE, peers={"keeper": Waiting, "outside": Passing}) as t:
+async def open_waiting(**options: Any) -> AsyncIterator[tuple[AgentTester, Waiting]]:
+    async with AgentTester(Passing, user=ALICE, peers={"keeper": Waiting, "outside": Passing}, **options) as t:
         keeper = t.built_agents[KEEPER]
         assert isinstance(keeper, Waiting)
         yield t, keeper
@@ -656,9 +660,7 @@ async def test_a_message_to_a_conversation_that_is_emptied_meanwhile_is_answered
         assert not cut.done()
         while not keeper.working.locked():
             await keeper.working.acquire()
-        stored = t.gateways[KEEPER].receive_request(in_room(OTHERS, "bobby", BOB))
-        assert stored is not None
-        await stored
+        await _write_in_room(t, OTHERS, "bobby", BOB)
         await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
         counted.set()
         assert (await asyncio.wait_for(cut, TIMEOUT_S)).interactions == 1
@@ -668,3 +670,43 @@ async def test_a_message_to_a_conversation_that_is_emptied_meanwhile_is_answered
         turns = [row for row in await rows(t) if row.startswith("interactions") and OTHERS in row]
         assert len(turns) == 1
         assert holding(await rows(t), SECRET, ALICE) == []
+
+
+PATIENT = replace(Policy(), timings=RunnerTimings(cancel_grace_s=TIMEOUT_S))
+
+
+async def test_a_deletion_waits_for_a_turn_that_has_ended_and_is_not_stored() -> None:
+    async with open_waiting(policy=PATIENT) as (t, keeper):
+        database, control = TesterHost(t).database, t.runners[KEEPER].control
+        assert database is not None
+        await _write_in_room(t, SECRET, "ally", ALICE)
+        await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
+        written = threading.Event()
+        slow_disk = asyncio.ensure_future(database.write(lambda _: written.wait(TIMEOUT_S)))
+        keeper.release.set()
+        await eventually(lambda: not control.list_turns())
+        assert control.refuse_person(ALICE)
+        waiting = asyncio.create_task(control.wait_for_person(ALICE))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        written.set()
+        assert await asyncio.wait_for(waiting, TIMEOUT_S)
+        assert [row.partition(":")[0] for row in holding(await rows(t), SECRET)] == ["variables"] * 2 + ["interactions"]
+        await slow_disk
+        control.admit_person(ALICE)
+
+
+async def test_a_deletion_does_not_wait_for_the_turn_of_somebody_else_that_follows() -> None:
+    async with open_waiting(policy=PATIENT) as (t, keeper):
+        control = t.runners[KEEPER].control
+        for text, nickname, person in ((SECRET, "ally", ALICE), (OTHERS, "bobby", BOB)):
+            await _write_in_room(t, text, nickname, person)
+        await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
+        assert control.refuse_person(ALICE)
+        assert await control.wait_for_person(ALICE)
+        control.admit_person(ALICE)
+        await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
+        keeper.release.set()
+        await t.settled()
+        assert len([row for row in holding(await rows(t), OTHERS) if row.startswith("interactions")]) == 1

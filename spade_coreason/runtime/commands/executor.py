@@ -206,7 +206,7 @@ class CommandExecutor:
             text = await agent_command.run(turn.session, **{field.name: values[field.name] for field in agent_command.fields})
             await turn.response.markdown(translate("Done.") if text is None else str(text))
 
-        turn.mailbox.current = turn.queued
+        turn.mailbox.handled = turn.mailbox.current = turn.queued
         last_event = await turn.run(work)
         if turn.is_deleted:
             if sends_reply:

@@ -117,6 +117,7 @@ class Mailbox:
         "active",
         "conversation_id",
         "current",
+        "handled",
         "has_cancelled_turn",
         "is_cancelled",
         "kept_characters",
@@ -138,6 +139,8 @@ class Mailbox:
         """The characters of the turns that stay in memory while the mailbox is idle."""
         self.current: QueuedRequest | None = None
         """The request whose turn runs, until `assist` returns."""
+        self.handled: QueuedRequest | None = None
+        """The request that the worker has taken, until its reply is stored."""
         self.turn: AssistingTurn | None = None
         """The turn in which the agent runs."""
         self.has_cancelled_turn = False

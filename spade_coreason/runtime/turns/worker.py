@@ -81,14 +81,14 @@ class MailboxWorkers:
                 if item is None:
                     break
                 mailbox.is_cancelled = False
-                mailbox.current = item if isinstance(item, QueuedRequest) else None
+                mailbox.handled = mailbox.current = item if isinstance(item, QueuedRequest) else None
                 if suspects and isinstance(item, QueuedRequest):
                     async with self._crash_guard.permit(item.inbox_row):
                         await self._run_item(mailbox, item)
                 else:
                     await self._run_item(mailbox, item)
         finally:
-            mailbox.worker = mailbox.current = None
+            mailbox.worker = mailbox.handled = mailbox.current = None
             mailboxes.evict_if_idle(mailbox)
 
     async def _run_item(self, mailbox: Mailbox, item: QueuedRequest | MailboxTask) -> None:
