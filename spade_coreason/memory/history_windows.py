@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from ..contracts import MemoryConfig, MemoryStrategy
@@ -54,6 +56,7 @@ class HistoryWindows:
         self.knowledge = knowledge
         """The documents and facts of the agent, which sessions search; None without any."""
         self._jobs: dict[str, _CompactionJob] = {}
+        self._held: list[str] = []
         self._job_slots = asyncio.Semaphore(_MAX_JOBS)
         self._is_failing = False
         self._has_warned = False
@@ -136,12 +139,12 @@ class HistoryWindows:
     def compact_later(self, active: ActiveConversation) -> None:
         """Start the compaction of turns that are older than the window.
 
-        Nothing happens if the strategy has no compaction, or if it already runs for this conversation.
+        Nothing happens if the strategy has no compaction, or if it already runs for this conversation or is held.
         """
         if not self.compacts:
             return
         conversation_id = active.record.conversation_id
-        if conversation_id not in self._jobs and self._turns_to_compact(active):
+        if conversation_id not in self._jobs and conversation_id not in self._held and self._turns_to_compact(active):
             task = asyncio.create_task(self._compact(active))
             self._jobs[conversation_id] = _CompactionJob(active.record.owner, task)
             task.add_done_callback(lambda _: self._jobs.pop(conversation_id, None))
@@ -153,6 +156,16 @@ class HistoryWindows:
     async def cancel_for_conversation(self, conversation_id: str) -> None:
         """Cancel the compaction of a conversation, before data of it is deleted."""
         await self._cancel_tasks([job.task for name, job in self._jobs.items() if name == conversation_id])
+
+    @asynccontextmanager
+    async def hold(self, conversation_id: str) -> AsyncIterator[None]:
+        """Cancel the compaction of a conversation and begin none, while turns that it may have read are deleted."""
+        self._held.append(conversation_id)
+        try:
+            await self.cancel_for_conversation(conversation_id)
+            yield
+        finally:
+            self._held.remove(conversation_id)
 
     async def wait_until_idle(self) -> None:
         """Wait until no compaction runs."""

@@ -91,12 +91,13 @@ class LiveErasure:
 
     async def cut_conversation(self, conversation: FoundConversation, should_go_on: Callable[[], bool]) -> ErasureReport:
         """Erase the found turns from a conversation of an agent or a room, in memory and in the stores."""
+        async with self._services.history_windows.hold(conversation.record.conversation_id):
+            return await self._cut(conversation, should_go_on)
+
+    async def _cut(self, conversation: FoundConversation, should_go_on: Callable[[], bool]) -> ErasureReport:
         services, repository = self._services, self._services.repository
         conversation_id, own = conversation.record.conversation_id, {turn.interaction_id for turn in conversation.turns}
         cut = await cut_conversation(repository, self._memory, conversation, should_go_on)
-        # Afterwards: one that began before has read the turns.
-        await services.history_windows.cancel_for_conversation(conversation_id)
-        await repository.clear_summary(conversation_id)
         if services.history_windows.knowledge is not None:
             services.history_windows.knowledge.clear_cache()
         owner = conversation.record.owner

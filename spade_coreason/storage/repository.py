@@ -43,7 +43,6 @@ from .people import (
     FoundConversation,
     FoundTurn,
     TimeSpans,
-    clear_summary,
     cut_turns,
     load_variables_of,
 )
@@ -246,10 +245,6 @@ class AgentRepository:
         """Return the variables of a holder as JSON texts, by name, that were stored at times (in microseconds) of a choice."""
         agent = self.agent
         return await self.database.read(lambda connection: load_variables_of(connection, agent, scope, holder, is_found))
-
-    async def clear_summary(self, conversation_id: str) -> None:
-        """Delete the summary of a conversation. Its turns are summarised again."""
-        await self.database.erase(lambda connection: clear_summary(connection, self.agent, conversation_id, 0))
 
     async def erase_person(self, person: str) -> StorageErasureReport:
         """Delete everything about a person (a bare JID): conversations, turns, variables, pending requests, knowledge,

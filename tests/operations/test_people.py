@@ -6,13 +6,14 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from sqlalchemy import func, select
 
 from spade_coreason import (
     AgentDefinition,
@@ -25,10 +26,12 @@ from spade_coreason import (
     command,
 )
 from spade_coreason.agents.topics import TopicBroker
+from spade_coreason.contracts import Interaction, MemoryConfig, MemoryStrategy
 from spade_coreason.domain.channel_kinds import PERSON, ROOM
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.policy import RunnerTimings
 from spade_coreason.exceptions import ConfigError, ForbiddenError
+from spade_coreason.memory import ErasureReport
 from spade_coreason.operations.definition import Actor, Call, Caller
 from spade_coreason.operations.people import KeptData
 from spade_coreason.operations.table import OPERATIONS
@@ -50,6 +53,7 @@ TESTER = Actor(Caller.MACHINE_USER, "user tester")
 SECRET, OTHERS = "marzipan", "rhubarb"
 CHANGING = ("inbox:", "conversations:", "variables: {'agent': 'keeper@localhost', 'scope': 'messages")
 """The beginnings of rows that change by themselves: requests are closed, and counts are stored."""
+COUNT_ERASED = select(func.count(interactions.c.id)).where(interactions.c.body == schema.ERASED_TURN)
 
 
 def in_room(text: str, nickname: str, occupant: str | None) -> InboundRequest:
@@ -632,44 +636,121 @@ async def fill_quietly(t: AgentTester) -> None:
     await t.say(f"{SECRET} by way of an agent")
 
 
+@asynccontextmanager
+async def cut_slowly(t: AgentTester) -> AsyncIterator[asyncio.Task[ErasureReport]]:
+    """Cut the turns of Alice from the conversation of a room. It waits when it counts the turns that are left."""
+    host, counted = TesterHost(t), threading.Event()
+    database, repository = host.database, host.repository(KEEPER)
+    assert database is not None
+    [found] = (await search_person(database, ALICE, await host.list_agents())).found
+    held: list[asyncio.Future[Any]] = []
+
+    def hold_counts() -> bool:
+        if not held:
+            held.extend(
+                asyncio.ensure_future(database.read(lambda _: counted.wait(TIMEOUT_S), is_background=True))
+                for _ in range(database.reader_connections // 2)
+            )
+        return True
+
+    cut = asyncio.create_task(t.runners[KEEPER].control.cut_conversation(found, hold_counts))
+    while not await database.read(lambda connection: connection.scalar(COUNT_ERASED)):
+        pass
+    for _ in range(50):  # it comes to the count
+        await repository.load_variables("person", TEA)
+    assert not cut.done()
+    yield cut
+    counted.set()
+    await asyncio.wait_for(asyncio.gather(cut, *held), TIMEOUT_S)
+
+
 async def test_a_message_to_a_conversation_that_is_emptied_meanwhile_is_answered() -> None:
     """The conversation had only turns of the deleted person. Bob writes while its turns are counted."""
     async with open_waiting() as (t, keeper):
         keeper.release.set()
         await _in_room(t, SECRET, "ally", ALICE)
         keeper.release.clear()
-        host, counted = TesterHost(t), threading.Event()
-        database, repository = host.database, host.repository(KEEPER)
-        assert database is not None
-        [found] = (await search_person(database, ALICE, await host.list_agents())).found
-        held: list[asyncio.Future[Any]] = []
-
-        def hold_counts() -> bool:
-            if not held:
-                held.extend(
-                    asyncio.ensure_future(database.read(lambda _: counted.wait(TIMEOUT_S), is_background=True))
-                    for _ in range(database.reader_connections // 2)
-                )
-            return True
-
-        cut = asyncio.create_task(t.runners[KEEPER].control.cut_conversation(found, hold_counts))
-        while SECRET in str(await repository.load_history(found.record.id, 10)):
-            pass
-        for _ in range(50):  # it comes to the count
-            await repository.load_variables("person", TEA)
-        assert not cut.done()
-        while not keeper.working.locked():
-            await keeper.working.acquire()
-        await _write_in_room(t, OTHERS, "bobby", BOB)
-        await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
-        counted.set()
-        assert (await asyncio.wait_for(cut, TIMEOUT_S)).interactions == 1
-        await asyncio.gather(*held)
+        await keeper.working.acquire()
+        async with cut_slowly(t) as cut:
+            await _write_in_room(t, OTHERS, "bobby", BOB)
+            await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
+        assert cut.result().interactions == 1
         keeper.release.set()
         await t.settled()
         turns = [row for row in await rows(t) if row.startswith("interactions") and OTHERS in row]
         assert len(turns) == 1
         assert holding(await rows(t), SECRET, ALICE) == []
+
+
+class Joining:
+    """Summarise turns by joining them. With `is_slow` it never ends by itself."""
+
+    def __init__(self) -> None:
+        self.is_slow, self.working, self.has_ended = False, asyncio.Event(), False
+
+    async def summarise(self, prompt: str, summary: str, turns: Sequence[Interaction]) -> str:
+        self.working.set()
+        try:
+            if self.is_slow:
+                await asyncio.Event().wait()
+        finally:
+            self.has_ended = True
+        return " ".join([summary, *(str(turn.input) for turn in turns)])
+
+    async def close(self) -> None:
+        pass
+
+
+class Summarised:
+    """Answer everybody."""
+
+    manifest = AgentDefinition.simple("keeper")
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await response.markdown("done")
+
+
+@asynccontextmanager
+async def open_summarised(summariser: Joining) -> AsyncIterator[AgentTester]:
+    memory = MemoryConfig(strategy=MemoryStrategy.SUMMARY, limit=1, summary_prompt="What was said?")
+    policy = Policy(memory=memory)
+    async with AgentTester(Summarised, peers={"keeper": Summarised}, policy=policy, summariser=summariser) as t:
+        yield t
+
+
+async def test_a_turn_that_ends_during_a_deletion_does_not_bring_a_summary_back() -> None:
+    async with open_summarised(Joining()) as t:
+        for text, nickname, person in ((OTHERS, "bobby", BOB), (SECRET, "ally", ALICE), (OTHERS, "bobby", BOB)):
+            await _in_room(t, text, nickname, person)
+        assert [row for row in holding(await rows(t), SECRET) if row.startswith("variables")]
+        async with cut_slowly(t):
+            await _in_room(t, OTHERS, "bobby", BOB)
+        await _in_room(t, OTHERS, "bobby", BOB)
+        assert holding(await rows(t), SECRET) == []
+        assert [row for row in holding(await rows(t), OTHERS) if row.startswith("variables")]
+
+
+async def test_a_compaction_that_has_read_a_turn_ends_before_the_turn_is_deleted() -> None:
+    summariser = Joining()
+    async with open_summarised(summariser) as t:
+        await _in_room(t, OTHERS, "bobby", BOB)
+        summariser.is_slow = True
+        for text, nickname, person in ((SECRET, "ally", ALICE), (OTHERS, "bobby", BOB)):
+            await _write_in_room(t, text, nickname, person)
+        await asyncio.wait_for(summariser.working.wait(), TIMEOUT_S)
+        database = TesterHost(t).database
+        assert database is not None
+        [found] = (await search_person(database, ALICE, await TesterHost(t).list_agents())).found
+        summariser.has_ended = False
+        ended: list[bool] = []
+
+        def should_go_on() -> bool:
+            ended.append(summariser.has_ended)
+            return True
+
+        await t.runners[KEEPER].control.cut_conversation(found, should_go_on)
+        assert ended == [True]
+        summariser.is_slow = False
 
 
 PATIENT = replace(Policy(), timings=RunnerTimings(cancel_grace_s=TIMEOUT_S))
