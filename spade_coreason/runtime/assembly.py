@@ -197,6 +197,7 @@ class AgentParts:
             prefixes=policy.command_prefixes,
             clock=clock,
             mailboxes=mailboxes,
+            erased_people=admission.erased_people,
             loader=loader,
             files=self.files,
             host=AgentHost(repository, control, self.memory, self.knowledge, quotas, self._get_platform),

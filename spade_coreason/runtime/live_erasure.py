@@ -61,7 +61,9 @@ class LiveErasure:
                 self._tell(queued)
             for mailbox in self._find_busy(person):
                 current = mailbox.current
-                if mailbox.worker is not own and current is not None and mailbox.cancel_current():
+                if mailbox.worker is own or current is None or not current.is_for_agent:
+                    continue  # a command of the platform answers, and `wait_for_person` waits for it
+                if mailbox.cancel_current():
                     self._tell(current)
         except BaseException:
             self.admit_person(person)

@@ -37,7 +37,7 @@ from spade_coreason.operations.people import KeptData
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.commands.formatting import describe_deletion
 from spade_coreason.runtime.files import refuse_upload
-from spade_coreason.storage import schema, search_person
+from spade_coreason.storage import Database, schema, search_person
 from spade_coreason.storage.schema import interactions
 from spade_coreason.testing import Policy
 from tests.support.databases import on_both_databases
@@ -636,6 +636,34 @@ async def fill_quietly(t: AgentTester) -> None:
     await t.say(f"{SECRET} by way of an agent")
 
 
+def hold_background_reads(database: Database, released: threading.Event) -> asyncio.Future[Any]:
+    """Let all reads that no turn waits for wait until an event is set."""
+    slots = range(database.reader_connections // 2)
+    return asyncio.gather(*(database.read(lambda _: released.wait(TIMEOUT_S), is_background=True) for _ in slots))
+
+
+@pytest.mark.parametrize("command", ["/export", "/export everywhere"])
+async def test_an_export_during_a_deletion_has_one_answer_and_no_data(command: str) -> None:
+    async with open_tester() as t:
+        await t.say(SECRET, to=KEEPER)
+        database, control, released = TesterHost(t).database, t.runners[KEEPER].control, threading.Event()
+        assert database is not None
+        held = hold_background_reads(database, released)
+        await asyncio.sleep(0)
+        t.send(command, to=KEEPER, thread="another")
+        await t.delivered()
+        await eventually(lambda: control.busy_count == 1)
+        assert control.refuse_person(ALICE)
+        released.set()
+        assert await control.wait_for_person(ALICE)
+        control.admit_person(ALICE)
+        await t.settled()
+        await held
+        [answer] = t.unread()
+        assert "being deleted" in answer
+        assert t.uploaded == {}
+
+
 @asynccontextmanager
 async def cut_slowly(t: AgentTester) -> AsyncIterator[asyncio.Task[ErasureReport]]:
     """Cut the turns of Alice from the conversation of a room. It waits when it counts the turns that are left."""
@@ -647,10 +675,7 @@ async def cut_slowly(t: AgentTester) -> AsyncIterator[asyncio.Task[ErasureReport
 
     def hold_counts() -> bool:
         if not held:
-            held.extend(
-                asyncio.ensure_future(database.read(lambda _: counted.wait(TIMEOUT_S), is_background=True))
-                for _ in range(database.reader_connections // 2)
-            )
+            held.append(hold_background_reads(database, counted))
         return True
 
     cut = asyncio.create_task(t.runners[KEEPER].control.cut_conversation(found, hold_counts))

@@ -33,6 +33,7 @@ from ...operations.sessions import (
     show_session,
 )
 from ...operations.turns import list_turns
+from ..intake.admission import DELETION_NOTICE
 from .context import Invocation
 from .formatting import describe_deletion, describe_state, fence_json, format_conversation, format_memory, format_turn
 from .model import CONFIRMED, Command, CommandResult
@@ -251,6 +252,8 @@ _EXPORT_OF_PERSON = _ExportTexts(
 async def _send_export(invocation: Invocation, everything: dict[str, Any], texts: _ExportTexts = _OWN_EXPORT) -> CommandResult:
     context, person = invocation.context, everything["person"]
     text = await asyncio.to_thread(json.dumps, everything, indent=2, ensure_ascii=False)
+    if person in context.erased_people:  # since it was read
+        return CommandResult(translate(DELETION_NOTICE), is_error=True)
     size = len(text.encode())
     # A program reads texts of any length, and nobody else can read them, as they could a file.
     if invocation.is_from_program and size <= _MAX_EXPORT_PROGRAM_BYTES:

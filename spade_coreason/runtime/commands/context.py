@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
@@ -35,6 +35,8 @@ class CommandContext:
     """The characters that a command may begin with."""
     clock: Callable[[], datetime]
     mailboxes: Mailboxes
+    erased_people: Container[str]
+    """The people (bare JIDs) whose data are being deleted."""
     loader: ConversationLoader
     files: Files
     host: AgentHost
