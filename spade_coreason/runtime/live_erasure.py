@@ -6,10 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ..contracts import ErrorCode
 from ..domain.identifiers import recover_thread
-from ..domain.messages import Refused
-from ..domain.texts.translation import translate
 from ..memory import (
     AgentInteractionMemory,
     ErasureReport,
@@ -19,7 +16,7 @@ from ..memory import (
     find_person_records,
 )
 from ..storage import COMPACTION_VARIABLE, FoundConversation, StoredConversation, is_emptied
-from .intake.admission import DELETION_NOTICE, Admission
+from .intake.admission import Admission, refuse_for_deletion
 from .intake.conversation_loader import ConversationLoader
 from .intake.mailbox import Mailbox, MailboxTask, QueuedRequest
 from .intake.quota_limit import QuotaLimit
@@ -189,7 +186,7 @@ class LiveErasure:
         return [mailbox for mailbox in mailboxes if mailbox.handled is not None and mailbox.handled.incoming.is_of(person)]
 
     def _tell(self, queued: QueuedRequest) -> None:
-        problem = Refused(translate(DELETION_NOTICE), ErrorCode.UNAVAILABLE)
+        problem = refuse_for_deletion(queued.incoming, self._admission.erased_people)
         self._services.outbox.send_problem(queued.incoming, problem, queued.key)
 
     @property

@@ -294,6 +294,32 @@ async def test_an_early_end_also_ends_the_wait_for_another_deletion_of_the_perso
         assert not any(runner.control.refuse_person(ALICE) for runner in t.runners.values())
 
 
+async def test_only_the_person_is_told_that_their_data_are_being_deleted(expected_errors: ExpectedErrors) -> None:
+    """Not a room, where everybody reads it, and no agent that has passed a request on."""
+    expected_errors("PeerRefusedError: keeper@localhost refuses: I cannot do this at the moment.")
+    async with open_waiting() as (t, keeper):
+        control = t.runners[KEEPER].control
+        t.unread(user=TEA)  # from now on it receives
+        await _write_in_room(t, SECRET, "ally", ALICE)
+        asked = asyncio.create_task(t.say(SECRET, user=ALICE))
+        for _ in range(2):
+            await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
+        await _write_in_room(t, SECRET, "ally", ALICE)  # it waits
+        assert control.refuse_person(ALICE)
+        for message in (in_room(SECRET, "ally", ALICE), private_in_room(SECRET)):
+            assert t.gateways[KEEPER].receive_request(message) is None
+        told = [*await asyncio.wait_for(asked, TIMEOUT_S), *await t.say(SECRET, user=ALICE)]
+        keeper.release.set()
+        await t.settled()
+        assert t.unread(user=TEA) == ["I cannot do this at the moment. Please try again later."]  # the private message
+        assert "deleted" not in str(told)
+        [refusal] = await asyncio.gather(t.ask(SECRET, user=ALICE, to=KEEPER), return_exceptions=True)
+        assert "being deleted" in str(refusal)
+        control.admit_person(ALICE)
+        await _in_room(t, SECRET, "ally", ALICE)
+        assert t.unread(user=TEA) == ["ally: done"]
+
+
 class Stubborn(Waiting):
     """Go on when cancelled."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
@@ -199,7 +199,7 @@ class Admission:
         if not isinstance(verdict, Refuse):
             verdict = self._check_capacity(incoming)
         if self.erased_people and not self.erased_people.keys().isdisjoint((incoming.owner, incoming.stored_root)):
-            verdict = Refuse(ErrorCode.UNAVAILABLE, translate(DELETION_NOTICE), RATE_INTERVAL_S)
+            return Refusal(refuse_for_deletion(incoming, self.erased_people, RATE_INTERVAL_S))
         if isinstance(verdict, Refuse):
             return _as_refused(verdict)
         return None if may_be_duplicate else self.refuse_new(incoming, is_for_agent=is_for_agent)
@@ -237,6 +237,16 @@ class Admission:
             failure = Failed(text, ErrorCode.INTERNAL, True, incident)
             return Refusal(failure, self._incidents.record(incident, error, incoming.stored_root or incoming.owner))
         return None
+
+
+def refuse_for_deletion(incoming: InboundRequest, people: Container[str], retry_after_s: float | None = None) -> Refused:
+    """Refuse a request of one of the people (bare JIDs) whose data are being deleted.
+
+    Only the person is told the reason. An agent that has passed it on is not; a room, where all read it, is told nothing.
+    """
+    is_own = incoming.owner in people and not incoming.is_from_room
+    text = translate(DELETION_NOTICE if is_own else "I cannot do this at the moment. Please try again later.")
+    return Refused(text, ErrorCode.UNAVAILABLE, retry_after_s, tells_people=not incoming.kind.is_room)
 
 
 def _as_refused(verdict: Refuse) -> Refusal:
