@@ -97,6 +97,7 @@ class LiveErasure:
         services, repository = self._services, self._services.repository
         conversation_id, own = conversation.record.conversation_id, {turn.interaction_id for turn in conversation.turns}
         cut = await cut_conversation(repository, self._memory, conversation, should_go_on)
+        self._loader.cuts += 1
         if services.history_windows.knowledge is not None:
             services.history_windows.knowledge.clear_cache()
         owner = conversation.record.owner
@@ -156,7 +157,7 @@ class LiveErasure:
         return report
 
     async def _erase_emptied(self, record: StoredConversation) -> ErasureReport:
-        """Delete a conversation of which no turn is left, between two turns: a message that comes meanwhile begins it anew.
+        """Delete a conversation of which no turn is left, between two turns: a message that comes during it begins it anew.
 
         One that is at work stays: a turn of it may be stored soon, and a later deletion finds it if there is none.
         """

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import Engine, event, func, select
 
 from spade_coreason import (
     AgentDefinition,
@@ -37,7 +37,7 @@ from spade_coreason.operations.people import KeptData
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.commands.formatting import describe_deletion
 from spade_coreason.runtime.files import refuse_upload
-from spade_coreason.storage import Database, schema, search_person
+from spade_coreason.storage import SHARED_SCOPE, Database, schema, search_person
 from spade_coreason.storage.schema import interactions
 from spade_coreason.testing import Policy
 from tests.support.databases import on_both_databases
@@ -842,3 +842,41 @@ async def test_a_deletion_does_not_wait_for_the_turn_of_somebody_else_that_follo
         keeper.release.set()
         await t.settled()
         assert len([row for row in holding(await rows(t), OTHERS) if row.startswith("interactions")]) == 1
+
+
+class Remembering:
+    """Answer with all that was said before."""
+
+    manifest = AgentDefinition.simple("keeper")
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await response.markdown(" ".join(str(turn.input) for turn in await session.history(100)) or "nothing")
+
+
+async def test_a_conversation_that_is_loaded_during_a_deletion_has_no_deleted_turns() -> None:
+    async with AgentTester(Remembering, peers={"keeper": Remembering}) as t:
+        for text, nickname, person in ((OTHERS, "bobby", BOB), (SECRET, "ally", ALICE)):
+            await _in_room(t, text, nickname, person)
+        await t.restart()
+        t.unread(user=TEA)  # from now on it receives
+        database, loading, cut = TesterHost(t).database, threading.Event(), threading.Event()
+        assert database is not None
+
+        def hold_loading(*read: Any) -> None:
+            if SHARED_SCOPE in read[3]:  # the last part of a conversation that is loaded
+                loading.set()
+                cut.wait(TIMEOUT_S)
+
+        event.listen(Engine, "before_cursor_execute", hold_loading)
+        try:
+            await _write_in_room(t, OTHERS, "bobby", BOB)
+            await eventually(loading.is_set)
+            [found] = (await search_person(database, ALICE, await TesterHost(t).list_agents())).found
+            await t.runners[KEEPER].control.cut_conversation(found, lambda: True)
+        finally:
+            cut.set()
+            await t.settled()
+            event.remove(Engine, "before_cursor_execute", hold_loading)
+        [answer] = t.unread(user=TEA)
+        assert OTHERS in answer
+        assert SECRET not in answer

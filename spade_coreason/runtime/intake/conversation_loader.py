@@ -27,10 +27,12 @@ class ConversationLoader:
         self.languages = languages
         self._persons: weakref.WeakValueDictionary[str, ActivePerson] = weakref.WeakValueDictionary()
         self._shared: Variables | None = None
+        self.cuts = 0
+        """The number of deletions of turns. A conversation that is being loaded at one is loaded again."""
 
     async def load(self, mailbox: Mailbox) -> ActiveConversation:
         """Load the conversation of a mailbox from the database, or create it."""
-        services = self._services
+        services, cuts = self._services, self.cuts
         sender, thread = mailbox.key
         candidates = candidate_conversation_ids(thread, sender, services.jid)
         stored = await services.repository.load(candidates, sender, max_cached_turns(services.policy.memory))
@@ -54,6 +56,8 @@ class ConversationLoader:
         variables = Variables("conversation", conversation_id, stored.conversation_variables)
         turns = RecentTurns([StoredTurn(text) for text in stored.history])
         active = ActiveConversation(record, turns, variables, person, await self._load_shared())
+        if self.cuts != cuts:
+            return await self.load(mailbox)
         # The policy may have changed since the last turn of the conversation.
         active.record = services.history_windows.with_current_window(record, active)
         if newest := parse_turns(turns[-1:]):
