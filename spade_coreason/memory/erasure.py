@@ -137,7 +137,7 @@ async def cut_conversation(
         name = conversation.record.conversation_id
         memories = await memory.aremove_of_times(name, lambda timestamp: is_entry_within(timestamp, spans))
     report, variables, owner_variables = ErasureReport(memories=min(1, memories)), dict[str, str](), dict[str, str]()
-    for start in range(0, len(conversation.turns), _BATCH_TURNS):
+    for start in range(0, len(conversation.turns) or 1, _BATCH_TURNS):
         if not should_go_on():
             break
         cut = await repository.cut_turns(conversation, conversation.turns[start : start + _BATCH_TURNS], spans)

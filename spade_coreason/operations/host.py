@@ -10,7 +10,7 @@ from ..exceptions import ConfigError
 if TYPE_CHECKING:
     from ..domain.quotas import Quotas
     from ..memory import AgentInteractionMemory, ErasureReport, Knowledge
-    from ..storage import AgentRepository, Commit, Database, FoundConversation, PendingRequest, StoredConversation
+    from ..storage import AgentRepository, Commit, CutOffTurn, Database, FoundConversation, PendingRequest, StoredConversation
     from .status import PlatformStatus, QuotaUsage, RunningTurn
 
 ALL_AGENTS = "*"
@@ -45,6 +45,10 @@ class RunningAgent(Protocol):
 
     async def wait_for_person(self, person: str) -> bool:
         """Wait until the turns that ran at `refuse_person` are over, and stored if they had ended. False if one is not."""
+        ...
+
+    def list_cut_off(self, person: str) -> list[CutOffTurn]:
+        """Return the turns in conversations of others that `refuse_person` has cancelled, after `wait_for_person`."""
         ...
 
     async def cut_conversation(self, conversation: FoundConversation, should_go_on: Callable[[], bool]) -> ErasureReport:

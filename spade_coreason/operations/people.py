@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -22,6 +22,7 @@ from ..memory import (
     export_waiting,
 )
 from ..storage import (
+    CutOffTurn,
     Database,
     FoundConversation,
     PersonSearch,
@@ -109,6 +110,7 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
         reached = [*agents, *([] if kept else [PLATFORM_TRAIL])]
         kept += [KeptData(agent, "running") for agent in late]
         search = await _search(call, host, host.database, person, agents)
+        search = await _add_cut_off(host, search, {agent: one.list_cut_off(person) for agent, one in running.items()})
         unknown = search.unknown
         erasures = await _erase_all(call, host, person, agents, search)
         # A turn that had ended, and was not stored yet, is found now.
@@ -249,6 +251,17 @@ async def _search(
         found=[one for one in search.found if one.agent in agents],
         emptied=[one for one in search.emptied if one.agent in agents],
     )
+
+
+async def _add_cut_off(host: OperationHost, search: PersonSearch, cut_off: Mapping[str, Sequence[CutOffTurn]]) -> PersonSearch:
+    """Add the turns that the deletion itself has cut off, by agent: they are not stored, but what they have stored is there."""
+    found = {(one.agent, one.record.conversation_id): one for one in search.found}
+    for agent, turns in cut_off.items():
+        ids = [turn.conversation_id for turn in turns]
+        for name, record in (await host.repository(agent).find_conversations(ids)).items():
+            one = found.get((agent, name), FoundConversation(agent, record, []))
+            found[agent, name] = one._replace(cut_off=[turn for turn in turns if turn.conversation_id == name])
+    return replace(search, found=list(found.values()))
 
 
 async def _erase_all(

@@ -15,7 +15,7 @@ from ..domain.texts.error_chain import describe_await
 from ..domain.texts.translation import N_
 from ..memory import ErasureReport
 from ..operations.status import QuotaUsage, RunningTurn
-from ..storage import AgentRepository, Commit, FoundConversation, PendingRequest, StoredAgent, StoredConversation
+from ..storage import AgentRepository, Commit, CutOffTurn, FoundConversation, PendingRequest, StoredAgent, StoredConversation
 from .event_emitter import EventEmitter
 from .intake.access_requests import AccessRequests
 from .intake.mailboxes import Mailboxes
@@ -225,6 +225,10 @@ class AgentControl:
     async def wait_for_person(self, person: str) -> bool:
         """Wait until the turns that ran at `refuse_person` are over, and stored if they had ended. False if one is not."""
         return await self._erasure.wait_for_person(person)
+
+    def list_cut_off(self, person: str) -> list[CutOffTurn]:
+        """Return the turns in conversations of others that `refuse_person` has cancelled, after `wait_for_person`."""
+        return self._erasure.list_cut_off(person)
 
     async def cut_conversation(self, conversation: FoundConversation, should_go_on: Callable[[], bool]) -> ErasureReport:
         """Erase the found turns from a conversation of an agent or a room. It ends early if `should_go_on` returns False."""

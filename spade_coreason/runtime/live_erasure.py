@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 
 from ..domain.identifiers import recover_thread
@@ -15,7 +16,7 @@ from ..memory import (
     erase_person,
     find_person_records,
 )
-from ..storage import COMPACTION_VARIABLE, FoundConversation, StoredConversation, is_emptied
+from ..storage import COMPACTION_VARIABLE, CutOffTurn, FoundConversation, StoredConversation, is_emptied, to_micros
 from .intake.admission import Admission, refuse_for_deletion
 from .intake.conversation_loader import ConversationLoader
 from .intake.mailbox import Mailbox, MailboxTask, QueuedRequest
@@ -42,6 +43,8 @@ class LiveErasure:
         self._quota_limit = quota_limit
         self._admission = admission
         self._get_memory = get_memory
+        self._ending: dict[str, list[tuple[Mailbox, datetime | None, asyncio.Future[int]]]] = {}
+        """What ran of the people that are refused: its mailbox, the start of a turn that is cut off, and the end."""
 
     def refuse_person(self, person: str) -> bool:
         """Refuse new requests of a person (a bare JID), also those that others pass on, and end what runs and waits of them.
@@ -56,11 +59,16 @@ class LiveErasure:
             mailboxes, own = self._services.mailboxes, asyncio.current_task()
             for queued in mailboxes.drop_matching(lambda incoming: incoming.is_of(person)):
                 self._tell(queued)
+            ending = self._ending[person] = []
             for mailbox in self._find_busy(person):
-                current = mailbox.current
-                if mailbox.worker is own or current is None or not current.is_for_agent:
-                    continue  # a command of the platform answers, and `wait_for_person` waits for it
-                if mailbox.cancel_current():
+                if mailbox.worker is own:
+                    continue
+                current, turn = mailbox.current, mailbox.turn
+                ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                # Before what others have queued there, which is not waited for.
+                mailbox.requeue(MailboxTask(self._get_time, False, ended))
+                ending.append((mailbox, None if turn is None else turn.started_at, ended))
+                if current is not None and current.is_for_agent and mailbox.cancel_current():  # other commands answer
                     self._tell(current)
         except BaseException:
             self.admit_person(person)
@@ -69,6 +77,7 @@ class LiveErasure:
 
     def admit_person(self, person: str) -> None:
         """Take the requests of a person (a bare JID) again: end what `refuse_person` began."""
+        self._ending.pop(person, None)
         if (ended := self._admission.erased_people.pop(person, None)) is not None:
             ended.set()
 
@@ -79,14 +88,26 @@ class LiveErasure:
 
     async def wait_for_person(self, person: str) -> bool:
         """Wait until the turns that ran at `refuse_person` are over, and stored if they had ended. False if one is not."""
-        own, ended = asyncio.current_task(), list[asyncio.Future[None]]()
-        for mailbox in self._find_busy(person):
-            if mailbox.worker is not own:  # what others have queued there is not waited for
-                ended.append(asyncio.get_running_loop().create_future())
-                mailbox.requeue(MailboxTask(partial(asyncio.sleep, 0), False, ended[-1]))
-        if ended:
-            await asyncio.wait(ended, timeout=self._services.policy.timings.cancel_grace_s)
+        own, waiting = asyncio.current_task(), [ended for _, _, ended in self._ending.get(person, ()) if not ended.done()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=self._services.policy.timings.cancel_grace_s)
         return all(mailbox.worker is own for mailbox in self._find_busy(person))
+
+    def list_cut_off(self, person: str) -> list[CutOffTurn]:
+        """Return the turns in conversations of others that `refuse_person` has cancelled, after `wait_for_person`."""
+        now = to_micros(self._services.clock())
+        return [
+            CutOffTurn(
+                mailbox.conversation_id,
+                to_micros(began_at),
+                ended.result() if ended.done() and not ended.cancelled() else now,
+            )
+            for mailbox, began_at, ended in self._ending.get(person, ())
+            if mailbox.conversation_id is not None and began_at is not None and mailbox.sender != person
+        ]
+
+    async def _get_time(self) -> int:
+        return to_micros(self._services.clock())
 
     async def cut_conversation(self, conversation: FoundConversation, should_go_on: Callable[[], bool]) -> ErasureReport:
         """Erase the found turns from a conversation of an agent or a room, in memory and in the stores."""
@@ -102,7 +123,8 @@ class LiveErasure:
             services.history_windows.knowledge.clear_cache()
         owner = conversation.record.owner
         self._loader.forget_copies(owner, cut.owner_variables, await repository.load_variables("person", owner))
-        if await is_emptied(repository.database, conversation.record.id):
+        may_be_emptied = conversation.turns or not conversation.cut_off
+        if may_be_emptied and await is_emptied(repository.database, conversation.record.id):
             return cut.report + await self._erase_emptied(conversation.record)
         mailbox = services.mailboxes.conversations.find(conversation_id)
         if mailbox is None or (active := mailbox.active) is None:

@@ -25,6 +25,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "knowledge": ["KnowledgeRepository", "index_outdated_passages"],
         "backends.lock": ["find_database_file", "lock_database", "lock_directory"],
         "people": [
+            "CutOffTurn",
             "FoundConversation",
             "FoundRequest",
             "PersonSearch",

@@ -46,6 +46,7 @@ from .knowledge import (
     index_outdated_passages as index_outdated_passages,
 )
 from .people import (
+    CutOffTurn as CutOffTurn,
     FoundConversation as FoundConversation,
     FoundRequest as FoundRequest,
     PersonSearch as PersonSearch,

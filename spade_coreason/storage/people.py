@@ -70,12 +70,21 @@ class FoundTurn(NamedTuple):
     item_ids: tuple[str, ...]
 
 
+class CutOffTurn(NamedTuple):
+    """A turn that was cancelled, and is not stored: its conversation, and its times in microseconds."""
+
+    conversation_id: str
+    began_at: int
+    ended_at: int
+
+
 class FoundConversation(NamedTuple):
     """A conversation that belongs to an agent or a room, with the turns in it that came from a person."""
 
     agent: str
     record: StoredConversation
     turns: list[FoundTurn]
+    cut_off: Sequence[CutOffTurn] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +269,8 @@ async def find_spans(database: Database, conversation: FoundConversation) -> Tim
     )
     following = {row.id: after.timestamp for row, after in pairwise(rows)}
     ends = ((turn, (turn.ended_at // 1000 + 1) * 1000) for turn in conversation.turns)
-    return TimeSpans((turn.began_at, min(end, following.get(turn.id, end))) for turn, end in ends)
+    spans = [(turn.began_at, min(end, following.get(turn.id, end))) for turn, end in ends]
+    return TimeSpans([*spans, *((turn.began_at, turn.ended_at) for turn in conversation.cut_off)])
 
 
 async def is_emptied(database: Database, conversation: int) -> bool:
@@ -285,7 +295,7 @@ def cut_turns(
 
     Run this inside a transaction of the writer.
     """
-    agent, record, _ = conversation
+    agent, record = conversation.agent, conversation.record
     ids = [turn.id for turn in turns]
     is_erased = interactions.c.id.in_(ids), interactions.c.body != ERASED_TURN
     count = connection.execute(update(interactions).where(*is_erased).values(body=ERASED_TURN, interaction_id="")).rowcount
@@ -299,7 +309,8 @@ def cut_turns(
         for part in _parts(list(names)):
             is_one = *_of_holder(agent, scope, holder), variables.c.name.in_(part)
             connection.execute(delete(variables).where(*is_one))
-    clear_summary(connection, agent, record.conversation_id, min(numbers, default=0))
+    if numbers:
+        clear_summary(connection, agent, record.conversation_id, min(numbers))
     incidents = delete_incidents_by_number(connection, agent, [turn.incident for turn in turns if turn.incident])
     return CutReport(count, documents, incidents, values, owner_values)
 

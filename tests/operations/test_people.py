@@ -880,3 +880,40 @@ async def test_a_conversation_that_is_loaded_during_a_deletion_has_no_deleted_tu
         [answer] = t.unread(user=TEA)
         assert OTHERS in answer
         assert SECRET not in answer
+
+
+class Slow(Keeper):
+    """Keep what it is told, and wait for ever if that is a secret."""
+
+    def __init__(self, memory: AgentInteractionMemory) -> None:
+        super().__init__(memory)
+        self.working = asyncio.Event()
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await super().assist(request, session, response)
+        if SECRET in request.payload["query"]:
+            self.working.set()
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("before", [[OTHERS], []], ids=["with turns of others", "alone"])
+async def test_a_turn_that_the_deletion_cuts_off_leaves_nothing(before: list[str]) -> None:
+    """Also not in the interaction memory, which it has written already. What others write before and afterwards stays."""
+    async with AgentTester(Slow, peers={"keeper": Slow}) as t:
+        keeper = t.built_agents[KEEPER]
+        assert isinstance(keeper, Slow)
+        for text in before:
+            await _in_room(t, text, "bobby", BOB)
+        for text, nickname, person in ((SECRET, "ally", ALICE), (OTHERS, "bobby", BOB)):
+            await _write_in_room(t, text, nickname, person)
+        await asyncio.wait_for(keeper.working.wait(), TIMEOUT_S)
+        memory = TesterHost(t).memory(KEEPER)
+        assert memory is not None
+        assert SECRET in str(await memory.aget_entries())
+        deleted = await perform(TesterHost(t), "people.delete", person=ALICE)
+        await t.settled()
+        assert deleted.kept == []
+        assert holding(await rows(t), SECRET, ALICE) == []
+        kept = str(await memory.aget_entries())
+        assert SECRET not in kept
+        assert kept.count(OTHERS) == len(before) + 1
