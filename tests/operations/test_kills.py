@@ -13,31 +13,34 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, Response, Session
 from spade_coreason.app.stored_host import StoredHost, open_stored_host
 from spade_coreason.config import load_settings
 from spade_coreason.exceptions import ConfigError, ServerError
 from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.definition import PLATFORM_TRAIL
 from spade_coreason.operations.table import OPERATIONS
-from spade_coreason.storage import record_crash
+from spade_coreason.storage import Variable, record_crash
+from tests.operations.test_people import BOB, SECRET, TEA, in_room
 from tests.support.databases import SQLITE
 from tests.support.killed_process import BEGIN, perform_stored
 from tests.support.long_forms import short_and_long_in_release
 from tests.support.model_server import ModelServer
 from tests.support.program import clean_environment, run_in_background
+from tests.support.records import new_conversation, store_turn
 from tests.support.wait import TIMEOUT_S
 from tests.support.warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "tests.support.killed_process"]
-AGENT, ALICE, CAROL = "notes@localhost", "alice@localhost", "carol@example.com"
+AGENT, ASKER, ALICE, CAROL = "notes@localhost", "asker@localhost", "alice@localhost", "carol@example.com"
 CONVERSATION = f"{ALICE}_{AGENT}"
 COLUMNS = {
     "conversations": "conversation_id, owner, state, interaction_count, turns",
@@ -68,7 +71,7 @@ class FailingAgent:
             await asyncio.Event().wait()
         if request.payload["query"] == "fail":
             raise ValueError("secret")
-        await session.store("word", request.payload["query"])
+        await session.store(f"word {request.payload['query']}", request.payload["query"])
         await response.markdown("done")
 
 
@@ -127,7 +130,7 @@ class Project:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project with a bit of everything."""
+    """A project with a bit of everything, also in a room and by way of an agent that asks for many people."""
     return asyncio.run(fill(tmp_path_factory.mktemp("filled")))
 
 
@@ -138,6 +141,17 @@ async def fill(directory: Path) -> Project:
         repository = tester.runners[AGENT].command_context.host.repository(AGENT)
         await tester.say("hello")
         await tester.say("fail", thread="failing")
+        for text, person in ((SECRET, ALICE), ("of others", BOB)):
+            stored = tester.gateways[AGENT].receive_request(in_room(text, person.partition("@")[0], person))
+            assert stored is not None
+            await stored
+            await tester.settled()
+        [room] = await repository.list_conversations(owner=TEA)
+        room_turns = [json.loads(turn) for turn in await repository.load_history(room.id, 2)]
+        asked = await store_turn(repository, new_conversation(repository, "asked", ASKER), root=BOB)
+        secret = Variable("conversation", "asked", "secret", json.dumps(SECRET))
+        await store_turn(repository, asked, secret, root=ALICE)
+        await repository.inbox.purge(datetime.now(UTC))  # these requests are old, and a start would delete them
         [incident] = await repository.incidents.load_of_person(ALICE)
         waiting = asyncio.create_task(tester.say("wait", thread="waiting"))
         agent = tester.agent
@@ -155,6 +169,11 @@ async def fill(directory: Path) -> Project:
             shutil.copy(host.memory(AGENT).path, project.memory_file)
             for name in ("a", "b"):
                 await host.knowledge(AGENT).add(f"The text of {name}.", name)
+            for turn in room_turns:  # what it has told the memory
+                clock = partial(datetime.fromisoformat, turn["timestamp"])
+                memory = AgentInteractionMemory(AGENT, host.memory(AGENT).path.parent, clock=clock)
+                await memory.aadd_information(room.conversation_id, turn["input"]["query"])
+            await host.memory(AGENT).aflush()
     return project
 
 
@@ -199,7 +218,9 @@ CASES = {
     "conversations.reset": Case(lambda project: {"conversation": CONVERSATION}),
     "sessions.export": Case(lambda project: {"person": ALICE}),
     "sessions.clear": Case(lambda project: {"person": ALICE}, first=("memory",)),
-    "people.delete": Case(lambda project: {"person": ALICE}, first=("memory", "inbox", "crashed_requests")),
+    "people.delete": Case(
+        lambda project: {"person": ALICE}, first=("memory", "inbox", "crashed_requests", "interactions", "variables")
+    ),
     "people.export": Case(lambda project: {"person": ALICE}),
     "memory.clear": Case(),
     "memory.import": Case(lambda project: {"source": str(project.memory_file)}, clear_memory),
@@ -218,6 +239,18 @@ WITH_A_PLATFORM = [
 
 def test_there_is_a_case_for_every_operation_that_changes_something() -> None:
     assert set(CASES) == {name for name, operation in OPERATIONS.items() if operation.is_change}
+
+
+async def test_the_killed_deletion_of_a_person_also_has_conversations_of_others_to_cut(project: Project) -> None:
+    def find_secrets(state: State) -> set[str]:
+        return {part for part, found in state.items() if SECRET in str(found)}
+
+    assert find_secrets(await project.read_state()) == {"interactions", "memory", "variables"}
+    await perform(project, "people.delete")
+    state = await project.read_state()
+    assert find_secrets(state) == set()
+    assert "of others" in str(state["memory"])
+    assert "of others" in str(state["variables"])
 
 
 async def prepare_project(project: Project, name: str) -> State:
