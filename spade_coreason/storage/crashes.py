@@ -43,8 +43,8 @@ class RunningRequests:
     moment. A power cut may lose it. Without a `path` there is no file. Only one process uses it at a time. StoreError if the
     file cannot be written.
 
-    A turn takes a number out of `free_slots`, writes its row into `slots`, and later writes 0 and gives the number back. A turn
-    that a stop cuts off leaves its row.
+    A turn takes a number out of `free_slots` and writes its row into `slots`. Once it is stored, its worker writes 0 and gives
+    the number back. A turn that a stop cuts off leaves its row.
     """
 
     def __init__(self, path: Path | None = None) -> None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason.domain.channel_kinds import PERSON
+from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.runtime import command
 from spade_coreason.runtime.crash_guard import CrashGuard
-from spade_coreason.storage import CrashedRequest, RunningRequests
+from spade_coreason.storage import AgentRepository, CrashedRequest, RunningRequests
+from tests.support.databases import SQLITE, WriterGate, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE, NOW
+from tests.support.runner import make_runtime
+from tests.support.transports import make_network
 from tests.support.wait import eventually
 
 
@@ -87,3 +96,49 @@ async def test_a_failed_request_and_one_with_a_single_crash_are_no_suspects(expe
     assert not guard.suspects
     assert guard.find_failed(1) is not None
     assert guard.find_failed(2) is None
+
+
+class WaitingAgent:
+    """An agent whose turns and whose command wait until `release` is set."""
+
+    manifest = AgentDefinition.simple("waiting")
+
+    def __init__(self) -> None:
+        self.begun, self.release = asyncio.Event(), asyncio.Event()
+
+    @command("wait", "Wait")
+    async def wait(self, session: SessionHandle) -> str:
+        self.begun.set()
+        await self.release.wait()
+        return "done"
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.markdown(await self.wait(session))
+
+
+@pytest.mark.parametrize("text", ["hello", "/wait"])
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_a_turn_counts_as_running_until_it_is_stored(tmp_path: Path, text: str, is_stopped: bool) -> None:
+    writes, running, waiting = WriterGate(), RunningRequests(), WaitingAgent()
+    database = await open_without_sync(f"{SQLITE}{tmp_path / 'platform.db'}", writes)
+    repository = AgentRepository(database, AGENT)
+    runner = make_runtime(waiting, repository, make_network(AGENT), crash_guard=CrashGuard(running)).runner
+    await runner.open()
+    incoming = InboundRequest(PERSON, f"{ALICE}/x", str(uuid4()), "t", {"query": text}, text, owner=ALICE)
+    stored = runner.intake.receive(incoming)
+    assert stored is not None
+    await stored
+    await waiting.begun.wait()
+    with writes.hold_batches() as batches:
+        waiting.release.set()
+        await eventually(lambda: len(batches) > 0)
+        assert len(running.rows) == 1
+        if is_stopped:
+            running.mark_stop()
+            await runner.drain(0)
+    await runner.wait_until_idle()
+    assert running.is_idle
+    assert len(running.rows) == is_stopped  # the next start looks whether it was stored
+    await runner.drain(1)
+    await runner.close()
+    await database.close()

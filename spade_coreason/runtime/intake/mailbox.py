@@ -15,7 +15,7 @@ from ...domain.identifiers import NO_DIGEST
 from ...domain.messages import InboundRequest
 from ...domain.value import value
 from ...memory import ActiveConversation
-from ...storage import Commit
+from ...storage import SPARE_SLOT, Commit
 from ..commands.parser import ParsedCommand
 
 
@@ -123,6 +123,7 @@ class Mailbox:
         "kept_characters",
         "key",
         "queue",
+        "running_slot",
         "sender_state",
         "turn",
         "worker",
@@ -143,6 +144,8 @@ class Mailbox:
         """The request that the worker has taken, until its reply is stored."""
         self.turn: AssistingTurn | None = None
         """The turn in which the agent runs."""
+        self.running_slot = SPARE_SLOT
+        """The slot of the turn in `RunningRequests`, until it is stored."""
         self.has_cancelled_turn = False
         """True if a `/cancel` that is still unanswered has stopped a turn."""
         self.is_cancelled = False

@@ -129,7 +129,8 @@ class Turn:
                 output.cancel()
                 return None
             mailbox.turn = self
-            slot = running.free_slots.pop() if running.free_slots else SPARE_SLOT
+            # The worker gives it back once the turn is stored.
+            mailbox.running_slot = slot = running.free_slots.pop() if running.free_slots else SPARE_SLOT
             running.slots[slot] = self.queued.inbox_row
             try:
                 if not services.lifecycle.is_ready:
@@ -143,10 +144,6 @@ class Turn:
             finally:
                 syncs.close()
                 mailbox.turn = mailbox.current = None
-                if not (services.mailboxes.is_cancelling_turns and running.is_stopping):  # else the next start counts the stop
-                    running.slots[slot] = 0
-                if slot != SPARE_SLOT:
-                    running.free_slots.append(slot)
             if steps.mismatch is not None:
                 raise steps.mismatch  # the agent has caught it
             if returned is not None:

@@ -24,7 +24,7 @@ from ...domain.messages import Failed, Refused
 from ...domain.texts.translation import LANGUAGE, translate
 from ...exceptions import StoreError
 from ...memory import ActiveConversation, sum_usage
-from ...storage import TurnRecord
+from ...storage import SPARE_SLOT, TurnRecord
 from ..channels import NO_CHAINED_DEVICE, OutboundMessage, PresentationOptions
 from ..commands.executor import CommandExecutor
 from ..crash_guard import CrashGuard
@@ -122,6 +122,12 @@ class MailboxWorkers:
                 await item.run()
         finally:
             slots.release()
+            if slot := mailbox.running_slot:
+                mailbox.running_slot = SPARE_SLOT
+                running = self._crash_guard.running
+                if not (mailboxes.is_cancelling_turns and running.is_stopping):  # else the next start counts the stop
+                    running.slots[slot] = 0
+                running.free_slots.append(slot)
 
     async def _pace_large(self, owner: str) -> None:
         """Wait until the next large request of a sender may begin, which is some time after the one before it."""
