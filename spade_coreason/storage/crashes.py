@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,8 +41,8 @@ class RunningRequests:
     """The requests whose turns run, by the row in the inbox, in a file that survives the process.
 
     The file is mapped into memory: an entry costs no system call, and is in the file even if the process is killed in the next
-    moment. A power cut may lose it. Without a `path` there is no file. Only one process uses it at a time. StoreError if the
-    file cannot be written.
+    moment. A power cut may lose it, but brings back none that was cleared. Without a `path` there is no file. Only one process
+    uses it at a time. StoreError if the file cannot be written.
 
     A turn takes a number out of `free_slots` and writes its row into `slots`. Once it is stored, its worker writes 0 and gives
     the number back. A turn that a stop cuts off leaves its row.
@@ -50,6 +51,7 @@ class RunningRequests:
     def __init__(self, path: Path | None = None) -> None:
         size = _SLOT_COUNT * _SLOT_BYTES
         mapped = mmap.mmap(-1, size) if path is None else _map_file(path, size)
+        self._mapped = mapped
         self.slots = memoryview(mapped).cast("Q")
         """The row in the inbox of each running turn, by slot; 0 where none runs."""
         self.holder = self.slots[_HOLDER_SLOT:]
@@ -74,12 +76,16 @@ class RunningRequests:
 
     def mark_stop(self) -> None:
         """Note that the platform stops: what is still running at the end of the process has not crashed it."""
+        with suppress(OSError):  # the stop goes on
+            # After a power cut, a stop without its requests would say that none was cut off.
+            self._mapped.flush()
         self.slots[_STOP_SLOT] = 1
 
     def clear(self) -> None:
         """Delete all entries."""
         for slot in range(_SLOT_COUNT):
             self.slots[slot] = 0
+        self._mapped.flush()
 
 
 def _map_file(path: Path, size: int) -> mmap.mmap:

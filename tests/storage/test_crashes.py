@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
+import re
 from datetime import timedelta
 from pathlib import Path
+
+import pytest
 
 from spade_coreason.storage.crashes import (
     SPARE_SLOT,
@@ -43,6 +47,37 @@ def test_what_ran_is_in_the_file_until_it_is_cleared(tmp_path: Path) -> None:
     assert RunningRequests(path).rows == frozenset()
     assert not RunningRequests(path).is_stopping
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def count_unwritten_kib(path: Path) -> int:
+    """Return the KiB of a mapped file that a power cut would lose (proc_pid_smaps(5))."""
+    _, *mappings = re.split(r"^[0-9a-f]+-[0-9a-f]+ ", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
+    [found] = [mapping for mapping in mappings if mapping.partition("\n")[0].endswith(f" {path}")]
+    return sum(int(size) for size in re.findall(r"^(?:Private|Shared)_Dirty: +([0-9]+) kB", found, re.MULTILINE))
+
+
+def shows_unwritten(directory: Path) -> bool:
+    """Return True if the system shows what is not written yet, which it does not for a directory in memory."""
+    path = directory / "probe"
+    path.write_bytes(bytes(mmap.PAGESIZE))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[0] = 1
+        before = count_unwritten_kib(path)
+        mapped.flush()
+        return before > count_unwritten_kib(path)
+
+
+def test_a_power_cut_brings_back_nothing_that_was_cleared_and_keeps_what_ran_at_a_stop(tmp_path: Path) -> None:
+    if not shows_unwritten(tmp_path):
+        pytest.skip("the system does not show what is not written yet")
+    path = tmp_path / "running.bin"
+    running = RunningRequests(path)
+    running.slots[1], running.holder[0] = 7, 7
+    running.clear()
+    assert count_unwritten_kib(path) == 0
+    running.slots[1] = 7
+    running.mark_stop()
+    assert count_unwritten_kib(path) == mmap.PAGESIZE / 1024  # the mark, and not what ran
 
 
 async def test_a_request_fails_at_the_third_crash_if_it_ran_alone(repository: AgentRepository) -> None:
