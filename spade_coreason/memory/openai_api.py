@@ -25,6 +25,7 @@ _MAX_RETRIES = 2
 _URL_HINT = "is its url the base of an OpenAI-compatible API?"
 _MAX_EVENT_BYTES = 2**24
 _MAX_RESPONSE_BYTES = 2**28
+_TRANSIENT_STATUSES = {408, 409, 425, 429}
 _REMEDIES = {
     401: "; check api_key",
     403: "; check api_key",
@@ -106,8 +107,8 @@ class OpenAIApi:
     async def post(self, path: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request, and return the JSON object of the response.
 
-        The package tries three times if the server is busy or cannot be reached, all in twice `timeout_s`. Raises ModelError,
-        which names the address.
+        The package tries three times if the server is busy or cannot be reached, and twice if it is silent for `timeout_s`; all
+        in twice `timeout_s`. Raises ModelError, which names the address. It is transient if a later request may succeed.
         """
         if self._client is None:
             client = await asyncio.to_thread(self._open)
@@ -117,18 +118,25 @@ class OpenAIApi:
 
         address = f"{self.url.rstrip('/')}/{path}"
         limit_s = 2 * self.timeout_s
+        headers = {"Authorization": openai.Omit()} if self.api_key is None else {}
         try:
             # The package waits anew for each piece of a response, and up to two minutes if a server asks for a pause.
             async with asyncio.timeout(limit_s):
-                response = await self._client.post(path, cast_to=httpx2.Response, body=payload)
+                response = await self._client.post(path, cast_to=httpx2.Response, body=payload, options={"headers": headers})
         except TimeoutError as error:
-            raise ModelError(address, f"did not answer within {limit_s:g} s") from error
+            raise ModelError(address, f"did not answer within {limit_s:g} s", is_transient=True) from error
         except openai.APIConnectionError as error:
-            raise ModelError(address, f"cannot be reached: {' '.join(str(error.__cause__).split())}") from error
+            problem = f"cannot be reached: {' '.join(str(error.__cause__).split())}"
+            raise ModelError(address, problem, is_transient=True) from error
+        except openai.APIResponseValidationError as error:
+            raise ModelError(address, "sends its answer compressed, which it was not asked for") from error
         except openai.APIStatusError as error:
-            problem = f"answered HTTP {error.status_code}{_REMEDIES.get(error.status_code, '')}"
+            status = error.status_code
+            problem = f"answered HTTP {status}{_REMEDIES.get(status, '')}"
             said = error.body.get("message", error.body) if isinstance(error.body, dict) else error.body
-            raise ModelError(address, problem, server_message=" ".join(str(said).split())[:200]) from error
+            is_transient = status in _TRANSIENT_STATUSES or status >= 500
+            message = " ".join(str(said).split())[:200]
+            raise ModelError(address, problem, server_message=message, is_transient=is_transient) from error
         if len(response.content) > _MAX_RESPONSE_BYTES:
             raise ModelError(address, f"returned more than {_MAX_RESPONSE_BYTES:,} bytes; lower knowledge.batch")
         try:

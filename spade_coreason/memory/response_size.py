@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import httpx2
+import openai
 
 _BYTES_PER_LINE = 2**16
 """Bytes that each line of an event counts: the package goes over the whole event again for each line."""
@@ -62,10 +63,11 @@ class _EventLimitedStream(httpx2.AsyncByteStream):
 async def limit_response_size(response: httpx2.Response, *, max_bytes: int, is_streaming: bool) -> None:
     """Limit the bytes that are read: per event if the response `is_streaming`, else in total. The rest is not read.
 
-    DecodingError for a compressed response to a request for a plain one: few bytes may unpack to many.
+    APIResponseValidationError for a compressed response to a request for a plain one: few bytes may unpack to many. The package
+    would repeat the request after an error of its transport, and the server may bill each.
     """
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx2.DecodingError("it compresses its answer against the request")
+        raise openai.APIResponseValidationError(response, None)
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     has_events = is_streaming and response.is_success  # servers send wrong content types
     response.stream = _EventLimitedStream(response.stream, max_bytes, has_events=has_events)

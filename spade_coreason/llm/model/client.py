@@ -201,7 +201,6 @@ class ModelClient:
     ) -> Iterator[None]:
         """Translate errors of the package into ModelErrors. After the end of a completion a lost connection is no error."""
         import openai
-        from httpx2 import DecodingError
 
         try:
             yield
@@ -211,9 +210,9 @@ class ModelClient:
             problem = N_("broke off in the middle of its answer") if completion.chunk_count else N_("cannot be reached")
             if isinstance(error, openai.APITimeoutError):
                 problem = N_("said nothing for {seconds} s", seconds=f"{timeout_s:g}")
-            elif isinstance(error.__cause__, DecodingError):
-                raise ModelError(name, N_("sends its answer compressed, which it was not asked for")) from error
             raise ModelError(name, problem, is_transient=True) from error
+        except openai.APIResponseValidationError as error:
+            raise ModelError(name, N_("sends its answer compressed, which it was not asked for")) from error
         except openai.APIStatusError as error:
             log.debug("%s answered %d: %.2000s", name, error.status_code, error.message)
             refusal = ErrorObject.read(error.body, error.status_code)

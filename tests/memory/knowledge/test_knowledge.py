@@ -308,16 +308,19 @@ async def test_transient_failures_are_retried_and_others_reported(models: ModelS
         ('{"data": [{"index": 0, "embedding": [1%s]}]}' % ("0" * 400), "returned no embeddings"),
     ):
         models.failures = [failure]
-        with pytest.raises(ModelError, match=problem):
+        with pytest.raises(ModelError, match=problem) as lasting:
             await embedder.embed(["a"])
+        assert not lasting.value.is_transient
         assert models.failures == []
     models.failures = [503] * 3
-    with pytest.raises(ModelError, match="answered HTTP 503"):
+    with pytest.raises(ModelError, match="answered HTTP 503") as caught:
         await embedder.embed(["a"])
+    assert caught.value.is_transient
     await embedder.close()
     unreachable = OpenAIEmbedder(OpenAIApi("http://127.0.0.1:1/v1"), "m")
-    with pytest.raises(ModelError, match=r"http://127.0.0.1:1/v1/embeddings: cannot be reached"):
+    with pytest.raises(ModelError, match=r"http://127.0.0.1:1/v1/embeddings: cannot be reached") as caught:
         await unreachable.embed(["a"])
+    assert caught.value.is_transient
     await unreachable.close()
 
 
@@ -342,9 +345,30 @@ async def test_a_server_that_does_not_answer_in_time_is_not_waited_for(fault: st
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     with closing(server):
         api = OpenAIApi(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", timeout_s=0.2)
-        with pytest.raises(ModelError, match=r"did not answer within 0\.4 s"):
+        with pytest.raises(ModelError, match=r"did not answer within 0\.4 s") as caught:
+            await api.post("embeddings", {})
+        assert caught.value.is_transient
+        await api.close()
+
+
+async def test_a_server_that_compresses_its_answer_is_asked_once_and_without_a_key_none_is_sent() -> None:
+    heads: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            heads.append((await reader.readuntil(b"\r\n\r\n")).lower())
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+            await writer.drain()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    with closing(server):
+        api = OpenAIApi(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+        with pytest.raises(ModelError, match="sends its answer compressed") as caught:
             await api.post("embeddings", {})
         await api.close()
+    assert not caught.value.is_transient
+    [head] = heads
+    assert b"\r\nauthorization:" not in head
 
 
 def test_without_the_package_of_the_api_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
