@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import uuid4
 
 import pytest
 
 from spade_coreason import AgentRequest, AgentTester, Response, Session
 from spade_coreason.contracts import AgentDefinition
+from spade_coreason.domain.messages import RequestContext
 from spade_coreason.exceptions import PeerRefusedError
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.codec import RoomMessage, room_request
+from spade_coreason.xmpp.codec.decode import decode
+from tests.support.transports import request_stanza
 from tests.support.wait import TIMEOUT_S
 
 BOSS = "boss@localhost"
@@ -64,6 +68,34 @@ async def test_what_waits_when_its_sender_loses_access_does_not_run(restarts: bo
         await texts_of(t, CAROL)
         assert isinstance(t.agent, Recorder)
         assert t.agent.queries == []  # what was refused is done
+
+
+async def test_a_silent_agent_does_not_tell_those_who_lose_access() -> None:
+    has_begun = asyncio.Event()
+
+    class Waiting(Recorder):
+        async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+            has_begun.set()
+            await asyncio.Event().wait()
+
+    async with AgentTester(Waiting, policy=Policy(operators=frozenset({BOSS}))) as t:
+        t.gateways[t.jid].access.is_silent = True
+        await t.say(f"/admit {CAROL}", user=BOSS)
+        t.send("running", user=CAROL)
+        await has_begun.wait()
+        await t.say("/pause", user=BOSS)
+        t.send("waiting", user=CAROL)
+        for number, deadline in enumerate((0.0, 1.0)):
+            request = AgentRequest(session_id=uuid4(), payload={"query": "a program"}).dump()
+            context = RequestContext(deadline=deadline)
+            parts = {"source": "x", "thread": None, "stanza_id": str(number), "context": context}
+            t.send_stanza(request_stanza(t.jid, request, **parts), user=CAROL)
+        await t.delivered()
+        t.unread(CAROL)
+        await t.say(f"/reject {CAROL}", user=BOSS)
+        await t.say("/resume", user=BOSS)
+        await t.settled()
+        assert [message for message in t.messages(CAROL) if decode(message.xml) is not None] == []
 
 
 @pytest.mark.parametrize("user", [CAROL, f"{CAROL}/program"])

@@ -48,8 +48,11 @@ class AccessRevocation:
         return access.is_known and not is_item(incoming)
 
     def refuse(self, queued: QueuedRequest) -> None:
-        """Tell the sender of a request who has lost access. As in `Rooms`, an occupant of a room is told nothing."""
-        if not queued.incoming.is_from_room:
+        """Tell the sender of a request who has lost access. As in `Rooms`, an occupant of a room is told nothing.
+
+        Without access, a silent agent tells no sender anything.
+        """
+        if not (queued.incoming.is_from_room or self._access.is_silent):
             self._outbox.send_problem(queued.incoming, Refused(translate(NO_ACCESS), ErrorCode.FORBIDDEN), queued.key)
 
     def _cancel_turns(self) -> None:

@@ -196,12 +196,12 @@ class RequestHandler:
             return
         if self._outbox.late_replies:
             await self._outbox.wait_until_arrived(bare_jid(incoming.reply_address))
-        if incoming.context.deadline and incoming.context.deadline <= time.time():
-            self._refuse_overdue(queued)
-            return
         if queued.received_at_s <= self._revocation.changed_at_s and self._revocation.has_lost_access(incoming):
             self._revocation.refuse(queued)
             self._inbox.close(queued.inbox_row)
+            return
+        if incoming.context.deadline and incoming.context.deadline <= time.time():
+            self._refuse_overdue(queued)
             return
 
         # Load

@@ -26,6 +26,7 @@ from ..codec import (
     stage_stanza,
 )
 from ..connection.connection import Connection
+from ..connection.iq_filter import build_iq_error
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +40,15 @@ _MIN_TEXT_BYTES = 1024
 class AdHocCommands:
     """The command menu of one agent. Only senders that `is_allowed` admits see and run commands.
 
+    If it `is_silent`, others get the error of an account that is offline, such as the occupants of its rooms.
     The sender's server vouches for the address.
     """
 
-    def __init__(self, connection: Connection, runner: Runner, is_allowed: Callable[[str], bool]) -> None:
+    def __init__(self, connection: Connection, runner: Runner, is_allowed: Callable[[str], bool], *, is_silent: bool) -> None:
         self._connection = connection
         self._runner = runner
         self._is_allowed = is_allowed
+        self._is_silent = is_silent
         self._tasks: set[asyncio.Task[None]] = set()
         self._sessions = AdHocSessions(runner)
         self._disco = connection.client.plugin["xep_0030"]
@@ -108,6 +111,9 @@ class AdHocCommands:
         if call is None:
             return
         sender, iq_id = iq.xml.get("from", ""), iq.xml.get("id", "")
+        if self._is_silent and not self._is_allowed(sender):
+            self._send(sender, build_iq_error(iq.xml))
+            return
         language = call.language if isinstance(call, CommandCall) else None
         with use_language(self._runner.languages.of_person(bare_jid(sender), language)):
             self._accept(call, sender, iq_id)

@@ -49,8 +49,9 @@ class AgentProfile:
         self._starting_timer: asyncio.TimerHandle | None = None
         self._is_published = False
         self._is_stopping = False
-        self._adhoc = AdHocCommands(connection, runner, may_run_commands)
-        discovery = Discovery(self._client, self._agent_card, access_requests.access.is_allowed, self._adhoc)
+        access = access_requests.access
+        self._adhoc = AdHocCommands(connection, runner, may_run_commands, is_silent=access.is_silent)
+        discovery = Discovery(self._client, self._agent_card, access.is_allowed, self._adhoc)
         concurrency = runner.policy.concurrency
         options = runtime.parts.peer_options
         directory = options.platform if options.is_directory else None

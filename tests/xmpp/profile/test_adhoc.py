@@ -380,18 +380,24 @@ async def test_an_agents_own_command_runs_like_a_turn_and_fails_like_one(
         )
 
 
-async def test_an_occupant_of_a_room_has_no_menu(prosody: XmppServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_silent", [False, True])
+async def test_an_occupant_of_a_room_has_no_menu(prosody: XmppServer, tmp_path: Path, is_silent: bool) -> None:
     """The room's conversation is everybody's; one of them could forget it."""
-    room = new_room()
+    room, admission = new_room(), {"is_silent": is_silent}
+    rooms = [RoomConfig(room, "weather")]
     async with (
-        run_agent(Weather(), prosody, tmp_path, access=["*"], rooms=[RoomConfig(room, "weather")]) as agent,
+        run_agent(Weather(), prosody, tmp_path, access=["*"], rooms=rooms, admission=admission) as agent,
         StockClient(*await prosody.account(), prosody, plugins=["xep_0050"]) as client,
     ):
         await wait_until_joined(agent, room)
         await Person(client, room, "alice").enter()
         menu = Menu(client, f"{room}/weather")
         assert await menu.nodes() == {}
-        assert (await error_of(menu.run("forget-me")))[0] == "forbidden"
+        assert await error_of(menu.run("forget-me")) == (
+            ("service-unavailable", "")
+            if is_silent
+            else ("forbidden", "You don't have access to me yet. Please ask my operator.")
+        )
 
 
 async def test_a_rooms_claim_about_a_jid_makes_nobody_an_operator(prosody: XmppServer, tmp_path: Path) -> None:
