@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 PASSWORD_VARIABLE = "SPADE_COREASON_PASSWORD"
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _POLL_S = 0.05
+_LOCAL_DOMAIN = "localhost"
+"""The domain of all local servers."""
 
 
 def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,11 +152,13 @@ def resolve_account(
 
     Wait up to `timeout_s` for a platform that is starting.
     """
+    deadline = time.monotonic() + timeout_s
+    jid = None if own_jid is None else _parse_own_jid(own_jid)
     if host is None:
-        _wait_for_beginning_platform(file, data)
+        _wait_for_beginning_platform(file, data, jid, deadline)
     directory = find_running_directory(file, data)
     running = read_run_file(directory)
-    if own_jid is None:
+    if jid is None:
         values = {
             "--host": host,
             "--port": port,
@@ -166,13 +170,7 @@ def resolve_account(
             raise ConfigError(
                 ineffective[0], "needs --jid JID, your own account; without it, the guest account of the local platform is used"
             )
-        return _guest_account(running, directory, timeout_s)
-    from ..domain.jid import parse_jid
-
-    try:
-        jid = parse_jid(own_jid)
-    except ValueError as error:
-        raise ConfigError("--jid", str(error)) from error
+        return _guest_account(running, directory, timeout_s, deadline)
     agents: Mapping[str, str] = {}
     hint, data_dir, requires_tls = "", None, True
     if running is not None and host is None and jid_domain(jid) == running.domain:
@@ -202,6 +200,15 @@ def resolve_account(
     )
 
 
+def _parse_own_jid(text: str) -> str:
+    from ..domain.jid import parse_jid
+
+    try:
+        return parse_jid(text)
+    except ValueError as error:
+        raise ConfigError("--jid", str(error)) from error
+
+
 def _configured_server(file: Path | None, jid: str) -> ServerSettings | None:
     """Return the external server of the configuration if it has the domain of `jid`. No platform needs to run."""
     from ..config import load_server_settings
@@ -219,21 +226,28 @@ def find_running_directory(file: Path | None, data: Path | None) -> Path:
     return next(filter(is_platform_running, directories), directories[0])
 
 
-def _wait_for_beginning_platform(file: Path | None, data: Path | None) -> None:
-    """Wait while a platform of this session begins to start, as after `run … &` in one paste, and has not locked its data."""
+def _wait_for_beginning_platform(file: Path | None, data: Path | None, jid: str | None, deadline: float) -> None:
+    """Wait while a platform of this session begins to start, as after `run … &` in one paste, and has not locked its data.
+
+    A platform is not waited for if it has nothing to do with the domain of `jid`.
+    """
     directories = find_data_directories(current_options().project, file, data)
+    if any(map(is_platform_running, directories)):
+        return
+    if jid is not None and jid_domain(jid) != _LOCAL_DOMAIN and _configured_server(file, jid) is None:
+        return
     is_told = not sys.stderr.isatty()
-    while not any(map(is_platform_running, directories)) and is_platform_beginning():
+    while not any(map(is_platform_running, directories)) and is_platform_beginning() and time.monotonic() < deadline:
         if not is_told:
             print_line("Waiting for the platform that starts…", stream=sys.stderr)
             is_told = True
         time.sleep(_POLL_S)
 
 
-def _guest_account(running: RunFile | None, directory: Path, timeout_s: float) -> Account:
+def _guest_account(running: RunFile | None, directory: Path, timeout_s: float, deadline: float) -> Account:
     shown = format_path(directory)
     if running is None and is_platform_running(directory):
-        running = _wait_for_start(directory, timeout_s)
+        running = _wait_for_start(directory, timeout_s, deadline)
     if running is None:
         remedy = "start one (`spade-coreason up`), or name your own account with --jid, or another data directory"
         remedy += " with -c, --project or --data"
@@ -258,11 +272,13 @@ def _guest_account(running: RunFile | None, directory: Path, timeout_s: float) -
     )
 
 
-def _wait_for_start(directory: Path, timeout_s: float) -> RunFile | None:
-    """Wait until the platform that uses the directory is ready. Return None if it stops instead."""
+def _wait_for_start(directory: Path, timeout_s: float, deadline: float) -> RunFile | None:
+    """Wait until the platform that uses the directory is ready. Return None if it stops instead.
+
+    ServerError at the `deadline`, which was `timeout_s` away when the command began.
+    """
     shown = format_path(directory)
     print_line(f"Waiting for the platform on {shown} to start…", stream=sys.stderr)
-    deadline = time.monotonic() + timeout_s
     while is_platform_running(directory):
         if (running := read_run_file(directory)) is not None:
             return running

@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 
@@ -18,6 +20,7 @@ import pytest
 
 from spade_coreason import Platform, load_settings
 from spade_coreason.cli.account import Account
+from spade_coreason.cli.beginning import is_platform_beginning
 from spade_coreason.exceptions import PeerUnavailableError
 from spade_coreason.storage.backends.lock import lock_directory
 from tests.cli.conftest import Invoke
@@ -258,6 +261,17 @@ def test_ask_waits_for_a_platform_that_is_starting(platform: RunningCommand, tmp
     assert process.returncode == 0
 
 
+@contextmanager
+def beginning_platform(directory: Path) -> Iterator[Popen[bytes]]:
+    """Run a process that looks like a platform and never locks its data."""
+    command = [sys.executable, "-c", "print(flush=True); input()", "spade-coreason", "run"]
+    with Popen(command, cwd=directory, stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.communicate(b"\n")
+
+
 def test_ask_waits_for_a_platform_that_the_line_before_began_to_start(tmp_path: Path) -> None:
     """In one paste, `ask` looked before `run` had locked its data, and said that no platform is running."""
     program = shlex.join([sys.executable, "-m", "spade_coreason"])
@@ -276,6 +290,35 @@ def test_ask_waits_for_a_platform_that_the_line_before_began_to_start(tmp_path: 
     )
     assert (done.returncode, done.stdout) == (0, "hi\n"), done.stderr
     assert done.stderr in ("", WAITING)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--timeout", "0.2"], "no platform is running on data"),
+        (["--timeout", "600", "--jid", "me@example.org"], "SPADE_COREASON_PASSWORD: is not set"),
+        (["--timeout", "600", "--jid", "example.org"], "--jid: "),
+    ],
+)
+def test_ask_waits_for_a_beginning_platform_no_longer_than_its_time_and_only_if_it_may_be_asked(
+    invoke: Invoke, tmp_path: Path, options: list[str], problem: str
+) -> None:
+    with beginning_platform(tmp_path):
+        done = invoke("ask", "echo@example.org", "hi", *options)
+        assert problem in done.stderr
+        assert is_platform_beginning()  # else it may have waited until it was not
+
+
+def test_a_process_that_is_older_than_the_system_is_no_beginning_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with beginning_platform(tmp_path) as platform:
+        (tmp_path / str(platform.pid)).symlink_to(f"/proc/{platform.pid}")
+        (tmp_path / "uptime").write_text(Path("/proc/uptime").read_text())
+        assert is_platform_beginning(tmp_path)
+        (tmp_path / "uptime").write_text("0.00 0.00")
+        assert not is_platform_beginning(tmp_path)
 
 
 def test_ask_waits_no_longer_for_a_platform_that_has_ended(tmp_path: Path) -> None:
