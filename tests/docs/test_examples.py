@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.request import urlopen
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.support.servers import prosody as prosody_server
 from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
 from tests.support.terminal import Terminal
+from tests.support.wait import TIMEOUT_S
 from tests.xmpp.muc.test_rooms import Person
 
 
@@ -95,4 +97,5 @@ async def test_people_and_the_release_bot_talk_in_the_room(tmp_path: Path) -> No
                 people["bob"].say(f"release-bot: {step} done")
                 await people["ada"].receive_from("release-bot")
             notes = await people["ada"].receive_from("release-bot")
-            assert "Reminders arrive on time" in notes["body"]
+            with urlopen(notes["body"], timeout=TIMEOUT_S) as file:  # the private Prosody keeps files
+                assert "Reminders arrive on time" in file.read().decode()

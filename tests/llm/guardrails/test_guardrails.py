@@ -532,7 +532,7 @@ async def test_a_whole_answer_is_held_back_until_it_is_checked() -> None:
         ),
         ("output_guardrails", [{"regex": "("}], r"output_guardrails\[0\].regex\[0\]: is not a regular expression"),
         ("budgets", {"day": 3}, r"budgets.day: unknown key; the keys are turn, conversation, person_day, agent_day"),
-        ("budgets", {"turn": 0}, r"budgets.turn: "),
+        ("budgets", {"turn": -1}, r"budgets.turn: "),
         ("budgets", {"person_day": 3}, r"budgets: there is nothing that keeps count"),
     ],
 )
