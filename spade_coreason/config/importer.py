@@ -195,7 +195,7 @@ def _describe_missing_module(name: str, missing: str, project: Path) -> str:
     return f"there is no module {name} in {project}; {hint}"
 
 
-PROJECT_HINT = "run the command in its directory, or name that with --project DIR"
+PROJECT_HINT = "run the command in its directory, or name that with --project DIR, in which -c begins then"
 
 
 def find_closest_name(name: str, names: Iterable[str]) -> str | None:
