@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "cut_conversation",
             "delete_turns_of_person",
             "erase_conversation",
+            "is_all_erased",
             "erase_person",
             "find_person_records",
         ],

@@ -10,6 +10,7 @@ from .erasure import (
     erase_conversation as erase_conversation,
     erase_person as erase_person,
     find_person_records as find_person_records,
+    is_all_erased as is_all_erased,
 )
 from .export import (
     export_cut as export_cut,

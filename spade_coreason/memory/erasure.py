@@ -10,11 +10,13 @@ from ..domain.identifiers import candidate_conversation_ids
 from ..domain.jid import bare_jid
 from ..storage import (
     AgentRepository,
+    DocumentCollection,
     FoundConversation,
     StorageErasureReport,
     StoredConversation,
     TimeSpans,
     find_spans,
+    is_emptied,
     to_micros,
 )
 from .interaction.store import AgentInteractionMemory
@@ -71,6 +73,17 @@ async def erase_conversation(
     # The interaction memory goes first: if a crash left it behind, its owner could not be found any more.
     memories = int(await memory.aclear_conversation(record.conversation_id)) if memory is not None else 0
     return ErasureReport.of(await repository.delete_conversation(record, with_copies=with_copies), memories)
+
+
+async def is_all_erased(repository: AgentRepository, memory: AgentInteractionMemory | None, record: StoredConversation) -> bool:
+    """Return True if only erased turns are left of a conversation: no turns, and nothing that a command has stored for it."""
+    name = record.conversation_id
+    return (
+        await is_emptied(repository.database, record.id)
+        and not await repository.load_variables_of("conversation", name, lambda _: True)
+        and not await repository.knowledge.load_texts([DocumentCollection("conversation", name)])
+        and not (memory is not None and await memory.aget_information(name))
+    )
 
 
 async def find_person_records(repository: AgentRepository, person: str) -> tuple[str, list[StoredConversation], list[str]]:

@@ -20,6 +20,7 @@ from ..memory import (
     export_cut,
     export_person,
     export_waiting,
+    is_all_erased,
 )
 from ..storage import (
     CutOffTurn,
@@ -31,7 +32,6 @@ from ..storage import (
     erase_trail,
     find_acts,
     find_requests,
-    is_emptied,
     is_shared,
     search_person,
 )
@@ -301,7 +301,7 @@ async def _cut(call: Call, host: OperationHost, conversation: FoundConversation)
         return await running.cut_conversation(conversation, should_go_on)
     repository, memory = host.repository(conversation.agent), host.memory(conversation.agent)
     report = (await cut_conversation(repository, memory, conversation, should_go_on)).report
-    if await is_emptied(repository.database, conversation.record.id):
+    if await is_all_erased(repository, memory, conversation.record):
         report += await erase_conversation(repository, memory, conversation.record, with_copies=False)
     return report
 

@@ -15,8 +15,9 @@ from ..memory import (
     erase_conversation,
     erase_person,
     find_person_records,
+    is_all_erased,
 )
-from ..storage import COMPACTION_VARIABLE, CutOffTurn, FoundConversation, StoredConversation, is_emptied, to_micros
+from ..storage import COMPACTION_VARIABLE, CutOffTurn, FoundConversation, StoredConversation, to_micros
 from .intake.admission import Admission, refuse_for_deletion
 from .intake.conversation_loader import ConversationLoader
 from .intake.mailbox import Mailbox, MailboxTask, QueuedRequest
@@ -124,7 +125,7 @@ class LiveErasure:
         owner = conversation.record.owner
         self._loader.forget_copies(owner, cut.owner_variables, await repository.load_variables("person", owner))
         may_be_emptied = conversation.turns or not conversation.cut_off
-        if may_be_emptied and await is_emptied(repository.database, conversation.record.id):
+        if may_be_emptied and await is_all_erased(repository, self._memory, conversation.record):
             return cut.report + await self._erase_emptied(conversation.record)
         mailbox = services.mailboxes.conversations.find(conversation_id)
         if mailbox is None or (active := mailbox.active) is None:
@@ -196,7 +197,7 @@ class LiveErasure:
 
     async def _erase_between_turns(self, mailbox: Mailbox, record: StoredConversation) -> ErasureReport:
         services = self._services
-        if not await is_emptied(services.repository.database, record.id):
+        if not await is_all_erased(services.repository, self._memory, record):
             return ErasureReport()
         services.expiry.on_deleted(record.conversation_id)  # before: an expiry that is at work would store it again
         report = await erase_conversation(services.repository, self._memory, record, with_copies=False)

@@ -917,3 +917,20 @@ async def test_a_turn_that_the_deletion_cuts_off_leaves_nothing(before: list[str
         kept = str(await memory.aget_entries())
         assert SECRET not in kept
         assert kept.count(OTHERS) == len(before) + 1
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+async def test_a_room_in_which_others_have_only_sent_commands_keeps_what_these_have_stored(is_running: bool) -> None:
+    async with AgentTester(Asker, user=ALICE, peers={"keeper": Noter, "topics": TopicBroker}, topics="topics") as t:
+        await _in_room(t, SECRET, "ally", ALICE)
+        await _in_room(t, f"/note {OTHERS}", "bobby", BOB)
+        host = TesterHost(t, is_running=is_running)
+        memory = host.memory(KEEPER)
+        assert memory is not None
+        before = holding(await rows(t), OTHERS)
+        assert before
+        await perform(host, "people.delete", person=ALICE)
+        after = await rows(t)
+        assert [row for row in before if row not in after] == []
+        assert holding(after, SECRET) == []
+        assert [text for entries in (await memory.aget_entries()).values() for text, _ in entries] == [f"{OTHERS} in a room"]

@@ -227,7 +227,7 @@ async def _delete_person(invocation: Invocation) -> CommandResult:
 
 
 class _ExportTexts(NamedTuple):
-    """What is said with an export: with the data as a file, as text to a program or to a person, and if there is no way."""
+    """The texts that come with an export: the data as a file, as text to a program or to a person, or not at all."""
 
     linked: str
     for_program: str
