@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
@@ -146,6 +146,9 @@ async def fill(directory: Path) -> Project:
             assert stored is not None
             await stored
             await tester.settled()
+            ended_at = datetime.now(UTC)
+            while datetime.now(UTC) - ended_at < timedelta(milliseconds=1):  # interaction memory is exact to that
+                pass
         [room] = await repository.list_conversations(owner=TEA)
         room_turns = [json.loads(turn) for turn in await repository.load_history(room.id, 2)]
         asked = await store_turn(repository, new_conversation(repository, "asked", ASKER), root=BOB)

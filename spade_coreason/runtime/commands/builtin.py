@@ -227,7 +227,7 @@ async def _delete_person(invocation: Invocation) -> CommandResult:
 
 
 class _ExportTexts(NamedTuple):
-    """The texts that come with an export: the data as a file, as text to a program or to a person, or not at all."""
+    """The texts with an export: for a file, for text to a program or to a person, and for data that cannot be sent."""
 
     linked: str
     for_program: str
