@@ -45,7 +45,7 @@ class LiveErasure:
         self._admission = admission
         self._get_memory = get_memory
         self._ending: dict[str, list[tuple[Mailbox, datetime | None, asyncio.Future[int]]]] = {}
-        """What ran of the people that are refused: its mailbox, the start of a turn that is cut off, and the end."""
+        """The turns of people that are refused: mailbox, start (None for one that is not cut off), and end."""
 
     def refuse_person(self, person: str) -> bool:
         """Refuse new requests of a person (a bare JID), also those that others pass on, and end what runs and waits of them.

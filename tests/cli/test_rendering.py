@@ -79,7 +79,9 @@ def test_a_chat_lays_out_the_answer_and_keeps_data_as_they_are(chat: Terminal) -
     chat.wait_for(r"  It is \x1b\[1msunny\x1b\[0m:.*  \x1b\[36m• \x1b\[0mone.*    \x1b\[36mif x:.*  \x1b\[1ma .*moody.*▸")
     assert "```" not in chat.screen
     chat.type("table\r")
-    chat.wait_for(r"  \x1b\[1mWeather\x1b\[0m\r\n\r\n    \x1b\[36mcity    sun\x1b\[0m\r\n    \x1b\[36mBerlin  yes\x1b\[0m\r\n.*moody.*▸")
+    chat.wait_for(
+        r"  \x1b\[1mWeather\x1b\[0m\r\n\r\n    \x1b\[36mcity    sun\x1b\[0m\r\n    \x1b\[36mBerlin  yes\x1b\[0m\r\n.*moody.*▸"
+    )
     chat.type("choose\r")
     chat.wait_for(r"  Which colour\?\r\n.*1 red, 2 light green.*moody.*▸")
     chat.type("fail\r")

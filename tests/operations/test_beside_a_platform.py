@@ -118,7 +118,7 @@ def test_the_status_counts_what_waits_at_a_paused_agent(platform: RunningCommand
 def test_a_command_about_one_agent_or_without_one_says_how_all_are_named(platform: RunningCommand) -> None:
     refused = platform.run_command("quotas", "*").stderr
     assert refused.startswith('error: AGENT: one is needed, and "*" means all; the agents are ')
-    assert "name one, or \"*\" for all: the agents are " in platform.run_command("pause").stderr
+    assert 'name one, or "*" for all: the agents are ' in platform.run_command("pause").stderr
 
 
 def test_a_piped_chat_runs_commands(platform: RunningCommand) -> None:

@@ -436,7 +436,8 @@ def test_a_missing_module_is_one_line_with_the_most_similar_name(project: Path) 
         f"no module agnets.echo in {project}; did you mean agents.echo?"
     )
     assert load_error(project, "qqq.www:Agent").endswith(
-        f"there is no module qqq.www in {project}; run the command in its directory, or name that with --project DIR, in which -c begins then"
+        f"there is no module qqq.www in {project}; run the command in its directory,"
+        " or name that with --project DIR, in which -c begins then"
     )
     assert load_error(project, "agents.echo.inner:Agent").endswith(
         "there is no module agents.echo.inner: agents.echo is a file, not a package"

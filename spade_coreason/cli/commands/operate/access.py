@@ -89,6 +89,9 @@ def reject(file: Path | None, data: Path | None, agent: str | None, person: str)
     with open_platform(file, data, changes=True) as platform:
         decision = platform.perform(reject_person, OfPerson(agent=agent, person=person))
     if decision.is_allowed:
-        print_line(f"{decision.person} may still talk to {decision.agent}: the configuration allows it; name the others in access.allow.")
+        print_line(
+            f"{decision.person} may still talk to {decision.agent}: the configuration allows it."
+            " Name the others in access.allow."
+        )
     else:
         print_line(f"{decision.person} has no admission to {decision.agent}.")
