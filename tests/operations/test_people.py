@@ -521,6 +521,25 @@ async def test_what_others_store_in_a_room_without_a_stored_turn_is_neither_expo
         await t.settled()
 
 
+@on_both_databases
+@pytest.mark.parametrize("stored", ["command", "document"])
+async def test_a_conversation_without_turns_of_others_stays_if_others_have_stored_something(
+    database_url: str, stored: str
+) -> None:
+    async with AgentTester(Asker, user=ALICE, peers={"keeper": Noter, "topics": TopicBroker}, database=database_url) as t:
+        await _in_room(t, SECRET, "ally", ALICE)
+        if stored == "command":
+            await _in_room(t, f"/note {OTHERS}", "bobby", BOB)
+        else:
+            await TesterHost(t).knowledge(KEEPER).add(OTHERS, "paper", conversation=f"{TEA}_{KEEPER}")
+        before = holding(await rows(t), OTHERS)
+        await perform(TesterHost(t), "people.delete", person=ALICE)
+        after = await rows(t)
+        assert [row for row in before if row not in after and not row.startswith(CHANGING)] == []
+        assert holding(after, OTHERS)
+        assert holding(after, SECRET) == []
+
+
 async def test_a_person_sees_no_agents_without_their_data_and_no_turns_that_may_be_of_others() -> None:
     async with open_tester() as t:
         person = Actor(Caller.PERSON, ALICE, ASKER)
