@@ -35,6 +35,10 @@ class RunningAgent(Protocol):
         """
         ...
 
+    def count_dropped(self, person: str) -> int:
+        """Return the number of waiting requests that `refuse_person` has dropped."""
+        ...
+
     def admit_person(self, person: str) -> None:
         """Take the requests of a person (a bare JID) again: end what `refuse_person` began."""
         ...

@@ -117,6 +117,8 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
         while not call.is_stopped and (search := await _search(call, host, host.database, person, agents, search.end)).found:
             for agent, report in (await _erase_all(call, host, person, agents, search)).items():
                 erasures[agent] += report
+        for agent, one in running.items():
+            erasures[agent] += ErasureReport(requests=one.count_dropped(person))
         kept += await _find_kept(host, host.database, person, reached)
         # Still refused: a request that another agent has sent before it was cancelled may arrive.
         if not await host.database.wait_until_erased(_LOG_WAIT_S):

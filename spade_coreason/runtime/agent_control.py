@@ -214,6 +214,10 @@ class AgentControl:
         """
         return self._erasure.refuse_person(person)
 
+    def count_dropped(self, person: str) -> int:
+        """Return the number of waiting requests that `refuse_person` has dropped."""
+        return self._erasure.count_dropped(person)
+
     def admit_person(self, person: str) -> None:
         """Take the requests of a person (a bare JID) again: end what `refuse_person` began."""
         self._erasure.admit_person(person)

@@ -46,6 +46,8 @@ class LiveErasure:
         self._get_memory = get_memory
         self._ending: dict[str, list[tuple[Mailbox, datetime | None, asyncio.Future[int]]]] = {}
         """The turns of people that are refused: mailbox, start (None for one that is not cut off), and end."""
+        self._dropped: dict[str, int] = {}
+        """The numbers of their requests that waited."""
 
     def refuse_person(self, person: str) -> bool:
         """Refuse new requests of a person (a bare JID), also those that others pass on, and end what runs and waits of them.
@@ -58,7 +60,9 @@ class LiveErasure:
         self._admission.erased_people[person] = asyncio.Event()
         try:
             mailboxes, own = self._services.mailboxes, asyncio.current_task()
-            for queued in mailboxes.drop_matching(lambda incoming: incoming.is_of(person)):
+            dropped = mailboxes.drop_matching(lambda incoming: incoming.is_of(person))
+            self._dropped[person] = len(dropped)
+            for queued in dropped:
                 self._tell(queued)
             ending = self._ending[person] = []
             for mailbox in self._find_busy(person):
@@ -79,8 +83,13 @@ class LiveErasure:
     def admit_person(self, person: str) -> None:
         """Take the requests of a person (a bare JID) again: end what `refuse_person` began."""
         self._ending.pop(person, None)
+        self._dropped.pop(person, None)
         if (ended := self._admission.erased_people.pop(person, None)) is not None:
             ended.set()
+
+    def count_dropped(self, person: str) -> int:
+        """Return the number of waiting requests that `refuse_person` has dropped."""
+        return self._dropped.get(person, 0)
 
     async def wait_until_admitted(self, person: str) -> None:
         """Wait until no deletion refuses the requests of a person (a bare JID)."""

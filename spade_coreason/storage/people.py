@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
-from sqlalchemy import Connection, Select, and_, delete, func, null, select, update
+from sqlalchemy import Connection, Select, delete, func, null, select, update
 
 from ..domain.channel_kinds import PERSON, PROGRAM, ROOM
 from ..domain.messages import ROOT_SENDER, InboundRequest
@@ -33,10 +33,8 @@ from .schema import (
     audit,
     conversations,
     crashed_requests,
-    documents,
     inbox,
     interactions,
-    shelves,
     steps,
     topic_items,
     variables,
@@ -251,20 +249,11 @@ def _load_records(connection: Connection, rows: Collection[int]) -> dict[int, tu
 
 
 def _find_empty(connection: Connection, rows: Collection[int]) -> set[int]:
-    """Return those of the conversations with erased turns of which no turn is left, and nothing that others have stored."""
+    """Return those of the conversations with erased turns of which no turn is left."""
     empty = set(rows)
     for part in _parts(list(rows)):
         is_left = interactions.c.conversation.in_(part), interactions.c.body != ERASED_TURN
         empty -= set(connection.scalars(select(interactions.c.conversation).where(*is_left).distinct()))
-        of_conversation = select(conversations.c.id).where(conversations.c.id.in_(part))
-        for table in (variables, shelves):
-            same = table.c.agent == conversations.c.agent, table.c.holder == conversations.c.conversation_id
-            stored = of_conversation.join(table, and_(*same, table.c.scope == "conversation"))
-            if table is variables:
-                stored = stored.where(variables.c.name.not_like("coreason.%"))
-            else:
-                stored = stored.join(documents, documents.c.shelf == shelves.c.id)
-            empty -= set(connection.scalars(stored))
     return empty
 
 

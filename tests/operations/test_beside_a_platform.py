@@ -96,6 +96,18 @@ def test_what_was_used_of_the_quotas_is_the_same_beside_a_platform_and_without_i
     assert all(usage["messages_per_day"] > 0 for usage in others)
 
 
+def test_a_deleted_person_is_told_how_many_of_their_requests_waited(platform: RunningCommand) -> None:
+    assert platform.run_command("pause", "notes").returncode == 0
+    with start(platform.cwd, "ask", "notes", "hello", "--timeout", "3600") as asking:
+        while count_requests(platform, NOTES) != (1, 0):
+            assert asking.poll() is None
+        deleted = platform.run_command("people", "delete", GUEST, "--yes")
+        assert f"{NOTES}: deleted 0 conversations, 0 turns" in deleted.stdout
+        assert "1 waiting request" in deleted.stdout
+        assert asking.wait(TIMEOUT_S) != 0
+    assert platform.run_command("people", "delete", GUEST, "--yes").stdout == "There was nothing to delete.\n"
+
+
 def count_requests(platform: RunningCommand, agent: str) -> tuple[int, int]:
     """Return the numbers of requests that wait, and of conversations with a running turn."""
     agents = json.loads(platform.run_command("status", "--json").stdout)["agents"]
