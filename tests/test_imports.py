@@ -176,7 +176,8 @@ def test_every_required_library_is_imported() -> None:
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     required = {re.split(r"[\[<>=~]", requirement)[0].strip() for requirement in project["dependencies"]}
     imported = {module.split(".")[0] for path in modules() for module, _ in imports(path)}
-    found = {name for module in imported for name in packages_distributions().get(module, [])}
+    distributions = packages_distributions()
+    found = {name for module in imported for name in distributions.get(module, [])}
     assert required - {name.lower().replace("_", "-") for name in found} == set()
 
 

@@ -137,7 +137,7 @@ async def test_a_refusal_before_all_is_sent_is_told(tmp_path: Path) -> None:
         server = await asyncio.start_unix_server(refuse, address)
     async with server:
         with pytest.raises(StoreError, match=r"^no more$"):
-            await call(tmp_path, long_echo, "x" * 2**25)
+            await call(tmp_path, long_echo, "x" * 2**22)
 
 
 class NotingExecutor(ThreadPoolExecutor):
