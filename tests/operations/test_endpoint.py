@@ -129,7 +129,7 @@ async def test_a_refusal_before_all_is_sent_is_told(tmp_path: Path) -> None:
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: %d\r\n\r\n%b" % (len(error), error))
+        writer.write(b"HTTP/1.1 400 Refused\r\nContent-Length: %d\r\n\r\n%b" % (len(error), error))
         writer.transport.abort()
 
     long_echo = operation("echo", max_request_bytes=2**26)(_echo)
