@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -99,6 +100,9 @@ async def fill(t: AgentTester) -> None:
 async def _in_room(t: AgentTester, text: str, nickname: str, occupant: str | None) -> None:
     await _write_in_room(t, text, nickname, occupant)
     await t.settled()
+    settled_at = time.monotonic()
+    while time.monotonic() - settled_at < 0.002:  # interaction memory is exact to a millisecond
+        pass
 
 
 async def _write_in_room(t: AgentTester, text: str, nickname: str, occupant: str | None) -> None:
