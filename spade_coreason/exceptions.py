@@ -310,7 +310,10 @@ class PeerError(CoReasonError):
 
 
 class PeerTimeoutError(PeerError):
-    """The agent sent no complete reply within `timeout_s` seconds. `has_started` is true if it sent a part of one."""
+    """The agent sent no complete reply within `timeout_s` seconds, or refused a request whose time was over when it came up.
+
+    `has_started` is true if it sent a part of a reply.
+    """
 
     def __init__(self, jid: str, timeout_s: float, *, has_started: bool = False) -> None:
         super().__init__(jid, f"did not {'finish its answer' if has_started else 'answer'} in {timeout_s:g} s")

@@ -154,6 +154,11 @@ async def test_every_event_is_given_in_order_the_last_included() -> None:
             f"{PEER} is not available: service unavailable",
         ),
         (Bounce(PEER, "r", "gone", "moved away"), PeerUnavailableError, f"{PEER} is not available: moved away"),
+        (
+            reply("request.refused", {"message": "It waited too long.", "code": 504}),
+            PeerTimeoutError,
+            f"{PEER} did not answer in 0.5 s",
+        ),
         (markdown_reply("and then nothing"), PeerTimeoutError, f"{PEER} did not finish its answer in 0.5 s"),
     ],
 )

@@ -53,7 +53,7 @@ from tests.support.loopback_server import LoopbackServer
 from tests.support.records import query_of
 from tests.support.servers.processes import wait_until_ended
 from tests.support.servers.server import XmppServer
-from tests.support.wait import TIMEOUT_S
+from tests.support.wait import TIMEOUT_S, eventually
 from tests.support.warm import WarmProcess
 
 PROJECT = Path(__file__).parents[2]
@@ -191,6 +191,13 @@ class OnlineAgent:
     def cut(self) -> None:
         """Cut the TCP connection without closing the stream."""
         self.host.connection.client.abort()
+
+    async def reconnected(self, cut: Callable[[], None]) -> None:
+        """Call `cut`, and wait until the agent has its next session. It may be back before a poll sees that it is away."""
+        connection = self.host.connection
+        before = connection.session_count + connection.resumption_count
+        cut()
+        await eventually(lambda: connection.session_count + connection.resumption_count > before and self.host.is_alive())
 
     async def settled(self) -> None:
         """Wait until the server has acknowledged everything and the database has stored that."""

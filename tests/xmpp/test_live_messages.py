@@ -219,9 +219,7 @@ async def test_ten_growing_answers_are_complete_after_ten_cuts(real_server: Xmpp
         for number in range(10):
             for controller in controllers.values():
                 controller.write(f"{number} ")
-            tunnel.cut()
-            await eventually(lambda: not agent.host.is_alive())
-            await eventually(agent.host.is_alive)
+            await agent.reconnected(tunnel.cut)
         assert connection.resumption_count + connection.session_count >= 11
         for controller in controllers.values():
             controller.write(None)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ...concurrency import RateLimiter
+from ...contracts.errors import ErrorCode
 from ...domain.jid import bare_jid
 from ...domain.messages import MAX_BATCH_REQUESTS, Bounce, InboundMessage, ReplyBatch, ReplyEvent
 from ...domain.texts.durations import read_retry_after_s
@@ -179,7 +180,7 @@ class OpenRequests:
                 has_started = has_started or arrival.type != "block.thought"
                 yield PeerEvent(arrival.type, arrival.data)
                 if arrival.type in FINAL_EVENTS:
-                    _raise_if_failed(request.jid, arrival)
+                    _raise_if_failed(request.jid, arrival, timeout_s)
                     return
 
 
@@ -213,10 +214,12 @@ def _assemble_fragments(request: _OpenRequest, fragment: ReplyEvent) -> ReplyEve
     return ReplyEvent(fragment.sender, fragment.request_id, event_type, event_id, event_data)
 
 
-def _raise_if_failed(jid: str, final_event: ReplyEvent) -> None:
+def _raise_if_failed(jid: str, final_event: ReplyEvent, timeout_s: float) -> None:
     message = str(final_event.data.get("message", "no reason given"))
+    code = final_event.data.get("code")
     if final_event.type == "request.refused":
+        if code == ErrorCode.TIMEOUT:  # the agent saw the end of our time first
+            raise PeerTimeoutError(jid, timeout_s)
         raise PeerRefusedError(jid, f"refuses: {message}", read_retry_after_s(final_event.data.get("retry_after_s")))
     if final_event.type == "request.failed":
-        code = final_event.data.get("code")
         raise PeerFailedError(jid, message, code if isinstance(code, int) else None)

@@ -411,17 +411,21 @@ async def test_the_agent_rejoins_after_a_cut_and_sends_pending_answers(real_serv
         await response.markdown(request.payload["query"])
 
     async with (
+        Tunnel(real_server) as tunnel,
         StockClient(*await real_server.account(), real_server) as client,
-        run_agent(FunctionAgent(slow), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
+        run_agent(FunctionAgent(slow), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], port=tunnel.port) as agent,
     ):
         await wait_until_joined(agent, room)
         alice = await Person(client, room, "Alice").enter()
         alice.say("Echo: still there?")
         await eventually(lambda: agent.runner.turns_in_flight == 1)
         agent.host.connection.client.stream_management.sm_id = None  # no resumption: a new session
-        agent.cut()
+        tunnel.is_open = False
+        tunnel.cut()
         await eventually(lambda: not agent.host.is_alive())
         release.set()
+        await agent.runner.wait_until_idle()
+        tunnel.is_open = True
         await wait_until_joined(agent, room)
         assert (await alice.receive_from("Echo"))["body"] == "Alice: still there?"
         alice.say("Echo: and now?")
@@ -598,9 +602,7 @@ async def test_the_room_is_joined_again_after_an_outage_of_the_network(prosody: 
         await wait_until_joined(agent, room)
         alice = await Person(client, room, "Alice").enter()
         for number in range(3):
-            tunnel.cut()
-            await eventually(lambda: not agent.host.is_alive())
-            await eventually(agent.host.is_alive)
+            await agent.reconnected(tunnel.cut)
             await wait_until_joined(agent, room)
             alice.say(f"Echo: {number}")
             assert (await alice.receive_from("Echo"))["body"] == f"Alice: {number}"
