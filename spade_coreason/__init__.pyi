@@ -15,8 +15,11 @@ from .contracts import (
     LifecycleInterface as LifecycleInterface,
     MemoryConfig as MemoryConfig,
     MemoryStrategy as MemoryStrategy,
+    Notification as Notification,
+    NotificationState as NotificationState,
     Response as Response,
     ResponseHandler as ResponseHandler,
+    Schedule as Schedule,
     Session as Session,
     SessionHandle as SessionHandle,
     Stream as Stream,
@@ -46,9 +49,11 @@ from .runtime import (
     PeerAnswer as PeerAnswer,
     PeerEvent as PeerEvent,
     Peers as Peers,
+    People as People,
     Retry as Retry,
     agent as agent,
     command as command,
+    every as every,
     subscribe as subscribe,
 )
 from .testing import (

@@ -25,6 +25,7 @@ from .events import (
     StreamStart,
     read_graph_event,
 )
+from .initiative import Missed, Notification, NotificationState, Schedule
 from .interceptors import Accept, Interceptor, Next, ReceivedRequest, Refuse, ResponseWrapper
 from .manifest import (
     AgentCapability,
@@ -93,6 +94,7 @@ __all__ = [
     "MarkdownBlock",
     "MemoryConfig",
     "MemoryStrategy",
+    "Missed",
     "ModelConfig",
     "MultiModalInput",
     "Next",
@@ -102,6 +104,8 @@ __all__ = [
     "NodeSkipped",
     "NodeStart",
     "NodeStream",
+    "Notification",
+    "NotificationState",
     "ObservabilityConfig",
     "PolicyConfig",
     "ReceivedRequest",
@@ -110,6 +114,7 @@ __all__ = [
     "ResponseHandler",
     "ResponseWrapper",
     "RiskLevel",
+    "Schedule",
     "Session",
     "SessionHandle",
     "SessionState",

@@ -7,9 +7,11 @@ An agent that needs nothing but the seed may annotate `SessionHandle` and `Respo
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from .initiative import Missed, Schedule
 from .manifest import AgentDefinition
 from .protocols import ResponseHandler, SessionHandle, StreamHandle
 from .request import AgentRequest
@@ -17,6 +19,9 @@ from .session import Interaction
 
 VariableScope: TypeAlias = Literal["conversation", "person", "agent"]
 """The holder of a variable: one conversation, one person in all conversations with the agent, or the agent itself, for all."""
+
+Payload: TypeAlias = str | Mapping[str, Any]
+"""The payload of a request: a text counts as {"query": text}."""
 
 OnUncertain: TypeAlias = Literal["retry", "fail"]
 """The rule for a durable step that was cut off: it runs again, or raises an error."""
@@ -88,6 +93,37 @@ class Session(SessionHandle, Protocol):
         Raise StepMismatchError if an earlier run gave other arguments; the turn then fails. Raise StoreError if the result
         cannot be stored, and RuntimeError once `assist` has returned.
         """
+        ...
+
+    async def remind(self, when: datetime | timedelta | str, payload: Payload, *, missed: Missed = "once") -> str:
+        """Let a request come in this conversation at a time, and return the id of the schedule.
+
+        `when` is an aware datetime, a time from now, or five fields of cron ("0 8 * * mon-fri"), which repeat in the time zone
+        of the person. Then `assist` runs with `payload` (a text counts as {"query": text}), and `request.metadata` has
+        `schedule`, the id, and `due_at`. What it sends with `response` goes to the person, without a question of theirs. In a
+        program's conversation it is recorded only.
+
+        If the time was missed, because the platform was down, "once" runs it once when it is back, and "skip" drops it.
+
+        It is a durable step: a turn that runs again makes no second one. Raise ValueError for an unsuitable time or payload, or
+        if the person has 100 schedules; StoreError if it cannot be stored.
+        """
+        ...
+
+    async def later(self, payload: Payload) -> str:
+        """Let work that takes long run beside this conversation, and return the id of the schedule.
+
+        `assist` runs at once with `payload`, in a conversation of its own, for up to `job_timeout_s`. Its reply comes to the
+        person as a notification in this conversation. Errors are those of `remind`.
+        """
+        ...
+
+    async def cancel_schedule(self, schedule_id: str) -> bool:
+        """Cancel a schedule of the owner of this conversation. Return False if there is none. Raise StoreError."""
+        ...
+
+    async def schedules(self) -> list[Schedule]:
+        """Return the schedules of the owner of this conversation, the next due ones first. Raise StoreError."""
         ...
 
     def end(self) -> None:

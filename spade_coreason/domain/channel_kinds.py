@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChannelKind:
-    """The kind of a channel: who reads the replies, and in which form. There are four; compare their properties, not them."""
+    """The kind of a channel: who reads the replies, and in which form. Compare their properties, not them."""
 
     name: str
-    """The word that agents read as `request.metadata["channel"]`."""
+    """The name by which it is stored."""
     is_human: bool = False
     """True if people read the replies. All others have the role "agent"."""
     is_program: bool = False
@@ -21,16 +21,25 @@ class ChannelKind:
     """
     is_room: bool = False
     """True if many people write on it and all read the replies."""
+    is_due: bool = False
+    """True if the requests are due times of schedules: nobody has written them, and no limit of a conversation ends them."""
+    is_job: bool = False
+    """True if the requests are work that takes long. Their reply is a notification."""
+
+    @property
+    def word(self) -> str:
+        """The word that agents read as `request.metadata["channel"]`."""
+        return "schedule" if self.is_due else self.name
 
     @property
     def has_commands(self) -> bool:
         """True if a text may be any command of the platform."""
-        return self.is_human and not self.is_room
+        return self.is_human and not (self.is_room or self.is_due)
 
     @property
     def may_have_archive(self) -> bool:
         """True if a network may keep older messages of the same sender for an agent that was away."""
-        return not (self.is_program or self.is_room)
+        return not (self.is_program or self.is_room or self.is_due)
 
 
 PERSON = ChannelKind("person", is_human=True)
@@ -38,7 +47,15 @@ ROOM = ChannelKind("room", is_human=True, is_room=True)
 PROGRAM = ChannelKind("program", is_program=True)
 SPADE = ChannelKind("spade")
 """A SPADE agent without this platform: a program that reads texts."""
+DUE_TO_PERSON = ChannelKind("due_to_person", is_human=True, is_due=True)
+DUE_IN_ROOM = ChannelKind("due_in_room", is_human=True, is_room=True, is_due=True)
+DUE_TO_NOBODY = ChannelKind("due_to_nobody", is_due=True)
+"""A due time whose reply is recorded, and sent to nobody."""
+JOB = ChannelKind("job", is_due=True, is_job=True)
 
 DEFAULT_CHANNEL = "xmpp"
 """The name of the channel of a request that names none."""
-CHANNEL_KINDS: Mapping[str, ChannelKind] = {kind.name: kind for kind in (PERSON, ROOM, PROGRAM, SPADE)}
+SCHEDULE_CHANNEL = "schedule"
+"""The name of the channel of due times."""
+_KINDS = (PERSON, ROOM, PROGRAM, SPADE, DUE_TO_PERSON, DUE_IN_ROOM, DUE_TO_NOBODY, JOB)
+CHANNEL_KINDS: Mapping[str, ChannelKind] = {kind.name: kind for kind in _KINDS}

@@ -22,6 +22,10 @@ THREAD_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:thread")
 
 STEP_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:step")
 
+NOTIFICATION_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:notification")
+
+SCHEDULE_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:schedule")
+
 EXPORT_SCHEMA = "ai.coreason.export"
 """The schema that an export of a person's data names."""
 

@@ -151,6 +151,13 @@ ROOT_METADATA = frozenset({"occupant", PUBLISHER})
 CHAIN = "chain"
 DEADLINE = "deadline"
 
+SCHEDULE = "schedule"
+"""The metadata of a due time: the id of its schedule."""
+DUE_AT = "due_at"
+"""The metadata of a due time: the time, as text (ISO 8601)."""
+EVERY = "every"
+"""The metadata of a due time of `@every`: the name of the method."""
+
 # Metadata of a request that only the platform may set.
 RESERVED_METADATA = frozenset(
     {
@@ -176,6 +183,9 @@ RESERVED_METADATA = frozenset(
         "language_tag",
         *ITEM_METADATA,
         DEAD_LETTER_METADATA,
+        SCHEDULE,
+        DUE_AT,
+        EVERY,
     }
 )
 
@@ -254,7 +264,7 @@ class InboundRequest:
     @property
     def channel(self) -> str:
         """The name of the kind of its channel, as agents and interceptors read it."""
-        return self.kind.name
+        return self.kind.word
 
     @property
     def message_ids(self) -> tuple[str, ...]:
@@ -336,7 +346,7 @@ class InboundRequest:
             fields["message_type"] = self.message_type
         if self.metadata:
             fields["metadata"] = dict(self.metadata)
-        if self.kind.is_program:
+        if self.kind.is_program or self.kind.is_due:
             fields |= self._program_fields()
         if self.uses_chat_states:
             fields["uses_chat_states"] = True
@@ -348,12 +358,12 @@ class InboundRequest:
             fields["replaces"] = self.replaces
         if self.author:
             fields["author"] = self.author
-        if self.is_from_room:
+        if self.is_from_room or self.kind.is_due:
             fields |= {"owner": self.owner, "address": self.address, "nickname": self.nickname}
         return to_json(fields).decode()
 
     def _program_fields(self) -> dict[str, Any]:
-        """Return the fields that only requests of programs have."""
+        """Return the fields that only requests of programs and due times have."""
         fields: dict[str, Any] = {name: ident for name in LINEAGE_FIELDS if (ident := getattr(self, name)) is not None}
         if self.capabilities is not None:
             fields["capabilities"] = self.capabilities.dump()

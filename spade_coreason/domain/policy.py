@@ -10,6 +10,7 @@ from typing import Literal
 
 from ..contracts import ConversationState, MemoryConfig
 from .conversation import Rules
+from .notifications import NotificationPolicy
 from .quotas import Quotas
 
 StartupMode = Literal["eager", "on_demand"]
@@ -122,6 +123,8 @@ class Policy:
     stanza_bytes: int = 65536
     file_over_bytes: int = 262144
     quotas: Quotas = field(default_factory=Quotas)
+    notifications: NotificationPolicy = field(default_factory=NotificationPolicy)
+    job_timeout_s: float = 3600
     remembered_turns: int = 256
     """Number of the newest turns whose threads are in memory. Replies to older turns are resolved by the database."""
     timings: RunnerTimings = field(default_factory=RunnerTimings)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..contracts import Identity, Interaction, MemoryStrategy
-from ..contracts.authoring import OnUncertain, VariableScope
+from ..contracts import Identity, Interaction, MemoryStrategy, Missed, Schedule
+from ..contracts.authoring import OnUncertain, Payload, VariableScope
 from ..domain.history import StoredTurn, parse_interactions, parse_turns, turn_text
 from ..domain.texts.json_text import dump_json
 from ..domain.texts.text import extract_keywords, text_coverage
@@ -115,6 +116,18 @@ class StepRunner(Protocol):
         ...
 
 
+class SessionSchedules(Protocol):
+    """The schedules of one turn, as `Session` has them."""
+
+    async def remind(self, when: datetime | timedelta | str, payload: Payload, missed: Missed) -> str: ...
+
+    async def later(self, payload: Payload) -> str: ...
+
+    async def cancel(self, schedule_id: str) -> bool: ...
+
+    async def find_all(self) -> list[Schedule]: ...
+
+
 class TurnSession:
     """The `Session` of one turn. `contracts.authoring` documents the methods for agents.
 
@@ -131,7 +144,10 @@ class TurnSession:
         "_repository",
         "_steps",
         "_windows",
+        "open_schedules",
     )
+    open_schedules: Callable[[], SessionSchedules]
+    """Return the schedules of the turn."""
 
     def __init__(
         self,
@@ -231,6 +247,22 @@ class TurnSession:
     async def run_once(self, name: str, function: Callable[..., Any], *args: Any, on_uncertain: OnUncertain = "retry") -> Any:
         """Run a durable step: call `function(*args)`, and store its result before this returns it."""
         return await self._steps.run_once(name, function, args, on_uncertain)
+
+    async def remind(self, when: datetime | timedelta | str, payload: Payload, *, missed: Missed = "once") -> str:
+        """Let a request come in this conversation at a time, and return the id of the schedule."""
+        return await self.open_schedules().remind(when, payload, missed)
+
+    async def later(self, payload: Payload) -> str:
+        """Let work that takes long run beside this conversation, and return the id of the schedule."""
+        return await self.open_schedules().later(payload)
+
+    async def cancel_schedule(self, schedule_id: str) -> bool:
+        """Cancel a schedule of the owner of this conversation. Return False if there is none."""
+        return await self.open_schedules().cancel(schedule_id)
+
+    async def schedules(self) -> list[Schedule]:
+        """Return the schedules of the owner of this conversation, the next due ones first."""
+        return await self.open_schedules().find_all()
 
     def variables(self) -> dict[str, dict[str, str]]:
         """Return the JSON texts of all variables by scope, for an agent in another process."""

@@ -31,6 +31,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "format_status",
         ],
         "function_agent": ["agent"],
+        "initiative.decorator": ["every"],
+        "initiative.people": ["People"],
         "intake.gateway": ["InboundGateway"],
         "upkeep.garbage_collection": ["tune_gc"],
         "peers.open_requests": ["OpenRequests"],

@@ -48,6 +48,12 @@ from .files import (
 from .function_agent import (
     agent as agent,
 )
+from .initiative.decorator import (
+    every as every,
+)
+from .initiative.people import (
+    People as People,
+)
 from .intake.access_requests import (
     AccessRequests as AccessRequests,
 )

@@ -22,14 +22,15 @@ AGENT_REQUIREMENTS = 'an agent has an attribute "manifest" and a coroutine assis
 class Injectables:
     """The arguments that the platform has for the constructor of an agent.
 
-    `peers`, `memory`, `knowledge`, `files`, `usage` and `topic_store` are functions, called only if the constructor has a
-    parameter of that name. `manifest` takes precedence over `manifest_file`; without both, it is made from the name and the
-    docstring.
+    `peers`, `people`, `memory`, `knowledge`, `files`, `usage` and `topic_store` are functions, called only if the constructor
+    has a parameter of that name. `manifest` takes precedence over `manifest_file`; without both, it is made from the name and
+    the docstring.
     """
 
     manifest: AgentDefinition | None = None
     manifest_file: Path | None = None
     peers: Callable[[], object] | None = None
+    people: Callable[[], object] | None = None
     memory: Callable[[], object] | None = None
     knowledge: Callable[[], object] | None = None
     files: Callable[[], object] | None = None
@@ -42,7 +43,7 @@ class Injectables:
         return self.manifest is not None or self.manifest_file is not None
 
 
-INJECTABLE_NAMES = ("manifest", "peers", "memory", "knowledge", "files", "usage", "topic_store")
+INJECTABLE_NAMES = ("manifest", "peers", "people", "memory", "knowledge", "files", "usage", "topic_store")
 
 
 def load_agent(spec: str, *, place: str, project: Path, injectables: Injectables, options: Mapping[str, object]) -> Agent:

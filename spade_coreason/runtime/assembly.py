@@ -14,6 +14,7 @@ from ..concurrency import DeadlineExceededError, DeadlineTimers, run_with_timeou
 from ..contracts import Agent, AgentDefinition, Interceptor
 from ..contracts.base import utc_now
 from ..domain.access import AccessPolicy
+from ..domain.channel_kinds import DEFAULT_CHANNEL, SCHEDULE_CHANNEL
 from ..domain.policy import Policy
 from ..memory import (
     AgentInteractionMemory,
@@ -38,6 +39,12 @@ from .commands.executor import CommandExecutor
 from .commands.registry import Commands
 from .crash_guard import CrashGuard
 from .files import Files, UploadFile
+from .initiative.channel import ScheduleChannel
+from .initiative.decorator import every_of
+from .initiative.initiative import Initiative
+from .initiative.notifier import Notifier
+from .initiative.people import People
+from .initiative.scheduler import Scheduler
 from .intake.access_requests import AccessRequests
 from .intake.admission import Admission
 from .intake.conversation_loader import ConversationLoader
@@ -101,11 +108,18 @@ class AgentParts:
         self._get_platform = get_platform
         self._mailboxes: Mailboxes | None = None
         self.open_requests = OpenRequests(lambda: self._mailboxes is not None and self._mailboxes.is_cancelling_turns)
-        self.people = KnownPeople(repository)
-        self.peers = Peers(jid, self.open_requests, network.requests, peer_options, self.people)
+        self.known_people = KnownPeople(repository)
+        self.people = People(jid, self._get_notifier)
+        self._notifier: Notifier | None = None
+        self.peers = Peers(jid, self.open_requests, network.requests, peer_options, self.known_people)
         self.topic_store = TopicStore(jid, repository.topics, self.open_requests, network.requests, clock)
         self.knowledge = Knowledge(KnowledgeRepository(repository.database, jid), embedder, clock=clock)
         self.usage = Usage(repository, clock)
+
+    def _get_notifier(self) -> Notifier:
+        if self._notifier is None:
+            raise RuntimeError("people cannot be notified before the agent is started")
+        return self._notifier
 
     def as_injectables(self, manifest_file: Path | None = None, manifest: AgentDefinition | None = None) -> Injectables:
         """Return the parts as arguments for the constructor of the agent."""
@@ -113,6 +127,7 @@ class AgentParts:
             manifest=manifest,
             manifest_file=manifest_file,
             peers=lambda: self.peers,
+            people=lambda: self.people,
             memory=self.memory,
             knowledge=lambda: self.knowledge,
             files=lambda: self.files,
@@ -141,8 +156,9 @@ class AgentParts:
         """
         policy, crash_guard = policy or Policy(), crash_guard or CrashGuard(RunningRequests())
         repository, network, clock = self.repository, self.network, self.clock
-        languages, metrics, channels = PersonLanguages(), Metrics(), network.channels
-        self.people.add_operators(access.operators)
+        languages, metrics = PersonLanguages(), Metrics()
+        channels = {**network.channels, SCHEDULE_CHANNEL: ScheduleChannel(network.channels[DEFAULT_CHANNEL])}
+        self.known_people.add_operators(access.operators)
         access_requests = AccessRequests(access, repository, agent.manifest.metadata.name, network.notices, languages)
         self.topic_store.follow_access(access_requests)
 
@@ -177,6 +193,7 @@ class AgentParts:
             outbox=outbox,
             reply_timers=ReplyTimers(policy.timings),
             assist_timers=DeadlineTimers(policy.assist_timeout_s, self.jid, policy.timings.blocked_s),
+            job_timers=DeadlineTimers(policy.job_timeout_s, self.jid, policy.timings.blocked_s),
             usage=self.usage,
             metrics=metrics,
             incidents=IncidentRecorder(repository, clock),
@@ -212,8 +229,16 @@ class AgentParts:
         workers = MailboxWorkers(mailboxes, quota_limit, crash_guard, handler.handle)
         reactions = ReceivedReactions(agent, repository, mailboxes, policy.assist_timeout_s)
         gateway = InboundGateway(
-            intake, reactions, self.open_requests, access_requests, network, self.peer_options, self.people
+            intake, reactions, self.open_requests, access_requests, network, self.peer_options, self.known_people
         )
+
+        # Initiative
+        notifier = self._notifier = Notifier(services, loader, access)
+        gateway.bounced.subscribe(notifier.receive_bounce)
+        zone = policy.notifications.zone
+        is_room = channels[DEFAULT_CHANNEL].is_room
+        scheduler = Scheduler(repository, intake, access, is_room, every_of(agent), zone, clock)
+        services.initiative = Initiative(services, notifier, scheduler)
 
         # Opening and closing
         retention_job = RetentionJob(

@@ -34,6 +34,15 @@ class OutboundMessage:
     """True for the last message of a reply."""
     is_acknowledged: bool = False
     on_acknowledged: Callable[[], None] | None = None
+    on_refused: Callable[[str], None] | None = None
+    """What is called instead of `on_acknowledged`, with the reason, if the network will never deliver it."""
+
+    def refuse(self, reason: str) -> None:
+        """Mark the message as one that the network will never deliver."""
+        if self.on_refused is not None:
+            self.on_acknowledged = None
+            self.on_refused(reason)
+        self.acknowledge()
 
     def acknowledge(self) -> None:
         """Mark the message as received by the server, and call `on_acknowledged` once."""
@@ -228,6 +237,10 @@ class Channel(Protocol):
     def load_message(self, content: str) -> OutboundMessage:
         """Return a message from its stored content."""
         ...
+
+    def is_room(self, address: str) -> bool:
+        """Return True if an address (a bare JID) is that of a room in which the agent is."""
+        return False
 
     def encode_receipt(self, incoming: InboundRequest) -> OutboundMessage | None:
         """Encode that a request has arrived, for one that `wants_receipt`."""

@@ -49,6 +49,8 @@ class Runner:
         self._executor = executor
         self._reactions = reactions
         self._retention_job = retention_job
+        self.initiative = services.initiative
+        """The notifications and schedules of the agent."""
         self._mailboxes = services.mailboxes
         self.agent = executor.context.agent
         self.jid = services.jid
@@ -88,10 +90,15 @@ class Runner:
         self._mailboxes.start(self._workers.run)
         self._recovery.recover(pending)
         self._revocation.open()
+        await self.initiative.open()
 
     def send_unsent(self) -> None:
-        """Send the final replies that the last run stored and the server did not acknowledge, with the same ids."""
+        """Send the final replies that the last run stored and the server did not acknowledge, with the same ids.
+
+        From now on, due notifications are sent, and due times run.
+        """
         self._services.outbox.send_unsent()
+        self.initiative.begin()
 
     def hold(self, at_most_s: float) -> None:
         """Start no turns of people's requests until `release`, so that older requests of the archive go before them."""
@@ -106,6 +113,7 @@ class Runner:
 
         Requests whose turn was cancelled or had not begun stay in the inbox, and run after the next start.
         """
+        await self.initiative.close()
         return await self._mailboxes.drain(grace_s)
 
     async def close(self) -> None:

@@ -1,6 +1,7 @@
 from .backends.database import (
     Commit as Commit,
     Database as Database,
+    Rows as Rows,
 )
 from .backends.factory import (
     open_database as open_database,
@@ -45,6 +46,9 @@ from .knowledge import (
     KnowledgeRepository as KnowledgeRepository,
     index_outdated_passages as index_outdated_passages,
 )
+from .notifications import (
+    StoredNotification as StoredNotification,
+)
 from .people import (
     CutOffTurn as CutOffTurn,
     FoundConversation as FoundConversation,
@@ -87,12 +91,18 @@ from .records import (
     TurnRecord as TurnRecord,
     Variable as Variable,
     VectorRecord as VectorRecord,
+    from_micros as from_micros,
     to_micros as to_micros,
     turn_document_name as turn_document_name,
 )
 from .repository import (
     AgentRepository as AgentRepository,
     list_stored_agents as list_stored_agents,
+)
+from .schedules import (
+    SUSPENDED as SUSPENDED,
+    WAITING as WAITING,
+    StoredSchedule as StoredSchedule,
 )
 from .topics import (
     MAX_ERROR_CHARACTERS as MAX_ERROR_CHARACTERS,

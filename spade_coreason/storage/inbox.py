@@ -30,6 +30,7 @@ from .backends.statements import (
 )
 from .crashes import delete_old_crashes
 from .dedup import DUPLICATE_DAYS, insert_unless_copy, insert_unless_repeated
+from .notifications import delete_old_notifications
 from .records import (
     COUNT_NAME,
     LAST_INTERACTION,
@@ -100,6 +101,7 @@ class Inbox:
         may_be_duplicate: bool | None = None,
         own_key: bytes | None = None,
         channel: str = DEFAULT_CHANNEL,
+        also: Rows = (),
     ) -> tuple[int, Commit[bool], bool]:
         """Store a request. Return its row id, its commit and a flag.
 
@@ -110,6 +112,8 @@ class Inbox:
 
         The flag is True if the request is certainly no duplicate and no failure of the database is known: its turn may begin at
         once.
+
+        `also` are rows of the same transaction, of a request that is certainly new.
 
         `request` is JSON, or a function that returns it. The function may run in the writer's thread, and only if the request
         is written.
@@ -137,7 +141,7 @@ class Inbox:
             return row, database.run(partial(_insert, insert, row, channel)), False
         database.inbox_keys.add(key, row)
         database.open_inbox_rows[self._agent].add(row)
-        rows: list[tuple[int, tuple[Any, ...]]] = [(RECEIVE, values)]
+        rows: list[tuple[int, tuple[Any, ...]]] = [(RECEIVE, values), *also]
         if channel != DEFAULT_CHANNEL:
             rows.append((SET_CHANNEL, (row, channel)))
         return row, database.submit(rows), database.failure is None
@@ -151,11 +155,12 @@ class Inbox:
         variables: Sequence[Variable] = (),
         *,
         is_command: bool = False,
+        also: Rows = (),
     ) -> Commit[bool]:
         """Store the end of a request in one transaction: its turn, conversation, variables and reply.
 
         Without a `reply` the request is closed at once. A program's request that ended without a turn begins anew when it is
-        repeated, unless it was a command.
+        repeated, unless it was a command. `also` are rows of the same transaction.
         """
         interaction_row = COMMAND if is_command else NO_TURN if turn is None else next(self._database.row_ids)
         columns, last_interaction = conversation_columns(self._agent, conversation), conversation.status.last_interaction
@@ -169,6 +174,8 @@ class Inbox:
             now = to_micros(utc_now())
         if variables:  # with the time of their turn, which tells whose they are in a conversation of many people
             rows += [(SAVE_VARIABLE, (self._agent, v.scope, v.holder, v.name, v.value, now)) for v in variables]
+        if also:
+            rows += also
         rows.append((ANSWER, (inbox_row, CLOSED if reply is None else ANSWERED, reply, interaction_row)))
         rows_with_steps = self._database.inbox_rows_with_steps
         if self._unsaved_steps:
@@ -285,6 +292,7 @@ class Inbox:
         def work(connection: Connection) -> int | None:
             connection.execute(statement)
             delete_old_crashes(connection, self._agent, now)
+            delete_old_notifications(connection, self._agent, now)
             oldest: int | None = connection.scalar(select(func.min(inbox.c.id)))
             return oldest
 

@@ -38,6 +38,7 @@ from .erasure import (
 from .inbox import Inbox
 from .incidents import IncidentRepository
 from .knowledge import KnowledgeRepository
+from .notifications import NotificationRepository
 from .people import (
     CutReport,
     FoundConversation,
@@ -64,6 +65,7 @@ from .records import (
     to_micros,
 )
 from .retention import RetentionRepository
+from .schedules import ScheduleRepository
 from .schema import (
     ERASED_TURN,
     audit,
@@ -106,6 +108,10 @@ class AgentRepository:
         """The audit trail of the agent, in the same database."""
         self.incidents = IncidentRepository(database, agent)
         """The incidents of the agent, in the same database."""
+        self.notifications = NotificationRepository(database, agent)
+        """The notifications of the agent, in the same database."""
+        self.schedules = ScheduleRepository(database, agent)
+        """The schedules of the agent, in the same database."""
 
     @property
     def is_failing(self) -> bool:

@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0017"
+REVISION = "0018"
 """The newest migration. `metadata` describes the tables after it."""
 OLDEST_REVISION = "0017"
 """The oldest revision whose program may run on this schema. A migration that only adds things leaves it as it is.
@@ -279,6 +279,61 @@ topic_deliveries = Table(
     Column("error", Text, nullable=False),
     PrimaryKeyConstraint("item", "subscriber"),
     Index("topic_deliveries_by_subscriber", "agent", "subscriber", "item"),
+)
+
+# What an agent sends without being asked. A row is its own outbox: `content` is JSON, the blocks; `messages` are what the
+# server gets, in the form of the network, once the turn of the notification is stored. `root` is the person behind the turn
+# that made it, "" if there is none. A row stays for seven days after its last change.
+_is_waiting = text("state = 'waiting'")
+notifications = Table(
+    "notifications",
+    metadata,
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("agent", Text, nullable=False),
+    Column("notification_id", Text, nullable=False),
+    Column("person", Text, nullable=False),
+    Column("thread", Text),
+    Column("root", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("content", Text, nullable=False),
+    Column("messages", Text),
+    Column("created_at", BigInt, nullable=False),
+    Column("changed_at", BigInt, nullable=False),
+    Column("due_at", BigInt, nullable=False),
+    UniqueConstraint("agent", "notification_id"),
+    Index("notifications_by_due_time", "agent", "due_at", sqlite_where=_is_waiting, postgresql_where=_is_waiting),
+    Index("notifications_by_person", "agent", "person", "created_at"),
+)
+
+# Requests that come at a time. `owner` and `thread` are those of the conversation in which it is due, `origin` is JSON: the
+# rest of where the reply goes. `cron` is "" for a time that comes once. `due_at` is the next due time; `wake_at` is when it is
+# looked at, which is later if a quota is used up. A row whose last due time has come is deleted in the transaction that puts
+# its request into the inbox.
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("agent", Text, nullable=False),
+    Column("schedule_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("root", Text, nullable=False),
+    Column("thread", Text),
+    Column("origin", Text, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("cron", Text, nullable=False),
+    Column("zone", Text, nullable=False),
+    Column("missed", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("created_at", BigInt, nullable=False),
+    Column("due_at", BigInt, nullable=False),
+    Column("wake_at", BigInt, nullable=False),
+    UniqueConstraint("agent", "schedule_id"),
+    Index("schedules_by_due_time", "agent", "wake_at", sqlite_where=_is_waiting, postgresql_where=_is_waiting),
+    Index("schedules_by_owner", "agent", "owner"),
 )
 
 # The row ids of all tables come from one sequence, in blocks (see sequences.py). `next_id` is the first one that is free.

@@ -175,7 +175,9 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
         self._start_error: BaseException | None = None
         """The failure of the last attempt to start; None without one, and when the agent has started."""
         self.peer_features = PeerFeatures(self.connection.client, lambda jid: self._gateway.is_allowed(jid))
-        transport = XmppTransport(jid, self.send, stanza_bytes, self.peer_features)
+        transport = XmppTransport(
+            jid, self.send, stanza_bytes, self.peer_features, lambda address: address in self.rooms.by_jid
+        )
         self.runtime = build(transport.network, self.uploads.upload)
         self._runner, self._gateway = self.runtime.runner, self.runtime.gateway
         self.rooms = Rooms(self.connection, rooms, self._gateway.access, self._on_occupant_left, self._runner.metrics)

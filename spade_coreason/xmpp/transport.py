@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -70,7 +70,8 @@ def encoder_for(
 class XmppTransport:
     """The ports of the agent `jid` (a bare JID) on XMPP: `Channel`, `RequestSender` and `NoticeSender`.
 
-    `send` passes stanzas on in order. No stanza of a reply exceeds `stanza_bytes`.
+    `send` passes stanzas on in order. No stanza of a reply exceeds `stanza_bytes`. `is_room` tells the rooms in which
+    the agent is.
     """
 
     def __init__(
@@ -79,11 +80,13 @@ class XmppTransport:
         send: SendMessages,
         stanza_bytes: int,
         client_features: ClientFeatures = _NO_FEATURES,
+        is_room: Callable[[str], bool] = lambda address: False,
     ) -> None:
         self._jid = bare_jid(jid)
         self._stanza_bytes = stanza_bytes
         self.send = send
         self.client_features = client_features
+        self._is_room = is_room
 
     @property
     def network(self) -> AgentNetwork:
@@ -100,6 +103,9 @@ class XmppTransport:
         self, incoming: InboundRequest, key: UUID, options: PresentationOptions = PLAIN_PRESENTATION
     ) -> ReplyEncoder:
         return encoder_for(incoming, key, self._jid, self._stanza_bytes, options)
+
+    def is_room(self, address: str) -> bool:
+        return self._is_room(address)
 
     def load_message(self, content: str) -> OutboundMessage:
         return OutboundMessage(fromstring(content).get("to", ""), content)

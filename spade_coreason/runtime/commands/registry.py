@@ -64,7 +64,7 @@ class Commands:
         kind = incoming.kind
         if kind.is_human and not text.lstrip().startswith(self.prefixes):
             return incoming, None, True
-        if incoming.may_be_command or kind.is_room:
+        if incoming.may_be_command or (kind.is_room and not kind.is_due):
             parsed = self.parse(text, is_in_room=kind.is_room)
             if isinstance(parsed, ParsedCommand):
                 return incoming, parsed, parsed.command.name in self.agent_commands

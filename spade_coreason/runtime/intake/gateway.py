@@ -25,6 +25,7 @@ from ...domain.access import NO_ACCESS
 from ...domain.channel_kinds import DEFAULT_CHANNEL
 from ...domain.jid import bare_jid, parse_jid
 from ...domain.messages import (
+    Bounce,
     EncryptedMessage,
     InboundMessage,
     InboundRequest,
@@ -41,6 +42,7 @@ from ...domain.texts.translation import N_, translate, use_language
 from ...domain.topics import TOPIC_ITEM
 from ...storage import Commit
 from ..channels import AgentNetwork, encode_reply
+from ..event_emitter import EventEmitter
 from ..peers.open_requests import OpenRequests
 from ..peers.peers import PeerOptions
 from ..topics.requests import ItemReader, is_item
@@ -90,6 +92,8 @@ class InboundGateway:
         self._rate_limiter = RateLimiter(_MAX_REPLIES_PER_MINUTE)
         self._told_of_encryption: OrderedDict[str, None] = OrderedDict()
         self.dropped: Counter[str] = Counter()
+        self.bounced: EventEmitter[[Bounce]] = EventEmitter()
+        """Emitted with each message that came back."""
 
     def is_allowed(self, jid: str) -> bool:
         """Return True if the configuration or an operator allows `jid` to talk to the agent."""
@@ -111,6 +115,8 @@ class InboundGateway:
             return self.receive_request(message, is_archived=is_archived)
         if isinstance(message, RequestBatch):
             return _join([self.receive(request, is_archived=is_archived) for request in message.requests])
+        if isinstance(message, Bounce):
+            self.bounced.emit(message)
         if self._open_requests.route(message):
             return None
         if isinstance(message, EncryptedMessage):

@@ -12,9 +12,9 @@ from uuid import UUID, uuid4
 from ...concurrency import RateLimiter
 from ...domain.duplicates import NO_EVIDENCE
 from ...domain.identifiers import NO_DIGEST, derive_inbox_key, derive_request_key
-from ...domain.messages import InboundRequest, TextEmitted
+from ...domain.messages import InboundRequest, Refused, TextEmitted
 from ...domain.texts.translation import LANGUAGE, translate, use_language
-from ...storage import AgentRepository, Commit
+from ...storage import AgentRepository, Commit, Rows
 from ..agent_control import PAUSED_NOTICE
 from ..commands.executor import CommandExecutor
 from ..languages import PersonLanguages
@@ -141,6 +141,30 @@ class RequestIntake:
         finally:
             if token is not None:
                 LANGUAGE.reset(token)  # the caller may be the turn of another agent, which asks this one
+
+    def receive_due(self, incoming: InboundRequest, rows: Rows) -> Commit[bool] | Refused:
+        """Receive the request of a due time, and store `rows` of its schedule in the same transaction.
+
+        Return its commit, or the refusal if a limit refuses it: nothing is stored then, and nobody is told.
+        """
+        if incoming.request_id is None:
+            raise ValueError("the request of a due time has an id")
+        refusal = None if incoming.owner == self.jid else self._admission.refuse(incoming, is_for_agent=True)
+        if refusal is not None:
+            problem = refusal.problem
+            return problem if isinstance(problem, Refused) else Refused(problem.message, problem.code)
+        key = derive_request_key(self.jid, incoming.owner, incoming.request_id)
+        inbox_row, stored, may_start_early = self._inbox.receive(
+            key.bytes,
+            incoming.owner,
+            incoming.to_json(),
+            self._clock(),
+            channel=incoming.channel_name,
+            may_be_duplicate=False,
+            also=rows,
+        )
+        self._mailboxes.put(QueuedRequest(incoming, key, inbox_row, stored, time.monotonic(), may_start_early), incoming.owner)
+        return stored
 
     async def wait_for_capacity(self, incoming: InboundRequest) -> None:
         """Wait until the queues have room for a request, so that `receive` does not refuse it for their length."""

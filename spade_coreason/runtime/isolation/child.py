@@ -34,8 +34,8 @@ from ...memory import CURRENT_DEFERRED_SYNCS, AgentInteractionMemory, DeferredSy
 from ..agent_factory import Injectables, load_agent
 from ..agent_lifecycle import call_hook
 from ..commands.decorator import commands_of
+from ..handlers import route_to_handlers
 from ..peers.peers import CURRENT_REQUEST
-from ..topics.decorator import route_items
 from ..turns.steps import CURRENT_JOURNAL
 from ..upkeep.garbage_collection import tune_gc
 from .description import AgentDescription
@@ -201,7 +201,7 @@ class _Child:
             return
         tune_gc()
         self._commands = {command.name: command for command in commands_of(self._agent)}
-        self._routed_agent = route_items(self._agent)
+        self._routed_agent = route_to_handlers(self._agent)
         self._frames.send(["built", description])
         self._frames.flush()
 

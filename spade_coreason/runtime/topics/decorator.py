@@ -1,18 +1,14 @@
-"""Handlers of topics: a decorator for the methods of an agent, and the way of an item to its handler."""
+"""`@subscribe`: the methods of an agent that handle the items of topics."""
 
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from ...contracts import Agent, AgentDefinition, AgentRequest, Response, Session
-from ...domain.topics import check_pattern, matches
+from ...domain.topics import check_pattern
 from ..function_agent import FunctionAgent
-
-log = logging.getLogger(__name__)
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
 
@@ -69,33 +65,3 @@ def subscriptions_of(agent: object) -> list[Subscription]:
     return [
         Subscription(pattern, getattr(agent, name)) for name, value in members.items() for pattern in getattr(value, _MARK, ())
     ]
-
-
-def route_items(agent: Agent) -> Agent:
-    """Return an agent whose `assist` passes the items of topics to their handlers; the same one if it has no handlers."""
-    subscriptions = subscriptions_of(agent)
-    return _SubscribedAgent(agent, subscriptions) if subscriptions else agent
-
-
-class _SubscribedAgent:
-    """An agent with handlers of topics."""
-
-    def __init__(self, agent: Agent, subscriptions: list[Subscription]) -> None:
-        self._agent = agent
-        self._subscriptions = subscriptions
-
-    @property
-    def manifest(self) -> AgentDefinition:
-        return self._agent.manifest
-
-    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
-        """Run the handler of an item, or the agent for any other request."""
-        topic = request.metadata.get("topic")
-        if topic is None:
-            return await self._agent.assist(request, session, response)
-        for subscription in self._subscriptions:
-            if matches(subscription.pattern, topic):
-                await subscription.handle(request, session, response)
-                return None
-        log.info("an item of the topic %s is dropped: the agent has no handler for it any more", topic)
-        return None

@@ -92,4 +92,7 @@ class Outbox:
         """Send the held replies, with the same ids as before."""
         unsent, self._unsent = self._unsent, []
         for channel_name, inbox_row, messages in unsent:
+            if not messages:  # nobody reads it
+                self._inbox.close(inbox_row)
+                continue
             self.send_final(channel_name, inbox_row, messages)

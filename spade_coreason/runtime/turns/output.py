@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic_core import to_json
 
 from ...concurrency import TimerGroup
-from ...contracts import DataBlock, ThinkingBlock, UserErrorBlock
+from ...contracts import AnyBlock, DataBlock, MarkdownBlock, ThinkingBlock, UserErrorBlock
 from ...domain.messages import (
     BlockEmitted,
     StreamAborted,
@@ -139,6 +139,12 @@ class TurnOutput:
             self._emit_now(event)
         elif messages := self._as_messages(self.encoder.encode(event)):
             self.send(self._drain_buffer() + messages)
+
+    def as_blocks(self) -> list[AnyBlock]:
+        """Return the reply as blocks: its texts, its data, and the reported error."""
+        blocks: list[AnyBlock] = [MarkdownBlock(content=text) for text in self.texts if text.strip()]
+        blocks += [DataBlock.model_validate(block) for block in self.data_blocks]
+        return blocks if self.reported_error is None else [*blocks, self.reported_error]
 
     def record(self, event: dict[str, Any]) -> None:
         """Record an internal event. It is not sent."""

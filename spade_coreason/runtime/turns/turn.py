@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -30,7 +30,7 @@ from ...memory import (
     TurnSession,
     sum_usage,
 )
-from ...storage import SPARE_SLOT, Commit, TurnRecord, Variable
+from ...storage import SPARE_SLOT, Commit, Rows, TurnRecord, Variable
 from ..channels import OutboundMessage
 from ..intake.mailbox import Mailbox, QueuedRequest
 from ..peers.peers import CURRENT_REQUEST
@@ -39,6 +39,9 @@ from .response import TurnResponse
 from .step_journal import StepJournal
 from .steps import CURRENT_JOURNAL
 from .turn_services import TurnServices
+
+if TYPE_CHECKING:
+    from ..initiative.turn_schedules import TurnSchedules
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +94,11 @@ class Turn:
             services.history_windows,
             person,
         )
+        self.session.open_schedules = self._open_schedules
         self.response = TurnResponse(self.output, self.request, queued.incoming, services.repository)
+
+    def _open_schedules(self) -> TurnSchedules:
+        return self.services.initiative.open_schedules(self.queued.incoming, self.steps, self.conversation.person.preferences)
 
     def assist(self) -> Awaitable[object]:
         """Call the agent, through its interceptors."""
@@ -139,7 +146,7 @@ class Turn:
                 CURRENT_DEFERRED_SYNCS.set(syncs)
                 CURRENT_HOLDER.set((running.holder, self.queued.inbox_row))
                 awaitable = self.work = work()
-                deadline = Deadline(services.assist_timers, task)
+                deadline = Deadline(services.job_timers if self.queued.incoming.kind.is_job else services.assist_timers, task)
                 returned = await deadline.run(awaitable)
             finally:
                 syncs.close()
@@ -189,7 +196,8 @@ class Turn:
         code: int = ErrorCode.TIMEOUT if is_late else ErrorCode.INTERNAL
         problem = describe_for_log(error)
         if is_late:
-            limit_s = self.services.policy.assist_timeout_s
+            policy = self.services.policy
+            limit_s = policy.job_timeout_s if self.queued.incoming.kind.is_job else policy.assist_timeout_s
             problem = f"assist took longer than {limit_s:g} s"
             log.error("%s: incident %s: %s", agent, incident, problem)
             text = translate(
@@ -252,7 +260,10 @@ class Turn:
         `final_messages`, the rest of the reply from `TurnOutput.finish`, leave in the moment in which that is durable.
         The request itself may have failed to be stored: `queued.stored` tells.
         """
-        variables = [*self.changes.close(), *usage]
+        variables, incoming = [*self.changes.close(), *usage], self.queued.incoming
+        also: Rows = ()
+        if incoming.kind.is_job and turn is not None:
+            also = self.services.initiative.notify_of_job(incoming, self.queued.key, self.output.as_blocks())
         commit = self.services.repository.inbox.finish(
             self.queued.inbox_row,
             self.conversation.record,
@@ -260,8 +271,11 @@ class Turn:
             self.output.stored_reply,
             variables,
             is_command=turn is None,
+            also=also,
         )
         commit.on_stored(partial(self._send_final, final_messages))
+        if also:
+            commit.on_stored(lambda _: self.services.initiative.wake())
         return commit
 
     def _send_final(self, final_messages: list[OutboundMessage], _: bool) -> None:
@@ -291,7 +305,7 @@ class Turn:
             output["error"] = reply.reported_error.dump()
         meta: dict[str, Any] = {
             "request_id": request_id,
-            "channel": incoming.kind.name,
+            "channel": incoming.kind.word,
             "duration_ms": int((time.monotonic() - self.started_at_s) * 1_000_000) / 1000,
         }
         if isinstance(nickname := request.metadata.get("nickname"), str):
@@ -348,7 +362,7 @@ def _make_request(active: ActiveConversation, queued: QueuedRequest, now: dateti
         **incoming.metadata,
         "conversation_id": active.record.conversation_id,
         "sender": incoming.sender,
-        "channel": incoming.kind.name,
+        "channel": incoming.kind.word,
     }
     if incoming.thread:
         metadata["thread"] = incoming.thread

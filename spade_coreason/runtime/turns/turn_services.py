@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from ...concurrency import DeadlineTimers
 from ...contracts import Agent, Interceptor, Next
@@ -14,8 +15,8 @@ from ...memory import HistoryWindows, Usage
 from ...storage import AgentRepository
 from ..agent_lifecycle import AgentLifecycle
 from ..crash_guard import CrashGuard
+from ..handlers import route_to_handlers
 from ..intake.mailboxes import Mailboxes
-from ..topics.decorator import route_items
 from ..upkeep.expiry import ConversationExpiry
 from ..upkeep.incidents import IncidentRecorder
 from ..upkeep.metrics import Metrics
@@ -23,6 +24,9 @@ from .interceptors import chain_around
 from .long_answers import LongAnswers
 from .outbox import Outbox
 from .output import ReplyTimers
+
+if TYPE_CHECKING:
+    from ..initiative.initiative import Initiative
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +50,19 @@ class TurnServices:
     outbox: Outbox
     reply_timers: ReplyTimers
     assist_timers: DeadlineTimers
+    job_timers: DeadlineTimers
+    """The timers of the work that `session.later` begins."""
     usage: Usage
     metrics: Metrics
     incidents: IncidentRecorder
+    initiative: Initiative = field(init=False)
+    """The notifications and schedules of the agent. They are built upon the services."""
     chain: Next | None = field(init=False)
     """The agent's `assist` with the interceptors around it; None if none is around it."""
     _warned_of_return: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.agent = route_items(self.agent)
+        self.agent = route_to_handlers(self.agent)
         self.chain = chain_around(self.agent, self.interceptors, self.warn_of_return)
 
     def warn_of_return(self, name: str, returned: object) -> None:

@@ -213,7 +213,8 @@ class RequestHandler:
             return
 
         # Decide
-        rules = self._item_rules if incoming.kind.is_program and is_item(incoming) else self._policy.rules
+        kind = incoming.kind
+        rules = self._item_rules if kind.is_due or (kind.is_program and is_item(incoming)) else self._policy.rules
         decision = decide_for_conversation(active, incoming, now, rules)
         if decision.status is not active.record.status:
             active.record = active.record.with_status(decision.status)
@@ -336,6 +337,8 @@ class RequestHandler:
         acknowledged, so the server delivers it again.
         """
         mailbox.active = None
+        if queued.incoming.kind.is_due and not queued.stored.is_stored:
+            return  # the clock hands it over again
         if mailbox.is_cancelled:  # meanwhile its sender has taken it back
             self._inbox.close(queued.inbox_row)
             return

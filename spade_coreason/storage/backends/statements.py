@@ -21,7 +21,7 @@ from sqlalchemy.dialects import sqlite
 
 from ...domain.preferences import PREFERENCES_SCOPE
 from ..records import ACCESS_SCOPE, AGENT_SCOPE, MESSAGE_COUNT_SCOPES, PLATFORM_SCOPE, REFUSED_SCOPE
-from ..schema import conversations, inbox, interactions, steps, variables
+from ..schema import conversations, inbox, interactions, notifications, schedules, steps, variables
 
 (
     RECEIVE,
@@ -33,21 +33,36 @@ from ..schema import conversations, inbox, interactions, steps, variables
     SAVE_STEP,
     DELETE_STEPS,
     ANSWER,
+    ADD_NOTIFICATION,
+    UPDATE_NOTIFICATION,
+    MOVE_SCHEDULE,
+    DELETE_SCHEDULE,
     CLOSE,
-) = range(10)
-STATEMENTS = range(10)
+) = range(14)
+STATEMENTS = range(14)
 MAX_ROWS = 16
 """The most rows of one statement on SQLite.
 
 Each number of rows is a separate prepared statement. With up to 64 rows these cost more time than they saved.
 """
 
-_DELETE_STEPS = f"{delete(steps)} WHERE {steps.c.request}"
+_DELETIONS = {
+    DELETE_STEPS: f"{delete(steps)} WHERE {steps.c.request}",
+    DELETE_SCHEDULE: f"{delete(schedules)} WHERE {schedules.c.id}",
+}
 
 # The name of the rows inside an update.
 _ROWS = "batch"
-_UPDATES = {
+
+
+def _set(*names: str) -> tuple[dict[str, str], list[str]]:
+    """Return the assignments of columns in an update of rows, and the names of the values of a row."""
+    return {name: f"{_ROWS}.{name}" for name in names}, ["id", *names]
+
+
+_UPDATES: dict[int, tuple[Table, dict[str, str], list[str]]] = {
     ANSWER: (
+        inbox,
         {
             "state": f"{_ROWS}.state",
             "answer": f"{_ROWS}.answer",
@@ -56,8 +71,11 @@ _UPDATES = {
         },
         ["id", "state", "answer", "interaction"],
     ),
-    CLOSE: ({"state": "2", "answer": "NULL", "request": "NULL"}, ["id"]),
-    SET_CHANNEL: ({"channel": f"{_ROWS}.channel"}, ["id", "channel"]),
+    CLOSE: (inbox, {"state": "2", "answer": "NULL", "request": "NULL"}, ["id"]),
+    SET_CHANNEL: (inbox, {"channel": f"{_ROWS}.channel"}, ["id", "channel"]),
+    # Updates only: a row that was erased meanwhile does not come back.
+    UPDATE_NOTIFICATION: (notifications, *_set("state", "reason", "attempts", "messages", "changed_at", "due_at")),
+    MOVE_SCHEDULE: (schedules, *_set("state", "reason", "due_at", "wake_at")),
 }
 
 
@@ -106,6 +124,10 @@ KEY_COLUMNS: dict[int, slice] = {
     ANSWER: slice(0, 1),
     CLOSE: slice(0, 1),
     SET_CHANNEL: slice(0, 1),
+    ADD_NOTIFICATION: slice(0, 1),
+    UPDATE_NOTIFICATION: slice(0, 1),
+    MOVE_SCHEDULE: slice(0, 1),
+    DELETE_SCHEDULE: slice(0, 1),
 }
 """The values of a row that identify it, by statement."""
 TEXT_INDEXES = {
@@ -114,7 +136,9 @@ TEXT_INDEXES = {
     ADD_INTERACTION: _column_names(interactions).index("body"),
     SAVE_VARIABLE: _column_names(variables).index("value"),
     SAVE_STEP: _column_names(steps).index("result"),
-    ANSWER: _UPDATES[ANSWER][1].index("answer"),
+    ANSWER: _UPDATES[ANSWER][2].index("answer"),
+    ADD_NOTIFICATION: _column_names(notifications).index("content"),
+    UPDATE_NOTIFICATION: _UPDATES[UPDATE_NOTIFICATION][2].index("messages"),
 }
 """The place of the text in a row, by statement. It may be None."""
 
@@ -133,13 +157,16 @@ def _build_inserts(insert: InsertFunction, dialect: Dialect) -> dict[int, str]:
             _upsert(insert, variables, ["agent", "scope", "holder", "name"]), _column_names(variables), dialect
         ),
         SAVE_STEP: _compile(_upsert(insert, steps, ["request", "name", "number"]), _column_names(steps), dialect),
+        ADD_NOTIFICATION: _compile(
+            _insert(insert, notifications, _column_names(notifications)), _column_names(notifications), dialect
+        ),
     }
 
 
-def _build_update(assignments: dict[str, str], dialect: Dialect) -> tuple[str, str]:
-    """Build an update of the inbox from rows of (id, …). Return the parts before and after its FROM."""
-    statement = update(inbox).values({name: literal_column(value) for name, value in assignments.items()})
-    statement = statement.where(inbox.c.id == literal_column(f"{_ROWS}.id"))
+def _build_update(table: Table, assignments: dict[str, str], dialect: Dialect) -> tuple[str, str]:
+    """Build an update of a table from rows of (id, …). Return the parts before and after its FROM."""
+    statement = update(table).values({name: literal_column(value) for name, value in assignments.items()})
+    statement = statement.where(table.c.id == literal_column(f"{_ROWS}.id"))
     changes, _, condition = str(statement.compile(dialect=dialect)).partition(" WHERE ")
     return changes, condition
 
@@ -155,16 +182,17 @@ def _build_sqlite_parts() -> dict[int, tuple[str, str, str]]:
         before, _, rest = text.partition("VALUES (")
         placeholders, _, after = rest.partition(")")
         statements[number] = f"{before}VALUES ", f"({placeholders})", after
-    statements[DELETE_STEPS] = f"{_DELETE_STEPS} IN (", "?", ")"
-    for number, (assignments, names) in _UPDATES.items():
-        changes, condition = _build_update(assignments, dialect)
+    for number, text in _DELETIONS.items():
+        statements[number] = f"{text} IN (", "?", ")"
+    for number, (table, assignments, names) in _UPDATES.items():
+        changes, condition = _build_update(table, assignments, dialect)
         if len(names) == 1:
             # A list takes half the time of a table.
             statements[number] = f"{changes} WHERE {names[0]} IN (", "?", ")"
         else:
             placeholders = ", ".join("?" for _ in names)
-            table = f"WITH {_ROWS} ({', '.join(names)}) AS (VALUES "
-            statements[number] = table, f"({placeholders})", f") {changes} FROM {_ROWS} WHERE {condition}"
+            rows = f"WITH {_ROWS} ({', '.join(names)}) AS (VALUES "
+            statements[number] = rows, f"({placeholders})", f") {changes} FROM {_ROWS} WHERE {condition}"
     return statements
 
 
@@ -187,15 +215,15 @@ def postgres_sql() -> dict[int, str]:
     from sqlalchemy.dialects import postgresql  # slow to import, and only needed here
 
     dialect = _postgres_dialect()
-    statements = {DELETE_STEPS: f"{_DELETE_STEPS} = ANY($1::BIGINT[])"}
+    statements = {number: f"{text} = ANY($1::BIGINT[])" for number, text in _DELETIONS.items()}
     for number, text in _build_inserts(postgresql.insert, dialect).items():
         before, _, rest = text.partition("VALUES (")
         placeholders, _, after = rest.partition(")")
         statements[number] = f"{before}SELECT * FROM unnest({_to_arrays(placeholders)}){after}"
-    for number, (assignments, names) in _UPDATES.items():
-        changes, condition = _build_update(assignments, dialect)
+    for number, (table, assignments, names) in _UPDATES.items():
+        changes, condition = _build_update(table, assignments, dialect)
         placeholders = ", ".join(
-            f"${place}::{inbox.c[name].type.compile(dialect=dialect)}" for place, name in enumerate(names, start=1)
+            f"${place}::{table.c[name].type.compile(dialect=dialect)}" for place, name in enumerate(names, start=1)
         )
         statements[number] = (
             f"{changes} FROM unnest({_to_arrays(placeholders)}) AS {_ROWS} ({', '.join(names)}) WHERE {condition}"

@@ -89,6 +89,7 @@ class RoomSendQueue:
             if _ends_answer(original):
                 self._uncount(original)
                 self._metrics.record_failure(f"an answer was not delivered in the room {room.jid}: {reason}")
+            original.refuse(reason)
             self._close(original)  # it must not be sent again
         if self._warning_limiter.allow(room.jid):
             text = "%s: not delivered in the room %s: %d message(s): %s; `spade-coreason status` counts further ones"

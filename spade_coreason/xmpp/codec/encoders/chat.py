@@ -148,7 +148,7 @@ class GroupchatEncoder(ChatEncoder):
 
     def __init__(self, incoming: InboundRequest, key: UUID, stanza_bytes: int) -> None:
         super().__init__(incoming, key, stanza_bytes, PresentationOptions(has_replies=True))
-        self._prefix = f"{incoming.nickname}: "
+        self._prefix = f"{incoming.nickname}: " if incoming.nickname else ""
 
     def _decide_text(self, text: str, stream: LiveMessage | None = None, *, is_link: bool = False) -> list[PersonMessage]:
         text = clean(text).strip()

@@ -1,0 +1,85 @@
+"""`@every`: the methods of an agent that run at times of their own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from ...contracts import Missed
+from ...domain.schedules import CronTimes
+from ..function_agent import FunctionAgent
+
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
+
+_MARK = "__spade_coreason_every__"
+_PARAMETERS = 3  # request, session, response
+
+
+@dataclass(frozen=True, slots=True)
+class EveryMark:
+    """The times of one method. Without a zone it is that of the agent (`notifications.zone`)."""
+
+    cron: str
+    zone: str | None
+    missed: Missed
+
+
+@dataclass(frozen=True, slots=True)
+class EveryHandler:
+    """A method that runs at times of its own. `name` tells it from the others: a method keeps its times under it."""
+
+    name: str
+    mark: EveryMark
+    handle: Callable[..., Awaitable[Any]]
+
+
+def every(cron: str, /, *, zone: str | None = None, missed: Missed = "once") -> Callable[[Handler], Handler]:
+    """Run a coroutine method `(self, request, session, response)` at times: `@every("0 8 * * mon-fri")`.
+
+    `cron` has five fields: minute, hour, day of the month, month, day of the week. `zone` is the name of a time zone, such as
+    "Europe/Berlin", by default that of the agent (`notifications.zone`).
+
+    The method runs in a conversation of the agent itself, `session` remembers in it. What it sends with `response` is recorded,
+    and nobody gets it: it tells people with `people.notify`. `request.metadata` has `schedule`, `every` (the name of the
+    method) and `due_at`.
+
+    If times were missed, because the platform was down, "once" runs the method once when it is back, and "skip" waits for the
+    next time. For an agent that is a function, write `@every` below `@agent`.
+
+    TypeError or ValueError if the method, the times or the zone are unsuitable.
+    """
+    CronTimes(cron, zone or "UTC")
+    if missed not in ("once", "skip"):
+        raise ValueError(f'@every("{cron}"): missed must be "once" or "skip", not {missed!r}')
+
+    def decorate(handler: Handler) -> Handler:
+        if isinstance(handler, FunctionAgent):
+            raise TypeError(f'@every("{cron}"): write it below @agent')
+        if not inspect.iscoroutinefunction(cast(object, handler)):
+            raise TypeError(f'@every("{cron}"): write the method with `async def`')
+        if len(inspect.signature(handler).parameters) < _PARAMETERS:
+            raise TypeError(f'@every("{cron}"): the method takes (self, request, session, response)')
+        mark_every(handler, EveryMark(cron, zone, missed))
+        return handler
+
+    return decorate
+
+
+def mark_every(handler: Any, mark: EveryMark) -> None:
+    """Mark a coroutine function, so that `every_of` finds it."""
+    setattr(handler, _MARK, mark)
+
+
+def every_of(agent: object) -> list[EveryHandler]:
+    """Return the methods of an agent that run at times, in the order of definition; those of base classes come first."""
+    if isinstance(agent, FunctionAgent):
+        mark = getattr(agent.function, _MARK, None)
+        return [] if mark is None else [EveryHandler(agent.function.__name__, mark, agent.assist)]
+    members = {name: value for base in reversed(type(agent).__mro__) for name, value in vars(base).items()}
+    return [
+        EveryHandler(name, mark, getattr(agent, name))
+        for name, value in members.items()
+        if (mark := getattr(value, _MARK, None)) is not None
+    ]

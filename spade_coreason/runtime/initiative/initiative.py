@@ -1,0 +1,70 @@
+"""The initiative of one agent: its notifier, its scheduler and their clock, opened and closed with its runner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID, uuid5
+
+from ...contracts import AnyBlock
+from ...domain.identifiers import NOTIFICATION_NAMESPACE
+from ...domain.messages import InboundRequest
+from ...domain.preferences import Preferences
+from ...memory.session import StepRunner
+from ...storage import Rows
+from ..turns.turn_services import TurnServices
+from .due_times import DueTimes
+from .notifier import Notifier
+from .people import dump_blocks
+from .scheduler import Scheduler
+from .turn_schedules import TurnSchedules
+
+
+class Initiative:
+    """The notifications and schedules of one agent (`TurnInitiative`)."""
+
+    def __init__(self, services: TurnServices, notifier: Notifier, scheduler: Scheduler) -> None:
+        self._services = services
+        self.notifier = notifier
+        self.scheduler = scheduler
+        sources = (scheduler, notifier)
+        self.due_times = DueTimes(services.jid, sources, services.clock, services.policy.timings.retry_s)
+        notifier.due_times = scheduler.due_times = self.due_times
+
+    async def open(self) -> None:
+        """Store the due times of `@every`. StoreError."""
+        self.notifier.reset()
+        await self.scheduler.open()
+
+    def begin(self) -> None:
+        """Begin to hand over what is due: the agent is online."""
+        self.due_times.open()
+
+    async def close(self) -> None:
+        """Hand over nothing more, and wait for what is being stored."""
+        await self.due_times.close()
+        await self.notifier.close()
+
+    def forget(self, person: str) -> None:
+        """Do nothing more of what is stored about a person (a bare JID), because it is being deleted."""
+        self.notifier.forget(person)
+        self.scheduler.forget()
+
+    def open_schedules(self, incoming: InboundRequest, steps: StepRunner, preferences: Preferences) -> TurnSchedules:
+        """Return the schedules of a turn."""
+        zone = preferences.zone or self._services.policy.notifications.zone
+        return TurnSchedules(self.scheduler, steps, incoming, zone, self._services.clock)
+
+    def notify_of_job(self, incoming: InboundRequest, key: UUID, blocks: Sequence[AnyBlock]) -> Rows:
+        """Return the rows of the notification with the reply of a job; none if nobody is told, or nothing is said."""
+        if not blocks or "reply_thread" not in incoming.metadata:
+            return ()
+        notifications, thread = self._services.repository.notifications, incoming.metadata["reply_thread"]
+        notification_id = str(uuid5(NOTIFICATION_NAMESPACE, f"job\0{key}"))
+        owner, now = incoming.owner, self._services.clock()
+        root = incoming.stored_root or ""
+        new = notifications.make(notification_id, owner, thread, "" if root == owner else root, dump_blocks(blocks), now)
+        return (notifications.add_row(new),)
+
+    def wake(self) -> None:
+        """Look for what is due: a notification was stored."""
+        self.due_times.wake_at(self._services.clock())

@@ -1,0 +1,344 @@
+"""The notifier of one agent: it sends notifications when they are due, and learns what becomes of them.
+
+The row of a notification is its outbox: it is composed once, in the order of the conversation, and stored with its turn before
+it is sent. `domain/notifications.py` has the decisions as tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime
+from functools import partial
+from uuid import UUID
+
+from pydantic_core import from_json, to_json
+
+from ...concurrency import RateLimiter
+from ...contracts import AnyBlock, DataBlock, MarkdownBlock, Notification, NotificationState, UserErrorBlock
+from ...domain.access import AccessPolicy
+from ...domain.channel_kinds import DEFAULT_CHANNEL, PERSON, ROOM
+from ...domain.jid import bare_jid
+from ...domain.messages import ROOT_SENDER, Bounce, Completed, InboundRequest
+from ...domain.notifications import (
+    NotificationDecision,
+    decide_bounce,
+    decide_notification,
+    describe_reason,
+)
+from ...domain.preferences import DEFAULT_PREFERENCES, Preferences
+from ...exceptions import StoreError
+from ...storage import StoredNotification, TurnRecord, from_micros
+from ..channels import OutboundMessage
+from ..intake.conversation_loader import ConversationLoader
+from ..intake.mailbox import Mailbox, MailboxTask
+from ..turns.output import TurnOutput, dump_reply
+from ..turns.turn_services import TurnServices
+from .due_times import DueTimes
+from .people import load_blocks
+
+log = logging.getLogger(__name__)
+
+_BATCH = 100
+"""The most notifications that are loaded at once."""
+_MAX_IN_FLIGHT = 1000
+"""The most notifications that are on their way. One that waits for its conversation, or for the server, holds up no other."""
+_MAX_BOUNCES_PER_MINUTE = 60
+"""The most bounces of one sender within a minute that are looked up."""
+
+
+class Notifier:
+    """The notifications of one agent, from the moment in which they are stored (`NotificationSink`)."""
+
+    def __init__(self, services: TurnServices, loader: ConversationLoader, access: AccessPolicy) -> None:
+        self._services = services
+        self._loader = loader
+        self._access = access
+        self._repository = services.repository.notifications
+        self._policy = services.policy.notifications
+        self._channel = services.outbox.channels[DEFAULT_CHANNEL]
+        self._in_flight: dict[int, StoredNotification] = {}
+        """The notifications that were handed over, by row, until the server has them."""
+        self._erasures = 0
+        self._bounce_limiter = RateLimiter(_MAX_BOUNCES_PER_MINUTE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.due_times: DueTimes | None = None
+        """The clock of the agent, once it is there."""
+
+    def reset(self) -> None:
+        """Forget what was on its way in an earlier run: the clock hands it over again."""
+        self._in_flight.clear()
+
+    # Taking
+
+    async def notify(self, notification_id: str, person: str, thread: str | None, content: str, root: str) -> Notification:
+        """Store a notification, unless there is one with its id, and return it. StoreError if it cannot be stored."""
+        now, preferences = self._services.clock(), await self._find_preferences(person)
+        new = self._repository.make(notification_id, person, thread, "" if root == person else root, content, now)
+        decide = partial(self._decide, person, preferences, now)
+        stored = await self._repository.create(new, decide, now)
+        self.wake_at(from_micros(stored.due_at))
+        return stored.to_public()
+
+    async def find(self, notification_id: str) -> Notification | None:
+        """Return a notification, or None. StoreError if it cannot be read."""
+        found = await self._repository.find(notification_id)
+        return None if found is None else found.to_public()
+
+    def wake_at(self, due_at: datetime) -> None:
+        """See to it that a notification is handed over at a time."""
+        if self.due_times is not None:
+            self.due_times.wake_at(due_at)
+
+    async def retry(self, notification_id: str) -> bool:
+        """Send a notification again that does not wait. Return False if there is none. StoreError."""
+        found, now = await self._repository.find(notification_id), self._services.clock()
+        if found is None or found.state == NotificationState.WAITING:
+            return False
+        await self._repository.save(found.moved(NotificationState.WAITING, now, due_at=now)._replace(attempts=0))
+        self.wake_at(now)
+        return True
+
+    async def drop(self, notification_id: str) -> bool:
+        """Delete a notification, also one that waits. Return False if there is none. StoreError."""
+        self._erasures += 1
+        for row in [row for row, stored in self._in_flight.items() if stored.notification_id == notification_id]:
+            del self._in_flight[row]
+        return await self._repository.delete(notification_id)
+
+    def forget(self, person: str) -> None:
+        """Send nothing of what is stored about a person (a bare JID), because it is being deleted."""
+        self._erasures += 1
+        for row in [row for row, stored in self._in_flight.items() if person in (stored.person, stored.root)]:
+            del self._in_flight[row]
+
+    # The clock
+
+    async def run_due(self, now: datetime) -> None:
+        """Hand over what is due."""
+        free = min(_BATCH, _MAX_IN_FLIGHT - len(self._in_flight))
+        if free <= 0:
+            return
+        erasures = self._erasures
+        due = await self._repository.load_due(now, free, without=self._in_flight)
+        if erasures == self._erasures:  # else the clock loads it again
+            for stored in due:
+                self._begin(stored)
+
+    async def find_next_due(self) -> datetime | None:
+        """Return when the next one is due that is not on its way; None while no more may be."""
+        if len(self._in_flight) >= _MAX_IN_FLIGHT:
+            return None
+        return await self._repository.find_next_due(without=self._in_flight)
+
+    async def close(self) -> None:
+        """Wait for the work on bounces."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _begin(self, stored: StoredNotification) -> None:
+        self._in_flight[stored.id] = stored
+        mailboxes, future = self._services.mailboxes, asyncio.get_running_loop().create_future()
+        future.add_done_callback(partial(self._on_task_done, stored))
+        mailbox = mailboxes.get_or_create(stored.person, stored.thread)
+        mailboxes.put_task(mailbox, MailboxTask(partial(self._deliver, mailbox, stored), True, future))
+
+    def _on_task_done(self, stored: StoredNotification, task: asyncio.Future[None]) -> None:
+        if task.cancelled():
+            self._in_flight.pop(stored.id, None)  # the agent stops, or the conversation was deleted
+        elif isinstance(error := task.exception(), StoreError):
+            self._release_later(stored.id, error)
+        elif error is not None:
+            log.error("%s: a notification cannot be sent", self._services.jid, exc_info=error)
+            self._end(stored.id, NotificationState.FAILED, "it cannot be sent; see the log")
+
+    def _end(self, row: int, state: NotificationState, reason: str = "", due_at: datetime | None = None) -> None:
+        """Store the state of a notification that was on its way."""
+        stored = self._in_flight.get(row)
+        if stored is not None and stored.state == NotificationState.WAITING:
+            self._store(stored.moved(state, self._services.clock(), reason, due_at))
+
+    def _store(self, ended: StoredNotification) -> None:
+        """Store a new state. Until then the notification counts as on its way, so that the clock does not hand it over."""
+        self._in_flight[ended.id] = ended
+        commit = self._repository.save(ended)
+        commit.on_stored(lambda _: self._release(ended.id))
+        commit.on_failed(partial(self._release_later, ended.id))
+
+    def _release(self, row: int) -> None:
+        is_full = len(self._in_flight) >= _MAX_IN_FLIGHT
+        ended = self._in_flight.pop(row, None)
+        if ended is not None and ended.state == NotificationState.WAITING:
+            self.wake_at(from_micros(ended.due_at))
+        if is_full:
+            self.wake_at(self._services.clock())
+
+    def _release_later(self, row: int, error: BaseException) -> None:
+        """Hand a notification over again that could not be stored."""
+        retry_s = self._services.policy.timings.retry_s
+        log.error("%s: cannot store a notification; the next attempt is in %g s: %s", self._services.jid, retry_s, error)
+        asyncio.get_running_loop().call_later(retry_s, self._forget_row, row)
+
+    def _forget_row(self, row: int) -> None:
+        if self._in_flight.pop(row, None) is not None:
+            self.wake_at(self._services.clock())
+
+    # Sending
+
+    async def _deliver(self, mailbox: Mailbox, stored: StoredNotification) -> None:
+        """Send a notification, in the order of its conversation, if it still may be sent."""
+        if stored.id not in self._in_flight:
+            return
+        now = self._services.clock()
+        decision = self._decide(stored.person, await self._find_preferences(stored.person), now, None)
+        if decision.state is not NotificationState.WAITING or decision.due_at > now:
+            self._end(stored.id, decision.state, decision.reason, decision.due_at)
+            return
+        composed = stored if stored.messages is not None else await self._compose(mailbox, stored, now)
+        if composed is None or stored.id not in self._in_flight:
+            return
+        sent = self._in_flight[stored.id] = composed._replace(attempts=composed.attempts + 1)
+        self._transmit(sent)
+
+    async def _compose(self, mailbox: Mailbox, stored: StoredNotification, now: datetime) -> StoredNotification | None:
+        """Make the messages of a notification, and store them with its turn. None if there are none, or it was deleted."""
+        services = self._services
+        active = mailbox.active or await self._loader.load(mailbox)
+        output = self._open_output(stored)
+        blocks = load_blocks(stored.content)
+        for block in blocks:
+            await _emit(output, block)
+        output.finish(Completed(active.record.conversation_id, "active"))
+        if not output.messages:
+            self._end(stored.id, NotificationState.FAILED, "nothing of it can be shown in a chat")
+            return None
+        if mailbox.active is not active or stored.id not in self._in_flight:
+            return None
+        composed = stored._replace(messages=dump_reply(output.messages))
+        record, windows = active.record, services.history_windows
+        text = _encode_turn(composed, output, now)
+        turn, turns, window_start = windows.append(active.turns, text, record.turns + 1, active.variables)
+        window_start = max(window_start, record.window_start)
+        record = record.with_turns(record.status, services.policy.rules.max_interactions, window_start, record.turns + 1)
+        active.record = record
+        await self._repository.store_turn(composed, record, TurnRecord(output.encoder.key, now, turn.text))
+        active.turns, active.last_reply = turns, "\n\n".join(output.texts).strip()
+        if windows.compacts:
+            windows.compact_later(active)
+        return composed
+
+    def _open_output(self, stored: StoredNotification) -> TurnOutput:
+        """Open an output that sends nothing yet."""
+        services = self._services
+        is_room = self._channel.is_room(stored.person)
+        incoming = InboundRequest(
+            ROOM if is_room else PERSON,
+            stored.person,
+            "",
+            stored.thread,
+            {},
+            "",
+            "groupchat" if is_room else "chat",
+            owner=stored.person,
+            address=stored.person if is_room else "",
+        )
+        key = UUID(stored.notification_id)
+        encoder = self._channel.make_encoder(incoming, key)
+        output = TurnOutput(encoder, lambda messages: None, key, services.reply_timers, services.long_answers)
+        output.is_held = True
+        return output
+
+    def _transmit(self, stored: StoredNotification) -> None:
+        messages: list[OutboundMessage] = [
+            self._channel.load_message(content) for content in from_json(stored.messages or "[]")
+        ]
+        last = messages[-1]
+        last.is_last = True
+        last.on_acknowledged = partial(self._on_sent, stored.id)
+        last.on_refused = partial(self._on_refused, stored.id)
+        self._channel.send(messages)
+
+    def _on_sent(self, row: int) -> None:
+        self._end(row, NotificationState.SENT)
+
+    def _on_refused(self, row: int, reason: str) -> None:
+        self._end(row, NotificationState.BOUNCED, describe_reason(reason))
+
+    # Bounces
+
+    def receive_bounce(self, bounce: Bounce) -> None:
+        """Receive a message that came back. If it is one of a notification, its state says so."""
+        try:
+            notification_id = str(UUID(bounce.stanza_id[:36]))
+        except ValueError:
+            return
+        if self._bounce_limiter.allow(bare_jid(bounce.sender)):
+            task = asyncio.get_running_loop().create_task(self._handle_bounce(notification_id, bounce))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _handle_bounce(self, notification_id: str, bounce: Bounce) -> None:
+        try:
+            stored = await self._repository.find(notification_id)
+        except StoreError as error:
+            log.error("%s: a notification came back, and that cannot be stored: %s", self._services.jid, error)
+            return
+        if stored is None or stored.person != bare_jid(bounce.sender).lower():
+            return
+        is_sent = stored.state == NotificationState.SENT or stored.id in self._in_flight
+        stored = self._in_flight.get(stored.id, stored)
+        if not is_sent or stored.state not in (NotificationState.SENT, NotificationState.WAITING):
+            return  # an earlier one of its messages came back
+        now = self._services.clock()
+        state, due_at = decide_bounce(stored.attempts, is_temporary=bounce.is_temporary, now=now)
+        reason = describe_reason(bounce.condition, bounce.text)
+        log.info("%s: a notification to %s came back: %s", self._services.jid, stored.person, reason)
+        self._store(stored.moved(state, now, reason, due_at))
+
+    # Decisions
+
+    async def _find_preferences(self, person: str) -> Preferences:
+        if self._channel.is_room(person):
+            return DEFAULT_PREFERENCES
+        return await self._loader.get_preferences(person)
+
+    def _decide(self, person: str, preferences: Preferences, now: datetime, count_today: int | None) -> NotificationDecision:
+        decision = decide_notification(
+            is_allowed=self._channel.is_room(person) or self._access.is_allowed(person),
+            is_on=preferences.notifications is not False,
+            count_today=count_today,
+            policy=self._policy,
+            zone=preferences.zone or self._policy.zone,
+            now=now,
+        )
+        return decision._replace(reason=describe_reason(decision.reason)) if decision.reason else decision
+
+
+async def _emit(output: TurnOutput, block: AnyBlock) -> None:
+    if isinstance(block, MarkdownBlock):
+        await output.emit_text(block.content)
+    elif isinstance(block, DataBlock):
+        await output.emit_data(block)
+    elif isinstance(block, UserErrorBlock):
+        output.emit_error(block)
+
+
+def _encode_turn(stored: StoredNotification, output: TurnOutput, now: datetime) -> str:
+    """Encode a notification as the JSON text of an `Interaction` without an input."""
+    said: dict[str, object] = {"text": "\n\n".join(output.texts)}
+    if output.data_blocks:
+        said["data"] = output.data_blocks
+    if output.reported_error is not None:
+        said["error"] = output.reported_error.dump()
+    meta = {"channel": "notification", "notification": stored.notification_id}
+    if stored.root:
+        meta[ROOT_SENDER] = stored.root
+    fields = {
+        "interaction_id": stored.notification_id,
+        "timestamp": now,
+        "input": None,
+        "output": said,
+        "meta": meta,
+        "lineage": {"root_request_id": stored.notification_id},
+    }
+    return to_json(fields).decode()

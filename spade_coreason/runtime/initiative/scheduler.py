@@ -1,0 +1,291 @@
+"""The scheduler of one agent: a due time becomes a request, in one transaction with the next due time.
+
+What happens to a request afterwards is what happens to any other: inbox, order, steps, time limit, audit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid5
+
+from ...contracts import Missed, Schedule
+from ...domain.access import AccessPolicy
+from ...domain.channel_kinds import (
+    CHANNEL_KINDS,
+    DUE_IN_ROOM,
+    DUE_TO_NOBODY,
+    DUE_TO_PERSON,
+    JOB,
+    SCHEDULE_CHANNEL,
+    ChannelKind,
+)
+from ...domain.identifiers import SCHEDULE_NAMESPACE
+from ...domain.messages import DUE_AT, EVERY, NO_CONTEXT, SCHEDULE, InboundRequest, Refused, RequestContext
+from ...domain.schedules import CronTimes, decide_missed
+from ...domain.texts.json_text import dump_json
+from ...storage import SUSPENDED, WAITING, AgentRepository, Commit, StoredSchedule, from_micros, to_micros
+from ..intake.request_intake import RequestIntake
+from .decorator import EveryHandler
+from .due_times import DueTimes
+
+log = logging.getLogger(__name__)
+
+MAX_SCHEDULES = 100
+"""The most schedules of one person with an agent."""
+MAX_PAYLOAD_BYTES = 2**18
+"""The largest payload of a schedule, as JSON in UTF-8."""
+EVERY_KIND, REMINDER, LATER = "every", "reminder", "job"
+"""The kinds of schedules: `@every`, `session.remind` and `session.later`."""
+_BATCH = 100
+_RETRY = timedelta(minutes=1)
+_ROOM_METADATA = ("room", "nickname", "occupant")
+
+
+class Scheduler:
+    """The schedules of one agent, a source of due times. `zone` is the time zone of those that name none."""
+
+    def __init__(
+        self,
+        repository: AgentRepository,
+        intake: RequestIntake,
+        access: AccessPolicy,
+        is_room: Callable[[str], bool],
+        handlers: Sequence[EveryHandler],
+        zone: str,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._agent = repository.agent
+        self._repository = repository.schedules
+        self._intake = intake
+        self._access = access
+        self._is_room = is_room
+        self._handlers = handlers
+        self._zone = zone
+        self._clock = clock
+        self._changes = 0
+        """The number of deletions: what was loaded before one is loaded again."""
+        self.due_times: DueTimes | None = None
+        """The clock of the agent, once it is there."""
+
+    async def open(self) -> None:
+        """Store the due times of `@every`, and forget those of methods that are gone. StoreError."""
+        stored = {schedule.schedule_id: schedule for schedule in await self._repository.load_of_kind(EVERY_KIND)}
+        now = self._clock()
+        for handler in self._handlers:
+            mark, schedule_id = handler.mark, str(uuid5(SCHEDULE_NAMESPACE, f"{self._agent}\0{handler.name}"))
+            times = CronTimes(mark.cron, mark.zone or self._zone)
+            known = stored.pop(schedule_id, None)
+            if known is not None and (known.cron, known.zone, known.missed) == (times.cron, times.zone, mark.missed):
+                continue
+            if known is not None:
+                await self._repository.delete(schedule_id)
+            due = to_micros(times.next_after(now))
+            origin = json.dumps({"kind": DUE_TO_NOBODY.name, "name": handler.name})
+            new = StoredSchedule(
+                id=self._repository.next_id(),
+                agent=self._agent,
+                schedule_id=schedule_id,
+                kind=EVERY_KIND,
+                owner=self._agent,
+                root="",
+                thread=f"every:{handler.name}",
+                origin=origin,
+                payload="{}",
+                cron=times.cron,
+                zone=times.zone,
+                missed=mark.missed,
+                state=WAITING,
+                reason="",
+                created_at=to_micros(now),
+                due_at=due,
+                wake_at=due,
+            )
+            await self._repository.create(new, max_of_owner=10_000)
+        for schedule_id in stored:
+            await self._repository.delete(schedule_id)
+
+    # What people and operators ask for
+
+    async def add(self, new: StoredSchedule) -> None:
+        """Store a schedule, unless there is one with its id. ValueError if its owner has too many; StoreError."""
+        if not await self._repository.create(new, MAX_SCHEDULES):
+            raise ValueError(f"{new.owner} has {MAX_SCHEDULES} schedules with {self._agent} already; cancel one first")
+        self._wake_at(from_micros(new.wake_at))
+
+    def make(
+        self,
+        schedule_id: str,
+        kind: str,
+        incoming: InboundRequest,
+        payload: Any,
+        due_at: datetime,
+        times: CronTimes | None,
+        missed: Missed,
+    ) -> StoredSchedule:
+        """Return a new schedule that a request asks for, not stored yet. ValueError if the payload is unsuitable."""
+        due, is_job = to_micros(due_at), kind == LATER
+        root = incoming.stored_root or ""
+        return StoredSchedule(
+            id=self._repository.next_id(),
+            agent=self._agent,
+            schedule_id=schedule_id,
+            kind=kind,
+            owner=incoming.owner,
+            root="" if root == incoming.owner else root,
+            thread=schedule_id if is_job else incoming.thread,
+            origin=_dump_origin(incoming, is_job=is_job),
+            payload=_dump_payload(payload),
+            cron="" if times is None else times.cron,
+            zone="" if times is None else times.zone,
+            missed=missed,
+            state=WAITING,
+            reason="",
+            created_at=to_micros(self._clock()),
+            due_at=due,
+            wake_at=due,
+        )
+
+    async def find_all(self, owner: str | None = None) -> list[Schedule]:
+        """Return the schedules of one owner (a bare JID) or of all, the next due ones first. StoreError."""
+        return [to_public(stored) for stored in await self._repository.load_all(owner)]
+
+    async def cancel(self, schedule_id: str, owner: str | None = None) -> bool:
+        """Delete a schedule, of one owner if given. Return False if there is none. StoreError."""
+        self._changes += 1
+        return await self._repository.delete(schedule_id, owner)
+
+    async def run_now(self, schedule_id: str) -> bool:
+        """Let a schedule be due now, once more than its times say. Return False if there is none. StoreError."""
+        stored = await self._repository.find(schedule_id)
+        if stored is None:
+            return False
+        now = self._clock()
+        outcome = self._intake.receive_due(make_request(stored, now), [] if stored.cron else [stored.deletion])
+        if isinstance(outcome, Refused):
+            raise ValueError(outcome.message)
+        return await outcome
+
+    def forget(self) -> None:
+        """Hand over nothing that was loaded before now, because rows are being deleted."""
+        self._changes += 1
+
+    # The clock
+
+    async def run_due(self, now: datetime) -> None:
+        """Hand over what is due."""
+        changes, commits = self._changes, []
+        due = await self._repository.load_due(now, _BATCH)
+        if changes != self._changes:
+            return  # the clock loads it again
+        for stored in due:
+            commits.append(self._run(stored, now))
+        if commits:
+            await Commit.join(commits)  # otherwise the next look would find the same
+
+    async def find_next_due(self) -> datetime | None:
+        """Return when the first schedule is to be looked at."""
+        return await self._repository.find_next_due()
+
+    def _run(self, stored: StoredSchedule, now: datetime) -> Commit[bool]:
+        if stored.owner != self._agent and not self._is_room(stored.owner) and not self._access.is_allowed(stored.owner):
+            log.info("%s: a schedule of %s is suspended: they have no access any more", self._agent, stored.owner)
+            return self._repository.store([stored.moved(stored.due, state=SUSPENDED, reason="its owner has no access").update])
+        times = CronTimes(stored.cron, stored.zone) if stored.cron else None
+        missed: Missed = "skip" if stored.missed == "skip" else "once"
+        decision = decide_missed(times, stored.due, now, missed)
+        after = stored.deletion if decision.next_due is None else stored.moved(decision.next_due).update
+        if decision.runs_at is None:
+            log.info("%s: skipped a due time of %s, %s: it was missed", self._agent, stored.schedule_id, stored.due)
+            return self._repository.store([after])
+        outcome = self._intake.receive_due(make_request(stored, decision.runs_at), [after])
+        if not isinstance(outcome, Refused):
+            return outcome
+        again = now + timedelta(seconds=outcome.retry_after_s or _RETRY.total_seconds())
+        next_due = decision.next_due
+        moved = stored.moved(next_due) if next_due is not None and next_due < again else stored.moved(stored.due, again)
+        log.info(
+            "%s: a due time of %s waits until %s: %s", self._agent, stored.owner, from_micros(moved.wake_at), outcome.message
+        )
+        return self._repository.store([moved.update])
+
+    def _wake_at(self, due_at: datetime) -> None:
+        if self.due_times is not None:
+            self.due_times.wake_at(due_at)
+
+
+def make_request(stored: StoredSchedule, due_at: datetime) -> InboundRequest:
+    """Return the request of a due time."""
+    origin = json.loads(stored.origin)
+    kind = CHANNEL_KINDS[origin["kind"]]
+    due_text = due_at.astimezone(UTC).isoformat()
+    metadata = {SCHEDULE: stored.schedule_id, DUE_AT: due_text}
+    metadata |= {name: origin[name] for name in _ROOM_METADATA if name in origin}
+    if stored.kind == EVERY_KIND:
+        metadata[EVERY] = origin["name"]
+    if "reply_thread" in origin:
+        metadata["reply_thread"] = origin["reply_thread"]
+    context = RequestContext(**origin["context"]) if "context" in origin else NO_CONTEXT
+    return InboundRequest(
+        kind,
+        origin.get("sender", stored.owner),
+        "",
+        stored.thread,
+        json.loads(stored.payload),
+        "",
+        "groupchat" if kind.is_room else "chat",
+        metadata,
+        request_id=uuid5(UUID(stored.schedule_id), due_text),
+        context=context,
+        owner=stored.owner,
+        address=origin.get("address", ""),
+        nickname=origin.get("nickname", ""),
+        channel_name=SCHEDULE_CHANNEL,
+    )
+
+
+def to_public(stored: StoredSchedule) -> Schedule:
+    """Return a schedule as agents and operators read it."""
+    return Schedule(
+        stored.schedule_id,
+        stored.kind,
+        stored.owner,
+        stored.thread,
+        json.loads(stored.payload),
+        stored.cron,
+        stored.zone,
+        "skip" if stored.missed == "skip" else "once",
+        stored.state,
+        stored.reason,
+        from_micros(stored.created_at),
+        stored.due,
+    )
+
+
+def _dump_origin(incoming: InboundRequest, *, is_job: bool) -> str:
+    kind: ChannelKind = DUE_IN_ROOM if incoming.kind.is_room else DUE_TO_PERSON if incoming.kind.is_human else DUE_TO_NOBODY
+    origin: dict[str, Any] = {"kind": JOB.name if is_job else kind.name, "sender": incoming.sender}
+    if incoming.is_from_room:
+        origin |= {"address": incoming.address, "nickname": incoming.nickname}
+        origin |= {name: incoming.metadata[name] for name in _ROOM_METADATA if name in incoming.metadata}
+    if is_job and incoming.kind.is_human and not (incoming.is_from_room and not incoming.kind.is_room):
+        origin["reply_thread"] = incoming.thread
+    given = incoming.context
+    context = {"hops": given.hops, "root_sender": given.root_sender, "hides_person": given.hides_person}
+    if any(context.values()):
+        origin["context"] = context
+    return json.dumps(origin)
+
+
+def _dump_payload(payload: Any) -> str:
+    if isinstance(payload, str):
+        payload = {"query": payload}
+    if not isinstance(payload, Mapping):
+        raise ValueError(f"the payload of a schedule is a text or a dict, not {payload!r:.200}")
+    text = dump_json(dict(payload))
+    if (size := len(text.encode())) > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"the payload of a schedule has {size:,} bytes (limit: {MAX_PAYLOAD_BYTES:,}); store it, and name it")
+    return text

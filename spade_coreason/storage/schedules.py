@@ -1,0 +1,152 @@
+"""Schedules: requests that come to an agent at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select
+
+from .backends.database import Commit, Database, Row, Rows
+from .backends.statements import DELETE_SCHEDULE, MOVE_SCHEDULE
+from .records import from_micros, to_micros
+from .schema import schedules
+
+WAITING, SUSPENDED = "waiting", "suspended"
+"""The states of a schedule. One that is suspended stays until its owner has access again, or an operator decides."""
+
+
+class StoredSchedule(NamedTuple):
+    """A row of the table. Times are in microseconds, `origin` and `payload` are JSON texts."""
+
+    id: int
+    agent: str
+    schedule_id: str
+    kind: str
+    owner: str
+    root: str
+    thread: str | None
+    origin: str
+    payload: str
+    cron: str
+    zone: str
+    missed: str
+    state: str
+    reason: str
+    created_at: int
+    due_at: int
+    wake_at: int
+
+    @property
+    def due(self) -> datetime:
+        """The next due time."""
+        return from_micros(self.due_at)
+
+    def moved(
+        self, due_at: datetime, wake_at: datetime | None = None, state: str = WAITING, reason: str = ""
+    ) -> StoredSchedule:
+        """Return it with another due time. `wake_at` is when it is looked at, by default then."""
+        wake = due_at if wake_at is None else wake_at
+        return self._replace(state=state, reason=reason, due_at=to_micros(due_at), wake_at=to_micros(wake))
+
+    @property
+    def update(self) -> tuple[int, Row]:
+        """The row that stores its state and its due time."""
+        return MOVE_SCHEDULE, (self.id, self.state, self.reason, self.due_at, self.wake_at)
+
+    @property
+    def deletion(self) -> tuple[int, Row]:
+        """The row that deletes it."""
+        return DELETE_SCHEDULE, (self.id,)
+
+
+class ScheduleRepository:
+    """The schedules of one agent (a bare JID). Methods raise StoreError if the database fails."""
+
+    def __init__(self, database: Database, agent: str) -> None:
+        self._database = database
+        self._agent = agent
+
+    def next_id(self) -> int:
+        """Return an unused row id."""
+        return self._database.next_id()
+
+    async def create(self, new: StoredSchedule, max_of_owner: int) -> bool:
+        """Store a schedule, unless there is one with its id. Return False if its owner has `max_of_owner` already."""
+
+        def work(connection: Connection) -> bool:
+            own = schedules.c.agent == self._agent
+            if connection.scalar(select(schedules.c.id).where(own, schedules.c.schedule_id == new.schedule_id)) is not None:
+                return True
+            count = connection.scalar(select(func.count()).select_from(schedules).where(own, schedules.c.owner == new.owner))
+            if (count or 0) >= max_of_owner:
+                return False
+            connection.execute(insert(schedules).values(new._asdict()))
+            return True
+
+        return await self._database.write(work)
+
+    def store(self, rows: Rows) -> Commit[bool]:
+        """Store rows of schedules in one transaction: updates of those that were not deleted, and deletions."""
+        return self._database.submit(rows)
+
+    async def find(self, schedule_id: str) -> StoredSchedule | None:
+        """Return a schedule, or None."""
+        found = await self._load(schedules.c.schedule_id == schedule_id)
+        return found[0] if found else None
+
+    async def load_due(self, now: datetime, limit: int) -> list[StoredSchedule]:
+        """Return at most `limit` schedules that are due, the first due ones first."""
+        is_due = schedules.c.state == WAITING, schedules.c.wake_at <= to_micros(now)
+        return await self._load(*is_due, order=schedules.c.wake_at, limit=limit)
+
+    async def find_next_due(self) -> datetime | None:
+        """Return when the first schedule is to be looked at; None without one."""
+        query = (
+            select(schedules.c.wake_at)
+            .where(schedules.c.agent == self._agent, schedules.c.state == WAITING)
+            .order_by(schedules.c.wake_at)
+            .limit(1)
+        )
+        micros = await self._database.read(lambda connection: connection.scalar(query))
+        return None if micros is None else from_micros(micros)
+
+    async def load_all(self, owner: str | None = None) -> list[StoredSchedule]:
+        """Return the schedules of one owner (a bare JID) or of all, the next due ones first."""
+        of_owner = () if owner is None else (schedules.c.owner == owner,)
+        return await self._load(*of_owner)
+
+    async def load_of_kind(self, kind: str) -> list[StoredSchedule]:
+        """Return the schedules of a kind."""
+        return await self._load(schedules.c.kind == kind)
+
+    async def load_about(self, person: str) -> Sequence[StoredSchedule]:
+        """Return all schedules of a person (a bare JID), and those that a request of theirs led to, oldest first."""
+        return await self._load(_is_about(person), order=schedules.c.id)
+
+    async def delete(self, schedule_id: str, owner: str | None = None) -> bool:
+        """Delete a schedule, of one owner if given. Return False if there is none."""
+        conditions = [schedules.c.agent == self._agent, schedules.c.schedule_id == schedule_id]
+        if owner is not None:
+            conditions.append(schedules.c.owner == owner)
+        statement = delete(schedules).where(*conditions)
+        return bool(await self._database.erase(lambda connection: connection.execute(statement).rowcount))
+
+    async def _load(
+        self, *conditions: ColumnElement[bool], order: Any = schedules.c.due_at, limit: int | None = None
+    ) -> list[StoredSchedule]:
+        query = (
+            select(schedules).where(schedules.c.agent == self._agent, *conditions).order_by(order, schedules.c.id).limit(limit)
+        )
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return [StoredSchedule._make(row) for row in rows]
+
+
+def delete_schedules_about(connection: Connection, agent: str, person: str) -> int:
+    """Delete the schedules of a person, and those that a request of theirs led to, in a transaction of the writer."""
+    return connection.execute(delete(schedules).where(schedules.c.agent == agent, _is_about(person))).rowcount
+
+
+def _is_about(person: str) -> ColumnElement[bool]:
+    return or_(schedules.c.owner == person, schedules.c.root == person)
