@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "knowledge.knowledge": ["Knowledge", "ProgressCallback", "SearchHit"],
         "knowledge.loaders": ["find_files", "read_document"],
         "openai_api": ["OpenAIApi", "build_client", "check_key"],
-        "session": ["SessionChanges", "TurnSession"],
+        "session": ["SessionChanges", "SessionSchedules", "TurnSession"],
         "summaries": ["ExtractiveSummariser", "ModelSummariser", "Summariser"],
         "tokens": ["TokenCounter", "Tokenizer", "counter_for", "guard_counter", "estimate_tokens"],
         "usage": ["USAGE_EVENT", "Usage", "sum_usage"],

@@ -238,7 +238,7 @@ class AgentParts:
         zone = policy.notifications.zone
         is_room = channels[DEFAULT_CHANNEL].is_room
         scheduler = Scheduler(repository, intake, access, is_room, every_of(agent), zone, clock)
-        services.initiative = Initiative(services, notifier, scheduler)
+        initiative = services.initiative = Initiative(services, notifier, scheduler)
 
         # Opening and closing
         retention_job = RetentionJob(
@@ -248,6 +248,7 @@ class AgentParts:
         patterns = [subscription.pattern for subscription in subscriptions_of(agent)]
         announcement = SubscriptionAnnouncement(self.peers, repository, patterns, self.peer_options.topic_broker)
         ephemeral_owners = EphemeralOwners(repository, mailboxes, history_windows)
+        runner.initiative = initiative
         return AgentRuntime(agent, self, runner, gateway, announcement, ephemeral_owners)
 
 

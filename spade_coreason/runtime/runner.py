@@ -15,6 +15,7 @@ from ..storage import StoredAgent
 from .agent_control import AgentControl
 from .commands.executor import CommandExecutor
 from .commands.model import Command, CommandResult
+from .initiative.initiative import Initiative
 from .intake.received_reactions import ReceivedReactions
 from .intake.request_intake import RequestIntake
 from .intake.revocation import AccessRevocation
@@ -30,6 +31,9 @@ class Runner:
 
     Call `open` before the agent goes online. To stop, call `drain`, then `close`. Use all methods from one event loop.
     """
+
+    initiative: Initiative
+    """The notifications and schedules of the agent."""
 
     def __init__(
         self,
@@ -49,8 +53,6 @@ class Runner:
         self._executor = executor
         self._reactions = reactions
         self._retention_job = retention_job
-        self.initiative = services.initiative
-        """The notifications and schedules of the agent."""
         self._mailboxes = services.mailboxes
         self.agent = executor.context.agent
         self.jid = services.jid
@@ -90,7 +92,7 @@ class Runner:
         self._mailboxes.start(self._workers.run)
         self._recovery.recover(pending)
         self._revocation.open()
-        await self.initiative.open()
+        await self.initiative.open(stored)
 
     def send_unsent(self) -> None:
         """Send the final replies that the last run stored and the server did not acknowledge, with the same ids.

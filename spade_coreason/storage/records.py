@@ -347,12 +347,15 @@ class StoredAgent(NamedTuple):
     """The stored data that an agent needs when it opens.
 
     `variables` holds texts by scope and name, then by holder, the latest last. `active` holds the time of the last interaction
-    of each active conversation, the longest idle first.
+    of each active conversation, the longest idle first. `next_due` is when the first notification or schedule is due.
+    `has_own_schedules` is true if the agent has schedules of its own (`@every`).
     """
 
     agent: str
     variables: Mapping[tuple[str, str], Mapping[str, str]]
     active: Mapping[str, datetime]
+    next_due: datetime | None = None
+    has_own_schedules: bool = False
 
     def get_by_holder(self, scope: str, name: str) -> Mapping[str, str]:
         """Return the variable `name` of all holders as JSON texts, by holder."""

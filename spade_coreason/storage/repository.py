@@ -20,6 +20,7 @@ from .audit import AuditTrail
 from .backends.database import Commit, Database, QueryGenerator
 from .backends.statements import (
     FIND_CONVERSATIONS,
+    FIND_DUE,
     LIST_ACTIVE,
     LOAD_HISTORY,
     LOAD_SCOPES,
@@ -134,7 +135,10 @@ class AgentRepository:
             for scope, holder, name, value in connection.exec_driver_sql(queries[LOAD_SCOPES], (self.agent, *OPENING_SCOPES)):
                 by_name[scope, name][holder] = value
             rows = connection.exec_driver_sql(queries[LIST_ACTIVE], (self.agent, str(ConversationState.ACTIVE)))
-            return StoredAgent(self.agent, by_name, {row[0]: from_micros(row[1]) for row in rows})
+            active = {row[0]: from_micros(row[1]) for row in rows}
+            [(*due, has_own)] = connection.exec_driver_sql(queries[FIND_DUE], (self.agent,) * 4)
+            next_due = min((from_micros(micros) for micros in due if micros is not None), default=None)
+            return StoredAgent(self.agent, by_name, active, next_due, bool(has_own))
 
         return await self.database.read(work)
 

@@ -45,9 +45,10 @@ class DueTimes:
         """How often it has looked for what is due."""
 
     def open(self) -> None:
-        """Hand over what is due, and begin to wait for the rest."""
+        """Begin to wait for the due times that `wake_at` has named."""
         self._is_open = True
-        self._wake()
+        if self._due_at is not None:
+            self._set_timer(self._due_at)
 
     async def close(self) -> None:
         """Hand over nothing more."""
@@ -57,13 +58,13 @@ class DueTimes:
             await asyncio.wait({self._task})  # not cancelled, because it may be reading
 
     def wake_at(self, due_at: datetime) -> None:
-        """Wake at a time, unless it wakes before."""
-        if not self._is_open:
-            return
+        """Wake at a time, unless it wakes before. Before `open`, the time is kept."""
         if self._task is not None:
             self._looks_again = True  # it may have looked already
         elif self._due_at is None or due_at < self._due_at:
-            self._set_timer(due_at)
+            self._due_at = due_at
+            if self._is_open:
+                self._set_timer(due_at)
 
     def check(self) -> None:
         """Look now: the clock was set."""

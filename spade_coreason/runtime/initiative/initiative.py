@@ -9,8 +9,8 @@ from ...contracts import AnyBlock
 from ...domain.identifiers import NOTIFICATION_NAMESPACE
 from ...domain.messages import InboundRequest
 from ...domain.preferences import Preferences
-from ...memory.session import StepRunner
-from ...storage import Rows
+from ...storage import Rows, StoredAgent
+from ..turns.steps import JournalAccess
 from ..turns.turn_services import TurnServices
 from .due_times import DueTimes
 from .notifier import Notifier
@@ -30,10 +30,12 @@ class Initiative:
         self.due_times = DueTimes(services.jid, sources, services.clock, services.policy.timings.retry_s)
         notifier.due_times = scheduler.due_times = self.due_times
 
-    async def open(self) -> None:
+    async def open(self, stored: StoredAgent) -> None:
         """Store the due times of `@every`. StoreError."""
         self.notifier.reset()
-        await self.scheduler.open()
+        if stored.next_due is not None:
+            self.due_times.wake_at(stored.next_due)
+        await self.scheduler.open(has_stored=stored.has_own_schedules)
 
     def begin(self) -> None:
         """Begin to hand over what is due: the agent is online."""
@@ -49,10 +51,10 @@ class Initiative:
         self.notifier.forget(person)
         self.scheduler.forget()
 
-    def open_schedules(self, incoming: InboundRequest, steps: StepRunner, preferences: Preferences) -> TurnSchedules:
+    def open_schedules(self, incoming: InboundRequest, journal: JournalAccess, preferences: Preferences) -> TurnSchedules:
         """Return the schedules of a turn."""
         zone = preferences.zone or self._services.policy.notifications.zone
-        return TurnSchedules(self.scheduler, steps, incoming, zone, self._services.clock)
+        return TurnSchedules(self.scheduler, journal, incoming, zone, self._services.clock)
 
     def notify_of_job(self, incoming: InboundRequest, key: UUID, blocks: Sequence[AnyBlock]) -> Rows:
         """Return the rows of the notification with the reply of a job; none if nobody is told, or nothing is said."""

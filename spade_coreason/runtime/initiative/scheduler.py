@@ -71,8 +71,13 @@ class Scheduler:
         self.due_times: DueTimes | None = None
         """The clock of the agent, once it is there."""
 
-    async def open(self) -> None:
-        """Store the due times of `@every`, and forget those of methods that are gone. StoreError."""
+    async def open(self, *, has_stored: bool) -> None:
+        """Store the due times of `@every`, and forget those of methods that are gone. StoreError.
+
+        `has_stored` is False if none are stored.
+        """
+        if not (has_stored or self._handlers):
+            return
         stored = {schedule.schedule_id: schedule for schedule in await self._repository.load_of_kind(EVERY_KIND)}
         now = self._clock()
         for handler in self._handlers:
@@ -105,6 +110,7 @@ class Scheduler:
                 wake_at=due,
             )
             await self._repository.create(new, max_of_owner=10_000)
+            self._wake_at(times.next_after(now))
         for schedule_id in stored:
             await self._repository.delete(schedule_id)
 

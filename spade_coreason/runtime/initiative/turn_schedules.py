@@ -10,7 +10,7 @@ from ...contracts import Missed, Schedule
 from ...contracts.authoring import Payload
 from ...domain.messages import InboundRequest
 from ...domain.schedules import CronTimes
-from ...memory.session import StepRunner
+from ..turns.steps import JournalAccess, run_step
 from .scheduler import LATER, REMINDER, Scheduler
 
 
@@ -18,10 +18,10 @@ class TurnSchedules:
     """What `Session` has of schedules. `zone` is that of the person, for times that repeat."""
 
     def __init__(
-        self, scheduler: Scheduler, steps: StepRunner, incoming: InboundRequest, zone: str, clock: Callable[[], datetime]
+        self, scheduler: Scheduler, journal: JournalAccess, incoming: InboundRequest, zone: str, clock: Callable[[], datetime]
     ) -> None:
         self._scheduler = scheduler
-        self._steps = steps
+        self._journal = journal
         self._incoming = incoming
         self._zone = zone
         self._clock = clock
@@ -39,7 +39,7 @@ class TurnSchedules:
             await self._scheduler.add(new)
             return idempotency_key
 
-        return str(await self._steps.run_once("session.remind", create, (text, payload, missed), "retry"))
+        return str(await run_step(self._journal, "session.remind", create, (text, payload, missed), "retry"))
 
     async def later(self, payload: Payload) -> str:
         """Make a job, as `Session.later`."""
@@ -49,7 +49,7 @@ class TurnSchedules:
             await self._scheduler.add(new)
             return idempotency_key
 
-        return str(await self._steps.run_once("session.later", create, (payload,), "retry"))
+        return str(await run_step(self._journal, "session.later", create, (payload,), "retry"))
 
     async def cancel(self, schedule_id: str) -> bool:
         """Cancel a schedule of the owner of the conversation, as `Session.cancel_schedule`."""
@@ -58,7 +58,7 @@ class TurnSchedules:
         async def cancel(schedule_id: str) -> bool:
             return await self._scheduler.cancel(schedule_id, owner)
 
-        return bool(await self._steps.run_once("session.cancel_schedule", cancel, (str(schedule_id),), "retry"))
+        return bool(await run_step(self._journal, "session.cancel_schedule", cancel, (str(schedule_id),), "retry"))
 
     async def find_all(self) -> list[Schedule]:
         """Return the schedules of the owner of the conversation, as `Session.schedules`."""

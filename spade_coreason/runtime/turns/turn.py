@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -27,6 +27,7 @@ from ...memory import (
     ActivePerson,
     DeferredSyncs,
     SessionChanges,
+    SessionSchedules,
     TurnSession,
     sum_usage,
 )
@@ -39,9 +40,6 @@ from .response import TurnResponse
 from .step_journal import StepJournal
 from .steps import CURRENT_JOURNAL
 from .turn_services import TurnServices
-
-if TYPE_CHECKING:
-    from ..initiative.turn_schedules import TurnSchedules
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +95,7 @@ class Turn:
         self.session.open_schedules = self._open_schedules
         self.response = TurnResponse(self.output, self.request, queued.incoming, services.repository)
 
-    def _open_schedules(self) -> TurnSchedules:
+    def _open_schedules(self) -> SessionSchedules:
         return self.services.initiative.open_schedules(self.queued.incoming, self.steps, self.conversation.person.preferences)
 
     def assist(self) -> Awaitable[object]:

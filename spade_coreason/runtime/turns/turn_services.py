@@ -6,13 +6,16 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Protocol
+from uuid import UUID
 
 from ...concurrency import DeadlineTimers
-from ...contracts import Agent, Interceptor, Next
+from ...contracts import Agent, AnyBlock, Interceptor, Next
+from ...domain.messages import InboundRequest
 from ...domain.policy import Policy
-from ...memory import HistoryWindows, Usage
-from ...storage import AgentRepository
+from ...domain.preferences import Preferences
+from ...memory import HistoryWindows, SessionSchedules, Usage
+from ...storage import AgentRepository, Rows
 from ..agent_lifecycle import AgentLifecycle
 from ..crash_guard import CrashGuard
 from ..handlers import route_to_handlers
@@ -24,11 +27,29 @@ from .interceptors import chain_around
 from .long_answers import LongAnswers
 from .outbox import Outbox
 from .output import ReplyTimers
-
-if TYPE_CHECKING:
-    from ..initiative.initiative import Initiative
+from .steps import JournalAccess
 
 log = logging.getLogger(__name__)
+
+
+class TurnInitiative(Protocol):
+    """What turns need of notifications and schedules."""
+
+    def open_schedules(self, incoming: InboundRequest, journal: JournalAccess, preferences: Preferences) -> SessionSchedules:
+        """Return the schedules of a turn."""
+        ...
+
+    def notify_of_job(self, incoming: InboundRequest, key: UUID, blocks: Sequence[AnyBlock]) -> Rows:
+        """Return the rows of the notification with the reply of a job; none if nobody is told, or nothing is said."""
+        ...
+
+    def forget(self, person: str) -> None:
+        """Do nothing more of what is stored about a person (a bare JID), because it is being deleted."""
+        ...
+
+    def wake(self) -> None:
+        """Look for what is due: a notification was stored."""
+        ...
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -55,8 +76,8 @@ class TurnServices:
     usage: Usage
     metrics: Metrics
     incidents: IncidentRecorder
-    initiative: Initiative = field(init=False)
-    """The notifications and schedules of the agent. They are built upon the services."""
+    initiative: TurnInitiative = field(init=False)
+    """What turns need of notifications and schedules, which are built upon the services."""
     chain: Next | None = field(init=False)
     """The agent's `assist` with the interceptors around it; None if none is around it."""
     _warned_of_return: set[str] = field(default_factory=set)

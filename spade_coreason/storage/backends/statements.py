@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ClauseElement, Dialect, Table, bindparam, delete, literal_column, select, update
+from sqlalchemy import ClauseElement, Dialect, Table, bindparam, delete, func, literal_column, select, update
 from sqlalchemy.dialects import sqlite
 
 from ...domain.preferences import PREFERENCES_SCOPE
@@ -244,7 +244,7 @@ def _to_arrays(placeholders: str) -> str:
 
 # The queries that load a conversation, and those of an agent that opens.
 
-FIND_CONVERSATIONS, LOAD_HISTORY, LOAD_VARIABLES, LOAD_SCOPES, LIST_ACTIVE = range(5)
+FIND_CONVERSATIONS, LOAD_HISTORY, LOAD_VARIABLES, LOAD_SCOPES, LIST_ACTIVE, FIND_DUE = range(6)
 MAX_CANDIDATE_IDS = 3
 OPENING_SCOPES = (
     AGENT_SCOPE,
@@ -282,7 +282,17 @@ def _build_queries(dialect: Dialect) -> dict[int, str]:
         .where(conversations.c.agent == bindparam("agent"), conversations.c.state == bindparam("state"))
         .order_by(conversations.c.last_interaction)
     )
+    names = ["agent", "of_schedules", "of_own", "owner"]
+    own = (notifications.c.agent, schedules.c.agent, schedules.c.agent, schedules.c.owner)
+    is_of = [column == bindparam(name) for column, name in zip(own, names, strict=True)]
+    waiting = literal_column("'waiting'")
+    due = select(
+        select(func.min(notifications.c.due_at)).where(is_of[0], notifications.c.state == waiting).scalar_subquery(),
+        select(func.min(schedules.c.wake_at)).where(is_of[1], schedules.c.state == waiting).scalar_subquery(),
+        select(schedules.c.id).where(is_of[2], is_of[3]).exists(),
+    )
     return {
+        FIND_DUE: _compile(due, names, dialect),
         FIND_CONVERSATIONS: _compile(find, ["agent", *ids], dialect),
         LOAD_HISTORY: _compile(history, ["conversation", "turns"], dialect),
         LOAD_VARIABLES: _compile(values, holder, dialect),
