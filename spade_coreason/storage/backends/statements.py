@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ClauseElement, Dialect, Table, bindparam, delete, func, literal_column, select, update
+from sqlalchemy import ClauseElement, ColumnElement, Dialect, Table, bindparam, delete, func, literal_column, select, update
 from sqlalchemy.dialects import sqlite
 
 from ...domain.preferences import PREFERENCES_SCOPE
@@ -285,7 +285,7 @@ def _build_queries(dialect: Dialect) -> dict[int, str]:
     names = ["agent", "of_schedules", "of_own", "owner"]
     own = (notifications.c.agent, schedules.c.agent, schedules.c.agent, schedules.c.owner)
     is_of = [column == bindparam(name) for column, name in zip(own, names, strict=True)]
-    waiting = literal_column("'waiting'")
+    waiting: ColumnElement[str] = literal_column("'waiting'")
     due = select(
         select(func.min(notifications.c.due_at)).where(is_of[0], notifications.c.state == waiting).scalar_subquery(),
         select(func.min(schedules.c.wake_at)).where(is_of[1], schedules.c.state == waiting).scalar_subquery(),
