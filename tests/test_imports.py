@@ -178,8 +178,7 @@ def test_every_required_library_is_imported() -> None:
     imported = {module.split(".")[0] for path in modules() for module, _ in imports(path)}
     distributions = packages_distributions()
     found = {name for module in imported for name in distributions.get(module, [])}
-    data_only = {"tzdata"}  # zoneinfo reads it
-    assert required - {name.lower().replace("_", "-") for name in found} == data_only
+    assert required - {name.lower().replace("_", "-") for name in found} == set()
 
 
 @pytest.mark.parametrize(

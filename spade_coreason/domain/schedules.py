@@ -17,14 +17,13 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import tzdata  # type: ignore[import-untyped]  # it has no stubs, and is data only
 from cronsim import CronSim, CronSimError
 
-Missed: TypeAlias = Literal["once", "skip"]
-"""The runs after due times have passed without one: one for all of them, or none."""
+from ..contracts import Missed
 
 GRACE = timedelta(minutes=5)
 """The delay up to which a due time is not missed: a busy platform or a restart."""
