@@ -94,14 +94,17 @@ class Account:
     data_dir: Path | None = None
     """The data directory of the running platform of these agents; None if it is not known."""
 
-    def build_client(self, timeout_s: float = 10.0) -> AgentClient:
-        """Build a client with this account, for use in `async with`; it connects within that time."""
+    def build_client(self, timeout_s: float = 10.0, on_text: Callable[[str, str], object] | None = None) -> AgentClient:
+        """Build a client with this account, for use in `async with`; it connects within that time.
+
+        `on_text` gets what agents write without being asked: their JID and a text.
+        """
         from ..xmpp import AgentClient, ServerEndpoint
 
         # About one connection in fifty to the embedded server hangs at its start.
         limit_s, attempts = (min(3.0, timeout_s), 5) if self.is_embedded else (min(10.0, timeout_s), 1)
         endpoint = ServerEndpoint(self.host, self.port, self.verify, self.ca_file, limit_s, attempts, self.requires_tls)
-        return AgentClient(self.jid, self.password, endpoint)
+        return AgentClient(self.jid, self.password, endpoint, on_text=on_text)
 
     def explain_silence(self, jid: str) -> str:
         """Return a reason why an agent does not answer; empty if none is known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from ..runtime import (
     to_request,
 )
 from .codec import decode
+from .codec.namespaces import BODY, JSON
 from .connection.connection import Connection
 from .connection.endpoint import ServerEndpoint
 from .connection.login import Login
@@ -48,6 +49,8 @@ class AgentClient:
         endpoint: a `spade_coreason.xmpp.ServerEndpoint`. By default the server is found through the JID's domain.
         register: register the account in-band first (XEP-0077).
         stanza_bytes: the longest request. Longer ones raise RequestTooLongError; servers accept 262,144 bytes by default.
+        on_text: a function that gets what agents write without being asked: their JID and a text. Without one, such texts
+            wait on the server for another client of the account.
     """
 
     def __init__(
@@ -58,8 +61,10 @@ class AgentClient:
         *,
         register: bool = False,
         stanza_bytes: int = MAX_REQUEST_BYTES,
+        on_text: Callable[[str, str], object] | None = None,
     ) -> None:
         self.jid = jid
+        self._on_text = on_text
         self._stanza_bytes = stanza_bytes
         self._login = Login(jid, password, register)
         self._endpoint = endpoint
@@ -101,7 +106,7 @@ class AgentClient:
         # Replies go to the resource that sent the request, so it must be the same after a reconnection.
         full_jid = self.jid if "/" in self.jid else f"{self.jid}/client-{secrets.token_hex(4)}"
         login = replace(self._login, jid=full_jid)
-        session = _ClientSession(login, self._endpoint or ServerEndpoint(), self.jid, self._requests)
+        session = _ClientSession(login, self._endpoint or ServerEndpoint(), self.jid, self._requests, self._on_text)
         self._connection = session.connection
         try:
             await self._connection.open()
@@ -176,16 +181,29 @@ class AgentClient:
 
 
 class _ClientSession(SessionHandler):
-    """The session of a client, whose messages are replies to its requests."""
+    """The session of a client, whose messages are replies to its requests, and texts that agents write first."""
 
-    def __init__(self, login: Login, endpoint: ServerEndpoint, name: str, requests: OpenRequests) -> None:
+    def __init__(
+        self,
+        login: Login,
+        endpoint: ServerEndpoint,
+        name: str,
+        requests: OpenRequests,
+        on_text: Callable[[str, str], object] | None,
+    ) -> None:
         self.connection = Connection(login, endpoint, self, name=name)
         self._requests = requests
+        self._on_text = on_text
 
     def on_session(self, is_new: bool) -> None:
         if is_new:
-            self.connection.client.send_presence()  # the server delivers stored messages after the first presence
+            # The server delivers stored messages after the first presence. With a negative priority it keeps those to the
+            # account (RFC 6121, 8.5.2): a client that shows no texts must not take them from one that does.
+            self.connection.client.send_presence(ppriority=None if self._on_text is not None else -1)
 
     def on_message(self, message: Element) -> Commit[Any] | None:
-        self._requests.route(decode(message))
+        if not self._requests.route(decode(message)) and self._on_text is not None:
+            text = message.findtext(BODY)
+            if text and message.find(JSON) is None and message.get("type") in ("chat", "normal", None):
+                self._on_text(message.get("from", ""), text)
         return None

@@ -23,6 +23,7 @@ from ..terminal.console import add_style, decode_input, disable_echo, format_pat
 from ..terminal.wrapping import truncate
 from .commands import INDENT, is_chat_command, is_command, is_quit_command, parse_commands, run_command, wrap_notice
 from .export import EXPORT_COMMAND, ExportReader, write_export
+from .incoming_texts import IncomingTexts
 from .prompt import Prompt
 from .roster import ChatRoster
 
@@ -43,9 +44,13 @@ def is_terminal() -> bool:
 _READ_BYTES = 65_536
 
 
-async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float) -> int:
-    """Send every line of standard input, one after the other. Return the exit code of the first one that failed, else 0."""
+async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float, texts: IncomingTexts) -> int:
+    """Send every line of standard input, one after the other. Return the exit code of the first one that failed, else 0.
+
+    `texts`, which agents write first, appear between the answers.
+    """
     code = 0
+    texts.begin()
     async for line in _read_lines():
         try:
             question = decode_input(line)
@@ -58,6 +63,7 @@ async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float) -> int:
         if not question:
             continue
         answer, writer = AnswerText(), PlainWriter("", wraps=False)
+        texts.hold()
         try:
             async for event in client.stream(jid, _build_request(question), timeout=timeout_s, thoughts=True):
                 writer.feed(answer.feed_pieces(event))
@@ -66,6 +72,7 @@ async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float) -> int:
             writer.end()
             errors.print_error(error)
             code = code or errors.exit_code(error)
+        texts.begin()
     return code
 
 
@@ -88,12 +95,18 @@ async def _read_lines() -> AsyncIterator[bytes]:
 
 
 class Chat:
-    """A chat in the terminal with one agent of the roster at a time. Replies appear as they grow."""
+    """A chat in the terminal with one agent of the roster at a time. Replies appear as they grow.
 
-    def __init__(self, client: AgentClient, roster: ChatRoster, timeout_s: float = 120.0) -> None:
+    `texts` are what agents write first: they appear above the prompt.
+    """
+
+    def __init__(
+        self, client: AgentClient, roster: ChatRoster, timeout_s: float = 120.0, texts: IncomingTexts | None = None
+    ) -> None:
         self._client = client
         self._roster = roster
         self._timeout_s = timeout_s
+        self._texts = texts or IncomingTexts()
 
     async def run(self) -> None:
         """Chat until /quit or Ctrl-D."""
@@ -118,6 +131,7 @@ class Chat:
         prompt = Prompt(self._roster)
         hint = "(Ctrl-D or /quit leaves)"
         while True:
+            self._texts.begin()
             try:
                 text = await prompt.read_line()
             except KeyboardInterrupt:  # as in a shell, the line is discarded
@@ -127,6 +141,8 @@ class Chat:
                 continue
             except EOFError:
                 return
+            finally:
+                self._texts.hold()
             if is_quit_command(text):
                 return
             text = self._roster.resolve_choice(text)

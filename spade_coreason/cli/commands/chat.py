@@ -59,14 +59,16 @@ def _log_out_at_signals() -> None:
 
 async def _chat(account: Account, agent: str, timeout_s: float) -> int:
     from ..chat.chat import Chat, chat_by_lines, is_terminal
+    from ..chat.incoming_texts import IncomingTexts
     from ..chat.roster import ChatRoster
     from ..terminal.banner import print_agents, print_guest
 
     jid = account.resolve_jid(agent)
     _log_out_at_signals()
-    async with account.build_client() as client:
+    texts = IncomingTexts()
+    async with account.build_client(on_text=texts.put) as client:
         if not is_terminal():
-            return await chat_by_lines(client, jid, timeout_s)
+            return await chat_by_lines(client, jid, timeout_s, texts)
         # The named agent comes first, as it was named: perhaps with a resource.
         agents = [
             (jid, account.agents.get(bare_jid(jid), "")),
@@ -74,5 +76,5 @@ async def _chat(account: Account, agent: str, timeout_s: float) -> int:
         ]
         print_agents(agents)
         print_guest(account.jid, len(agents))
-        await Chat(client, ChatRoster(agents), timeout_s).run()
+        await Chat(client, ChatRoster(agents), timeout_s, texts).run()
     return 0

@@ -271,13 +271,22 @@ def to_public(stored: StoredSchedule) -> Schedule:
     )
 
 
+def is_asked_directly(incoming: InboundRequest) -> bool:
+    """Return True for a request of a program that no agent has passed on, such as the chat of the command line.
+
+    What is due in its conversation goes to its account as a text. Two agents could write to each other without end so.
+    """
+    return incoming.kind.is_program and not (incoming.hops or incoming.chain)
+
+
 def _dump_origin(incoming: InboundRequest, *, is_job: bool) -> str:
-    kind: ChannelKind = DUE_IN_ROOM if incoming.kind.is_room else DUE_TO_PERSON if incoming.kind.is_human else DUE_TO_NOBODY
+    reaches_person = incoming.kind.is_human or is_asked_directly(incoming)
+    kind: ChannelKind = DUE_IN_ROOM if incoming.kind.is_room else DUE_TO_PERSON if reaches_person else DUE_TO_NOBODY
     origin: dict[str, Any] = {"kind": JOB.name if is_job else kind.name, "sender": incoming.sender}
     if incoming.is_from_room:
         origin |= {"address": incoming.address, "nickname": incoming.nickname}
         origin |= {name: incoming.metadata[name] for name in _ROOM_METADATA if name in incoming.metadata}
-    if is_job and incoming.kind.is_human and not (incoming.is_from_room and not incoming.kind.is_room):
+    if is_job and reaches_person and not (incoming.is_from_room and not incoming.kind.is_room):
         origin["reply_thread"] = incoming.thread
     given = incoming.context
     context = {"hops": given.hops, "root_sender": given.root_sender, "hides_person": given.hides_person}
