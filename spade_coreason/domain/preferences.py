@@ -1,4 +1,4 @@
-"""The preferences of a person for an agent: the language, and whether thoughts and streamed replies are shown."""
+"""The preferences of a person for an agent: the language, what is shown, notifications and the time zone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+
+from .schedules import check_zone
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +24,8 @@ class Preferences:
     """The preferences of one person for one agent; None means the agent's default. An invalid value is a ValueError.
 
     `language` is a language tag (BCP 47). If `thoughts` is true, thoughts are shown beside "typing…". If `streaming` is true,
-    a reply may be shown before it is complete.
+    a reply may be shown before it is complete. If `notifications` is false, the agent sends none. `zone` is the IANA name of a
+    time zone, such as "Europe/Berlin".
     """
 
     language: str | None = None
@@ -32,9 +35,13 @@ class Preferences:
     def __post_init__(self) -> None:
         if self.language is not None and not (isinstance(self.language, str) and LANGUAGE_TAG.fullmatch(self.language)):
             raise ValueError(f'{self.language!r} is no language tag; write it as "en", "de" or "pt-BR" (BCP 47)')
-        for name in ("thoughts", "streaming"):
+        for name in ("thoughts", "streaming", "notifications"):
             if (value := getattr(self, name)) is not None and not isinstance(value, bool):
                 raise ValueError(f"{name} is True, False or None, not {value!r}")
+        if self.zone is not None:
+            if not isinstance(self.zone, str):
+                raise ValueError(f'zone is an IANA name, such as "Europe/Berlin", or None, not {self.zone!r}')
+            check_zone(self.zone)
 
     def to_json(self) -> str:
         """Return the JSON text for storage; `from_stored` reads it."""

@@ -211,6 +211,7 @@ class AgentParts:
             operators=frozenset(policy.operators),
             rules=policy.rules,
             shows_thoughts=policy.thoughts,
+            zone=policy.notifications.zone,
             prefixes=policy.command_prefixes,
             clock=clock,
             mailboxes=mailboxes,

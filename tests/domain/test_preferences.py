@@ -58,10 +58,32 @@ def test_a_malformed_language_tag_is_refused(text: str) -> None:
         Preferences(language=text)
 
 
+@pytest.mark.parametrize("name", ["thoughts", "streaming", "notifications"])
 @pytest.mark.parametrize("value", [0, "off"])
-def test_a_switch_accepts_only_true_false_and_none(value: Any) -> None:
-    with pytest.raises(ValueError, match=f"streaming is True, False or None, not {value!r}"):
-        Preferences(streaming=value)
+def test_a_switch_accepts_only_true_false_and_none(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is True, False or None, not {value!r}"):
+        Preferences(**{name: value})
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires"])
+def test_a_time_zone_has_an_iana_name(zone: str) -> None:
+    assert Preferences(zone=zone).zone == zone
+
+
+@pytest.mark.parametrize("zone", ["", "Berlin", "+01:00", "../etc/passwd", "posix/Europe/Berlin", 1, ["UTC"]])
+def test_a_time_zone_that_is_none_is_refused_with_an_example(zone: Any) -> None:
+    with pytest.raises(ValueError, match=r"Europe/Berlin|did you mean"):
+        Preferences(zone=zone)
+
+
+def test_preferences_of_a_version_without_notifications_and_zones_are_read() -> None:
+    stored = {PREFERENCES_SCOPE: '{"language": "de", "thoughts": true}'}
+    assert Preferences.from_stored(stored) == Preferences("de", thoughts=True)
+
+
+def test_all_preferences_are_stored_and_read() -> None:
+    preferences = Preferences("de", thoughts=True, streaming=False, notifications=False, zone="Europe/Berlin")
+    assert Preferences.from_stored({PREFERENCES_SCOPE: preferences.to_json()}) == preferences
 
 
 async def test_thoughts_are_shown_to_people_who_want_them_and_are_no_part_of_the_reply() -> None:
@@ -187,7 +209,7 @@ async def test_the_language_of_a_message_is_in_the_metadata(of_the_message: str,
 
 
 async def test_preferences_outlast_a_restart_and_end_with_forget_me() -> None:
-    preferences = Preferences("de", thoughts=True, streaming=False)
+    preferences = Preferences("de", thoughts=True, streaming=False, notifications=False, zone="Europe/Berlin")
     async with thinking_tester() as t:
         assert await t.runners[AGENT].command_context.loader.get_preferences(ALICE) == DEFAULT_PREFERENCES
         await t.runners[AGENT].command_context.loader.set_preferences(ALICE, preferences)
@@ -206,7 +228,7 @@ async def test_preferences_outlast_a_restart_and_end_with_forget_me() -> None:
         assert await t.say("?") == WITHOUT_THOUGHTS
 
 
-@pytest.mark.parametrize("stored", ["no JSON", '{"colour": "blue"}', '{"language": "x y"}', "[1]"])
+@pytest.mark.parametrize("stored", ["no JSON", '{"colour": "blue"}', '{"language": "x y"}', '{"zone": "x"}', "[1]"])
 async def test_unreadable_preferences_are_ignored(
     stored: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:

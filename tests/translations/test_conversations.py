@@ -56,7 +56,7 @@ async def test_settings_language_answers_in_the_new_language_at_once() -> None:
     async with AgentTester(EchoAgent, user=ALICE) as t:
         assert await t.say("/settings") == [
             "language: default (that of your messages)\nthoughts: default (only the tools that I use)\n"
-            "streaming: default (on, where your client supports it)"
+            "streaming: default (on, where your client supports it)\nnotifications: default (on)\nzone: default (UTC)"
         ]
         (german,) = await t.say("/settings language de-AT")
         assert german.startswith(

@@ -281,6 +281,8 @@ async def _current_preferences(invocation: Invocation) -> dict[str, FieldValue]:
         "language": preferences.language or "",
         "thoughts": _as_choice(preferences.thoughts),
         "streaming": _as_choice(preferences.streaming),
+        "notifications": _as_choice(preferences.notifications),
+        "zone": preferences.zone or "",
     }
 
 
@@ -294,7 +296,7 @@ async def _settings(invocation: Invocation) -> CommandResult:
     default_thoughts = N_("default (on)") if invocation.context.shows_thoughts else N_("default (only the tools that I use)")
     return CommandResult(
         translate(
-            "language: {language}\nthoughts: {thoughts}\nstreaming: {streaming}",
+            "language: {language}\nthoughts: {thoughts}\nstreaming: {streaming}\nnotifications: {notifications}\nzone: {zone}",
             language=after.language or translate("default (that of your messages)"),
             thoughts=translate(_as_choice(after.thoughts) if after.thoughts is not None else default_thoughts),
             streaming=translate(
@@ -302,12 +304,14 @@ async def _settings(invocation: Invocation) -> CommandResult:
                 if after.streaming is not None
                 else N_("default (on, where your client supports it)")
             ),
+            notifications=translate(_as_choice(after.notifications) if after.notifications is not None else N_("default (on)")),
+            zone=after.zone or translate("default ({zone})", zone=invocation.context.zone),
         )
     )
 
 
 def _apply_preferences(before: Preferences, values: Any) -> Preferences:
-    """Return the preferences with the given values. FieldError for an invalid language tag."""
+    """Return the preferences with the given values. FieldError for a language or a time zone that is none."""
     after = before
     if "language" in values:
         language = values["language"]
@@ -321,6 +325,16 @@ def _apply_preferences(before: Preferences, values: Any) -> Preferences:
         after = replace(after, thoughts=_SWITCH.get(values["thoughts"]))
     if "streaming" in values:
         after = replace(after, streaming=_SWITCH.get(values["streaming"]))
+    if "notifications" in values:
+        after = replace(after, notifications=_SWITCH.get(values["notifications"]))
+    if "zone" in values:
+        zone = values["zone"]
+        try:
+            after = replace(after, zone=None if zone in ("", None, _DEFAULT) else zone)
+        except ValueError as error:
+            raise FieldError(
+                translate('"{text}" is not a time zone. Write it like Europe/Berlin.', text=str(zone)[:40])
+            ) from error
     return after
 
 
@@ -453,12 +467,14 @@ COMMANDS_FOR_EVERYBODY = (
     ),
     Command(
         "settings",
-        N_("choose the language, and whether thoughts and growing answers are shown"),
+        N_("choose the language, the time zone, what is shown, and whether I may write first"),
         _settings,
         fields=(
             Field("language", N_("the language of answers, such as en or de; empty for the default"), default=""),
             Field("thoughts", N_("whether you see what I think while I work"), "choice", choices=_ON_OFF, default=_DEFAULT),
             Field("streaming", N_("whether you see an answer while it grows"), "choice", choices=_ON_OFF, default=_DEFAULT),
+            Field("notifications", N_("whether I may write to you first"), "choice", choices=_ON_OFF, default=_DEFAULT),
+            Field("zone", N_("your time zone, such as Europe/Berlin; empty for the default"), default=""),
         ),
         has_named_values=True,
         usage="streaming off",

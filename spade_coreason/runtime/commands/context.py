@@ -31,6 +31,8 @@ class CommandContext:
     rules: Rules
     shows_thoughts: bool
     """True if thoughts are shown to people who have not chosen."""
+    zone: str
+    """The time zone of people who have not chosen."""
     prefixes: tuple[str, ...]
     """The characters that a command may begin with."""
     clock: Callable[[], datetime]

@@ -156,7 +156,8 @@ async def test_every_command_of_the_help_works_and_counts_as_no_turn() -> None:
         ("/status now", "I do not know that kind of /status. /help lists the commands."),
         (
             "/settings speed on",
-            'There is no "speed". You can set language, thoughts, streaming. Write `/settings streaming off`.',
+            'There is no "speed". You can set language, thoughts, streaming, notifications, zone.'
+            " Write `/settings streaming off`.",
         ),
         (
             "/settings streaming",
@@ -166,6 +167,11 @@ async def test_every_command_of_the_help_works_and_counts_as_no_turn() -> None:
             "/settings streaming maybe",
             'streaming must be one of on, off, default, not "maybe". Write `/settings streaming off`.',
         ),
+        (
+            "/settings notifications rarely",
+            'notifications must be one of on, off, default, not "rarely". Write `/settings streaming off`.',
+        ),
+        ("/settings zone Berlin", '"Berlin" is not a time zone. Write it like Europe/Berlin.'),
         ("/forget everybody", "I do not know that kind of /forget. /help lists the commands."),
     ],
 )

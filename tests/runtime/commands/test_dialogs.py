@@ -123,7 +123,11 @@ async def test_a_session_times_out() -> None:
 async def test_a_form_may_be_sent_with_the_first_call_and_only_once() -> None:
     async with open_adhoc_client() as client:
         assert await client.text("settings", streaming="off") == (
-            "language: default (that of your messages)\nthoughts: default (only the tools that I use)\nstreaming: off"
+            "language: default (that of your messages)\nthoughts: default (only the tools that I use)\nstreaming: off\n"
+            "notifications: default (on)\nzone: default (UTC)"
+        )
+        assert (await client.text("settings", notifications="off", zone="Europe/Berlin")).endswith(
+            "\nnotifications: off\nzone: Europe/Berlin"
         )
         session = await client.begin("forget-me")
         both = await asyncio.gather(*(client.call("forget-me", session, "complete", sure="1") for _ in range(2)))

@@ -183,7 +183,13 @@ async def test_settings_are_shown_and_changed_and_those_not_in_the_form_stay(rea
     async with run_weather_agent(real_server, tmp_path) as agent, open_menu(real_server, full_jid(agent)) as alice:
         stage = await alice.run("settings")
         fields = stage["form"].get_fields()
-        assert [field["type"] for field in fields.values()] == ["text-single", "list-single", "list-single"]
+        assert [field["type"] for field in fields.values()] == [
+            "text-single",
+            "list-single",
+            "list-single",
+            "list-single",
+            "text-single",
+        ]
         assert fields["streaming"]["value"] == "default"
         done = await alice.submit(stage, language="de", streaming="off")
         assert text_of(done).startswith(
@@ -194,8 +200,12 @@ async def test_settings_are_shown_and_changed_and_those_not_in_the_form_stay(rea
         assert (fields["language"]["value"], fields["streaming"]["value"]) == ("de", "off")
         assert fields["thoughts"]["label"] == "Ob Sie sehen, was ich während der Arbeit denke"
         assert "\nthoughts (Gedanken): on (ein)\n" in text_of(await alice.submit(stage, thoughts="on"))
+        stage = await alice.run("settings")
+        assert "\nzone (Zeitzone): Europe/Berlin" in text_of(
+            await alice.submit(stage, notifications="off", zone="Europe/Berlin")
+        )
         assert await alice.client.ask("/settings language default", agent.jid) == (
-            "language: default (that of your messages)\nthoughts: on\nstreaming: off"
+            "language: default (that of your messages)\nthoughts: on\nstreaming: off\nnotifications: off\nzone: Europe/Berlin"
         )
 
 
@@ -421,7 +431,7 @@ async def test_on_a_server_without_adhoc_commands_they_are_texts(embedded: XmppS
         StockClient(*await embedded.account(), embedded) as client,
     ):
         assert await client.ask("/weather Rome", agent.jid) == f"Rome: 1 days, C, rain, asked by {client.jid}"
-        assert (await client.ask("/settings streaming off", agent.jid)).endswith("streaming: off")
+        assert "\nstreaming: off\n" in await client.ask("/settings streaming off", agent.jid)
         client.send("/forget me", agent.jid)
         question = await client.answer()
         offered = question.xml.iterfind("{urn:xmpp:tmp:quick-response}response")
