@@ -31,6 +31,8 @@ class Preferences:
     language: str | None = None
     thoughts: bool | None = None
     streaming: bool | None = None
+    notifications: bool | None = None
+    zone: str | None = None
 
     def __post_init__(self) -> None:
         if self.language is not None and not (isinstance(self.language, str) and LANGUAGE_TAG.fullmatch(self.language)):
