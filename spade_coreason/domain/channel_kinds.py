@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,10 +26,11 @@ class ChannelKind:
     is_job: bool = False
     """True if the requests are work that takes long. Their reply is a notification."""
 
-    @property
-    def word(self) -> str:
-        """The word that agents read as `request.metadata["channel"]`."""
-        return "schedule" if self.is_due else self.name
+    word: str = field(init=False)
+    """The word that agents read as `request.metadata["channel"]`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "word", "schedule" if self.is_due else self.name)
 
     @property
     def has_commands(self) -> bool:
