@@ -8,7 +8,7 @@ from uuid import UUID, uuid5
 from ...contracts import AnyBlock
 from ...domain.identifiers import NOTIFICATION_NAMESPACE
 from ...domain.messages import InboundRequest
-from ...domain.preferences import Preferences
+from ...memory import ActivePerson
 from ...storage import Rows, StoredAgent
 from ..turns.steps import JournalAccess
 from ..turns.turn_services import TurnServices
@@ -51,9 +51,9 @@ class Initiative:
         self.notifier.forget(person)
         self.scheduler.forget()
 
-    def open_schedules(self, incoming: InboundRequest, journal: JournalAccess, preferences: Preferences) -> TurnSchedules:
+    def open_schedules(self, incoming: InboundRequest, journal: JournalAccess, person: ActivePerson) -> TurnSchedules:
         """Return the schedules of a turn."""
-        zone = preferences.zone or self._services.policy.notifications.zone
+        zone = person.preferences.zone or self._services.policy.notifications.zone
         return TurnSchedules(self.scheduler, journal, incoming, zone, self._services.clock)
 
     def notify_of_job(self, incoming: InboundRequest, key: UUID, blocks: Sequence[AnyBlock]) -> Rows:

@@ -27,7 +27,6 @@ from ...memory import (
     ActivePerson,
     DeferredSyncs,
     SessionChanges,
-    SessionSchedules,
     TurnSession,
     sum_usage,
 )
@@ -92,11 +91,9 @@ class Turn:
             services.history_windows,
             person,
         )
-        self.session.open_schedules = self._open_schedules
+        # A method of the turn would make a circle, which only the garbage collector frees.
+        self.session.open_schedules = partial(services.initiative.open_schedules, queued.incoming, self.steps, active.person)
         self.response = TurnResponse(self.output, self.request, queued.incoming, services.repository)
-
-    def _open_schedules(self) -> SessionSchedules:
-        return self.services.initiative.open_schedules(self.queued.incoming, self.steps, self.conversation.person.preferences)
 
     def assist(self) -> Awaitable[object]:
         """Call the agent, through its interceptors."""

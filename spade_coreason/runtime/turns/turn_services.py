@@ -13,8 +13,7 @@ from ...concurrency import DeadlineTimers
 from ...contracts import Agent, AnyBlock, Interceptor, Next
 from ...domain.messages import InboundRequest
 from ...domain.policy import Policy
-from ...domain.preferences import Preferences
-from ...memory import HistoryWindows, SessionSchedules, Usage
+from ...memory import ActivePerson, HistoryWindows, SessionSchedules, Usage
 from ...storage import AgentRepository, Rows
 from ..agent_lifecycle import AgentLifecycle
 from ..crash_guard import CrashGuard
@@ -35,7 +34,7 @@ log = logging.getLogger(__name__)
 class TurnInitiative(Protocol):
     """What turns need of notifications and schedules."""
 
-    def open_schedules(self, incoming: InboundRequest, journal: JournalAccess, preferences: Preferences) -> SessionSchedules:
+    def open_schedules(self, incoming: InboundRequest, journal: JournalAccess, person: ActivePerson) -> SessionSchedules:
         """Return the schedules of a turn."""
         ...
 
