@@ -8,12 +8,22 @@ from typing import Any, cast, get_args
 
 from pydantic import SecretStr
 
-from ..config import AgentSettings, MemorySettings, RetentionLimits, RetentionSettings, Settings, describe_error, load_attribute
+from ..config import (
+    AgentSettings,
+    MemorySettings,
+    NotificationSettings,
+    RetentionLimits,
+    RetentionSettings,
+    Settings,
+    describe_error,
+    load_attribute,
+)
 from ..contracts import ConversationState, MemoryConfig, MemoryStrategy
 from ..domain.access import AccessPolicy, TrustedAgents
 from ..domain.avatar import Avatar, read_avatar
 from ..domain.conversation import Rules
 from ..domain.jid import bare_jid, local_part
+from ..domain.notifications import NotificationPolicy, QuietHours
 from ..domain.policy import Keep, MemoryLimits, Policy, Retention
 from ..domain.rooms import RoomConfig
 from ..exceptions import ConfigError
@@ -49,6 +59,7 @@ def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig 
         memory=build_memory_config(settings.memory, agent.memory, memory),
         retention=_build_retention(conversation.retention),
         assist_timeout_s=conversation.assist_timeout_s,
+        job_timeout_s=conversation.job_timeout_s,
         lifecycle=conversation.lifecycle,
         idle_shutdown_s=conversation.idle_shutdown_s,
         on_restart=conversation.on_restart,
@@ -61,7 +72,13 @@ def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig 
         stanza_bytes=settings.limits.stanza_bytes,
         file_over_bytes=settings.limits.file_over_bytes,
         quotas=settings.quotas_of(agent),
+        notifications=_build_notification_policy(settings.notifications_of(agent)),
     )
+
+
+def _build_notification_policy(settings: NotificationSettings) -> NotificationPolicy:
+    quiet = None if settings.quiet == "none" else QuietHours.parse(settings.quiet)
+    return NotificationPolicy(settings.per_day, quiet, settings.zone)
 
 
 def build_peer_options(

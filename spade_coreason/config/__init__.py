@@ -12,7 +12,15 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "manifest_file": ["load_manifest"],
         "mistakes": ["describe_field_mistakes"],
         "runfile": ["RunFile", "is_platform_running", "read_run_file", "write_private_json", "write_run_file"],
-        "settings": ["AgentSettings", "MemorySettings", "RetentionLimits", "RetentionSettings", "ServerSettings", "Settings"],
+        "settings": [
+            "AgentSettings",
+            "MemorySettings",
+            "NotificationSettings",
+            "RetentionLimits",
+            "RetentionSettings",
+            "ServerSettings",
+            "Settings",
+        ],
         "validation": ["find_ca_file_problem"],
     },
 )

@@ -28,6 +28,7 @@ from .runfile import (
 from .settings import (
     AgentSettings as AgentSettings,
     MemorySettings as MemorySettings,
+    NotificationSettings as NotificationSettings,
     RetentionLimits as RetentionLimits,
     RetentionSettings as RetentionSettings,
     ServerSettings as ServerSettings,

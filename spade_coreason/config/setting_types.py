@@ -10,6 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from ..domain.jid import bare_jid, parse_domain, parse_jid
+from ..domain.notifications import QuietHours
+from ..domain.schedules import check_zone
 from .importer import suggest_agent_name
 
 _MAX_NICK_CHARACTERS = 100
@@ -114,6 +116,12 @@ def _check_api_url(url: str) -> str:
     return url
 
 
+def _check_quiet_hours(hours: str) -> str:
+    if hours != "none":
+        QuietHours.parse(hours)
+    return hours
+
+
 def _require_slash(prefixes: tuple[str, ...]) -> tuple[str, ...]:
     if "/" not in prefixes:
         raise ValueError('must contain "/", which messages of the platform use; to disable commands, write commands: false')
@@ -137,4 +145,6 @@ Nick = Annotated[str, AfterValidator(_check_nick)]
 Tokenizer = Annotated[str, AfterValidator(_check_tokenizer)]
 AgentName = Annotated[str, AfterValidator(_check_agent_name)]
 ImportName = Annotated[str, AfterValidator(_check_import_name)]
+QuietHoursText = Annotated[str, AfterValidator(_check_quiet_hours)]
+Zone = Annotated[str, AfterValidator(check_zone)]
 DatabaseUrl = Annotated[str, AfterValidator(_parse_database_url)]

@@ -40,9 +40,11 @@ from .setting_types import (
     NotBool,
     Person,
     ProjectPath,
+    QuietHoursText,
     RoomJid,
     Seconds,
     Tokenizer,
+    Zone,
 )
 
 _MEMORY_LIMITS, _POLICY = MemoryLimits(), Policy()
@@ -194,6 +196,8 @@ class ConversationSettings(Section):
     """Seconds without a message after which a conversation times out. The next message starts a new episode. 0 means never."""
     assist_timeout_s: Annotated[Seconds, Field(gt=0)] = _POLICY.assist_timeout_s
     """Seconds that an agent may take for one answer, and for `startup()` with its first conversation."""
+    job_timeout_s: Annotated[Seconds, Field(gt=0)] = _POLICY.job_timeout_s
+    """Seconds that an agent may take for work that it began with `session.later`."""
     lifecycle: StartupMode = _POLICY.lifecycle
     """The time at which `startup()` is called.
 
@@ -474,6 +478,19 @@ class QuotaSettings(Section):
         )
 
 
+class NotificationSettings(Section):
+    """The messages that an agent sends without being asked, by `people.notify`."""
+
+    per_day: Count = _POLICY.notifications.per_day
+    """The number of notifications that one person gets from an agent in a day. More are refused."""
+    quiet: QuietHoursText = "none"
+    """The hours in which no notification is sent, such as `"22:00-07:00"`; they are sent afterwards. none: no such hours."""
+    zone: Zone = _POLICY.notifications.zone
+    """The time zone of `quiet` and of schedules, such as `Europe/Berlin`. Each person can choose their own with
+    `/settings zone`.
+    """
+
+
 class PeerSettings(Section):
     """Requests between agents."""
 
@@ -546,6 +563,8 @@ class AgentSettings(Section):
     """The keys of `access` that differ for this agent."""
     quotas: QuotaSettings | None = None
     """The keys of `quotas` that differ for this agent."""
+    notifications: NotificationSettings | None = None
+    """The keys of `notifications` that differ for this agent."""
     memory: MemorySettings | None = None
     """The keys of `memory` that differ for this agent. They take precedence over its manifest."""
     rooms: tuple[RoomSettings, ...] = ()
@@ -613,6 +632,7 @@ class Settings(Section):
     limits: LimitSettings = LimitSettings()
     access: AccessSettings = AccessSettings()
     quotas: QuotaSettings = QuotaSettings()
+    notifications: NotificationSettings = NotificationSettings()
     peers: PeerSettings = PeerSettings()
     interceptors: tuple[ImportName, ...] = ()
     """The interceptors of all agents, as `module:attribute`, in their order: classes, functions that make one, or instances."""
@@ -654,6 +674,10 @@ class Settings(Section):
     def conversation_of(self, agent: AgentSettings) -> ConversationSettings:
         """Return the rules of an agent's conversations: its own keys, and the common ones for the rest."""
         return _override(self.conversation, agent.conversation)
+
+    def notifications_of(self, agent: AgentSettings) -> NotificationSettings:
+        """Return the notification settings of an agent: its own keys, and the common ones for the rest."""
+        return _override(self.notifications, agent.notifications)
 
     def memory_of(self, agent: AgentSettings) -> MemorySettings:
         """Return the memory settings of an agent: its own keys, and the common ones for the rest.

@@ -125,6 +125,7 @@ class Policy:
     quotas: Quotas = field(default_factory=Quotas)
     notifications: NotificationPolicy = field(default_factory=NotificationPolicy)
     job_timeout_s: float = 3600
+    """Time limit of `assist` for work that `session.later` began."""
     remembered_turns: int = 256
     """Number of the newest turns whose threads are in memory. Replies to older turns are resolved by the database."""
     timings: RunnerTimings = field(default_factory=RunnerTimings)

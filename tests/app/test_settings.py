@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import time, timedelta
 from pathlib import Path
 from types import MethodType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -15,7 +15,8 @@ import yaml
 from spade_coreason import AgentDefinition, Platform, load_settings
 from spade_coreason.app.factories import build_memory_limits, build_policy
 from spade_coreason.config import AgentSettings, Settings
-from spade_coreason.config.settings import RoomSettings, Section, find_section
+from spade_coreason.config.settings import ConversationSettings, NotificationSettings, RoomSettings, Section, find_section
+from spade_coreason.domain.notifications import NotificationPolicy, QuietHours
 from spade_coreason.domain.policy import MemoryLimits, Policy
 from tests.support.certificates import sign_by_itself
 from tests.support.picture_files import make_picture
@@ -82,6 +83,8 @@ OTHERS: dict[str, Any] = {
     "access.groups": {"staff": ["bob@localhost"]},
     "access.trusted_domains": ["example.org"],
     "quotas.person.groups": {"staff": {"turns": 4}},
+    "notifications.quiet": "22:00-07:00",
+    "notifications.zone": "Europe/Berlin",
     "peers.topics": "topics@example.org",
     "peers.directories": ["directory@example.org"],
     "interceptors": ["project_code:Limit"],
@@ -92,6 +95,7 @@ OTHERS: dict[str, Any] = {
     "agents[].manifest": "manifest.yaml",
     "agents[].avatar": "avatar.png",
     "agents[].conversation": {"max_interactions": 7},
+    "agents[].notifications": {"quiet": "22:00-07:00"},
     "agents[].access": {"roster": True},
     "agents[].quotas": {"room": {"turns": 7}},
     "agents[].memory": {"limit": 7},
@@ -218,6 +222,19 @@ async def test_each_key_of_the_settings_has_an_effect(tmp_path: Path) -> None:
         if not {place for place, _ in parts.items() ^ changed.items()} - varying:
             without_effect.append(path)
     assert without_effect == []
+
+
+def test_the_policy_of_an_agent_has_its_quiet_hours_its_zone_and_the_time_of_its_jobs() -> None:
+    agent = AgentSettings(
+        jid="echo@localhost",
+        agent="spade_coreason.agents.echo:EchoAgent",
+        notifications=NotificationSettings(quiet="22:00-07:00", zone="Europe/Berlin"),
+        conversation=ConversationSettings(job_timeout_s=60),
+    )
+    common = Settings(agents=(agent,), notifications=NotificationSettings(per_day=3))
+    policy = build_policy(common, agent, None)
+    assert policy.notifications == NotificationPolicy(3, QuietHours(time(22), time(7)), "Europe/Berlin")
+    assert (policy.job_timeout_s, policy.assist_timeout_s) == (60, 120)
 
 
 def test_the_defaults_of_the_settings_are_those_of_the_policy() -> None:

@@ -202,6 +202,21 @@ def test_an_agent_may_have_rules_of_its_own(project: Path) -> None:
     assert [settings.access_of(agent).allow for agent in settings.agents] == [("*",), ("example.org",)]
 
 
+def test_an_agent_may_have_other_notifications_and_takes_the_common_keys_for_the_rest(project: Path) -> None:
+    settings = load_config(
+        project,
+        "notifications: {quiet: '22:00-07:00', zone: Europe/Berlin}\n"
+        + agents_section(
+            ECHO + ", notifications: {per_day: 3, quiet: none}",
+            'jid: plain@localhost, agent: "a:B"',
+        ),
+    )
+    own, common = (settings.notifications_of(agent) for agent in settings.agents)
+    assert (own.per_day, own.quiet, own.zone) == (3, "none", "Europe/Berlin")
+    assert common == settings.notifications
+    assert (common.per_day, common.quiet) == (20, "22:00-07:00")
+
+
 def test_an_agent_may_override_single_keys_of_inner_sections(project: Path) -> None:
     common = """
 conversation: {retention: {days: 90, turns: 1000, states: {error: {turns: 5}, timeout: {days: 1}}}}

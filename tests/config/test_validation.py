@@ -61,6 +61,21 @@ MISTAKES = [
     ("conversation: {timeout_s: .inf}", "conversation.timeout_s: must be a finite number, not inf"),
     ("conversation: {assist_timeout_s: 0}", "conversation.assist_timeout_s: must be more than 0, not 0"),
     ("conversation: {max_interactions: many}", 'conversation.max_interactions: must be a whole number, not "many"'),
+    ("conversation: {job_timeout_s: 0}", "conversation.job_timeout_s: must be more than 0, not 0"),
+    ("job_timeout_s: 60", 'job_timeout_s: unknown key here; did you mean "conversation.job_timeout_s"?'),
+    ("notifications: {per_day: 0}", "notifications.per_day: must be at least 1, not 0"),
+    (
+        "notifications: {quiet: 22-7}",
+        'notifications.quiet: "22-7" is not a range of hours; write it like "22:00-07:00"',
+    ),
+    (
+        "notifications: {quiet: '07:00-07:00'}",
+        'notifications.quiet: quiet hours must not end when they begin; write them like "22:00-07:00"',
+    ),
+    (
+        agents_section(ECHO + ", notifications: {zone: Europe/Berln}"),
+        'agents[0].notifications.zone: unknown time zone "Europe/Berln"; did you mean "Europe/Berlin"?',
+    ),
     ("limits: {concurrency: 0}", "limits.concurrency: must be at least 1, not 0"),
     ("access: {allow: example.org}", 'access.allow: must be a list, like [one, two], not "example.org"'),
     ("access: {ask: true}\n" + agents_section(ECHO), "access.ask: no operators are configured; name them: "),
