@@ -113,8 +113,8 @@ class Session(SessionHandle, Protocol):
     async def later(self, payload: Payload) -> str:
         """Let work that takes long run beside this conversation, and return the id of the schedule.
 
-        `assist` runs at once with `payload`, in a conversation of its own, for up to `job_timeout_s`. Its reply comes to the
-        person as a notification in this conversation. Errors are those of `remind`.
+        `assist` runs at once with `payload`, in a conversation of its own, for up to `conversation.job_timeout_s`. Its reply
+        comes to the person as a notification in this conversation. Errors are those of `remind`.
         """
         ...
 

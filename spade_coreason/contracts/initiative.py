@@ -1,4 +1,4 @@
-"""What an agent does without being asked, as authors read it: notifications and schedules."""
+"""The initiative of an agent, as authors read it: notifications and schedules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NotificationState(StrEnum):
     FAILED = "failed"
     """It came back five times with an error that asks to try again later, or it cannot be shown."""
     REFUSED = "refused"
-    """It is not sent: its person has no access, has switched notifications off, or had too many of them."""
+    """It is not sent. The person has no access, has switched notifications off, or had too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Notification:
     reason: str
     """One line: why it is in its state, and what to do; "" if it waits or is sent."""
     attempts: int
-    """How often it was sent."""
+    """The number of times that it was sent."""
     created_at: datetime
     due_at: datetime
     """When it is sent, while it waits."""

@@ -22,7 +22,7 @@ class ChannelKind:
     is_room: bool = False
     """True if many people write on it and all read the replies."""
     is_due: bool = False
-    """True if the requests are due times of schedules: nobody has written them, and no limit of a conversation ends them."""
+    """True if the requests are due times of schedules. No person has written them, and no limit of a conversation ends them."""
     is_job: bool = False
     """True if the requests are work that takes long. Their reply is a notification."""
 
@@ -51,7 +51,7 @@ SPADE = ChannelKind("spade")
 DUE_TO_PERSON = ChannelKind("due_to_person", is_human=True, is_due=True)
 DUE_IN_ROOM = ChannelKind("due_in_room", is_human=True, is_room=True, is_due=True)
 DUE_TO_NOBODY = ChannelKind("due_to_nobody", is_due=True)
-"""A due time whose reply is recorded, and sent to nobody."""
+"""A due time whose reply is recorded, and not sent."""
 JOB = ChannelKind("job", is_due=True, is_job=True)
 
 DEFAULT_CHANNEL = "xmpp"

@@ -35,7 +35,7 @@ class OutboundMessage:
     is_acknowledged: bool = False
     on_acknowledged: Callable[[], None] | None = None
     on_refused: Callable[[str], None] | None = None
-    """What is called instead of `on_acknowledged`, with the reason, if the network will never deliver it."""
+    """The function that is called instead of `on_acknowledged`, with the reason, if the network will never deliver it."""
 
     def refuse(self, reason: str) -> None:
         """Mark the message as one that the network will never deliver."""

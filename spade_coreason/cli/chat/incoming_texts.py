@@ -1,4 +1,4 @@
-"""What agents write without being asked, in a chat: above the prompt, or between the answers."""
+"""Texts that agents write first, in a chat: above the prompt, or between the answers."""
 
 from __future__ import annotations
 

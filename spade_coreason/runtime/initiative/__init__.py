@@ -1,1 +1,1 @@
-"""What an agent does without being asked: notifications, schedules, and the clock of both."""
+"""The initiative of an agent: notifications, schedules, and the clock of both."""

@@ -1,4 +1,4 @@
-"""The channel of due times: their replies go to a person by the channel that they use, or to nobody."""
+"""The channel of due times: their replies go to a person by the channel that they use, or are recorded only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..channels import (
 
 
 class SilentEncoder(ReplyEncoder):
-    """Encoder of replies that nobody reads: they are recorded with their turn."""
+    """Encoder of replies that are not sent, but recorded with their turn."""
 
     shows_typing = has_live_messages = follows_streams = shows_files = batches = False
 

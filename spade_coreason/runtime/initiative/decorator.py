@@ -42,7 +42,7 @@ def every(cron: str, /, *, zone: str | None = None, missed: Missed = "once") -> 
     "Europe/Berlin", by default that of the agent (`notifications.zone`).
 
     The method runs in a conversation of the agent itself, `session` remembers in it. What it sends with `response` is recorded,
-    and nobody gets it: it tells people with `people.notify`. `request.metadata` has `schedule`, `every` (the name of the
+    and not sent: it tells people with `people.notify`. `request.metadata` has `schedule`, `every` (the name of the
     method) and `due_at`.
 
     If times were missed, because the platform was down, "once" runs the method once when it is back, and "skip" waits for the

@@ -13,7 +13,7 @@ from ...exceptions import StoreError
 log = logging.getLogger(__name__)
 
 _MAX_SLEEP_S = 86_400.0
-"""The longest sleep: the clock of the machine may have been set meanwhile."""
+"""The longest sleep: the clock of the machine may be set while it sleeps."""
 
 
 class DueSource(Protocol):
@@ -42,7 +42,7 @@ class DueTimes:
         self._task: asyncio.Task[None] | None = None
         self._is_open = self._looks_again = False
         self.wake_ups = 0
-        """How often it has looked for what is due."""
+        """The number of times that it has looked for what is due."""
 
     def open(self) -> None:
         """Begin to wait for the due times that `wake_at` has named."""

@@ -47,7 +47,7 @@ class Initiative:
         await self.notifier.close()
 
     def forget(self, person: str) -> None:
-        """Do nothing more of what is stored about a person (a bare JID), because it is being deleted."""
+        """Send and run nothing more that is about a person (a bare JID), whose data are being deleted."""
         self.notifier.forget(person)
         self.scheduler.forget()
 
@@ -57,7 +57,7 @@ class Initiative:
         return TurnSchedules(self.scheduler, journal, incoming, zone, self._services.clock)
 
     def notify_of_job(self, incoming: InboundRequest, key: UUID, blocks: Sequence[AnyBlock]) -> Rows:
-        """Return the rows of the notification with the reply of a job; none if nobody is told, or nothing is said."""
+        """Return the rows of the notification with the reply of a job; none if no person is told, or nothing is said."""
         if not blocks or "reply_thread" not in incoming.metadata:
             return ()
         notifications, thread = self._services.repository.notifications, incoming.metadata["reply_thread"]

@@ -107,7 +107,7 @@ class Notifier:
         return await self._repository.delete(notification_id)
 
     def forget(self, person: str) -> None:
-        """Send nothing of what is stored about a person (a bare JID), because it is being deleted."""
+        """Send nothing more that is about a person (a bare JID), whose data are being deleted."""
         self._erasures += 1
         for row in [row for row, stored in self._in_flight.items() if person in (stored.person, stored.root)]:
             del self._in_flight[row]

@@ -22,7 +22,7 @@ _BLOCKS: TypeAdapter[list[AnyBlock]] = TypeAdapter(list[AnyBlock])
 
 
 class NotificationSink(Protocol):
-    """What takes notifications: the notifier of the agent, or the other end of a process."""
+    """The receiver of notifications: the notifier of the agent, or the other end of a process."""
 
     async def notify(self, notification_id: str, person: str, thread: str | None, content: str, root: str) -> Notification:
         """Store a notification, unless there is one with its id, and return it."""

@@ -15,7 +15,7 @@ from .scheduler import LATER, REMINDER, Scheduler
 
 
 class TurnSchedules:
-    """What `Session` has of schedules. `zone` is that of the person, for times that repeat."""
+    """The schedules of a turn, as `Session` has them. `zone` is that of the person, for times that repeat."""
 
     def __init__(
         self, scheduler: Scheduler, journal: JournalAccess, incoming: InboundRequest, zone: str, clock: Callable[[], datetime]

@@ -145,7 +145,7 @@ class RequestIntake:
     def receive_due(self, incoming: InboundRequest, rows: Rows) -> Commit[bool] | Refused:
         """Receive the request of a due time, and store `rows` of its schedule in the same transaction.
 
-        Return its commit, or the refusal if a limit refuses it: nothing is stored then, and nobody is told.
+        Return its commit, or the refusal if a limit refuses it. Then nothing is stored or sent.
         """
         if incoming.request_id is None:
             raise ValueError("the request of a due time has an id")

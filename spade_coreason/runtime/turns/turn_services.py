@@ -32,18 +32,18 @@ log = logging.getLogger(__name__)
 
 
 class TurnInitiative(Protocol):
-    """What turns need of notifications and schedules."""
+    """The notifications and schedules, as turns use them."""
 
     def open_schedules(self, incoming: InboundRequest, journal: JournalAccess, person: ActivePerson) -> SessionSchedules:
         """Return the schedules of a turn."""
         ...
 
     def notify_of_job(self, incoming: InboundRequest, key: UUID, blocks: Sequence[AnyBlock]) -> Rows:
-        """Return the rows of the notification with the reply of a job; none if nobody is told, or nothing is said."""
+        """Return the rows of the notification with the reply of a job; none if no person is told, or nothing is said."""
         ...
 
     def forget(self, person: str) -> None:
-        """Do nothing more of what is stored about a person (a bare JID), because it is being deleted."""
+        """Send and run nothing more that is about a person (a bare JID), whose data are being deleted."""
         ...
 
     def wake(self) -> None:
@@ -76,7 +76,7 @@ class TurnServices:
     metrics: Metrics
     incidents: IncidentRecorder
     initiative: TurnInitiative = field(init=False)
-    """What turns need of notifications and schedules, which are built upon the services."""
+    """The notifications and schedules, which are built upon the services."""
     chain: Next | None = field(init=False)
     """The agent's `assist` with the interceptors around it; None if none is around it."""
     _warned_of_return: set[str] = field(default_factory=set)
