@@ -158,6 +158,9 @@ DUE_AT = "due_at"
 EVERY = "every"
 """The metadata of a due time of `@every`: the name of the method."""
 
+REPLY_THREAD = "reply_thread"
+"""The metadata of a job: the thread of the conversation that gets its reply."""
+
 # Metadata of a request that only the platform may set.
 RESERVED_METADATA = frozenset(
     {
@@ -186,6 +189,7 @@ RESERVED_METADATA = frozenset(
         SCHEDULE,
         DUE_AT,
         EVERY,
+        REPLY_THREAD,
     }
 )
 

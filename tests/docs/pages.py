@@ -7,7 +7,8 @@ A fenced block means:
 - with `title="NAME"`: a file with that name in the page's directory.
 - `console`: commands after `$ `, each with its output below. `…` stands for any text, and alone on a line for any lines. They
   have to succeed, unless a line of the output begins with `error: `, `down: ` or `✗`. A command that ends with ` &` runs until
-  the end of the page, or until `$ kill %1`. Variables that it prints as `export NAME=VALUE` are set for the commands after it.
+  the end of the page, or until `$ kill %1` or `$ kill -9 %1`. Variables that it prints as `export NAME=VALUE` are set for
+  the commands after it.
 - `sh`: commands, a line each, that have to succeed.
 - `yaml` without a title: a part of a configuration, which has to be valid.
 - `json`: valid JSON.
@@ -118,9 +119,9 @@ class _Background:
             assert data, f"it ended: {self.output}"
             self.output += data.decode()
 
-    def stop(self) -> int:
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGTERM)
+            os.killpg(self.process.pid, number)
         self.process.communicate(timeout=TIMEOUT_S)
         return self.process.returncode
 
@@ -190,6 +191,9 @@ class PageRun:
             return here / shlex.split(command)[1]
         if command.startswith("kill %"):
             assert self._running.pop().stop() == 0
+            return here
+        if command.startswith("kill -9 %"):
+            assert self._running.pop().stop(signal.SIGKILL) == -signal.SIGKILL
             return here
         if command.endswith(" &"):
             self._start(command.removesuffix(" &"), output, here)

@@ -390,7 +390,7 @@ QUESTIONS = {
     "Can my editor ask an agent through MCP?": {"not-yet/http-a2a-open-webui/"},
     "What if the machine fails, is there high availability?": {"not-yet/two-workers/"},
     "Can it run on two servers with failover?": {"not-yet/two-workers/"},
-    "How do I send a daily report at 8?": {"how-to/write-first/", "tutorial/6-initiative/", "questions/#can-an-agent-write-first"},
+    "How do I send a daily report at 8?": {"how-to/write-first/", "questions/#can-an-agent-write-first"},
     "Can the agent wait for the approval of my boss?": {"not-yet/approvals/", "questions/#how-must-a-human-approve"},
     "notify me when the job is done": {"how-to/write-first/", "questions/#can-an-agent-run-a-background-job"},
     "Which questions are waiting right now?": {"questions/#what-is-an-agent-doing-now", "how-to/monitoring/"},

@@ -7,7 +7,7 @@ from uuid import UUID, uuid5
 
 from ...contracts import AnyBlock
 from ...domain.identifiers import NOTIFICATION_NAMESPACE
-from ...domain.messages import InboundRequest
+from ...domain.messages import REPLY_THREAD, InboundRequest
 from ...memory import ActivePerson
 from ...storage import Rows, StoredAgent
 from ..turns.steps import JournalAccess
@@ -58,9 +58,9 @@ class Initiative:
 
     def notify_of_job(self, incoming: InboundRequest, key: UUID, blocks: Sequence[AnyBlock]) -> Rows:
         """Return the rows of the notification with the reply of a job; none if no person is told, or nothing is said."""
-        if not blocks or "reply_thread" not in incoming.metadata:
+        if not blocks or REPLY_THREAD not in incoming.metadata:
             return ()
-        notifications, thread = self._services.repository.notifications, incoming.metadata["reply_thread"]
+        notifications, thread = self._services.repository.notifications, incoming.metadata[REPLY_THREAD]
         notification_id = str(uuid5(NOTIFICATION_NAMESPACE, f"job\0{key}"))
         owner, now = incoming.owner, self._services.clock()
         root = incoming.stored_root or ""

@@ -24,7 +24,7 @@ from ...domain.channel_kinds import (
     ChannelKind,
 )
 from ...domain.identifiers import SCHEDULE_NAMESPACE
-from ...domain.messages import DUE_AT, EVERY, NO_CONTEXT, SCHEDULE, InboundRequest, Refused, RequestContext
+from ...domain.messages import DUE_AT, EVERY, NO_CONTEXT, REPLY_THREAD, SCHEDULE, InboundRequest, Refused, RequestContext
 from ...domain.schedules import CronTimes, decide_missed
 from ...domain.texts.json_text import dump_json
 from ...storage import SUSPENDED, WAITING, AgentRepository, Commit, StoredSchedule, from_micros, to_micros
@@ -232,8 +232,8 @@ def make_request(stored: StoredSchedule, due_at: datetime) -> InboundRequest:
     metadata |= {name: origin[name] for name in _ROOM_METADATA if name in origin}
     if stored.kind == EVERY_KIND:
         metadata[EVERY] = origin["name"]
-    if "reply_thread" in origin:
-        metadata["reply_thread"] = origin["reply_thread"]
+    if REPLY_THREAD in origin:
+        metadata[REPLY_THREAD] = origin[REPLY_THREAD]
     context = RequestContext(**origin["context"]) if "context" in origin else NO_CONTEXT
     return InboundRequest(
         kind,
@@ -287,7 +287,7 @@ def _dump_origin(incoming: InboundRequest, *, is_job: bool) -> str:
         origin |= {"address": incoming.address, "nickname": incoming.nickname}
         origin |= {name: incoming.metadata[name] for name in _ROOM_METADATA if name in incoming.metadata}
     if is_job and reaches_person and not (incoming.is_from_room and not incoming.kind.is_room):
-        origin["reply_thread"] = incoming.thread
+        origin[REPLY_THREAD] = incoming.thread
     given = incoming.context
     context = {"hops": given.hops, "root_sender": given.root_sender, "hides_person": given.hides_person}
     if any(context.values()):
