@@ -96,14 +96,17 @@ class RunnerHarness:
     async def __aenter__(self) -> RunnerHarness:
         self.database = await open_without_sync(self.url, self.writes)
         self.repository = AgentRepository(self.database, AGENT)
-        network = make_network(AGENT, self.sent.extend)
         runtime = make_runtime(
-            self.agent, self.repository, network, self.policy, clock=self.clock, interceptors=self.interceptors
+            self.agent, self.repository, self.make_network(), self.policy, clock=self.clock, interceptors=self.interceptors
         )
         self.runner = runtime.runner
         await self.runner.open()
         self.runner.send_unsent()
         return self
+
+    def make_network(self) -> AgentNetwork:
+        """Make the network of the agent: it takes messages, and never says that it has them."""
+        return make_network(AGENT, self.sent.extend)
 
     async def __aexit__(self, *_: object) -> None:
         await self.runner.drain(0)

@@ -1,0 +1,157 @@
+"""Ten thousand schedules and ten thousand notifications that wait cost a running agent nothing until they are due."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, func, insert, select
+
+from spade_coreason.runtime import AgentNetwork, OutboundMessage
+from spade_coreason.runtime.initiative.people import dump_blocks
+from spade_coreason.storage.notifications import NotificationRepository
+from spade_coreason.storage.records import to_micros
+from spade_coreason.storage.schedules import StoredSchedule
+from spade_coreason.storage.schema import notifications, schedules
+from spade_coreason.testing import Policy
+from spade_coreason.xmpp.transport import XmppTransport
+from tests.support.databases import open_without_sync
+from tests.support.records import AGENT
+from tests.support.runner import RunnerHarness
+from tests.support.wait import eventually
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+DUE = NOW + timedelta(days=10)
+
+
+async def fill(url: str, count: int) -> None:
+    """Store so many schedules and notifications of as many people, all due in ten days."""
+    database = await open_without_sync(url)
+    notification_repository = NotificationRepository(database, AGENT)
+    content, due = dump_blocks("hello"), to_micros(DUE)
+    waiting: list[dict[str, Any]] = []
+    reminders: list[dict[str, Any]] = []
+    for number in range(count):
+        if number % 1000 == 0:  # so that it can take further row ids
+            await database.write(lambda connection: None)
+        person, ident = f"p{number}@localhost", f"00000000-0000-4000-8000-{number:012x}"
+        made = notification_repository.make(ident, person, None, "", content, NOW)
+        waiting.append(made._replace(due_at=due)._asdict())
+        reminders.append(
+            StoredSchedule(
+                id=database.next_id(),
+                agent=AGENT,
+                schedule_id=ident,
+                kind="reminder",
+                owner=person,
+                root="",
+                thread=None,
+                origin='{"kind": "due_to_person"}',
+                payload='{"query": "tea"}',
+                cron="",
+                zone="",
+                missed="once",
+                state="waiting",
+                reason="",
+                created_at=to_micros(NOW),
+                due_at=due,
+                wake_at=due,
+            )._asdict()
+        )
+    await database.write(lambda connection: connection.execute(insert(notifications), waiting) and None)
+    await database.write(lambda connection: connection.execute(insert(schedules), reminders) and None)
+    await database.close()
+
+
+class Answering:
+    """An agent that answers each request."""
+
+    def __init__(self) -> None:
+        from spade_coreason import AgentDefinition
+
+        self.manifest = AgentDefinition.simple("answering")
+        self.runs = 0
+
+    async def assist(self, request: Any, session: Any, response: Any) -> None:
+        self.runs += 1
+        await response.markdown("yes")
+
+
+class AcknowledgingHarness(RunnerHarness):
+    """A runner over a network that has each message a moment after it was sent."""
+
+    def make_network(self) -> AgentNetwork:
+        def send(messages: Sequence[OutboundMessage]) -> None:
+            self.sent += [message.content for message in messages]
+            for message in messages:
+                asyncio.get_running_loop().call_soon(message.acknowledge)
+
+        return XmppTransport(AGENT, send, 65_536).network
+
+
+async def measure_open(url: str) -> tuple[int, int, int]:
+    """Open an agent. Return the traced bytes that it holds, its wake-ups, and the statements of its start."""
+    statements: list[str] = []
+
+    def record(connection: object, cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    gc.collect()
+    tracemalloc.start()
+    event.listen(Engine, "before_cursor_execute", record)
+    try:
+        async with RunnerHarness(url, Answering(), clock=lambda: NOW) as harness:
+            started = len(statements)
+            await harness.receive_and_wait("hello")
+            gc.collect()
+            return tracemalloc.get_traced_memory()[0], harness.runner.initiative.due_times.wake_ups, started
+    finally:
+        event.remove(Engine, "before_cursor_execute", record)
+        tracemalloc.stop()
+
+
+async def test_what_waits_is_not_in_memory_and_wakes_nothing(tmp_path: Path) -> None:
+    held: dict[int, int] = {}
+    started: dict[int, int] = {}
+    for count in (0, 100, 10_000):
+        url = f"sqlite+aiosqlite:///{tmp_path}/{count}.db"
+        await fill(url, count) if count else None
+        await measure_open(url)  # what the first run imports and compiles
+        held[count], wake_ups, started[count] = await measure_open(url)
+        assert wake_ups == 0
+    assert held[10_000] < held[100] * 1.03
+    assert started[10_000] == started[100] == started[0]
+
+
+@pytest.mark.release
+@pytest.mark.timeout(300)
+async def test_ten_thousand_that_are_due_at_once_are_handed_over_in_small_parts(tmp_path: Path) -> None:
+    url, now, count = f"sqlite+aiosqlite:///{tmp_path}/due.db", [NOW], 10_000
+    await fill(url, count)
+    agent = Answering()
+    async with AcknowledgingHarness(url, agent, Policy(), clock=lambda: now[0]) as harness:
+        initiative = harness.runner.initiative
+        most_in_flight = 0
+        now[0] = DUE
+        initiative.due_times.check()
+
+        def is_done() -> bool:
+            nonlocal most_in_flight
+            most_in_flight = max(most_in_flight, len(initiative.notifier._in_flight))
+            return agent.runs >= count and len(harness.sent) >= 2 * count
+
+        await eventually(is_done, timeout_s=200)
+        await harness.runner.wait_until_idle()
+        await asyncio.sleep(0)
+        assert most_in_flight <= 1000
+        assert agent.runs == count
+        left = await harness.database.read(lambda c: c.scalar(select(func.count()).select_from(schedules)))
+        assert left == 0
+        # A look for every hundred, and some for what became of notifications.
+        assert initiative.due_times.wake_ups <= 4 * count / 100
