@@ -109,14 +109,15 @@ class AgentParts:
         self._mailboxes: Mailboxes | None = None
         self.open_requests = OpenRequests(lambda: self._mailboxes is not None and self._mailboxes.is_cancelling_turns)
         self.known_people = KnownPeople(repository)
-        self.people = People(jid, self._get_notifier)
+        self.people = People(jid, self.get_notifier)
         self._notifier: Notifier | None = None
         self.peers = Peers(jid, self.open_requests, network.requests, peer_options, self.known_people)
         self.topic_store = TopicStore(jid, repository.topics, self.open_requests, network.requests, clock)
         self.knowledge = Knowledge(KnowledgeRepository(repository.database, jid), embedder, clock=clock)
         self.usage = Usage(repository, clock)
 
-    def _get_notifier(self) -> Notifier:
+    def get_notifier(self) -> Notifier:
+        """Return the notifier of the agent. RuntimeError before its runtime is built."""
         if self._notifier is None:
             raise RuntimeError("people cannot be notified before the agent is started")
         return self._notifier

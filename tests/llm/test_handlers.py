@@ -8,6 +8,7 @@ from uuid import uuid4
 from spade_coreason import AgentDefinition, AgentRequest, Identity, Interaction
 from spade_coreason.contracts import ResponseHandler, SessionHandle
 from spade_coreason.llm.agent import LLMAgent
+from spade_coreason.llm.handlers import run_once
 from tests.support.chat_completions import ChatCompletionsServer, text_answer, tool_call_answer
 
 
@@ -99,3 +100,26 @@ async def test_a_stream_that_cannot_be_replaced_is_aborted_before_the_message_of
     *shown, aborted, message = handler.sent
     assert {kind for kind, _ in shown} == {"write"}
     assert (aborted[0], message) == ("abort", ("markdown", "I keep that to myself."))
+
+
+class DurableSession(SeedSession):
+    """A session with the durable steps of the platform, and nothing else that it adds, as a wrapper of an older version."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, Any] = {}
+
+    async def run_once(self, name: str, function: Any, *args: Any, on_uncertain: str = "retry") -> Any:
+        if name not in self.steps:
+            self.steps[name] = await function(*args, idempotency_key="key")
+        return self.steps[name]
+
+
+async def test_a_wrapper_that_lacks_methods_of_later_versions_keeps_its_durable_steps() -> None:
+    session, calls = DurableSession(), []
+
+    async def pay(key: str) -> str:
+        calls.append(key)
+        return "paid"
+
+    assert [await run_once(session, "pay", pay) for _ in range(2)] == ["paid", "paid"]
+    assert calls == ["key"]

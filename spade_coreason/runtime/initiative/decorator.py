@@ -19,11 +19,15 @@ _PARAMETERS = 3  # request, session, response
 
 @dataclass(frozen=True, slots=True)
 class EveryMark:
-    """The times of one method. Without a zone it is that of the agent (`notifications.zone`)."""
+    """The times of one method. Without a zone it is that of the agent (`notifications.zone`).
+
+    `name` is the name of the method, if it is not that of the marked one.
+    """
 
     cron: str
     zone: str | None
     missed: Missed
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ def every_of(agent: object) -> list[EveryHandler]:
         return [] if mark is None else [EveryHandler(agent.function.__name__, mark, agent.assist)]
     members = {name: value for base in reversed(type(agent).__mro__) for name, value in vars(base).items()}
     return [
-        EveryHandler(name, mark, getattr(agent, name))
+        EveryHandler(mark.name or name, mark, getattr(agent, name))
         for name, value in members.items()
         if (mark := getattr(value, _MARK, None)) is not None
     ]

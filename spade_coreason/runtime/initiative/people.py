@@ -56,7 +56,7 @@ class People:
 
         Raise ValueError for an address or a content that cannot be sent, and StoreError if it cannot be stored.
         """
-        person = _check_address(to)
+        person = check_address(to)
         blocks = dump_blocks(content)
         own_id = None if key is None else str(uuid5(NOTIFICATION_NAMESPACE, f"{self._agent}\0{key}"))
         root = find_root(CURRENT_REQUEST.get(), self._agent)
@@ -93,7 +93,8 @@ def find_root(request: AgentRequest | None, agent: str) -> str:
     return "" if person == agent else person
 
 
-def _check_address(to: str) -> str:
+def check_address(to: str) -> str:
+    """Return the bare JID of a person or a room. ValueError, which names the mistake, for anything else."""
     try:
         address = parse_jid(to)
     except (ValueError, AttributeError) as error:

@@ -21,6 +21,7 @@ from ...operations.status import ProcessStatus
 from ..assembly import AgentParts
 from ..commands.decorator import mark_command
 from ..function_agent import FunctionAgent
+from ..initiative.decorator import EveryMark, mark_every
 from ..peers.peers import CURRENT_REQUEST
 from ..topics.decorator import mark_subscriptions
 from ..turns.response import TurnResponse
@@ -300,6 +301,8 @@ def _make_class(description: AgentDescription) -> type[IsolatedAgent]:
         methods[f"command_{number}"] = _make_command(command)
     if description.patterns:
         methods["receive_item"] = _make_item_handler(description.patterns)
+    for number, mark in enumerate(description.every):
+        methods[f"every_{number}"] = _make_every_handler(mark)
     return type(description.type_name, (IsolatedAgent,), methods)
 
 
@@ -318,3 +321,11 @@ def _make_item_handler(patterns: tuple[str, ...]) -> Any:
 
     mark_subscriptions(receive_item, patterns)
     return receive_item
+
+
+def _make_every_handler(mark: EveryMark) -> Any:
+    async def run(self: IsolatedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        await self.assist(request, session, response)  # the process finds the method
+
+    mark_every(run, mark)
+    return run

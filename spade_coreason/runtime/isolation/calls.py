@@ -11,15 +11,18 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
-from ...contracts import AgentRequest, Interaction
+from ...contracts import AgentRequest, Interaction, Missed
 from ...contracts.authoring import OnUncertain
 from ...domain.cards import dump_card
+from ...domain.jid import bare_jid
 from ...exceptions import UploadError
 from ..assembly import AgentParts
+from ..initiative.people import check_address, dump_blocks, load_blocks
 from ..peers.peers import CURRENT_REQUEST
 from ..turns.steps import JournalAccess
+from .description import load_when
 from .turns import OpenTurn
 
 MAX_UPLOAD_BYTES = 100 * 1024 * 1024
@@ -49,6 +52,8 @@ class ChildCalls:
             "knowledge.add_turns": self._add_turns,
             "peers.find": self._find,
             "peers.tell": self._tell,
+            "people.notify": self._notify,
+            "people.find": self._find_notification,
         }
         self._with_events: dict[str, Callable[..., Coroutine[Any, Any, object]]] = {
             "knowledge.add": self._add,
@@ -64,6 +69,10 @@ class ChildCalls:
             "audit": _audit,
             "open_step": _open_step,
             "close_step": _close_step,
+            "remind": _remind,
+            "later": _later,
+            "cancel_schedule": _cancel_schedule,
+            "schedules": _schedules,
         }
 
     def start(self, name: str, args: list[Any], turn: OpenTurn | None, send_event: SendEvent) -> Coroutine[Any, Any, object]:
@@ -112,6 +121,15 @@ class ChildCalls:
         _set_current_request(origin)
         await self._parts.peers.tell(jid, AgentRequest.model_validate(request))
 
+    # People
+
+    async def _notify(self, notification_id: str, person: str, thread: str | None, content: str, root: str) -> object:
+        checked = str(UUID(notification_id)), check_address(person), _check_text(thread), dump_blocks(load_blocks(content))
+        return await self._parts.get_notifier().notify(*checked, bare_jid(root).lower())
+
+    async def _find_notification(self, notification_id: str) -> object:
+        return await self._parts.get_notifier().find(str(UUID(notification_id)))
+
     # Knowledge
 
     async def _add(self, send_event: SendEvent, text: str, name: str, owner: dict[str, Any], is_markdown: bool) -> str:
@@ -158,6 +176,12 @@ def _read_file(path: Path) -> bytes | None:
     return data if len(data) <= MAX_UPLOAD_BYTES else None
 
 
+def _check_text(text: object) -> str | None:
+    if text is not None and not isinstance(text, str):
+        raise TypeError(f"a thread is a text, not {type(text).__name__}")
+    return text
+
+
 def _set_current_request(origin: dict[str, Any] | None) -> None:
     """Let requests of this task tell whose request they pass on, through how many agents; None outside of a turn."""
     if origin is not None:
@@ -185,6 +209,22 @@ async def _get(turn: OpenTurn, key: str) -> object:
     missing = object()
     value = await _session(turn).get(key, missing)
     return [] if value is missing else [value]
+
+
+async def _remind(turn: OpenTurn, when: Any, payload: Any, missed: Missed) -> object:
+    return await _session(turn).remind(load_when(when), payload, missed=missed)
+
+
+async def _later(turn: OpenTurn, payload: Any) -> object:
+    return await _session(turn).later(payload)
+
+
+async def _cancel_schedule(turn: OpenTurn, schedule_id: str) -> object:
+    return await _session(turn).cancel_schedule(schedule_id)
+
+
+async def _schedules(turn: OpenTurn) -> object:
+    return await _session(turn).schedules()
 
 
 async def _audit(turn: OpenTurn, actor: str, action: str, resource: str, success: bool) -> None:

@@ -35,6 +35,7 @@ from ..agent_factory import Injectables, load_agent
 from ..agent_lifecycle import call_hook
 from ..commands.decorator import commands_of
 from ..handlers import route_to_handlers
+from ..initiative.people import People
 from ..peers.peers import CURRENT_REQUEST
 from ..turns.steps import CURRENT_JOURNAL
 from ..upkeep.garbage_collection import tune_gc
@@ -43,6 +44,7 @@ from .errors import dump_error
 from .frames import FrameConnection, Message, ProtocolError
 from .remote import (
     ForwardedKnowledge,
+    ForwardedNotifier,
     ForwardedPeers,
     ForwardedResponse,
     ForwardedSession,
@@ -217,6 +219,7 @@ class _Child:
         return Injectables(
             manifest_file=Path(build["manifest"]) if build["manifest"] else None,
             peers=lambda: ForwardedPeers(connection, build["topic_broker"]),
+            people=lambda: People(jid, lambda: ForwardedNotifier(connection)),
             memory=open_memory if memory is not None else None,
             knowledge=lambda: ForwardedKnowledge(connection),
             files=lambda: build_files(connection, Path(build["files"]), build["ca_file"], build["own_url"]),

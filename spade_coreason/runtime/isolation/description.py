@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -14,6 +15,7 @@ from ...domain.forms import Field
 from ...domain.messages import CHAIN, DEADLINE, ROOT_SENDER
 from ..commands.decorator import commands_of
 from ..commands.model import Audience
+from ..initiative.decorator import EveryMark, every_of
 from ..topics.decorator import subscriptions_of
 
 HOOKS = ("startup", "shutdown", "feedback", "on_conversation_end")
@@ -88,6 +90,8 @@ class AgentDescription:
     commands: tuple[CommandDescription, ...]
     patterns: tuple[str, ...] = ()
     """The patterns of the topics to which it subscribes."""
+    every: tuple[EveryMark, ...] = ()
+    """The times of its methods, each with the name of its method."""
 
     @classmethod
     def of(cls, agent: Any) -> AgentDescription:
@@ -101,6 +105,7 @@ class AgentDescription:
                 for command in commands_of(agent)
             ),
             tuple(subscription.pattern for subscription in subscriptions_of(agent)),
+            tuple(replace(handler.mark, name=handler.name) for handler in every_of(agent)),
         )
 
     def dump(self) -> dict[str, Any]:
@@ -115,3 +120,18 @@ class AgentDescription:
 
 
 _ADAPTER = TypeAdapter(AgentDescription)
+
+
+def dump_when(when: datetime | timedelta | str) -> object:
+    """Return the time of a reminder as JSON. `load_when` reads it."""
+    if isinstance(when, datetime):
+        return ["at", when.isoformat()]
+    return ["after", when.total_seconds()] if isinstance(when, timedelta) else when
+
+
+def load_when(dumped: Any) -> datetime | timedelta | str:
+    """Read the time of a reminder. ValueError or TypeError if it is none."""
+    if isinstance(dumped, str):
+        return dumped
+    kind, value = dumped
+    return datetime.fromisoformat(value) if kind == "at" else timedelta(seconds=float(value))

@@ -9,16 +9,28 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
-from ...contracts import AgentRequest, CloudEvent, DataBlock, GraphEventBase, Identity, Interaction, UserErrorBlock
-from ...contracts.authoring import OnUncertain, VariableScope
+from ...contracts import (
+    AgentRequest,
+    CloudEvent,
+    DataBlock,
+    GraphEventBase,
+    Identity,
+    Interaction,
+    Missed,
+    Notification,
+    Schedule,
+    UserErrorBlock,
+)
+from ...contracts.authoring import OnUncertain, Payload, VariableScope
 from ...contracts.base import utc_now
 from ...domain.cards import AgentCard, Capability, load_cards
 from ...domain.environment.https_trust import HttpsTrust
@@ -31,10 +43,11 @@ from ..peers.peer_answers import PeerEvent
 from ..peers.peers import CURRENT_REQUEST, Peers, to_request
 from ..turns.response import check_choices, check_text, check_thought
 from ..turns.steps import DurableStep, hash_arguments, run_step
-from .description import ORIGIN_METADATA, REQUEST_FIELDS
+from .description import ORIGIN_METADATA, REQUEST_FIELDS, dump_when
 from .errors import load_error
 from .frames import MAX_FRAME_BYTES, WINDOW_BYTES, Message, encode_message
 
+_NOTIFICATION, _SCHEDULES = TypeAdapter(Notification), TypeAdapter(list[Schedule])
 _CALLS_UNTIL_YIELD = 64
 _RESERVED_BYTES = 1024  # of a frame, for what stands around its message
 
@@ -224,6 +237,22 @@ class ForwardedSession:
         """Store the result of a step, and wait until it is durable."""
         await self._turn.call("close_step", step.name, step.number, result_text)
 
+    async def remind(self, when: datetime | timedelta | str, payload: Payload, *, missed: Missed = "once") -> str:
+        """Let a request come in this conversation at a time, and return the id of the schedule."""
+        return str(await self._turn.call("remind", dump_when(when), payload, missed))
+
+    async def later(self, payload: Payload) -> str:
+        """Let work that takes long run beside this conversation, and return the id of the schedule."""
+        return str(await self._turn.call("later", payload))
+
+    async def cancel_schedule(self, schedule_id: str) -> bool:
+        """Cancel a schedule of the owner of this conversation. Return False if there is none."""
+        return bool(await self._turn.call("cancel_schedule", schedule_id))
+
+    async def schedules(self) -> list[Schedule]:
+        """Return the schedules of the owner of this conversation, the next due ones first."""
+        return _SCHEDULES.validate_python(await self._turn.call("schedules"))
+
     def end(self) -> None:
         """End the episode of the conversation after this turn."""
         if not self._turn.is_closed and not self.changes.is_ended:
@@ -400,6 +429,23 @@ def _origin() -> dict[str, Any] | None:
     """Return the metadata that tell where the request of this task comes from; None outside of a turn."""
     current = CURRENT_REQUEST.get()
     return None if current is None else {key: current.metadata[key] for key in ORIGIN_METADATA if key in current.metadata}
+
+
+class ForwardedNotifier:
+    """The notifier of the agent (`NotificationSink`). The platform stores and sends notifications."""
+
+    def __init__(self, connection: PlatformConnection) -> None:
+        self._connection = connection
+
+    async def notify(self, notification_id: str, person: str, thread: str | None, content: str, root: str) -> Notification:
+        """Store a notification, unless there is one with its id, and return it."""
+        stored = await self._connection.call("people.notify", notification_id, person, thread, content, root)
+        return _NOTIFICATION.validate_python(stored)
+
+    async def find(self, notification_id: str) -> Notification | None:
+        """Return a notification, or None."""
+        found = await self._connection.call("people.find", notification_id)
+        return None if found is None else _NOTIFICATION.validate_python(found)
 
 
 class ForwardedKnowledge(Knowledge):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from spade_coreason import (
@@ -15,10 +16,12 @@ from spade_coreason import (
     Interaction,
     Knowledge,
     Peers,
+    People,
     Response,
     Session,
     Usage,
     command,
+    every,
 )
 from spade_coreason.contracts import CloudEvent, NodeStart
 from spade_coreason.exceptions import PeerError
@@ -47,6 +50,7 @@ class ScriptedAgent:
         knowledge: Knowledge,
         files: Files,
         usage: Usage,
+        people: People,
         greeting: str = "hello",
     ) -> None:
         self.manifest = manifest
@@ -55,6 +59,7 @@ class ScriptedAgent:
         self.knowledge = knowledge
         self.files = files
         self.usage = usage
+        self.people = people
         self.greeting = greeting
         self.seen: list[str] = []
 
@@ -283,3 +288,44 @@ class ScriptedAgent:
             self.seen.append(await describe_error(session.store("key", 1)))
 
         self.task = asyncio.create_task(use_late())
+
+    async def play_initiative(self, request: AgentRequest, session: Session, response: Response) -> None:
+        """Notify, remind, and do what is refused."""
+        if "schedule" in request.metadata:
+            await response.markdown(f"due on {request.metadata['channel']}: {sorted(request.payload)}")
+            return
+        soon = datetime.now(UTC) + timedelta(days=1)
+        made = [
+            await session.remind(soon, {"query": "initiative", "at": 1}),
+            await session.remind(timedelta(days=2), {"query": "initiative"}),
+            await session.remind("0 8 * * mon-fri", "initiative", missed="skip"),
+        ]
+        listed = await session.schedules()
+        kinds = [(one.kind, one.owner, one.cron, one.zone, one.missed, one.payload, one.state) for one in listed]
+        cancelled = [await session.cancel_schedule(one) for one in (*made, "no such")]
+        notification = await self.people.notify("friend@localhost", "hello", thread="t")
+        errors = [
+            await describe_error(session.remind(datetime(2026, 1, 1), "x")),
+            await describe_error(session.remind("every day", "x")),
+            await describe_error(session.remind(timedelta(seconds=-1), "x")),
+            await describe_error(session.remind(timedelta(1), 3)),  # type: ignore[arg-type]  # it is refused
+            await describe_error(self.people.notify("friend", "hello")),
+            await describe_error(self.people.notify("friend@localhost", " ")),
+            await describe_error(self.people.outcome("00000000-0000-4000-8000-000000000000")),
+        ]
+        asked = [notification.person, notification.thread, str(notification.state), notification.reason]
+        again = (await self.people.outcome(notification.id)).id == notification.id
+        await response.data({"kinds": kinds, "cancelled": cancelled, "asked": asked, "again": again, "errors": errors})
+
+    async def play_job(self, request: AgentRequest, session: Session, response: Response) -> None:
+        """Begin work that takes long, and do it."""
+        if "schedule" in request.metadata:
+            await response.markdown(f"done: {request.payload['what']}")
+        else:
+            await session.later({"query": "job", "what": "bread"})
+
+    @every("0 6 * * *", zone="Europe/Berlin")
+    async def every_morning(self, request: AgentRequest, session: Session, response: Response) -> None:
+        """Say when it was due."""
+        self.seen.append(f"{request.metadata['every']} {request.metadata['channel']}")
+        await session.store("mornings", await session.get("mornings", 0) + 1, scope="agent")

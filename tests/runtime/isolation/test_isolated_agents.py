@@ -35,6 +35,7 @@ SCRIPTS = [
     "files",
     "error",
     "end",
+    "initiative",
     "return",
     "seen",
 ]
@@ -112,7 +113,7 @@ async def test_an_agent_does_the_same_in_its_own_process(script: str, expected_e
     assert await play(script, WARM_ISOLATION) == await play(script, None)
 
 
-@pytest.mark.parametrize("script", ["blocks", "streams", "wrong calls", "session", "steps", "events"])
+@pytest.mark.parametrize("script", ["blocks", "streams", "wrong calls", "session", "steps", "events", "initiative"])
 async def test_an_agent_behind_an_interceptor_does_the_same_in_its_own_process(script: str) -> None:
     assert await play(script, WARM_ISOLATION, (PassOn,)) == await play(script, None, (PassOn,))
 
@@ -132,6 +133,27 @@ async def test_an_agent_fails_in_its_own_process_as_it_does_here(
     if script == "raise":
         assert 'raise ZeroDivisionError("a secret")' in caplog.text
         assert caplog.text.count("in play_raise") == 6
+
+
+@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
+async def test_the_reply_of_a_job_comes_from_its_process(isolation: Isolation | None) -> None:
+    async with AgentTester(ScriptedAgent, isolation=isolation) as t:
+        t.send("job")
+        assert (await t.message()).text == "done: bread"
+
+
+@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
+async def test_a_method_that_runs_at_times_runs_in_its_process(isolation: Isolation | None) -> None:
+    async with AgentTester(ScriptedAgent, isolation=isolation) as t:
+        scheduler = t.runners[t.jid].initiative.scheduler
+        [schedule] = await scheduler.find_all(t.jid)
+        assert (schedule.kind, schedule.cron, schedule.zone) == ("every", "0 6 * * *", "Europe/Berlin")
+        for _ in range(2):
+            assert await scheduler.run_now(schedule.id)
+            await t.settled()
+        assert (await t.ask("seen")).data[0]["data"]["seen"][1:] == ["every_morning schedule"] * 2
+        values = await t.runners[t.jid].repository.load_variables("shared", t.jid)
+        assert values["mornings"] == "2"
 
 
 @pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
