@@ -23,7 +23,7 @@ class NotificationState(StrEnum):
     FAILED = "failed"
     """It came back five times with an error that asks to try again later, or it cannot be shown."""
     REFUSED = "refused"
-    """It is not sent: no access, switched off by the person, or more than `notifications.per_day`."""
+    """The person has no access, has switched notifications off, or had `notifications.per_day` of them."""
 
 
 @dataclass(frozen=True, slots=True)
