@@ -47,6 +47,8 @@ class ErasureReport:
     subscriptions: int = 0
     items: int = 0
     deleted_items: int = 0
+    notifications: int = 0
+    schedules: int = 0
 
     @property
     def is_empty(self) -> bool:

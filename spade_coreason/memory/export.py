@@ -20,8 +20,11 @@ from ..storage import (
     InboxRecord,
     Incident,
     StoredConversation,
+    StoredNotification,
+    StoredSchedule,
     TopicItem,
     find_spans,
+    from_micros,
     load_bodies,
     to_micros,
 )
@@ -56,6 +59,8 @@ async def export_person(
     - `incidents`: the failures that the person was told of. The exceptions behind them are for the operator: they may contain
       secrets of the agent.
     - `topics`: at a topic broker, the `subscriptions` of the person, and the items that it `published`.
+    - `notifications`: what the agent sent the person first in the last seven days, or will, and what a request of the person
+      has sent to others; `schedules`: what is due for the person.
     - `requests`: the messages of the last seven days that are not finished, or that ended the process. Those whose turn was
       interrupted have its durable `steps`.
     - `finished_requests`: the number of the other messages of the last seven days. Their text is in the turns.
@@ -85,6 +90,8 @@ async def export_person(
         "audit": [record.entry for record in await repository.audit_trail.load_newest(person=owner)],
         "incidents": [_export_incident(incident) for incident in await repository.incidents.load_of_person(owner)],
         "topics": {"subscriptions": list(topics.patterns), "published": [_export_item(item) for item in topics.published]},
+        "notifications": [_export_notification(one, owner) for one in await repository.notifications.load_about(owner)],
+        "schedules": [_export_schedule(one) for one in await repository.schedules.load_about(owner)],
         "requests": telling,
         "finished_requests": len(requests) - len(telling),
     }
@@ -172,6 +179,36 @@ def _export_incident(incident: Incident) -> dict[str, Any]:
         "incident": incident.number,
         "occurred_at": format_rfc3339(incident.occurred_at),
         "conversation_id": incident.conversation_id,
+    }
+
+
+def _export_notification(notification: StoredNotification, person: str) -> dict[str, Any]:
+    """Return a notification. One to somebody else is there because of the person, and without the address."""
+    public = notification.to_public()
+    return {
+        "notification_id": public.id,
+        "is_to_person": public.person == person,
+        "thread": public.thread,
+        "state": public.state.value,
+        "reason": public.reason,
+        "created_at": format_rfc3339(public.created_at),
+        "due_at": format_rfc3339(public.due_at),
+        "changed_at": format_rfc3339(public.changed_at),
+        "content": _parse_json(notification.content),
+    }
+
+
+def _export_schedule(schedule: StoredSchedule) -> dict[str, Any]:
+    return {
+        "schedule_id": schedule.schedule_id,
+        "kind": schedule.kind,
+        "thread": schedule.thread,
+        "state": schedule.state,
+        "cron": schedule.cron,
+        "zone": schedule.zone,
+        "created_at": format_rfc3339(from_micros(schedule.created_at)),
+        "due_at": format_rfc3339(schedule.due),
+        "payload": _parse_json(schedule.payload),
     }
 
 

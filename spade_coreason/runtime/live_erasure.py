@@ -64,6 +64,7 @@ class LiveErasure:
             self._dropped[person] = len(dropped)
             for queued in dropped:
                 self._tell(queued)
+            self._services.initiative.forget(person)
             ending = self._ending[person] = []
             for mailbox in self._find_busy(person):
                 if mailbox.worker is own:
@@ -161,7 +162,9 @@ class LiveErasure:
         _, records, _ = await find_person_records(services.repository, owner)
         for record in records:
             services.expiry.on_deleted(record.conversation_id)  # before: an expiry that is at work would store it again
+        services.initiative.forget(owner)
         report = await erase_person(services.repository, self._memory, owner)
+        services.initiative.forget(owner)  # it may have loaded some before they were deleted
         self._loader.forget_person(owner)
         self._forget(mailboxes)
         return report
@@ -183,7 +186,9 @@ class LiveErasure:
             else await repository.load_variables("conversation", record.conversation_id)
         )
         services.expiry.on_deleted(record.conversation_id)  # before: an expiry that is at work would store it again
+        services.initiative.forget(owner, [thread])
         report = await erase_conversation(repository, self._memory, record if active is None else active.record)
+        services.initiative.forget(owner, [thread])
         self._loader.forget_copies(owner, values, await repository.load_variables("person", owner))
         self._forget(mailboxes)
         return report

@@ -7,11 +7,12 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
-from ..domain.identifiers import candidate_conversation_ids
+from ..domain.identifiers import candidate_conversation_ids, recover_thread
 from ..domain.preferences import PREFERENCES_SCOPE
 from . import audit
 from .incidents import delete_incidents_of_conversation, delete_incidents_of_person
 from .knowledge import delete_collections
+from .notifications import delete_notifications_about, delete_notifications_in
 from .records import (
     MESSAGE_COUNT_SCOPES,
     REFUSED_SCOPE,
@@ -19,6 +20,7 @@ from .records import (
     StorageErasureReport,
     StoredConversation,
 )
+from .schedules import delete_schedules_about, delete_schedules_in
 from .schema import CLOSED, ERASED_TURN, conversations, crashed_requests, inbox, interactions, steps, variables
 from .topics import delete_topics_of_person
 
@@ -27,14 +29,21 @@ PERSON_SCOPES = ("person", PREFERENCES_SCOPE, REFUSED_SCOPE, MESSAGE_COUNT_SCOPE
 
 
 def delete_everything(
-    connection: Connection, agent: str, records: Sequence[StoredConversation], person: str | None = None
+    connection: Connection,
+    agent: str,
+    records: Sequence[StoredConversation],
+    person: str | None = None,
+    *,
+    with_due: bool = False,
 ) -> StorageErasureReport:
     """Delete conversations of an agent, and everything else about `person` (a bare JID) if one is given.
+
+    `with_due` also deletes the schedules and the notifications of these conversations.
 
     Run this inside a transaction of the writer.
     """
     turn_count = variable_count = request_count = preference_count = entry_count = incident_count = 0
-    subscription_count = item_count = 0
+    subscription_count = item_count = notification_count = schedule_count = 0
     targets: list[DocumentCollection] = []
     for record in records:
         of_record = interactions.c.conversation == record.id
@@ -42,6 +51,10 @@ def delete_everything(
         turn_count += connection.execute(delete(interactions).where(of_record)).rowcount
         variable_count += connection.execute(_delete_variables(agent, "conversation", record.conversation_id)).rowcount
         incident_count += delete_incidents_of_conversation(connection, agent, record)
+        if with_due:
+            place = record.owner, recover_thread(record.conversation_id, record.owner, agent)
+            notification_count += delete_notifications_in(connection, agent, *place)
+            schedule_count += delete_schedules_in(connection, agent, *place)
         targets.append(DocumentCollection("conversation", record.conversation_id))
         connection.execute(delete(conversations).where(conversations.c.id == record.id))
     if person is not None:
@@ -66,6 +79,8 @@ def delete_everything(
         incident_count += delete_incidents_of_person(connection, agent, person)
         entry_count = audit.erase_person_entries(connection, agent, person)
         subscription_count, item_count = delete_topics_of_person(connection, agent, person)
+        notification_count += delete_notifications_about(connection, agent, person)
+        schedule_count += delete_schedules_about(connection, agent, person)
     document_count = delete_collections(connection, agent, targets)
     return StorageErasureReport(
         tuple(record.conversation_id for record in records),
@@ -78,6 +93,8 @@ def delete_everything(
         incident_count,
         subscription_count,
         item_count,
+        notification_count,
+        schedule_count,
     )
 
 

@@ -219,5 +219,11 @@ def delete_notifications_about(connection: Connection, agent: str, person: str) 
     return connection.execute(delete(notifications).where(notifications.c.agent == agent, _is_about(person))).rowcount
 
 
+def delete_notifications_in(connection: Connection, agent: str, person: str, thread: str | None) -> int:
+    """Delete the notifications in a conversation, in a transaction of the writer."""
+    is_there = notifications.c.agent == agent, notifications.c.person == person, notifications.c.thread == thread
+    return connection.execute(delete(notifications).where(*is_there)).rowcount
+
+
 def _is_about(person: str) -> ColumnElement[bool]:
     return or_(notifications.c.person == person, notifications.c.root == person)

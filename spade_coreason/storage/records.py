@@ -184,6 +184,8 @@ class StorageErasureReport:
     """Patterns of topics, at a topic broker."""
     items: int = 0
     """Items of topics that the person had published; they lost its name only."""
+    notifications: int = 0
+    schedules: int = 0
 
 
 LAST_INTERACTION = 9

@@ -74,6 +74,8 @@ from .schema import (
     inbox,
     incidents,
     interactions,
+    notifications,
+    schedules,
     shelves,
     topic_items,
     topic_subscriptions,
@@ -89,7 +91,7 @@ _TURN_PAGE = 500
 
 async def list_stored_agents(database: Database) -> list[str]:
     """Return the agents (bare JIDs) with any stored data besides requests, in alphabetical order. The platform is none."""
-    tables = (conversations, variables, shelves, audit, incidents, topic_items, topic_subscriptions)
+    tables = (conversations, variables, shelves, audit, incidents, topic_items, topic_subscriptions, notifications, schedules)
     query = union(*(select(table.c.agent).where(table.c.agent.contains("@")) for table in tables)).order_by("agent")
     return await database.read(lambda connection: list(connection.execute(query).scalars()))
 
@@ -237,13 +239,13 @@ class AgentRepository:
     async def delete_conversation(self, record: StoredConversation, *, with_copies: bool = False) -> StorageErasureReport:
         """Delete a conversation with everything under its id.
 
-        `with_copies` also deletes its owner's copies of its variables (see `delete_person_copies`).
+        `with_copies` also deletes its owner's copies of its variables (see `delete_person_copies`), and what is due in it.
         """
 
         def work(connection: Connection) -> StorageErasureReport:
             if with_copies:
                 delete_person_copies(connection, self.agent, record)
-            return delete_everything(connection, self.agent, [record])
+            return delete_everything(connection, self.agent, [record], with_due=with_copies)
 
         return await self.database.erase(work)
 

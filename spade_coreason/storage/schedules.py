@@ -148,5 +148,13 @@ def delete_schedules_about(connection: Connection, agent: str, person: str) -> i
     return connection.execute(delete(schedules).where(schedules.c.agent == agent, _is_about(person))).rowcount
 
 
+def delete_schedules_in(connection: Connection, agent: str, owner: str, thread: str | None) -> int:
+    """Delete the schedules that are due in a conversation, in a transaction of the writer. Those of `@every` stay."""
+    if owner == agent:
+        return 0
+    is_there = schedules.c.agent == agent, schedules.c.owner == owner, schedules.c.thread == thread
+    return connection.execute(delete(schedules).where(*is_there)).rowcount
+
+
 def _is_about(person: str) -> ColumnElement[bool]:
     return or_(schedules.c.owner == person, schedules.c.root == person)

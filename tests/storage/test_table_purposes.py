@@ -11,7 +11,7 @@ import tarfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, insert, inspect
 
@@ -58,6 +58,8 @@ PURPOSES = {
     "topic_subscriptions": Purpose("deleted", "topics", None),
     "topic_items": Purpose("anonymous", "topics", "the retention of the topic"),
     "topic_deliveries": Purpose("deleted", None, "the delivery"),  # of items that others have published
+    "notifications": Purpose("deleted", "notifications", "seven days after the last change"),
+    "schedules": Purpose("deleted", "schedules", "the last due time"),
     "sequences": Purpose("about nobody", None, None, is_backed_up=False),  # it goes on behind the restored row ids
     "compatibility": Purpose("about nobody", None, None, is_backed_up=False),  # of the program that restores
     "alembic_version": Purpose("about nobody", None, None, is_backed_up=False),
@@ -117,6 +119,33 @@ def make_rows(person: str, first: int) -> dict[str, list[dict[str, Any]]]:
             | {"hops": 0, "payload": json.dumps({"value": secret})}
         ],
         "topic_deliveries": [{**of_agent, "item": first, "subscriber": person, "topic": "t", "failures": 1, "error": secret}],
+        "notifications": [make_notification(first, person)],
+        "schedules": [make_schedule(first, person)],
+    }
+
+
+def make_notification(row: int, person: str, root: str = "") -> dict[str, Any]:
+    secret = secret_of(root or person)
+    return {
+        **{"id": row, "agent": AGENT, "notification_id": str(UUID(int=row)), "person": person, "root": root, "thread": secret},
+        **{
+            "state": "waiting",
+            "reason": secret,
+            "attempts": 0,
+            "content": json.dumps([secret]),
+            "messages": json.dumps([secret]),
+        },
+        **dict.fromkeys(("created_at", "changed_at", "due_at"), 1),
+    }
+
+
+def make_schedule(row: int, owner: str, root: str = "") -> dict[str, Any]:
+    secret = secret_of(root or owner)
+    return {
+        **{"id": row, "agent": AGENT, "schedule_id": str(UUID(int=row)), "kind": "reminder", "owner": owner, "root": root},
+        **{"thread": secret, "origin": json.dumps({"sender": secret}), "payload": json.dumps({"query": secret})},
+        **{"cron": "", "zone": "", "missed": "once", "state": "waiting", "reason": ""},
+        **dict.fromkeys(("created_at", "due_at", "wake_at"), 1),
     }
 
 
@@ -189,6 +218,8 @@ def make_rows_behind_others(first: int) -> dict[str, list[dict[str, Any]]]:
         "topic_deliveries": [
             {**of_agent, "item": first, "subscriber": OTHER_AGENT, "topic": "t", "failures": 1, "error": secret}
         ],
+        "notifications": [make_notification(first, OTHER_AGENT, ALICE)],
+        "schedules": [make_schedule(first, OTHER_AGENT, ALICE)],
     }
 
 

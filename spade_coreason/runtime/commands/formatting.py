@@ -120,6 +120,10 @@ def describe_deleted(report: ErasureReport) -> str:
         parts.append(translate_plural("your name at {number} published item", "your name at {number} published items", number))
     if number := report.deleted_items:
         parts.append(translate_plural("{number} published item", "{number} published items", number))
+    if number := report.schedules:
+        parts.append(translate_plural("{number} reminder or schedule", "{number} reminders or schedules", number))
+    if number := report.notifications:
+        parts.append(translate_plural("{number} notification", "{number} notifications", number))
     if report.preferences:
         parts.append(translate("your settings"))
     return translate("Deleted: {list}.", list=", ".join(parts)) if parts else translate("Deleted.")

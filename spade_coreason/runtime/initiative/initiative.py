@@ -46,9 +46,12 @@ class Initiative:
         await self.due_times.close()
         await self.notifier.close()
 
-    def forget(self, person: str) -> None:
-        """Send and run nothing more that is about a person (a bare JID), whose data are being deleted."""
-        self.notifier.forget(person)
+    def forget(self, person: str, threads: Sequence[str | None] | None = None) -> None:
+        """Send and run nothing more that is about a person (a bare JID), whose data are being deleted.
+
+        With `threads`, only what is in these conversations of theirs.
+        """
+        self.notifier.forget(person, threads)
         self.scheduler.forget()
 
     def open_schedules(self, incoming: InboundRequest, journal: JournalAccess, person: ActivePerson) -> TurnSchedules:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from uuid import UUID
@@ -106,11 +107,13 @@ class Notifier:
             del self._in_flight[row]
         return await self._repository.delete(notification_id)
 
-    def forget(self, person: str) -> None:
-        """Send nothing more that is about a person (a bare JID), whose data are being deleted."""
+    def forget(self, person: str, threads: Sequence[str | None] | None = None) -> None:
+        """Send nothing more that is about a person (a bare JID), whose data are being deleted; see `Initiative.forget`."""
         self._erasures += 1
-        for row in [row for row, stored in self._in_flight.items() if person in (stored.person, stored.root)]:
-            del self._in_flight[row]
+        for row, stored in list(self._in_flight.items()):
+            is_theirs = person in (stored.person, stored.root)
+            if is_theirs if threads is None else stored.person == person and stored.thread in threads:
+                del self._in_flight[row]
 
     # The clock
 

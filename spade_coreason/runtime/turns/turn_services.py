@@ -42,8 +42,11 @@ class TurnInitiative(Protocol):
         """Return the rows of the notification with the reply of a job; none if no person is told, or nothing is said."""
         ...
 
-    def forget(self, person: str) -> None:
-        """Send and run nothing more that is about a person (a bare JID), whose data are being deleted."""
+    def forget(self, person: str, threads: Sequence[str | None] | None = None) -> None:
+        """Send and run nothing more that is about a person (a bare JID), whose data are being deleted.
+
+        With `threads`, only what is in these conversations of theirs.
+        """
         ...
 
     def wake(self) -> None:

@@ -219,6 +219,8 @@ def print_erasure(agent: str, erasure: ErasureReport) -> None:
         *([_count_text(erasure.subscriptions, "subscription")] if erasure.subscriptions else []),
         *([f"the name at {_count_text(erasure.items, 'item')}"] if erasure.items else []),
         *([_count_text(erasure.deleted_items, "published item")] if erasure.deleted_items else []),
+        *([_count_text(erasure.schedules, "schedule")] if erasure.schedules else []),
+        *([_count_text(erasure.notifications, "notification")] if erasure.notifications else []),
     ]
     if erasure.preferences:
         parts.append("preferences")
