@@ -39,6 +39,8 @@ COMMANDS = {
     "conversations": "List conversations and their states, end one or let it begin anew.",
     "sessions": "List, show, export or delete the stored sessions of agents.",
     "people": "Delete or export all that the platform stores about a person.",
+    "notifications": "List what agents send without being asked, and send it again or delete it.",
+    "schedules": "List reminders, jobs and what agents do at times; cancel one, or let it be due now.",
     "requests": "List requests that ended the platform, and retry or delete them.",
     "incident": "Show the exception behind an incident number.",
     "memory": "List, show, delete, import or compact the interaction memories of agents.",

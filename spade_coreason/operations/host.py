@@ -68,6 +68,22 @@ class RunningAgent(Protocol):
         """Run a request that is stored and has not run in this process. Return False if it waits for a start or a resume."""
         ...
 
+    async def retry_notification(self, notification_id: str) -> bool:
+        """Send a notification again that does not wait. Return False if there is none."""
+        ...
+
+    async def drop_notification(self, notification_id: str) -> bool:
+        """Delete a notification, also one that waits. Return False if there is none."""
+        ...
+
+    async def cancel_schedule(self, schedule_id: str) -> bool:
+        """Cancel a schedule. Return False if there is none."""
+        ...
+
+    async def run_schedule(self, schedule_id: str) -> bool:
+        """Let a schedule be due now. Return False if there is none. ValueError if a limit refuses its request."""
+        ...
+
     @property
     def is_paused(self) -> bool:
         """True while the agent starts no turns."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
+from ..contracts import Schedule
 from ..domain import conversation
 from ..domain.conversation import ConversationStatus
 from ..domain.texts.error_chain import describe_await
@@ -17,6 +18,7 @@ from ..memory import ErasureReport
 from ..operations.status import QuotaUsage, RunningTurn
 from ..storage import AgentRepository, Commit, CutOffTurn, FoundConversation, PendingRequest, StoredAgent, StoredConversation
 from .event_emitter import EventEmitter
+from .initiative.initiative import Initiative
 from .intake.access_requests import AccessRequests
 from .intake.mailboxes import Mailboxes
 from .intake.quota_limit import QuotaLimit
@@ -34,6 +36,9 @@ class AgentControl:
 
     Only an erasure waits for turns, because an operator may call the others within one.
     """
+
+    initiative: Initiative
+    """The notifications and schedules of the agent, which are built after it."""
 
     def __init__(
         self,
@@ -202,6 +207,26 @@ class AgentControl:
     def run_stored(self, request: PendingRequest) -> bool:
         """Run a request that is stored and has not run in this process. Return False if it waits for a start or a resume."""
         return self.recovery.queue(request) and self._mailboxes.is_accepting and not self._mailboxes.starts_none
+
+    async def retry_notification(self, notification_id: str) -> bool:
+        """Send a notification again that does not wait. Return False if there is none."""
+        return await self.initiative.notifier.retry(notification_id)
+
+    async def drop_notification(self, notification_id: str) -> bool:
+        """Delete a notification, also one that waits. Return False if there is none."""
+        return await self.initiative.notifier.drop(notification_id)
+
+    async def find_schedules(self, owner: str) -> list[Schedule]:
+        """Return the schedules of one owner (a bare JID), the next due ones first."""
+        return await self.initiative.scheduler.find_all(owner)
+
+    async def cancel_schedule(self, schedule_id: str, owner: str | None = None) -> bool:
+        """Cancel a schedule, of one owner (a bare JID) if given. Return False if there is none."""
+        return await self.initiative.scheduler.cancel(schedule_id, owner)
+
+    async def run_schedule(self, schedule_id: str) -> bool:
+        """Let a schedule be due now. Return False if there is none. ValueError if a limit refuses its request."""
+        return await self.initiative.scheduler.run_now(schedule_id)
 
     async def erase_person(self, person: str) -> ErasureReport:
         """Delete all that the agent has about a person (a bare JID). Their turns end first, and what waits is dropped."""

@@ -220,6 +220,8 @@ class AgentParts:
             loader=loader,
             files=self.files,
             host=AgentHost(repository, control, self.memory, self.knowledge, quotas, self._get_platform),
+            find_schedules=control.find_schedules,
+            cancel_schedule=control.cancel_schedule,
         )
         executor = CommandExecutor(services, loader, commands, context, admission)
 
@@ -240,7 +242,7 @@ class AgentParts:
         zone = policy.notifications.zone
         is_room = channels[DEFAULT_CHANNEL].is_room
         scheduler = Scheduler(repository, intake, access, is_room, every_of(agent), zone, clock)
-        initiative = services.initiative = Initiative(services, notifier, scheduler)
+        control.initiative = services.initiative = Initiative(services, notifier, scheduler)
 
         # Opening and closing
         retention_job = RetentionJob(
@@ -250,7 +252,6 @@ class AgentParts:
         patterns = [subscription.pattern for subscription in subscriptions_of(agent)]
         announcement = SubscriptionAnnouncement(self.peers, repository, patterns, self.peer_options.topic_broker)
         ephemeral_owners = EphemeralOwners(repository, mailboxes, history_windows)
-        runner.initiative = initiative
         return AgentRuntime(agent, self, runner, gateway, announcement, ephemeral_owners)
 
 

@@ -32,9 +32,6 @@ class Runner:
     Call `open` before the agent goes online. To stop, call `drain`, then `close`. Use all methods from one event loop.
     """
 
-    initiative: Initiative
-    """The notifications and schedules of the agent."""
-
     def __init__(
         self,
         services: TurnServices,
@@ -70,6 +67,11 @@ class Runner:
         self.quota_limit = control.quota_limit
         self.control = control
         """The running agent as operations use it."""
+
+    @property
+    def initiative(self) -> Initiative:
+        """The notifications and schedules of the agent."""
+        return self.control.initiative
 
     # Opening and closing
 

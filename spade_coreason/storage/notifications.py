@@ -183,10 +183,17 @@ class NotificationRepository:
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         return next((from_micros(row.due_at) for row in rows if row.id not in without), None)
 
-    async def load_newest(self, person: str | None = None, *, limit: int = 1000) -> list[StoredNotification]:
-        """Return the newest notifications, of one person (a bare JID) or of all, the newest first."""
+    async def load_newest(
+        self, person: str | None = None, state: NotificationState | None = None, *, limit: int = 1000
+    ) -> list[StoredNotification]:
+        """Return the newest notifications, the newest first: to one person (a bare JID) or to all, in one state or in any."""
         of_person = () if person is None else (notifications.c.person == person,)
-        return await self._load(*of_person, order=notifications.c.id.desc(), limit=limit)
+        in_state = () if state is None else (notifications.c.state == state.value,)
+        return await self._load(*of_person, *in_state, order=notifications.c.id.desc(), limit=limit)
+
+    async def find_by_prefix(self, prefix: str) -> list[StoredNotification]:
+        """Return at most two notifications whose ids begin with a text."""
+        return await self._load(notifications.c.notification_id.startswith(prefix, autoescape=True), limit=2)
 
     async def load_about(self, person: str) -> Sequence[StoredNotification]:
         """Return all notifications to a person (a bare JID), and those that a request of theirs led to, oldest first."""

@@ -37,6 +37,7 @@ from ..intake.admission import DELETION_NOTICE
 from .context import Invocation
 from .formatting import describe_deletion, describe_state, fence_json, format_conversation, format_memory, format_turn
 from .model import CONFIRMED, Command, CommandResult
+from .reminders import cancel_reminder, list_reminders
 
 _DEFAULT_TURNS = 10
 _MAX_TURNS = 200
@@ -457,6 +458,15 @@ COMMANDS_FOR_EVERYBODY = (
         is_personal=True,
         question=N_("This deletes everything that I and all other agents of my platform store about you."),
         is_immediate=False,
+    ),
+    Command("reminders", N_("list your reminders"), list_reminders, is_personal=True),
+    Command(
+        "reminders cancel",
+        N_("cancel a reminder"),
+        cancel_reminder,
+        is_personal=True,
+        fields=(Field("number", N_("its number in the list"), "number", is_required=True, minimum=1, maximum=100),),
+        usage="1",
     ),
     Command("export", N_("get everything that I store about you as a file"), _export, is_personal=True),
     Command(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from ...contracts import Agent
+from ...contracts import Agent, Schedule
 from ...domain.conversation import Rules
 from ...operations.definition import Actor, Arguments, Call, Caller, Operation
 from ...storage import StoredConversation
@@ -43,6 +43,10 @@ class CommandContext:
     files: Files
     host: AgentHost
     """The agent as operations see it."""
+    find_schedules: Callable[[str], Awaitable[list[Schedule]]]
+    """Return the schedules of a person (a bare JID), the next due ones first."""
+    cancel_schedule: Callable[[str, str], Awaitable[bool]]
+    """Cancel a schedule, by its id, of a person (a bare JID)."""
 
     @property
     def jid(self) -> str:
@@ -79,6 +83,10 @@ class Invocation(NamedTuple):
     def is_operator(self) -> bool:
         """True if the person is an operator of the agent."""
         return self.owner in self.context.operators
+
+    async def find_schedules(self) -> list[Schedule]:
+        """Return the schedules of the person, the next due ones first."""
+        return await self.context.find_schedules(self.owner)
 
     async def perform(self, operation: Operation[A, R], arguments: A) -> R:
         """Perform an operation for the person, see `CommandContext.perform`."""

@@ -19,7 +19,9 @@ from .decorator import AgentCommand, commands_of
 from .model import Command, CommandResult
 from .parser import DEFAULT_PREFIXES, ParsedCommand, parse_command, remove_escape
 
-_PLATFORM_NAMES = {command.name.split()[0] for command in (*COMMANDS_FOR_EVERYBODY, *COMMANDS_FOR_OPERATORS)}
+_YIELDING_NAMES = {"reminders"}
+"""The names that an agent may take: commands of a later version must not stop an agent that has one of the same name."""
+_PLATFORM_NAMES = {command.name.split()[0] for command in (*COMMANDS_FOR_EVERYBODY, *COMMANDS_FOR_OPERATORS)} - _YIELDING_NAMES
 
 
 class Commands:
@@ -41,7 +43,7 @@ class Commands:
         self.agent_commands = {agent_command.name: agent_command for agent_command in _agent_commands(agent)}
         platform = (*COMMANDS_FOR_EVERYBODY, *(COMMANDS_FOR_OPERATORS if self._operators else ())) if is_enabled else ()
         self.all: tuple[Command, ...] = (
-            *platform,
+            *(command for command in platform if command.name.split()[0] not in self.agent_commands),
             *(_as_command(agent_command) for agent_command in self.agent_commands.values()),
         )
 

@@ -1,0 +1,100 @@
+"""The command `spade-coreason schedules`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ...context import CLIGroup
+from ...operations import confirm, describe_none, open_platform, storage_options
+from ...terminal.console import format_time, print_json, print_line, print_table
+
+_ID_CHARACTERS = 8
+
+
+@click.group("schedules", cls=CLIGroup)
+def command() -> None:
+    """List reminders, jobs and what agents do at times; cancel one, or let it be due now.
+
+    A schedule is listed without its payload. `cancel` and `run` write an entry to the audit trail of the agent.
+
+    \b
+      spade-coreason schedules list
+      spade-coreason schedules run 1f0c9a77
+      spade-coreason schedules cancel 1f0c9a77
+    """
+
+
+@command.command("list")
+@storage_options
+@click.option("--owner", metavar="JID", help="Only those of this person, room or agent.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def list_(file: Path | None, data: Path | None, agent: str | None, owner: str | None, as_json: bool) -> None:
+    """List schedules, the next due ones first. Works while the platform runs.
+
+    Those of an agent that is not in the configuration are listed, and do not run.
+
+    \b
+      spade-coreason schedules list --agent kitchen
+    """
+    from ....operations.schedules import Schedules, list_schedules
+
+    with open_platform(file, data) as platform:
+        found = platform.perform(list_schedules, Schedules(agent=agent, owner=owner))
+    if as_json:
+        print_json(list_schedules.result.dump_python(found, mode="json"))
+    elif not found:
+        print_line(describe_none(platform, "schedules"))
+    else:
+        rows = [
+            (
+                one.id[:_ID_CHARACTERS],
+                one.agent,
+                one.kind,
+                one.owner if one.owner != one.agent else "",
+                format_time(one.due_at),
+                f"{one.cron} {one.zone}".strip(),
+                one.reason or (one.state if one.runs else "the agent does not run"),
+            )
+            for one in found
+        ]
+        print_table(("id", "agent", "kind", "of", "due", "times", "state"), rows, texts=("state",))
+
+
+@command.command("cancel")
+@click.argument("schedule_id", metavar="ID")
+@storage_options
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def cancel(file: Path | None, data: Path | None, agent: str | None, schedule_id: str, yes: bool) -> None:
+    """Cancel a schedule. One of `@every` comes back at the next start of its agent. Works while the platform runs.
+
+    ID is from `schedules list`.
+
+    \b
+      spade-coreason schedules cancel 1f0c9a77
+    """
+    from ....operations.schedules import OfSchedule, cancel_schedule
+
+    with open_platform(file, data, changes=True) as platform:
+        confirm(f"cancel the schedule {schedule_id}", yes)
+        found = platform.perform(cancel_schedule, OfSchedule(agent=agent, id=schedule_id))
+    print_line(f"The schedule of {found.owner} with {found.agent} is cancelled.")
+
+
+@command.command("run")
+@click.argument("schedule_id", metavar="ID")
+@storage_options
+def run(file: Path | None, data: Path | None, agent: str | None, schedule_id: str) -> None:
+    """Let a schedule be due now, once more than its times say. It needs a running platform.
+
+    ID is from `schedules list`.
+
+    \b
+      spade-coreason schedules run 1f0c9a77
+    """
+    from ....operations.schedules import OfSchedule, run_schedule
+
+    with open_platform(file, data, changes=True) as platform:
+        found = platform.perform(run_schedule, OfSchedule(agent=agent, id=schedule_id))
+    print_line(f"The schedule of {found.owner} with {found.agent} is due now.")

@@ -1,0 +1,52 @@
+"""The commands /reminders and /reminders cancel: what is due for a person, with one agent."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from ...contracts import Schedule
+from ...domain.texts.translation import translate
+from .context import Invocation
+from .model import CommandResult
+
+_MAX_TEXT_CHARACTERS = 80
+
+
+async def list_reminders(invocation: Invocation) -> CommandResult:
+    """List what is due for the person, the next first."""
+    schedules = await invocation.find_schedules()
+    if not schedules:
+        return CommandResult(translate("Nothing is due for you."))
+    zone = await _find_zone(invocation)
+    lines = [f"{number}. {_describe(schedule, zone)}" for number, schedule in enumerate(schedules, start=1)]
+    lines += ["", translate("The times are those of {zone}. /reminders cancel NUMBER cancels one.", zone=zone.key)]
+    return CommandResult("\n".join(lines))
+
+
+async def cancel_reminder(invocation: Invocation) -> CommandResult:
+    """Cancel one of them, by its number."""
+    schedules, number = await invocation.find_schedules(), invocation.values["number"]
+    if not 1 <= number <= len(schedules):
+        text = translate("There is no reminder {number}. /reminders lists them.", number=number)
+        return CommandResult(text, is_error=True)
+    chosen, zone = schedules[number - 1], await _find_zone(invocation)
+    await invocation.context.cancel_schedule(chosen.id, invocation.owner)
+    return CommandResult(translate("Cancelled: {reminder}", reminder=_describe(chosen, zone)))
+
+
+async def _find_zone(invocation: Invocation) -> ZoneInfo:
+    preferences = await invocation.context.loader.get_preferences(invocation.owner)
+    return ZoneInfo(preferences.zone or invocation.context.zone)
+
+
+def _describe(schedule: Schedule, zone: ZoneInfo) -> str:
+    due_at: datetime = schedule.due_at.astimezone(zone)
+    text = schedule.payload.get("query") or next((each for each in schedule.payload.values() if isinstance(each, str)), "")
+    shown = text if len(text) <= _MAX_TEXT_CHARACTERS else f"{text[:_MAX_TEXT_CHARACTERS]}…"
+    line = f"{due_at:%Y-%m-%d %H:%M}"
+    if schedule.cron:
+        line += " " + translate("(repeats: {times})", times=schedule.cron)
+    if schedule.state == "suspended":
+        line += " " + translate("(suspended)")
+    return f"{line} {shown}".rstrip()
