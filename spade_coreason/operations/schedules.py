@@ -32,7 +32,7 @@ class ListedSchedule:
     """The state: "waiting" or "suspended"."""
     reason: str
     runs: bool
-    """False if the agent does not run here: nothing is due then."""
+    """False if the platform runs without the agent: it is not in the configuration any more, and nothing is due."""
     created_at: datetime
     due_at: datetime
 
@@ -120,7 +120,7 @@ def _summary(host: OperationHost, stored: StoredSchedule) -> ListedSchedule:
         stored.zone,
         stored.state,
         stored.reason,
-        host.running_agent(stored.agent) is not None,
+        not host.is_running or host.running_agent(stored.agent) is not None,
         from_micros(stored.created_at),
         stored.due,
     )

@@ -13,7 +13,6 @@ from ..contracts import Schedule
 from ..domain import conversation
 from ..domain.conversation import ConversationStatus
 from ..domain.texts.error_chain import describe_await
-from ..domain.texts.translation import N_
 from ..memory import ErasureReport
 from ..operations.status import QuotaUsage, RunningTurn
 from ..storage import AgentRepository, Commit, CutOffTurn, FoundConversation, PendingRequest, StoredAgent, StoredConversation
@@ -27,8 +26,6 @@ from .live_erasure import LiveErasure
 from .upkeep.expiry import ConversationExpiry
 
 log = logging.getLogger(__name__)
-
-PAUSED_NOTICE = N_("I am paused at the moment. Your message is stored, and I answer it later.")
 
 
 class AgentControl:

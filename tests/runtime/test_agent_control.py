@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, ResponseHandler, Session, SessionHandle
-from spade_coreason.runtime.agent_control import PAUSED_NOTICE
+from spade_coreason.runtime.intake.request_intake import PAUSED_NOTICE
 from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock, LoopClock
 from tests.support.errors import ExpectedErrors

@@ -13,9 +13,8 @@ from ...concurrency import RateLimiter
 from ...domain.duplicates import NO_EVIDENCE
 from ...domain.identifiers import NO_DIGEST, derive_inbox_key, derive_request_key
 from ...domain.messages import InboundRequest, Refused, TextEmitted
-from ...domain.texts.translation import LANGUAGE, translate, use_language
+from ...domain.texts.translation import LANGUAGE, N_, translate, use_language
 from ...storage import AgentRepository, Commit, Rows
-from ..agent_control import PAUSED_NOTICE
 from ..commands.executor import CommandExecutor
 from ..languages import PersonLanguages
 from ..turns.outbox import Outbox
@@ -26,6 +25,8 @@ from .mailboxes import LARGE_CHARACTERS, Mailboxes
 from .repeated_requests import RepeatedRequests, identify, identify_message
 
 log = logging.getLogger(__name__)
+
+PAUSED_NOTICE = N_("I am paused at the moment. Your message is stored, and I answer it later.")
 
 _MAX_DUPLICATES_PER_MINUTE = 3000
 """Largest number of requests of one sender within a minute that are looked up because they may be duplicates."""

@@ -40,7 +40,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, owner: str | 
     """
     from ....operations.schedules import Schedules, list_schedules
 
-    with open_platform(file, data) as platform:
+    with open_platform(file, data, prefers_running=True) as platform:
         found = platform.perform(list_schedules, Schedules(agent=agent, owner=owner))
     if as_json:
         print_json(list_schedules.result.dump_python(found, mode="json"))
