@@ -65,15 +65,26 @@ class TurnSchedules:
         return await self._scheduler.find_all(self._incoming.owner)
 
 
+def check_when(when: object) -> None:
+    """Raise ValueError if it is no time of a reminder."""
+    if not isinstance(when, datetime | timedelta | str):
+        raise ValueError(
+            f"a reminder is due at a datetime, after a timedelta, or at the times of a cron text, not {when!r:.200}"
+        )
+
+
 def _find_due_time(when: datetime | timedelta | str, times: CronTimes | None, now: datetime) -> datetime:
+    check_when(when)
     if times is not None:
         return times.next_after(now)
-    if isinstance(when, timedelta):
-        if when < timedelta(0):
-            raise ValueError(f"a reminder cannot be due {-when} ago; give a time to come")
-        return now + when
-    if not isinstance(when, datetime):
-        raise ValueError(f"a reminder is due at a datetime, after a timedelta, or at the times of a cron text, not {when!r}")
-    if when.tzinfo is None:
-        raise ValueError(f'{when} has no time zone; add one: when.replace(tzinfo=ZoneInfo("Europe/Berlin"))')
-    return when.astimezone(UTC)
+    try:
+        if isinstance(when, timedelta):
+            if when < timedelta(0):
+                raise ValueError(f"a reminder cannot be due {-when} ago; give a time to come")
+            return now + when
+        assert isinstance(when, datetime)
+        if when.tzinfo is None:
+            raise ValueError(f'{when} has no time zone; add one: when.replace(tzinfo=ZoneInfo("Europe/Berlin"))')
+        return when.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"a reminder cannot be due so late: {when}") from error

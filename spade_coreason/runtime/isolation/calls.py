@@ -16,7 +16,6 @@ from uuid import UUID, uuid4
 from ...contracts import AgentRequest, Interaction, Missed
 from ...contracts.authoring import OnUncertain
 from ...domain.cards import dump_card
-from ...domain.jid import bare_jid
 from ...exceptions import UploadError
 from ..assembly import AgentParts
 from ..initiative.people import check_address, dump_blocks, load_blocks
@@ -27,6 +26,7 @@ from .turns import OpenTurn
 
 MAX_UPLOAD_BYTES = 100 * 1024 * 1024
 """The largest file that an agent in a process of its own can upload."""
+_MAX_THREAD_CHARACTERS = 1000
 _EXCHANGED_NAME = re.compile(r"[0-9a-f]{32}")
 
 SendEvent: TypeAlias = Callable[..., None]
@@ -124,11 +124,11 @@ class ChildCalls:
     # People
 
     async def _notify(self, notification_id: str, person: str, thread: str | None, content: str, root: str) -> object:
-        checked = str(UUID(notification_id)), check_address(person), _check_text(thread), dump_blocks(load_blocks(content))
-        return await self._parts.get_notifier().notify(*checked, bare_jid(root).lower())
+        checked = str(UUID(notification_id)), check_address(person), _check_thread(thread), dump_blocks(load_blocks(content))
+        return await self._parts.get_notifier().notify(*checked, check_address(root) if root else "")
 
     async def _find_notification(self, notification_id: str) -> object:
-        return await self._parts.get_notifier().find(str(UUID(notification_id)))
+        return await self._parts.get_notifier().find(str(notification_id))  # without one of this id, `outcome` says so
 
     # Knowledge
 
@@ -176,10 +176,10 @@ def _read_file(path: Path) -> bytes | None:
     return data if len(data) <= MAX_UPLOAD_BYTES else None
 
 
-def _check_text(text: object) -> str | None:
-    if text is not None and not isinstance(text, str):
-        raise TypeError(f"a thread is a text, not {type(text).__name__}")
-    return text
+def _check_thread(thread: object) -> str | None:
+    if thread is None or (isinstance(thread, str) and len(thread) <= _MAX_THREAD_CHARACTERS and "\0" not in thread):
+        return thread
+    raise ValueError(f"people.notify: the thread is a text of at most {_MAX_THREAD_CHARACTERS:,} characters")
 
 
 def _set_current_request(origin: dict[str, Any] | None) -> None:
@@ -220,7 +220,7 @@ async def _later(turn: OpenTurn, payload: Any) -> object:
 
 
 async def _cancel_schedule(turn: OpenTurn, schedule_id: str) -> object:
-    return await _session(turn).cancel_schedule(schedule_id)
+    return await _session(turn).cancel_schedule(str(schedule_id))
 
 
 async def _schedules(turn: OpenTurn) -> object:

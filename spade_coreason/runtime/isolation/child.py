@@ -146,7 +146,6 @@ class _Child:
         self._routed_agent: Any = None
         self._commands: dict[str, Any] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._cancelled: set[int] = set()
         self._turns: dict[int, ForwardedTurn] = {}
 
     async def serve(self, jid: str) -> None:
@@ -306,7 +305,8 @@ class _Child:
 
     def _on_cancel(self, turn_id: int) -> None:
         if (task := self._tasks.get(turn_id)) is not None:
-            task.cancel()
+            # Not at once: a task that is cancelled before it has begun never runs, and would not tell its end.
+            asyncio.get_running_loop().call_soon(task.cancel)
 
     def _on_acknowledged(self, turn_id: int, size: int) -> None:
         if (turn := self._turns.get(turn_id)) is not None:

@@ -13,13 +13,17 @@ from pydantic import TypeAdapter
 from ...contracts import AgentDefinition
 from ...domain.forms import Field
 from ...domain.messages import CHAIN, DEADLINE, ROOT_SENDER
+from ...domain.schedules import CronTimes
 from ..commands.decorator import commands_of
 from ..commands.model import Audience
 from ..initiative.decorator import EveryMark, every_of
+from ..initiative.turn_schedules import check_when
 from ..topics.decorator import subscriptions_of
 
 HOOKS = ("startup", "shutdown", "feedback", "on_conversation_end")
 """The optional methods of an agent that the platform calls."""
+
+_MAX_NAME_CHARACTERS = 200
 
 REQUEST_FIELDS = (
     "request_id",
@@ -93,6 +97,12 @@ class AgentDescription:
     every: tuple[EveryMark, ...] = ()
     """The times of its methods, each with the name of its method."""
 
+    def __post_init__(self) -> None:
+        for mark in self.every:
+            if not mark.name.isidentifier() or len(mark.name) > _MAX_NAME_CHARACTERS:
+                raise ValueError(f"{mark.name[:_MAX_NAME_CHARACTERS]!r} is not the name of a method")
+            CronTimes(mark.cron, mark.zone or "UTC")
+
     @classmethod
     def of(cls, agent: Any) -> AgentDescription:
         """Describe an agent."""
@@ -122,16 +132,21 @@ class AgentDescription:
 _ADAPTER = TypeAdapter(AgentDescription)
 
 
-def dump_when(when: datetime | timedelta | str) -> object:
-    """Return the time of a reminder as JSON. `load_when` reads it."""
-    if isinstance(when, datetime):
-        return ["at", when.isoformat()]
-    return ["after", when.total_seconds()] if isinstance(when, timedelta) else when
+def dump_when(when: datetime | timedelta | str) -> list[Any]:
+    """Return the time of a reminder as JSON. ValueError if it is none."""
+    check_when(when)
+    if isinstance(when, timedelta):
+        return ["after", when.days, when.seconds, when.microseconds]
+    return ["at", when.isoformat()] if isinstance(when, datetime) else ["cron", when]
 
 
-def load_when(dumped: Any) -> datetime | timedelta | str:
-    """Read the time of a reminder. ValueError or TypeError if it is none."""
-    if isinstance(dumped, str):
-        return dumped
-    kind, value = dumped
-    return datetime.fromisoformat(value) if kind == "at" else timedelta(seconds=float(value))
+def load_when(data: object) -> datetime | timedelta | str:
+    """Read the result of `dump_when`. ValueError or OverflowError if it is none."""
+    match data:
+        case ["after", int(days), int(seconds), int(microseconds)]:
+            return timedelta(days, seconds, microseconds)
+        case ["at", str(text)]:
+            return datetime.fromisoformat(text)
+        case ["cron", str(text)]:
+            return text
+    raise ValueError(f"it is no time of a reminder: {data!r:.200}")

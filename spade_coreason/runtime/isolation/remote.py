@@ -239,15 +239,17 @@ class ForwardedSession:
 
     async def remind(self, when: datetime | timedelta | str, payload: Payload, *, missed: Missed = "once") -> str:
         """Let a request come in this conversation at a time, and return the id of the schedule."""
+        hash_arguments("session.remind", (payload, missed))  # what is no JSON is refused here, as there
         return str(await self._turn.call("remind", dump_when(when), payload, missed))
 
     async def later(self, payload: Payload) -> str:
         """Let work that takes long run beside this conversation, and return the id of the schedule."""
+        hash_arguments("session.later", (payload,))
         return str(await self._turn.call("later", payload))
 
     async def cancel_schedule(self, schedule_id: str) -> bool:
         """Cancel a schedule of the owner of this conversation. Return False if there is none."""
-        return bool(await self._turn.call("cancel_schedule", schedule_id))
+        return bool(await self._turn.call("cancel_schedule", str(schedule_id)))
 
     async def schedules(self) -> list[Schedule]:
         """Return the schedules of the owner of this conversation, the next due ones first."""

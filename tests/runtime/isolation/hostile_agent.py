@@ -129,6 +129,14 @@ def send_what_is_out_of_turn() -> None:
     write_raw(frame('[["do", 99999, "markdown", ["hello"]]]'))
 
 
+def schedule_out_of_turn() -> None:
+    write_raw(frame('[["ask", 1000000, 0, "remind", [["cron", "0 8 * * *"], "x", "once"]]]'))
+
+
+def notify_with_too_few_arguments() -> None:
+    write_raw(frame('[["ask", 1000000, 0, "people.notify", ["x"]]]'))
+
+
 def send_deep_json() -> None:
     write_raw(frame("[" * 100_000))
 

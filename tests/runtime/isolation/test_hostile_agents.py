@@ -43,6 +43,8 @@ ATTACKS: dict[str, str | None] = {
     "send_a_huge_length": "sent a frame of 4,294,967,295 bytes",
     "send_an_unknown_message": "sent a wrong message 'surprise'",
     "send_what_is_out_of_turn": "sent a wrong message 'do'",
+    "schedule_out_of_turn": "sent a wrong message 'ask'",
+    "notify_with_too_few_arguments": "sent a wrong message 'ask'",
     "send_deep_json": "sent a malformed frame",
     "send_frames_without_end": "sent log records without end",
     "leave_programs_behind": "ended with exit status 1",

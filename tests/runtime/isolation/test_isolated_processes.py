@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -15,10 +16,12 @@ from spade_coreason.agents.echo import EchoAgent
 from spade_coreason.agents.notes import NotesAgent
 from spade_coreason.agents.relay import RelayAgent
 from spade_coreason.exceptions import PeerFailedError
+from spade_coreason.runtime.isolation.turns import OpenTurn
 from spade_coreason.testing import Isolation, IsolationTimings, Policy
 from tests.runtime.isolation import faulty_agents
 from tests.runtime.isolation.faulty_agents import PlainAgent, UncertainAgent
 from tests.runtime.isolation.hostile_agent import HostileAgent
+from tests.runtime.isolation.scripted_agent import ScriptedAgent
 from tests.support.errors import ExpectedErrors
 from tests.support.isolation import WARM_ISOLATION
 from tests.support.processes import is_running
@@ -221,3 +224,12 @@ async def test_the_ready_made_agents_run_in_processes_of_their_own() -> None:
         RelayAgent, peers={"echo": EchoAgent}, options={"ask": ["echo@localhost"]}, isolation=WARM_ISOLATION
     ) as t:
         assert "hello there" in (await t.ask("hello there")).text
+
+
+async def test_a_call_that_is_cancelled_before_it_begins_ends_too() -> None:
+    async with AgentTester(ScriptedAgent, isolation=WARM_ISOLATION) as t:
+        process, turn = t.agent._supervisor._process, OpenTurn()  # type: ignore[attr-defined]
+        call = asyncio.create_task(process.run(turn, ["call", 0, "on_conversation_end", ["c", "ended"]]))
+        asyncio.get_running_loop().call_soon(process.cancel, turn)  # both messages leave in one frame
+        assert await call is None
+        assert (status(t).restarts, status(t).last_end) == (0, None)
