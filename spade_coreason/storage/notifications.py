@@ -168,6 +168,7 @@ class NotificationRepository:
 
     async def load_due(self, now: datetime, limit: int, *, without: Collection[int] = ()) -> list[StoredNotification]:
         """Return at most `limit` notifications that are due, the first due ones first, without those of some rows."""
+        without = frozenset(without)  # as it is before the read: what is sent meanwhile was read as waiting
         is_due = notifications.c.state == _WAITING, notifications.c.due_at <= to_micros(now)
         found = await self._load(*is_due, limit=limit + len(without))
         return [notification for notification in found if notification.id not in without][:limit]

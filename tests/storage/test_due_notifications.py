@@ -1,0 +1,32 @@
+"""What is due is read once, also while some of it is being sent."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spade_coreason.contracts import NotificationState
+from spade_coreason.domain.notifications import NotificationDecision
+from spade_coreason.runtime.initiative.people import dump_blocks
+from spade_coreason.storage.notifications import NotificationRepository
+from tests.support.databases import SQLITE, open_without_sync
+from tests.support.records import AGENT
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+
+
+async def test_a_notification_whose_state_is_stored_during_the_read_is_not_due_again(tmp_path: Path) -> None:
+    database = await open_without_sync(f"{SQLITE}{tmp_path}/platform.db")
+    try:
+        repository = NotificationRepository(database, AGENT)
+        new = repository.make("c0ffee00-0000-4000-8000-000000000000", "bob@localhost", None, "", dump_blocks("hello"), NOW)
+        await repository.create(new, lambda _: NotificationDecision(NotificationState.WAITING, NOW), NOW)
+        [stored] = await repository.load_due(NOW, 10)
+        in_flight = {stored.id: stored}
+        reading = asyncio.create_task(repository.load_due(NOW, 10, without=in_flight))
+        await asyncio.sleep(0)  # it has begun to read
+        in_flight.clear()
+        assert await reading == []
+    finally:
+        await database.close()
