@@ -19,7 +19,7 @@ class ReceivedRequest(Protocol):
 
     @property
     def channel(self) -> str:
-        """The kind of the sender: "person", "program", "spade" or "room"."""
+        """The kind of the sender: "person", "program", "spade" or "room"; "schedule" for a due time."""
         ...
 
     @property
@@ -64,12 +64,12 @@ class ReceivedRequest(Protocol):
 
     @property
     def content(self) -> str:
-        """The text or the JSON of the message, as it came."""
+        """The text or the JSON of the message, as it came; "" for a due time."""
         ...
 
     @property
     def request_id(self) -> UUID | None:
-        """The id that a program has given to the request."""
+        """The id that a program has given to the request, or that of a due time."""
         ...
 
 
@@ -117,6 +117,9 @@ class Interceptor:
 
         It is called in the order of arrival, before the request is stored, and not again for a request that it has accepted. A
         refused request is not stored; if it arrives again, it is decided again. It runs in the event loop, so it must not wait.
+
+        Due times of schedules are decided too, except those of `@every`. One that is refused waits for `retry_after_s`, else
+        for a minute, and is decided again.
         """
         return Accept()
 

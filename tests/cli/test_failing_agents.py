@@ -20,6 +20,23 @@ from tests.support.program import run_command, run_in_background
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 
+UNTIMELY_AGENT_SOURCE = """\
+from spade_coreason import AgentDefinition, every
+
+
+class Untimely:
+    manifest = AgentDefinition.simple("Untimely")
+
+    def __init__(self, people):
+        self.people = people
+
+    @every("0 25 * * *")
+    async def report(self, request, session, response):
+        await self.people.notify("boss@localhost", "good morning")
+
+    async def assist(self, request, session, response):
+        await response.markdown("yes")
+"""
 FAILING_AGENTS_SOURCE = '''\
 """Agents that cannot be made."""
 
@@ -103,6 +120,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "a property that exits": ({"agent": "failing:HasAStrangeManifest"}, "has no manifest: SystemExit: no manifest"),
     "an import that exits": ({"agent": "exits:Agent"}, "exits cannot be imported: SystemExit: enough (exits.py:1)"),
     "an import that interrupts": ({"agent": "interrupts:Agent"}, "interrupts cannot be imported: KeyboardInterrupt"),
+    "times that there are not": ({"agent": "untimely:Untimely"}, "untimely cannot be imported: ValueError: "),
     "no such module": ({"agent": "nowhere:Agent"}, "there is no module nowhere"),
     "an unknown option": ({"agent": ECHO, "options": {"dely": 1}}, "options.dely: unknown option"),
     "a manifest that is no YAML": ({"agent": NOTES, "manifest": "../manifest.yaml"}, "manifest.yaml: line 2: is not YAML"),
@@ -120,6 +138,8 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
 def write_project(directory: Path, *agents: dict[str, Any]) -> Path:
     """Write a project with these agents on a local server; `bad@localhost` has no other address."""
     (directory / "failing.py").write_text(FAILING_AGENTS_SOURCE)
+    (directory / "untimely.py").write_text(UNTIMELY_AGENT_SOURCE)
+    (directory / "timely.py").write_text(UNTIMELY_AGENT_SOURCE.replace("0 25 ", "0 5 "))
     (directory / "exits.py").write_text("import sys; sys.exit('enough')\n")
     (directory / "interrupts.py").write_text("raise KeyboardInterrupt\n")
     (directory / "manifest.yaml").write_text("metadata: [\n")
@@ -165,6 +185,15 @@ def test_check_names_every_agent_that_cannot_be_made(tmp_path: Path) -> None:
     for number, (_, problem) in enumerate(failures.values()):
         assert problem in one_line(done.stdout, f"bad{number}@localhost")
     assert "(Echo" in one_line(done.stdout, "echo@localhost")
+
+
+def test_check_makes_an_agent_that_writes_first(tmp_path: Path) -> None:
+    agents = [{"jid": "timely@localhost", "agent": "timely:Untimely"}, {"jid": "bad@localhost", "agent": "untimely:Untimely"}]
+    done = run_command("check", cwd=write_project(tmp_path, *agents))
+    assert done.returncode == 2
+    assert "(Untimely" in one_line(done.stdout, "timely@localhost")
+    line = one_line(done.stdout, "bad@localhost")
+    assert "0 25 * * *" in line
 
 
 @pytest.mark.parametrize("failure", ["a constructor that exits", "an import that interrupts"])
