@@ -66,7 +66,7 @@ class TurnSchedules:
 
 
 def check_when(when: object) -> None:
-    """Raise ValueError if it is no time of a reminder."""
+    """Raise ValueError if a reminder cannot have this time."""
     if not isinstance(when, datetime | timedelta | str):
         raise ValueError(
             f"a reminder is due at a datetime, after a timedelta, or at the times of a cron text, not {when!r:.200}"

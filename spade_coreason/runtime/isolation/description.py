@@ -17,7 +17,6 @@ from ...domain.schedules import CronTimes
 from ..commands.decorator import commands_of
 from ..commands.model import Audience
 from ..initiative.decorator import EveryMark, every_of
-from ..initiative.turn_schedules import check_when
 from ..topics.decorator import subscriptions_of
 
 HOOKS = ("startup", "shutdown", "feedback", "on_conversation_end")
@@ -134,7 +133,10 @@ _ADAPTER = TypeAdapter(AgentDescription)
 
 def dump_when(when: datetime | timedelta | str) -> list[Any]:
     """Return the time of a reminder as JSON. ValueError if it is none."""
-    check_when(when)
+    if not isinstance(when, datetime | timedelta | str):
+        raise ValueError(
+            f"a reminder is due at a datetime, after a timedelta, or at the times of a cron text, not {when!r:.200}"
+        )
     if isinstance(when, timedelta):
         return ["after", when.days, when.seconds, when.microseconds]
     return ["at", when.isoformat()] if isinstance(when, datetime) else ["cron", when]
@@ -149,4 +151,4 @@ def load_when(data: object) -> datetime | timedelta | str:
             return datetime.fromisoformat(text)
         case ["cron", str(text)]:
             return text
-    raise ValueError(f"it is no time of a reminder: {data!r:.200}")
+    raise ValueError(f"this does not say when a reminder is due: {data!r:.200}")
