@@ -20,6 +20,17 @@ async def test_a_reply_goes_on_where_the_answer_was():
         t.react(answer.id, "👍")
 ```
 
+Time passes when the test says so, and what is due comes at its time:
+
+```python
+async def test_it_reminds_each_morning():
+    async with AgentTester(weather) as t:
+        await t.say("tell me each morning at 8")
+        await t.advance(timedelta(days=2))  # all that is due has been sent when this returns
+        assert t.unread() == ["Berlin: sunny", "Berlin: sunny"]
+        assert [each.state for each in await t.notifications()] == ["sent", "sent"]
+```
+
 A FakeModel plays the language model of an agent:
 
 ```python
@@ -39,7 +50,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from mimetypes import guess_type
 from pathlib import Path
@@ -51,9 +62,10 @@ from xml.etree.ElementTree import Element, SubElement, fromstring
 
 from pydantic_core import from_json, to_json
 
-from .contracts import Agent, AgentDefinition, AgentRequest, ConversationRecord
+from .contracts import Agent, AgentDefinition, AgentRequest, ConversationRecord, Notification, Schedule
 from .contracts.base import utc_now
 from .domain.access import AccessPolicy, TrustedAgents
+from .domain.channel_kinds import DEFAULT_CHANNEL
 from .domain.conversation import Rules
 from .domain.jid import bare_jid
 from .domain.messages import Bounce, InboundRequest, MalformedRequest, RequestContext
@@ -238,6 +250,10 @@ class LocalNetwork:
         for item, sender in self._undelivered.pop(jid, []):
             receive(item, sender)
 
+    def is_attached(self, jid: str) -> bool:
+        """Return True if messages for this full or bare JID have a receiver."""
+        return self._find_receiver(jid) is not None
+
     def detach(self, jid: str) -> None:
         """Store messages for this bare JID until it is attached again."""
         self._receivers.pop(jid, None)
@@ -355,6 +371,23 @@ class LocalChannel(Channel):
         return [OutboundMessage(message.sender, content) for content in contents]
 
 
+class PeopleChannel(XmppTransport):
+    """The channel of XMPP for one agent. It adds the keys of what the agent sends without being asked to `unasked_keys`."""
+
+    def __init__(
+        self, jid: str, send: SendMessages, stanza_bytes: int, client_features: ClientFeatures, unasked_keys: set[str]
+    ) -> None:
+        super().__init__(jid, send, stanza_bytes, client_features)
+        self._unasked_keys = unasked_keys
+
+    def make_encoder(
+        self, incoming: InboundRequest, key: UUID, options: PresentationOptions = PLAIN_PRESENTATION
+    ) -> ReplyEncoder:
+        if incoming.kind.is_due or not incoming.payload:  # a notification answers no request
+            self._unasked_keys.add(str(key))
+        return super().make_encoder(incoming, key, options)
+
+
 ClientFeature: TypeAlias = Literal["corrections", "replies"]
 """A feature of a person's client: corrections (XEP-0308), with which a streamed reply grows, or replies (XEP-0461)."""
 
@@ -388,9 +421,16 @@ class LocalUser:
         self._arrival = asyncio.Event()
         network.attach(jid, self._receive)
 
-    def pop_texts(self, *source: str | None) -> list[str]:
-        """Return the unread texts and mark them as read: all of them, or those of one `source` (a sender and a thread)."""
-        selected = [message for message in self._unread if not source or source == (message.sender, message.thread)]
+    def pop_texts(self, *source: str | None, without: Set[str] = frozenset()) -> list[str]:
+        """Return the unread texts and mark them as read: all of them, or those of one `source` (a sender and a thread).
+
+        `without` has the beginnings of ids (36 characters) of messages that stay unread.
+        """
+        selected = [
+            message
+            for message in self._unread
+            if (not source or source == (message.sender, message.thread)) and message.id[:36] not in without
+        ]
         self._unread = [message for message in self._unread if message not in selected]
         return [message.text for message in selected if message.text is not None]
 
@@ -415,6 +455,21 @@ class LocalUser:
         if not self.requests.route(decoded) and received.text is not None:
             self._unread.append(received)
             self._arrival.set()
+
+
+class TesterClock:
+    """The time of a tester: that of `source`, until it is set. Then it stands still between calls of `set`."""
+
+    def __init__(self, source: Callable[[], datetime]) -> None:
+        self._source = source
+        self.is_set = False
+
+    def __call__(self) -> datetime:
+        return self._source()
+
+    def set(self, now: datetime) -> None:
+        """Set the time."""
+        self._source, self.is_set = lambda: now, True
 
 
 class LocalFiles:
@@ -501,7 +556,8 @@ class AgentTester:
         policy: The limits and rules of all agents.
         user: The bare JID of the user whom a call does not name.
         allow: The JIDs and domains that may talk to the agents, as in a configuration. By default each agent's own domain.
-        clock: The time of conversations, turns and memories. Waits within a turn use real time.
+        clock: The time of conversations, turns, memories, notifications and schedules, by default that of the machine. From
+            the first `advance` on it stands still between calls of `advance`. Waits within a turn use real time.
         on_conversation_end: Functions that are called with conversation id and state when a conversation of `agent` ends.
         embedder: The embedder of all agents. The default needs no model.
         summariser: The summariser of all agents. The default needs no model.
@@ -557,9 +613,10 @@ class AgentTester:
         self._policy = policy or Policy()
         self._user = user
         self._allow = allow
-        self._clock = clock
+        self._clock = TesterClock(clock)
         self._on_conversation_end = on_conversation_end
         self._users: dict[str, LocalUser] = {}
+        self._unasked_keys: set[str] = set()
         self._stack = AsyncExitStack()
         self._directory = Path()
         self._network = LocalNetwork()
@@ -657,7 +714,8 @@ class AgentTester:
     ) -> list[str]:
         """Send a text as a person, wait for the end of its turn, and return the texts of the reply.
 
-        The list is empty if the agent sends no text. Raise TimeoutError after `timeout` seconds.
+        The list is empty if the agent sends no text. Notifications, reminders and results of jobs are no reply: they stay
+        unread. Raise TimeoutError after `timeout` seconds.
         """
         person, to = self._local_user(user), to or self.jid
         if (request := read_text(text, person.full_jid, str(uuid4()), thread)) is not None:
@@ -668,7 +726,7 @@ class AgentTester:
                 await self.runners[to].wait_until_idle(person.jid, thread)
             await self._network.wait_until_delivered()
         self._raise_model_problem()
-        return person.pop_texts(to, thread)
+        return person.pop_texts(to, thread, without=self._unasked_keys)
 
     def send(
         self,
@@ -753,12 +811,14 @@ class AgentTester:
     async def settled(self) -> None:
         """Wait until no turn runs or waits, all messages have arrived, and the compaction of windows has finished.
 
+        Notifications that are due are sent then, and due times of schedules have had their turns.
         No item of a topic is on its way to an agent then. One that an agent did not take waits for its next attempt.
         """
         brokers: list[TopicStore] = [runtime.parts.topic_store for runtime in self.runtimes.values()]
         while True:
-            while self._network.in_flight_count or any(runner.turns_in_flight for runner in self.runners.values()):
+            while self._is_busy():
                 for runner in self.runners.values():
+                    await runner.initiative.wait_until_idle()
                     await runner.wait_until_idle()
                 await self._network.wait_until_delivered()
             busy = next((broker for broker in brokers if broker.is_busy(self._agent_specs)), None)
@@ -768,6 +828,66 @@ class AgentTester:
         for runner in self.runners.values():
             await runner.history_windows.wait_until_idle()
         self._raise_model_problem()
+
+    def _is_busy(self) -> bool:
+        runners = self.runners.values()
+        return bool(self._network.in_flight_count) or any(
+            runner.turns_in_flight or runner.initiative.is_busy for runner in runners
+        )
+
+    @property
+    def now(self) -> datetime:
+        """The time of the tester."""
+        return self._clock()
+
+    async def advance(self, to: timedelta | datetime) -> None:
+        """Let time pass for all agents, by a timedelta or until a datetime, and wait until all that is due has happened.
+
+        The clock goes from due time to due time: a day of hourly reminders is 24 turns, each at its own time. Notifications
+        are sent and turns have ended on return, as after `settled`. No real time passes, and from the first call on the clock
+        stands still between calls.
+
+        Raise ValueError for a time that is over, and for a datetime without a time zone.
+        """
+        begin = self.now
+        if isinstance(to, datetime) and to.tzinfo is None:
+            raise ValueError(f"{to} has no time zone; add one: datetime(…, tzinfo=UTC)")
+        end = begin + to if isinstance(to, timedelta) else to
+        if end < begin:
+            raise ValueError(f"the clock is at {begin}, and time does not go back to {end}")
+        self._clock.set(begin)
+        await self._catch_up()
+        while (due_at := await self._find_next_due()) is not None and self.now < due_at <= end:
+            self._clock.set(due_at)
+            await self._catch_up()
+        self._clock.set(end)
+        await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        for runner in self.runners.values():
+            runner.initiative.due_times.has_alarm = False
+            runner.initiative.due_times.check()
+        await self.settled()
+
+    async def _find_next_due(self) -> datetime | None:
+        found = [await runner.initiative.due_times.find_next_due() for runner in self.runners.values()]
+        return min((due_at for due_at in found if due_at is not None), default=None)
+
+    async def notifications(self, person: str | None = None) -> list[Notification]:
+        """Return the newest notifications of the agent under test, at most 1000, oldest first.
+
+        `person` is the bare JID of a person, by default all. What they say is in `message` and `messages` of the person, once
+        they are sent.
+        """
+        found = await self.runners[self.jid].repository.notifications.load_newest(person)
+        return [stored.to_public() for stored in reversed(found)]
+
+    async def schedules(self, owner: str | None = None) -> list[Schedule]:
+        """Return the schedules of the agent under test, the next due ones first.
+
+        `owner` is the bare JID of a person, or of the agent for those of `@every`; by default all.
+        """
+        return await self.runners[self.jid].initiative.scheduler.find_all(owner)
 
     @property
     def uploaded(self) -> dict[str, FetchedFile]:
@@ -791,13 +911,16 @@ class AgentTester:
     def client_features(self, features: Set[ClientFeature]) -> None:
         self._devices.features = features
 
-    async def restart(self, grace_s: float = 1.0, *, policy: Policy | None = None) -> None:
+    async def restart(self, grace_s: float = 1.0, *, policy: Policy | None = None, down_for: timedelta = timedelta(0)) -> None:
         """Stop the agents as a platform does, and start them again with the stored data.
 
         Classes and factories build new agents. Turns have `grace_s` seconds to finish. Without a `policy`, the present one
-        remains.
+        remains. With `down_for`, the clock is set forward by that time while the agents are stopped, so that they miss what
+        is due meanwhile.
         """
         await self._close(grace_s)
+        if down_for:
+            self._clock.set(self.now + down_for)
         self._policy = policy or self._policy
         await self._open()
 
@@ -831,9 +954,11 @@ class AgentTester:
         full_jid, stanza_bytes = f"{jid}/{_AGENT_RESOURCE}", self._policy.stanza_bytes
         network = XmppTransport(jid, self._network.build_sender(full_jid), stanza_bytes, self._devices).network
         own_channel = LocalChannel(full_jid, self._network, stanza_bytes, self._devices)
+        send = self._build_sender_to_people(full_jid)
+        to_people = PeopleChannel(jid, send, stanza_bytes, self._devices, self._unasked_keys)
         parts = AgentParts(
             AgentRepository(database, jid),
-            network._replace(channels={**network.channels, _CHANNEL: own_channel}),
+            network._replace(channels={DEFAULT_CHANNEL: to_people, _CHANNEL: own_channel}),
             Files(self._upload, self._files.fetch, UploadWarnings()),
             PeerOptions(
                 self._platform_directory, trusted_agents=TrustedAgents(self._agent_specs), topic_broker=self._topic_broker
@@ -855,6 +980,7 @@ class AgentTester:
             interceptors=[make_interceptor(source, "interceptors", jid, Path.cwd()) for source in self._interceptors],
         )
         self.runtimes[jid], self.runners[jid], self.gateways[jid] = runtime, runtime.runner, runtime.gateway
+        runtime.runner.initiative.due_times.has_alarm = not self._clock.is_set
         self._platform_directory.add(
             jid,
             agent.manifest,
@@ -863,6 +989,19 @@ class AgentTester:
             lambda: runtime.runner.turns_in_flight,
         )
         self._network.detach(jid)
+
+    def _build_sender_to_people(self, full_jid: str) -> SendMessages:
+        """Return the function through which an agent sends its replies: a person whom no call has named gets them too."""
+        send = self._network.build_sender(full_jid)
+
+        def send_to_people(messages: Sequence[OutboundMessage]) -> None:
+            for message in messages:
+                person = bare_jid(message.recipient)
+                if person not in self._agent_specs and not self._network.is_attached(message.recipient):
+                    self._local_user(person)
+            send(messages)
+
+        return send_to_people
 
     def _build_agent(self, jid: str, agent_spec: Any, parts: AgentParts) -> Agent:
         options = self._options.get(jid, {})

@@ -14,6 +14,8 @@ log = logging.getLogger(__name__)
 
 _MAX_SLEEP_S = 86_400.0
 """The longest sleep: the clock of the machine may be set while it sleeps."""
+_MIN_SLEEP_S = 0.001
+"""The shortest sleep: the timer of the loop may be a little ahead of the clock."""
 
 
 class DueSource(Protocol):
@@ -41,6 +43,8 @@ class DueTimes:
         """The time for which the timer is set."""
         self._task: asyncio.Task[None] | None = None
         self._is_open = self._looks_again = False
+        self.has_alarm = True
+        """False while a test sets the clock: then `check` and `catch_up` alone notice that time has passed."""
         self.wake_ups = 0
         """The number of times that it has looked for what is due."""
 
@@ -71,11 +75,32 @@ class DueTimes:
         if self._is_open:
             self._wake()
 
+    async def find_next_due(self) -> datetime | None:
+        """Return the next due time of all sources; None without one. StoreError if it cannot be read."""
+        times = [due_at for source in self._sources if (due_at := await source.find_next_due()) is not None]
+        return min(times, default=None)
+
+    @property
+    def is_due(self) -> bool:
+        """True while it hands something over, or is about to."""
+        return self._task is not None or (self._is_open and self._due_at is not None and self._due_at <= self._clock())
+
+    async def catch_up(self) -> None:
+        """Hand over what is due now, without waiting for the timer: the clock may have been set."""
+        while self._is_open and self.is_due:
+            if self._task is None:
+                self.check()
+            if self._task is not None:
+                await asyncio.wait({self._task})
+
     def _set_timer(self, due_at: datetime) -> None:
         self._cancel_timer()
         self._due_at = due_at
-        delay_s = min(max((due_at - self._clock()).total_seconds(), 0.0), _MAX_SLEEP_S)
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+        delay_s = (due_at - self._clock()).total_seconds()
+        if delay_s <= 0:
+            self._timer = asyncio.get_running_loop().call_later(0, self._wake)
+        elif self.has_alarm:
+            self._timer = asyncio.get_running_loop().call_later(min(max(delay_s, _MIN_SLEEP_S), _MAX_SLEEP_S), self._wake)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -107,11 +132,11 @@ class DueTimes:
             now = self._clock()
             for source in self._sources:
                 await source.run_due(now)
-            times = [due_at for source in self._sources if (due_at := await source.find_next_due()) is not None]
+            next_due = await self.find_next_due()
         except StoreError as error:
             log.error("%s: cannot look for what is due; the next attempt is in %g s: %s", self._agent, self._retry_s, error)
             if self._is_open:
                 self._timer = asyncio.get_running_loop().call_later(self._retry_s, self._wake)
             return
-        if times and self._is_open:
-            self._set_timer(min(times))
+        if next_due is not None and self._is_open:
+            self._set_timer(next_due)

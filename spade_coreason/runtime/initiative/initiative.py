@@ -46,6 +46,16 @@ class Initiative:
         await self.due_times.close()
         await self.notifier.close()
 
+    @property
+    def is_busy(self) -> bool:
+        """True while something due is handed over, or the state of a notification is stored."""
+        return self.due_times.is_due or self.notifier.is_storing
+
+    async def wait_until_idle(self) -> None:
+        """Hand over what is due now, and wait until the states of notifications are stored. Turns may still run."""
+        await self.due_times.catch_up()
+        await self.notifier.wait_until_stored()
+
     def forget(self, person: str, threads: Sequence[str | None] | None = None) -> None:
         """Send and run nothing more that is about a person (a bare JID), whose data are being deleted.
 

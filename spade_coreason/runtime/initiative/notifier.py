@@ -29,7 +29,7 @@ from ...domain.notifications import (
 )
 from ...domain.preferences import DEFAULT_PREFERENCES, Preferences
 from ...exceptions import StoreError
-from ...storage import StoredNotification, TurnRecord, from_micros
+from ...storage import Commit, StoredNotification, TurnRecord, from_micros
 from ..channels import OutboundMessage
 from ..intake.conversation_loader import ConversationLoader
 from ..intake.mailbox import Mailbox, MailboxTask
@@ -63,6 +63,8 @@ class Notifier:
         self._erasures = 0
         self._bounce_limiter = RateLimiter(_MAX_BOUNCES_PER_MINUTE)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._commits: set[Commit[bool]] = set()
+        """The writes of states that are not done."""
         self.due_times: DueTimes | None = None
         """The clock of the agent, once it is there."""
 
@@ -139,6 +141,18 @@ class Notifier:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
+    @property
+    def is_storing(self) -> bool:
+        """True while the state of a notification is stored, or a bounce is looked up."""
+        return bool(self._commits or self._tasks)
+
+    async def wait_until_stored(self) -> None:
+        """Wait until the states of notifications are stored, those of bounces too."""
+        while self.is_storing:
+            await self.close()
+            for commit in list(self._commits):
+                await commit.wait()
+
     def _begin(self, stored: StoredNotification) -> None:
         self._in_flight[stored.id] = stored
         mailboxes, future = self._services.mailboxes, asyncio.get_running_loop().create_future()
@@ -165,6 +179,9 @@ class Notifier:
         """Store a new state. Until then the notification counts as on its way, so that the clock does not hand it over."""
         self._in_flight[ended.id] = ended
         commit = self._repository.save(ended)
+        self._commits.add(commit)
+        commit.on_stored(lambda _: self._commits.discard(commit))
+        commit.on_failed(lambda _: self._commits.discard(commit))
         commit.on_stored(lambda _: self._release(ended.id))
         commit.on_failed(partial(self._release_later, ended.id))
 
