@@ -47,9 +47,11 @@ def render_turns(window: Sequence[Interaction], pictures: LoadedPictures = NO_PI
     for turn in window:
         if turn.meta.get("summary"):
             continue
-        payload = turn.input if isinstance(turn.input, dict) else {"query": request_text(turn)}
-        messages = _render_input(payload, turn.meta.get("nickname"), pictures, turn.interaction_id)
-        del messages[:-1]  # links were for that turn only
+        messages: list[Message] = []
+        if turn.input is not None:  # a notification answers no request
+            payload = turn.input if isinstance(turn.input, dict) else {"query": request_text(turn)}
+            messages = _render_input(payload, turn.meta.get("nickname"), pictures, turn.interaction_id)
+            del messages[:-1]  # links were for that turn only
         if (reply := reply_text(turn)).strip():
             messages.append({"role": "assistant", "content": reply})
         turns.append(messages)

@@ -48,11 +48,13 @@ def format_conversation(session: SessionSummary, *, is_own: bool) -> str:
 
 
 def format_turn(turn: Interaction) -> str:
-    """Format a turn: the request, then the reply."""
-    query = turn.input.get("query") if isinstance(turn.input, dict) else None
-    request = query if isinstance(query, str) else json.dumps(turn.dump()["input"], ensure_ascii=False)
-    reply = turn.output.get("text") or turn.output.get("error", {}).get("user_message", "")
-    return f"{turn.timestamp.astimezone():%Y-%m-%d %H:%M}\n> {request}\n{reply}".rstrip()
+    """Format a turn: the request, if there was one, then the reply."""
+    lines = [f"{turn.timestamp.astimezone():%Y-%m-%d %H:%M}"]
+    if turn.input is not None:
+        query = turn.input.get("query") if isinstance(turn.input, dict) else None
+        lines.append(f"> {query if isinstance(query, str) else json.dumps(turn.dump()['input'], ensure_ascii=False)}")
+    lines.append(turn.output.get("text") or turn.output.get("error", {}).get("user_message", ""))
+    return "\n".join(lines).rstrip()
 
 
 def format_memory(facts: Sequence[str], conversation_variables: Variables, person_variables: Variables) -> list[str]:
