@@ -74,11 +74,14 @@ def _parse_multi_modal(value: Any) -> Any:
 
 
 class Interaction(CoReasonBaseModel):
-    """The record of one turn: its request and its reply. `input` is any JSON value, or a MultiModalInput."""
+    """The record of one turn: its request and its reply. `input` is any JSON value, or a MultiModalInput.
+
+    A notification and a summary answer no request: their `input` is None. A dump leaves it out, as all that is None.
+    """
 
     interaction_id: UUID = Field(default_factory=uuid4)
     timestamp: UtcDatetime = Field(default_factory=utc_now)
-    input: Annotated[JsonValue | MultiModalInput, Field(union_mode="left_to_right"), BeforeValidator(_parse_multi_modal)]
+    input: Annotated[JsonValue | MultiModalInput, Field(union_mode="left_to_right"), BeforeValidator(_parse_multi_modal)] = None
     output: dict[str, Any] = Field(default_factory=dict)
     events: list[Any] = Field(default_factory=list)
     meta: dict[str, Any] = Field(default_factory=dict)
