@@ -124,9 +124,10 @@ class Notifier:
         free = min(_BATCH, _MAX_IN_FLIGHT - len(self._in_flight))
         if free <= 0:
             return
-        erasures = self._erasures
-        due = await self._repository.load_due(now, free, without=self._in_flight)
+        erasures, before = self._erasures, set(self._in_flight)
+        due = await self._repository.load_due(now, free, without=before)
         if erasures == self._erasures:  # else the clock loads it again
+            # One that was on its way before may have ended meanwhile: what was read of it is older than its end.
             for stored in due:
                 self._begin(stored)
 
@@ -134,7 +135,7 @@ class Notifier:
         """Return when the next one is due that is not on its way; None while no more may be."""
         if len(self._in_flight) >= _MAX_IN_FLIGHT:
             return None
-        return await self._repository.find_next_due(without=self._in_flight)
+        return await self._repository.find_next_due(without=set(self._in_flight))
 
     async def close(self) -> None:
         """Wait for the work on bounces."""
@@ -175,6 +176,11 @@ class Notifier:
         if stored is not None and stored.state == NotificationState.WAITING:
             self._store(stored.moved(state, self._services.clock(), reason, due_at))
 
+    def _end_attempt(self, sent: StoredNotification, state: NotificationState, reason: str = "") -> None:
+        """Store what became of an attempt, unless it came back before: then its state says so already."""
+        if self._in_flight.get(sent.id) is sent:
+            self._store(sent.moved(state, self._services.clock(), reason))
+
     def _store(self, ended: StoredNotification) -> None:
         """Store a new state. Until then the notification counts as on its way, so that the clock does not hand it over."""
         self._in_flight[ended.id] = ended
@@ -182,13 +188,15 @@ class Notifier:
         self._commits.add(commit)
         commit.on_stored(lambda _: self._commits.discard(commit))
         commit.on_failed(lambda _: self._commits.discard(commit))
-        commit.on_stored(lambda _: self._release(ended.id))
+        commit.on_stored(lambda _: self._release(ended))
         commit.on_failed(partial(self._release_later, ended.id))
 
-    def _release(self, row: int) -> None:
+    def _release(self, ended: StoredNotification) -> None:
+        if self._in_flight.get(ended.id) is not ended:
+            return  # it has come into a further state, which is being stored
         is_full = len(self._in_flight) >= _MAX_IN_FLIGHT
-        ended = self._in_flight.pop(row, None)
-        if ended is not None and ended.state == NotificationState.WAITING:
+        del self._in_flight[ended.id]
+        if ended.state == NotificationState.WAITING:
             self.wake_at(from_micros(ended.due_at))
         if is_full:
             self.wake_at(self._services.clock())
@@ -274,15 +282,12 @@ class Notifier:
         ]
         last = messages[-1]
         last.is_last = True
-        last.on_acknowledged = partial(self._on_sent, stored.id)
-        last.on_refused = partial(self._on_refused, stored.id)
+        last.on_acknowledged = partial(self._end_attempt, stored, NotificationState.SENT)
+        last.on_refused = partial(self._on_refused, stored)
         self._channel.send(messages)
 
-    def _on_sent(self, row: int) -> None:
-        self._end(row, NotificationState.SENT)
-
-    def _on_refused(self, row: int, reason: str) -> None:
-        self._end(row, NotificationState.BOUNCED, describe_reason(reason))
+    def _on_refused(self, sent: StoredNotification, reason: str) -> None:
+        self._end_attempt(sent, NotificationState.BOUNCED, describe_reason(reason))
 
     # Bounces
 
@@ -300,6 +305,8 @@ class Notifier:
     async def _handle_bounce(self, notification_id: str, bounce: Bounce) -> None:
         try:
             stored = await self._repository.find(notification_id)
+            if stored is not None and stored.state == NotificationState.WAITING and stored.id not in self._in_flight:
+                stored = await self._repository.find(notification_id)  # it may have become "sent" during the first look
         except StoreError as error:
             log.error("%s: a notification came back, and that cannot be stored: %s", self._services.jid, error)
             return
