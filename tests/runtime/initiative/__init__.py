@@ -1,0 +1,1 @@
+"""What an agent does without being asked: notifications, schedules, and their clock."""
