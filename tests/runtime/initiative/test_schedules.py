@@ -1,0 +1,464 @@
+"""Schedules: a due time is a request, once, in the conversation that made it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid5
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, NotificationState, Response, Session, every
+from spade_coreason.domain.quotas import Quota, Quotas
+from spade_coreason.runtime.initiative.scheduler import MAX_PAYLOAD_BYTES, MAX_SCHEDULES
+from spade_coreason.storage import SUSPENDED
+from spade_coreason.testing import Policy, Rules
+from tests.support.clock import Clock
+from tests.support.errors import ExpectedErrors
+from tests.support.initiative import BOB, START, TESTER, Interruption, ScriptedAgent, scripted
+from tests.support.wait import TIMEOUT_S
+
+HOUR = timedelta(hours=1)
+
+
+async def remind(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+    """Remind after the given number of hours, or at the times of cron; "list" and "cancel" do so; else send the query back."""
+    query = request.payload["query"]
+    command, _, rest = query.partition(" ")
+    if command == "in":
+        await response.markdown(await session.remind(timedelta(hours=float(rest)), "tea"))
+    elif command == "cron":
+        await response.markdown(await session.remind(rest, "tea"))
+    elif command == "skip":
+        await response.markdown(await session.remind(rest, "tea", missed="skip"))
+    elif command == "list":
+        await response.markdown(" ".join(schedule.id for schedule in await session.schedules()) or "none")
+    elif command == "cancel":
+        await response.markdown(str(await session.cancel_schedule(rest)))
+    else:
+        await response.markdown(f"you said {query}")
+
+
+def start(work: Any = remind, on_due: Any = None, **options: Any) -> AgentTester:
+    return AgentTester(scripted(work, on_due), clock=Clock(START), **options)
+
+
+# Times
+
+
+@pytest.mark.parametrize("when", [2 * HOUR, START + 2 * HOUR, (START + 2 * HOUR).astimezone(), "0 14 * * *"])
+async def test_a_reminder_comes_at_its_time_in_the_conversation_that_made_it(when: Any) -> None:
+    async def work(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        await session.remind(when, "tea")
+
+    async with start(work) as t:
+        await t.say("go", thread="kitchen")
+        await t.advance(2 * HOUR - timedelta(seconds=1))
+        assert t.unread() == []
+        await t.advance(timedelta(seconds=1))
+        message = await t.message()
+        assert (message.text, message.thread) == ("tea", "kitchen")
+
+
+async def test_a_reminder_that_repeats_goes_on_until_it_is_cancelled() -> None:
+    async with start() as t:
+        [schedule_id] = await t.say("cron 0 * * * *")
+        await t.advance(3 * HOUR)
+        assert t.unread() == ["tea"] * 3
+        assert await t.say("list") == [schedule_id]
+        assert await t.say(f"cancel {schedule_id}") == ["True"]
+        assert await t.say(f"cancel {schedule_id}") == ["False"]
+        assert await t.say("list") == ["none"]
+        await t.advance(3 * HOUR)
+        assert t.unread() == []
+
+
+async def test_a_person_neither_sees_nor_cancels_the_reminders_of_another() -> None:
+    async with start() as t:
+        [schedule_id] = await t.say("in 1")
+        assert await t.say("list", user=BOB) == ["none"]
+        assert await t.say(f"cancel {schedule_id}", user=BOB) == ["False"]
+        await t.advance(HOUR)
+        assert t.unread() == ["tea"]
+
+
+async def test_a_due_time_is_a_request_with_an_id_and_metadata_of_its_own() -> None:
+    seen: list[AgentRequest] = []
+
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        seen.append(request)
+
+    async with start(on_due=on_due) as t:
+        [schedule_id] = await t.say("in 1")
+        await t.advance(HOUR)
+    [request] = seen
+    due_at = (START + HOUR).isoformat()
+    assert request.request_id == uuid5(UUID(schedule_id), due_at)
+    assert request.payload == {"query": "tea"}
+    expected = {"schedule": schedule_id, "due_at": due_at, "channel": "schedule", "sender": f"{TESTER}/test"}
+    assert {name: request.metadata[name] for name in expected} == expected
+
+
+async def test_a_due_turn_that_is_cut_off_runs_again_with_the_same_id() -> None:
+    ids: list[UUID] = []
+    interruption = Interruption()
+
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        ids.append(request.request_id)
+        await interruption(request)
+        await response.markdown("tea")
+
+    clock = Clock(START)
+    async with AgentTester(scripted(remind, on_due), clock=clock) as t:
+        await t.say("in 1")
+        advancing = asyncio.create_task(t.advance(HOUR))
+        async with asyncio.timeout(TIMEOUT_S):
+            await interruption.reached.wait()
+        advancing.cancel()
+        await asyncio.wait({advancing})
+        await t.restart(grace_s=0)
+        await t.settled()
+        assert t.unread() == ["tea"]
+    assert len(ids) == 2
+    assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize(
+    ("when", "payload", "problem"),
+    [
+        (timedelta(seconds=-1), "tea", "time to come"),
+        (datetime(2030, 1, 2), "tea", "time zone"),
+        (5, "tea", "timedelta"),
+        ("not cron", "tea", ""),
+        (HOUR, 7, "payload"),
+        (HOUR, {"text": "x" * MAX_PAYLOAD_BYTES}, "limit"),
+    ],
+)
+async def test_an_unsuitable_time_or_payload_is_an_error_at_once(when: Any, payload: Any, problem: str) -> None:
+    async def work(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        with pytest.raises(ValueError, match=problem):
+            await session.remind(when, payload)
+        await response.markdown("refused")
+
+    async with start(work) as t:
+        assert await t.say("go") == ["refused"]
+        assert await t.schedules() == []
+
+
+async def test_a_payload_may_be_a_text_or_a_dict() -> None:
+    seen = []
+
+    async def work(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        for payload in ("tea", {"kind": "tea", "cups": [1, 2]}, {}):
+            await session.remind(HOUR, payload)
+
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        seen.append(request.payload)
+
+    async with start(work, on_due) as t:
+        await t.say("go")
+        await t.advance(HOUR)
+    assert seen == [{"query": "tea"}, {"kind": "tea", "cups": [1, 2]}, {}]
+
+
+async def test_a_person_has_a_hundred_schedules_at_most() -> None:
+    problems = []
+
+    async def work(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        try:
+            for _ in range(MAX_SCHEDULES + 1):
+                await session.remind(HOUR, "tea")
+        except ValueError as error:
+            problems.append(str(error))
+
+    async with start(work) as t:
+        await t.say("go", timeout=60)
+        assert len(problems) == 1
+        assert str(MAX_SCHEDULES) in problems[0]
+        assert len(await t.schedules(TESTER)) == MAX_SCHEDULES
+
+
+# Once
+
+
+@pytest.mark.parametrize("kind", ["remind", "later"])
+async def test_a_turn_that_runs_again_makes_no_second_schedule(kind: str) -> None:
+    interruption = Interruption()
+    due: list[str] = []
+
+    async def work(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        made = await (session.remind(HOUR, "tea") if kind == "remind" else session.later("tea"))
+        await interruption(request)
+        await response.markdown(made)
+
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        due.append(request.metadata["schedule"])
+
+    async with start(work, on_due) as t:
+        asking = asyncio.create_task(t.ask("go"))
+        async with asyncio.timeout(TIMEOUT_S):
+            await interruption.reached.wait()
+        await t.restart(grace_s=0)
+        schedule_id = (await asking).text
+        await t.advance(2 * HOUR)
+        assert due == [schedule_id]
+
+
+@pytest.mark.parametrize(("command", "expected"), [("cron", ["tea"]), ("skip", [])])
+async def test_times_that_were_missed_come_once_or_not_at_all(command: str, expected: list[str]) -> None:
+    async with start() as t:
+        await t.say(f"{command} 30 14 * * *")
+        await t.restart(down_for=timedelta(days=3))
+        await t.settled()
+        assert t.unread() == expected
+        await t.advance(timedelta(days=1))
+        assert t.unread() == ["tea"]
+
+
+async def test_a_time_that_comes_once_and_was_missed_comes_late() -> None:
+    async with start() as t:
+        await t.say("in 1")
+        await t.restart(down_for=timedelta(days=3))
+        await t.settled()
+        assert t.unread() == ["tea"]
+        assert await t.schedules() == []
+
+
+# Jobs
+
+
+async def start_job(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+    await session.later({"query": "dig", "size": 3})
+    await response.markdown("I began")
+
+
+async def test_the_reply_of_a_job_is_a_notification_where_it_was_begun() -> None:
+    places = []
+
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        places.append((request.metadata["conversation_id"], len(await session.history(10)), request.payload))
+        await response.markdown("dug")
+        await response.markdown("and filled")
+
+    async with start(start_job, on_due) as t:
+        assert await t.say("go", thread="garden") == ["I began"]
+        await t.settled()
+        messages = [message for message in t.messages() if message.text and message.text != "I began"]
+        assert [message.thread for message in messages] == ["garden"] * len(messages)
+        assert "\n".join(message.text or "" for message in messages).split() == ["dug", "and", "filled"]
+        [notification] = await t.notifications()
+        assert (notification.person, notification.thread, notification.state) == (TESTER, "garden", NotificationState.SENT)
+        garden = next(one for one in await t.conversations() if one.conversation_id != places[0][0])
+        assert places == [(places[0][0], 0, {"query": "dig", "size": 3})]
+        assert garden.interaction_count == 1
+
+
+async def test_a_conversation_goes_on_while_its_job_runs() -> None:
+    release = asyncio.Event()
+
+    async def work(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        if request.payload["query"] == "go":
+            await session.later("dig")
+        await response.markdown("heard")
+
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        await release.wait()
+        await response.markdown("dug")
+
+    async with start(work, on_due) as t:
+        assert await t.say("go") == ["heard"]
+        assert await t.say("and now?") == ["heard"]
+        release.set()
+        assert (await t.message()).text == "dug"
+
+
+async def test_a_job_that_fails_tells_so_with_an_incident(expected_errors: ExpectedErrors) -> None:
+    expected_errors("incident")
+
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        raise RuntimeError("the spade broke")
+
+    async with start(start_job, on_due) as t:
+        await t.say("go")
+        text = (await t.message()).text or ""
+        assert "spade" not in text
+        [incident] = [text for text in expected_errors.logged if "incident" in text]
+        assert text.split()  # people read a sentence
+        assert any(word.strip(".()") in incident for word in text.split() if len(word.strip(".()")) >= 6)
+
+
+async def test_a_job_has_a_time_limit_of_its_own(expected_errors: ExpectedErrors) -> None:
+    expected_errors("assist took longer than 0.2 s")
+
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        await asyncio.Event().wait()
+
+    async with start(start_job, on_due, policy=Policy(job_timeout_s=0.2)) as t:
+        await t.say("go")
+        assert (await t.message(timeout=TIMEOUT_S)).text
+
+
+async def test_a_job_outlasts_the_limit_of_other_turns() -> None:
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        await asyncio.sleep(0.4)
+        await response.markdown("dug")
+
+    async with start(start_job, on_due, policy=Policy(assist_timeout_s=0.2)) as t:
+        await t.say("go")
+        assert (await t.message(timeout=TIMEOUT_S)).text == "dug"
+
+
+# @every
+
+
+class Hourly:
+    manifest = AgentDefinition.simple("hourly")
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Any, int]] = []
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await response.markdown("heard")
+
+    @every("0 * * * *")
+    async def tick(self, request: AgentRequest, session: Session, response: Response) -> None:
+        count = await session.get("count", 0) + 1
+        await session.store("count", count)
+        self.seen.append((request.metadata["due_at"], request.metadata["every"], count))
+        await response.markdown(f"tick {count}")
+
+
+class Daily(Hourly):
+    @every("0 8 * * *")
+    async def tick(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await super().tick(request, session, response)
+
+
+class Removed(Hourly):
+    tick = None  # type: ignore[assignment]  # the method is gone in a new version
+
+
+async def test_a_method_runs_at_its_times_in_a_conversation_of_the_agent_and_tells_nobody() -> None:
+    agent = Hourly()
+    async with AgentTester(agent, clock=Clock(START)) as t:
+        await t.advance(2 * HOUR)
+        assert agent.seen == [((START + n * HOUR).isoformat(), "tick", n) for n in (1, 2)]
+        assert t.messages() == []
+        repository = t.runners[t.jid].repository
+        [conversation] = await repository.list_conversations()
+        assert (conversation.owner, conversation.thread if hasattr(conversation, "thread") else "every:tick") == (
+            t.jid,
+            "every:tick",
+        )
+        assert "tick 1" in (await repository.load_history(conversation.id, 10))[0]
+        await t.restart()
+        await t.advance(HOUR)
+        assert [count for _, _, count in agent.seen] == [1, 2, 3]
+
+
+async def test_other_times_of_a_method_count_from_the_next_start_and_a_method_that_is_gone_has_none() -> None:
+    build = Hourly
+    async with AgentTester(lambda: build(), clock=Clock(START)) as t:
+        [schedule] = await t.schedules()
+        assert (schedule.kind, schedule.owner, schedule.cron, schedule.due_at) == ("every", t.jid, "0 * * * *", START + HOUR)
+        build = Daily
+        await t.restart()
+        [changed] = await t.schedules()
+        assert (changed.id, changed.cron, changed.due_at) == (schedule.id, "0 8 * * *", START + 20 * HOUR)
+        build = Removed
+        await t.restart()
+        assert await t.schedules() == []
+        await t.advance(timedelta(days=1))
+
+
+# Limits, access, state
+
+
+async def test_a_quota_that_is_used_up_delays_a_reminder() -> None:
+    async with start(policy=Policy(quotas=Quotas(user=Quota(messages_per_minute=2)))) as t:
+        await t.say("in 0.005")  # 18 seconds
+        await t.say("hello")
+        await t.advance(timedelta(seconds=20))
+        assert t.unread() == []
+        assert len(await t.schedules()) == 1
+        await t.advance(timedelta(minutes=3))
+        assert t.unread() == ["tea"]
+        assert await t.schedules() == []
+
+
+async def test_a_person_who_lost_access_is_not_reminded_and_the_schedule_says_so() -> None:
+    async with start(allow=(TESTER, BOB)) as t:
+        await t.say("in 1")
+        await t.say("in 1", user=BOB)
+        t._allow = (TESTER,)
+        await t.restart()
+        await t.advance(2 * HOUR)
+        assert (t.unread(BOB), t.unread(TESTER)) == ([], ["tea"])
+        [schedule] = await t.schedules()
+        assert (schedule.owner, schedule.state) == (BOB, SUSPENDED)
+        assert schedule.reason
+
+
+async def test_a_reminder_of_a_program_is_recorded_and_sent_to_nobody() -> None:
+    seen = []
+
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        seen.append([turn.output.get("text") for turn in await session.history(10)])
+        await response.markdown("tea")
+
+    async with start(on_due=on_due) as t:
+        answer = await t.ask("cron 0 * * * *")
+        before = len(t.messages())
+        await t.advance(2 * HOUR)
+        assert seen == [[answer.text], [answer.text, "tea"]]
+        assert len(t.messages()) == before
+
+
+async def test_due_times_end_no_conversation_by_their_number() -> None:
+    async with start(policy=Policy(rules=Rules(max_interactions=2, timeout=timedelta(0)))) as t:
+        await t.say("cron 0 * * * *")
+        await t.advance(5 * HOUR)
+        assert t.unread() == ["tea"] * 5
+
+
+async def test_cancel_stops_a_due_turn_and_not_its_schedule() -> None:
+    started, ran = asyncio.Event(), []
+
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        ran.append(request.metadata["due_at"])
+        if len(ran) == 1:
+            started.set()
+            await asyncio.Event().wait()
+        await response.markdown("tea")
+
+    async with start(on_due=on_due) as t:
+        await t.say("cron 0 * * * *")
+        advancing = asyncio.create_task(t.advance(HOUR))
+        async with asyncio.timeout(TIMEOUT_S):
+            await started.wait()
+        t.send("/cancel")
+        await advancing
+        t.unread()
+        await t.advance(HOUR)
+        assert t.unread() == ["tea"]
+    assert len(ran) == 2
+
+
+async def test_a_due_turn_that_fails_tells_the_person_and_the_next_one_runs(expected_errors: ExpectedErrors) -> None:
+    expected_errors("incident")
+    count = 0
+
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        nonlocal count
+        count += 1
+        if count == 1:
+            raise RuntimeError("no kettle")
+        await response.markdown("tea")
+
+    async with start(on_due=on_due) as t:
+        await t.say("cron 0 * * * *")
+        await t.advance(2 * HOUR)
+        [problem, tea] = t.unread()
+        assert "kettle" not in problem
+        assert tea == "tea"
