@@ -15,12 +15,19 @@ from spade_coreason import (
     AgentDefinition,
     AgentRequest,
     AgentTester,
-    NotificationState,
     People,
     Response,
     Session,
 )
-from spade_coreason.contracts import DataBlock, MarkdownBlock, MemoryConfig, MemoryStrategy, ThinkingBlock, UserErrorBlock
+from spade_coreason.contracts import (
+    DataBlock,
+    MarkdownBlock,
+    MemoryConfig,
+    MemoryStrategy,
+    NotificationState,
+    ThinkingBlock,
+    UserErrorBlock,
+)
 from spade_coreason.domain.identifiers import NOTIFICATION_NAMESPACE
 from spade_coreason.domain.notifications import NotificationPolicy
 from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences

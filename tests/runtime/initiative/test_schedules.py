@@ -9,7 +9,8 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, NotificationState, Response, Session, every
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session, agent, every
+from spade_coreason.contracts import NotificationState
 from spade_coreason.domain.quotas import Quota, Quotas
 from spade_coreason.runtime.initiative.scheduler import MAX_PAYLOAD_BYTES, MAX_SCHEDULES
 from spade_coreason.storage import SUSPENDED
@@ -340,10 +341,10 @@ class Removed(Hourly):
 
 
 async def test_a_method_runs_at_its_times_in_a_conversation_of_the_agent_and_tells_nobody() -> None:
-    agent = Hourly()
-    async with AgentTester(agent, clock=Clock(START)) as t:
+    hourly = Hourly()
+    async with AgentTester(hourly, clock=Clock(START)) as t:
         await t.advance(2 * HOUR)
-        assert agent.seen == [((START + n * HOUR).isoformat(), "tick", n) for n in (1, 2)]
+        assert hourly.seen == [((START + n * HOUR).isoformat(), "tick", n) for n in (1, 2)]
         assert t.messages() == []
         repository = t.runners[t.jid].repository
         [conversation] = await repository.list_conversations()
@@ -354,7 +355,7 @@ async def test_a_method_runs_at_its_times_in_a_conversation_of_the_agent_and_tel
         assert "tick 1" in (await repository.load_history(conversation.id, 10))[0]
         await t.restart()
         await t.advance(HOUR)
-        assert [count for _, _, count in agent.seen] == [1, 2, 3]
+        assert [count for _, _, count in hourly.seen] == [1, 2, 3]
 
 
 async def test_other_times_of_a_method_count_from_the_next_start_and_a_method_that_is_gone_has_none() -> None:
@@ -376,13 +377,13 @@ async def test_other_times_of_a_method_count_from_the_next_start_and_a_method_th
 
 
 async def test_a_quota_that_is_used_up_delays_a_reminder() -> None:
-    async with start(policy=Policy(quotas=Quotas(user=Quota(messages_per_minute=2)))) as t:
-        await t.say("in 0.005")  # 18 seconds
+    async with start(policy=Policy(quotas=Quotas(user=Quota(messages_per_day=2)))) as t:
+        await t.say("in 1")
         await t.say("hello")
-        await t.advance(timedelta(seconds=20))
+        await t.advance(11 * HOUR)
         assert t.unread() == []
         assert len(await t.schedules()) == 1
-        await t.advance(timedelta(minutes=3))
+        await t.advance(2 * HOUR)  # a new day has begun
         assert t.unread() == ["tea"]
         assert await t.schedules() == []
 
@@ -400,19 +401,24 @@ async def test_a_person_who_lost_access_is_not_reminded_and_the_schedule_says_so
         assert schedule.reason
 
 
-async def test_a_reminder_of_a_program_is_recorded_and_sent_to_nobody() -> None:
+async def test_a_reminder_that_an_agent_asks_for_is_recorded_and_sent_to_nobody() -> None:
     seen = []
+
+    @agent
+    async def caller(request: AgentRequest, session: Session, response: Response, peers: Peers) -> None:
+        await peers.ask("agent@localhost", "cron 0 * * * *")
+        await response.markdown("asked")
 
     async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
         seen.append([turn.output.get("text") for turn in await session.history(10)])
         await response.markdown("tea")
 
-    async with start(on_due=on_due) as t:
-        answer = await t.ask("cron 0 * * * *")
-        before = len(t.messages())
+    async with start(on_due=on_due, peers={"caller": caller}) as t:
+        assert await t.say("go", to="caller@localhost") == ["asked"]
+        [schedule] = await t.schedules()
         await t.advance(2 * HOUR)
-        assert seen == [[answer.text], [answer.text, "tea"]]
-        assert len(t.messages()) == before
+        assert seen == [[schedule.id], [schedule.id, "tea"]]
+        assert t.unread() == []
 
 
 async def test_due_times_end_no_conversation_by_their_number() -> None:
