@@ -249,7 +249,11 @@ class Notifier:
         window_start = max(window_start, record.window_start)
         record = record.with_turns(record.status, services.policy.rules.max_interactions, window_start, record.turns + 1)
         active.record = record
-        await self._repository.store_turn(composed, record, TurnRecord(output.encoder.key, now, turn.text))
+        try:
+            await self._repository.store_turn(composed, record, TurnRecord(output.encoder.key, now, turn.text))
+        except StoreError:
+            mailbox.active = None  # it has a turn that is not stored
+            raise
         active.turns, active.last_reply = turns, "\n\n".join(output.texts).strip()
         if windows.compacts:
             windows.compact_later(active)
