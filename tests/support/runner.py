@@ -14,14 +14,15 @@ from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
-from spade_coreason.runtime import AgentNetwork, AgentParts, AgentRuntime, Files, PeerOptions, UploadFile
+from spade_coreason.runtime import AgentNetwork, AgentParts, AgentRuntime, Files, OutboundMessage, PeerOptions, UploadFile
 from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.storage import Commit
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy
+from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.databases import WriterGate, open_without_sync
 from tests.support.records import AGENT, ALICE
-from tests.support.transports import make_network
+from tests.support.transports import STANZA_BYTES
 
 
 def make_runtime(
@@ -91,6 +92,10 @@ class RunnerHarness:
         self.policy = policy or Policy()
         self.interceptors = interceptors
         self.sent: list[str] = []
+        """The texts of all stanzas that left."""
+        self.messages: list[OutboundMessage] = []
+        """The same as messages. The network has acknowledged none of them."""
+        self.rooms: set[str] = set()
         self.writes = WriterGate()
 
     async def __aenter__(self) -> RunnerHarness:
@@ -106,12 +111,16 @@ class RunnerHarness:
 
     def make_network(self) -> AgentNetwork:
         """Make the network of the agent: it takes messages, and never says that it has them."""
-        return make_network(AGENT, self.sent.extend)
+        return XmppTransport(AGENT, self._send, STANZA_BYTES, is_room=lambda address: address in self.rooms).network
 
     async def __aexit__(self, *_: object) -> None:
         await self.runner.drain(0)
         await self.runner.close()
         await self.database.close()
+
+    def _send(self, messages: Sequence[OutboundMessage]) -> None:
+        self.messages += messages
+        self.sent += [message.content for message in messages]
 
     def receive(self, text: str, thread: str | None = "t", sender: str = ALICE) -> Commit[bool]:
         stored = self.runner.intake.receive(

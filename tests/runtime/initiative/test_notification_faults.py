@@ -1,0 +1,185 @@
+"""Notifications when the network does not answer, the database fails or the platform stops: nothing is lost, no state lies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import uuid4
+from xml.etree.ElementTree import fromstring
+
+import pytest
+
+from spade_coreason.contracts import NotificationState
+from spade_coreason.domain.messages import Bounce
+from spade_coreason.runtime.initiative.people import dump_blocks
+from spade_coreason.storage import StoredNotification
+from spade_coreason.storage.backends.statements import ADD_INTERACTION, UPDATE_NOTIFICATION
+from spade_coreason.testing import Policy, RunnerTimings
+from tests.support.databases import SQLITE, read_rows
+from tests.support.errors import ExpectedErrors
+from tests.support.records import ALICE, BOB
+from tests.support.runner import RememberingAgent, RunnerHarness
+from tests.support.wait import TIMEOUT_S, eventually
+
+QUICK = Policy(timings=RunnerTimings(retry_s=0.05))
+ROOM = "garden@rooms.localhost"
+
+
+async def notify(harness: RunnerHarness, text: str, person: str = ALICE) -> str:
+    """Notify a person as a task of the agent does, and return the id."""
+    notification_id = str(uuid4())
+    await harness.runner.initiative.notifier.notify(notification_id, person, "t", dump_blocks(text), "")
+    return notification_id
+
+
+async def find(harness: RunnerHarness, notification_id: str) -> StoredNotification:
+    stored = await harness.repository.notifications.find(notification_id)
+    assert stored is not None
+    return stored
+
+
+async def wait_for(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until a condition of the database holds."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not await condition():  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)
+
+
+async def wait_for_state(harness: RunnerHarness, notification_id: str, state: NotificationState) -> None:
+    async def has_state() -> bool:
+        return (await find(harness, notification_id)).state == state
+
+    await wait_for(has_state)
+
+
+async def test_it_waits_until_the_server_has_it(database_url: str) -> None:
+    async with RunnerHarness(database_url) as harness:
+        ident = await notify(harness, "hello")
+        await eventually(lambda: len(harness.messages) == 1)
+        assert (await find(harness, ident)).state == NotificationState.WAITING
+        harness.messages[0].acknowledge()
+        await wait_for_state(harness, ident, NotificationState.SENT)
+
+
+async def test_one_that_the_server_does_not_have_is_sent_again_after_a_restart_with_the_same_ids(database_url: str) -> None:
+    harness = RunnerHarness(database_url)
+    async with harness:
+        ident = await notify(harness, "hello")
+        await eventually(lambda: len(harness.sent) == 1)
+    async with harness:
+        await eventually(lambda: len(harness.sent) == 2)
+        assert harness.sent[0] == harness.sent[1]
+        assert (fromstring(harness.sent[0]).get("id") or "").startswith(ident)
+        harness.messages[1].acknowledge()
+        await wait_for_state(harness, ident, NotificationState.SENT)
+    async with harness:
+        await harness.receive_and_wait("hello")
+        assert sum(ident in stanza for stanza in harness.sent) == 2
+    assert len(read_rows(database_url, "interactions")) == 2  # its own, and that of the request
+
+
+async def test_one_that_waits_for_a_turn_when_the_platform_stops_comes_after_that_turn(database_url: str) -> None:
+    release = asyncio.Event()
+    agent = RememberingAgent(release=release)
+    harness = RunnerHarness(database_url, agent)
+    async with harness:
+        await harness.receive("go")
+        async with asyncio.timeout(TIMEOUT_S):
+            await agent.started.wait()
+        ident = await notify(harness, "hello")
+        await notify(harness, "to another person", BOB)
+        await eventually(lambda: any("to another person" in stanza for stanza in harness.sent))
+        assert (await find(harness, ident)).messages is None
+    release.set()
+    async with harness:
+        await eventually(lambda: any(ident in stanza for stanza in harness.sent))
+        to_alice = [stanza for stanza in harness.sent if ALICE in stanza and "<body>" in stanza]
+        assert ident in to_alice[-1]
+        assert len(to_alice) == 2
+
+
+@pytest.mark.parametrize("is_temporary", [False, True])
+async def test_one_that_comes_back_before_the_acknowledgement_is_not_sent(database_url: str, *, is_temporary: bool) -> None:
+    expected = NotificationState.WAITING if is_temporary else NotificationState.BOUNCED
+    async with RunnerHarness(database_url) as harness:
+        ident = await notify(harness, "hello")
+        await eventually(lambda: len(harness.messages) == 1)
+        stanza_id = fromstring(harness.sent[0]).get("id") or ""
+        harness.runner.initiative.notifier.receive_bounce(Bounce(ALICE, stanza_id, "item-not-found", "", is_temporary))
+
+        async def has_reason() -> bool:
+            return bool((await find(harness, ident)).reason)
+
+        await wait_for(has_reason)
+        harness.messages[0].acknowledge()  # the server acknowledges what it has sent back
+        await notify(harness, "another")
+        await eventually(lambda: len(harness.messages) == 2)
+        stored = await find(harness, ident)
+        assert (stored.state, stored.attempts) == (expected, 1)
+        assert (stored.due_at > stored.created_at) == is_temporary
+
+
+async def test_an_acknowledgement_while_the_bounce_is_stored_changes_nothing(database_url: str) -> None:
+    async with RunnerHarness(database_url) as harness:
+        ident = await notify(harness, "hello")
+        await eventually(lambda: len(harness.messages) == 1)
+        stanza_id = fromstring(harness.sent[0]).get("id") or ""
+        with harness.writes.hold_batches() as batches:
+            harness.runner.initiative.notifier.receive_bounce(Bounce(ALICE, stanza_id, "resource-constraint", "", True))
+            await eventually(lambda: bool(batches))
+            harness.messages[0].acknowledge()
+        await harness.runner.initiative.notifier.wait_until_stored()
+        assert (await find(harness, ident)).state == NotificationState.WAITING
+
+
+async def test_a_state_that_is_being_stored_is_not_read_as_due(database_url: str) -> None:
+    async with RunnerHarness(database_url) as harness:
+        for number in range(30):  # each ends while the clock looks for the others
+            await notify(harness, str(number), f"person{number}@localhost")
+            for message in harness.messages:
+                message.acknowledge()
+        await eventually(lambda: len(harness.messages) >= 30)
+        for message in harness.messages:
+            message.acknowledge()
+        await harness.runner.initiative.wait_until_idle()
+        await harness.runner.wait_until_idle()
+        assert len(harness.sent) == len(set(harness.sent)) == 30
+
+
+async def test_a_database_that_fails_delays_a_notification_and_leaves_no_gap(
+    database_url: str, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("cannot store a notification")
+    if not database_url.startswith(SQLITE):
+        expected_errors("retrying every 5 s")
+    failures = 0
+
+    def fail_twice(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
+        nonlocal failures
+        for pending in batch:
+            if failures < 2 and any(number == ADD_INTERACTION for number, _ in getattr(pending, "rows", ())):
+                failures += 1
+                pending.rows = [(UPDATE_NOTIFICATION, ("no",) * 3)]
+        write(batch)
+
+    async with RunnerHarness(database_url, policy=QUICK) as harness:
+        await harness.receive_and_wait("before")
+        harness.writes.on_batch = fail_twice
+        ident = await notify(harness, "hello")
+        await eventually(lambda: any(ident in stanza for stanza in harness.sent))
+        assert failures == 2
+        await harness.receive_and_wait("after")
+        numbers = [row["number"] for row in read_rows(database_url, "interactions")]
+        assert sorted(numbers) == [1, 2, 3]
+        assert sum(ident in stanza for stanza in harness.sent) == 1
+
+
+async def test_a_room_is_notified_without_a_name_before_the_text(database_url: str) -> None:
+    async with RunnerHarness(database_url) as harness:
+        harness.rooms.add(ROOM)
+        await notify(harness, "The gate is open.", ROOM)
+        await eventually(lambda: bool(harness.sent))
+        stanza = fromstring(harness.sent[0])
+        assert (stanza.get("to"), stanza.get("type")) == (ROOM, "groupchat")
+        assert next(child.text for child in stanza if child.tag.endswith("body")) == "The gate is open."
