@@ -29,7 +29,7 @@ from spade_coreason.contracts import (
     UserErrorBlock,
 )
 from spade_coreason.domain.identifiers import NOTIFICATION_NAMESPACE
-from spade_coreason.domain.notifications import NotificationPolicy
+from spade_coreason.domain.notifications import NotificationPolicy, QuietHours
 from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm import LLMAgent
@@ -453,3 +453,15 @@ async def test_what_is_sent_is_not_sent_again_after_a_restart() -> None:
         await t.restart()
         assert await states(t) == [SENT]
         assert texts(t, BOB) == ["hello"]
+
+
+async def test_quiet_hours_delay_it_until_their_end() -> None:
+    policy = Policy(notifications=NotificationPolicy(quiet=QuietHours.parse("11:00-15:00"), zone="Europe/Berlin"))
+    async with AgentTester(scripted(echo), clock=Clock(START), policy=policy) as t:  # 13:00 in Berlin
+        waiting = await people_of(t).notify(BOB, "hello")
+        assert (waiting.state, waiting.due_at) == (WAITING, START + timedelta(hours=2))
+        await t.advance(timedelta(hours=2, seconds=-1))
+        assert texts(t, BOB) == []
+        await t.advance(timedelta(seconds=1))
+        assert texts(t, BOB) == ["hello"]
+        assert await states(t) == [SENT]

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import UUID, uuid4, uuid5
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session, agent, every
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, People, Response, Session, agent, every
 from spade_coreason.contracts import NotificationState
+from spade_coreason.domain.channel_kinds import ROOM
+from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.quotas import Quota, Quotas
 from spade_coreason.runtime.initiative.scheduler import MAX_PAYLOAD_BYTES, MAX_SCHEDULES
 from spade_coreason.storage import SUSPENDED
-from spade_coreason.testing import Policy, Rules
+from spade_coreason.storage.backends.statements import DELETE_SCHEDULE, UPDATE_NOTIFICATION
+from spade_coreason.testing import Policy, Rules, RunnerTimings
 from tests.support.clock import Clock
+from tests.support.databases import SQLITE
 from tests.support.errors import ExpectedErrors
 from tests.support.initiative import BOB, START, TESTER, Interruption, ScriptedAgent, scripted
-from tests.support.wait import TIMEOUT_S
+from tests.support.records import AGENT, ALICE
+from tests.support.runner import RunnerHarness
+from tests.support.wait import TIMEOUT_S, eventually
 
 HOUR = timedelta(hours=1)
 
@@ -468,3 +476,98 @@ async def test_a_due_turn_that_fails_tells_the_person_and_the_next_one_runs(expe
         [problem, tea] = t.unread()
         assert "kettle" not in problem
         assert tea == "tea"
+
+
+async def test_a_due_turn_that_was_cut_off_is_reported_if_the_platform_repeats_no_turns() -> None:
+    runs = []
+    interruption = Interruption()
+
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        runs.append(request.request_id)
+        await interruption(request)
+        await response.markdown("tea")
+
+    async with start(on_due=on_due, policy=Policy(on_restart="report")) as t:
+        await t.say("in 1")
+        advancing = asyncio.create_task(t.advance(HOUR))
+        async with asyncio.timeout(TIMEOUT_S):
+            await interruption.reached.wait()
+        advancing.cancel()
+        await asyncio.wait({advancing})
+        await t.restart(grace_s=0)
+        await t.settled()
+        [report] = t.unread()
+        assert report != "tea"
+    assert len(runs) == 1
+
+
+async def test_what_a_room_asks_for_is_due_in_the_room(database_url: str) -> None:
+    room = "garden@rooms.localhost"
+    clock = Clock(START)
+    agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind)
+    async with RunnerHarness(database_url, agent, clock=clock) as harness:
+        harness.rooms.add(room)
+        metadata = {"room": room, "nickname": "ann", "occupant": ALICE}
+        incoming = InboundRequest(
+            ROOM,
+            f"{room}/ann",
+            str(uuid4()),
+            None,
+            {"query": "in 1"},
+            "in 1",
+            "groupchat",
+            metadata,
+            owner=room,
+            address=room,
+            nickname="ann",
+        )
+        stored = harness.runner.intake.receive(incoming)
+        assert stored is not None
+        await stored
+        await harness.runner.wait_until_idle()
+        [schedule] = await harness.runner.initiative.scheduler.find_all()
+        assert schedule.owner == room
+        clock.advance(hours=1)
+        harness.runner.initiative.due_times.check()
+        await harness.runner.initiative.wait_until_idle()
+        await harness.runner.wait_until_idle()
+        stanza = fromstring(harness.sent[-1])
+        assert (stanza.get("to"), stanza.get("type")) == (room, "groupchat")
+        assert "tea" in harness.sent[-1]
+
+
+async def test_a_database_that_fails_delays_a_due_time_and_runs_it_once(
+    database_url: str, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("cannot look for what is due", "cannot store a request of alice@localhost")
+    if not database_url.startswith(SQLITE):
+        expected_errors("retrying every 5 s")
+    runs: list[str] = []
+    failures = 0
+
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        runs.append(request.metadata["due_at"])
+        await response.markdown("tea")
+
+    def fail_once(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
+        nonlocal failures
+        for pending in batch:
+            if not failures and any(number == DELETE_SCHEDULE for number, _ in getattr(pending, "rows", ())):
+                failures += 1
+                pending.rows = [(UPDATE_NOTIFICATION, ("no",) * 3)]
+        write(batch)
+
+    clock = Clock(START)
+    agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind, on_due)
+    policy = Policy(timings=RunnerTimings(retry_s=0.05))
+    async with RunnerHarness(database_url, agent, policy, clock) as harness:
+        await harness.receive_and_wait("in 1")
+        harness.writes.on_batch = fail_once
+        clock.advance(hours=1)
+        harness.runner.initiative.due_times.check()
+        await eventually(lambda: any("tea" in stanza for stanza in harness.sent))
+        await harness.runner.wait_until_idle()
+        assert failures == 1
+        assert await harness.runner.initiative.scheduler.find_all() == []
+        assert runs[-1] == (START + HOUR).isoformat()
+        assert sum("<body>tea" in stanza for stanza in harness.sent) == 1
