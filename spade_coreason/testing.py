@@ -916,7 +916,7 @@ class AgentTester:
 
         Classes and factories build new agents. Turns have `grace_s` seconds to finish. Without a `policy`, the present one
         remains. With `down_for`, the clock is set forward by that time while the agents are stopped, so that they miss what
-        is due meanwhile.
+        is due in that time.
         """
         await self._close(grace_s)
         if down_for:
