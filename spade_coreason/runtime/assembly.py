@@ -238,7 +238,7 @@ class AgentParts:
 
         # Initiative
         notifier = self._notifier = Notifier(services, loader, access)
-        gateway.bounced.subscribe(notifier.receive_bounce)
+        gateway.receive_bounce = notifier.receive_bounce
         zone = policy.notifications.zone
         is_room = channels[DEFAULT_CHANNEL].is_room
         scheduler = Scheduler(repository, intake, access, is_room, every_of(agent), zone, clock)

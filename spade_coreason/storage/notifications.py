@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from ..contracts import Notification, NotificationState
 from ..domain.notifications import NotificationDecision
@@ -160,6 +160,24 @@ class NotificationRepository:
     def save(self, notification: StoredNotification) -> Commit[bool]:
         """Store the state of a notification, unless it was deleted."""
         return self._database.submit([notification.update])
+
+    def store_bounce(
+        self, notification_id: str, decide: Callable[[StoredNotification], StoredNotification | None]
+    ) -> Commit[bool]:
+        """Store what `decide` makes of a notification that came back. The commit has False if it, or `decide`, is None."""
+        found = select(notifications).where(
+            notifications.c.agent == self._agent, notifications.c.notification_id == notification_id
+        )
+
+        def work(connection: Connection) -> bool:
+            row = connection.execute(found).one_or_none()
+            changed = None if row is None else decide(StoredNotification._make(row))
+            if changed is None:
+                return False
+            connection.execute(update(notifications).where(notifications.c.id == changed.id).values(changed._asdict()))
+            return True
+
+        return self._database.run(work)
 
     async def find(self, notification_id: str) -> StoredNotification | None:
         """Return a notification, or None."""

@@ -59,12 +59,12 @@ class Notifier:
         self._policy = services.policy.notifications
         self._channel = services.outbox.channels[DEFAULT_CHANNEL]
         self._in_flight: dict[int, StoredNotification] = {}
-        """The notifications that were handed over, by row, until the server has them."""
+        """The notifications that were handed over, by row, until the server has them.
+
+        What comes later for a notification counts only while it is still this object: it may have come back meanwhile.
+        """
         self._erasures = 0
         self._bounce_limiter = RateLimiter(_MAX_BOUNCES_PER_MINUTE)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._commits: set[Commit[bool]] = set()
-        """The writes of states that are not done."""
         self.due_times: DueTimes | None = None
         """The clock of the agent, once it is there."""
 
@@ -124,10 +124,9 @@ class Notifier:
         free = min(_BATCH, _MAX_IN_FLIGHT - len(self._in_flight))
         if free <= 0:
             return
-        erasures, before = self._erasures, set(self._in_flight)
-        due = await self._repository.load_due(now, free, without=before)
+        erasures = self._erasures
+        due = await self._repository.load_due(now, free, without=self._in_flight)
         if erasures == self._erasures:  # else the clock loads it again
-            # One that was on its way before may have ended meanwhile: what was read of it is older than its end.
             for stored in due:
                 self._begin(stored)
 
@@ -135,24 +134,7 @@ class Notifier:
         """Return when the next one is due that is not on its way; None while no more may be."""
         if len(self._in_flight) >= _MAX_IN_FLIGHT:
             return None
-        return await self._repository.find_next_due(without=set(self._in_flight))
-
-    async def close(self) -> None:
-        """Wait for the work on bounces."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    @property
-    def is_storing(self) -> bool:
-        """True while the state of a notification is stored, or a bounce is looked up."""
-        return bool(self._commits or self._tasks)
-
-    async def wait_until_stored(self) -> None:
-        """Wait until the states of notifications are stored, those of bounces too."""
-        while self.is_storing:
-            await self.close()
-            for commit in list(self._commits):
-                await commit.wait()
+        return await self._repository.find_next_due(without=self._in_flight)
 
     def _begin(self, stored: StoredNotification) -> None:
         self._in_flight[stored.id] = stored
@@ -165,35 +147,32 @@ class Notifier:
         if task.cancelled():
             self._in_flight.pop(stored.id, None)  # the agent stops, or the conversation was deleted
         elif isinstance(error := task.exception(), StoreError):
-            self._release_later(stored.id, error)
+            self._release_later(stored, error)
         elif error is not None:
             log.error("%s: a notification cannot be sent", self._services.jid, exc_info=error)
-            self._end(stored.id, NotificationState.FAILED, "it cannot be sent; see the log")
+            self._end(self._in_flight.get(stored.id, stored), NotificationState.FAILED, "it cannot be sent; see the log")
 
-    def _end(self, row: int, state: NotificationState, reason: str = "", due_at: datetime | None = None) -> None:
+    def _is_current(self, stored: StoredNotification) -> bool:
+        return self._in_flight.get(stored.id) is stored
+
+    def _end(
+        self, stored: StoredNotification, state: NotificationState, reason: str = "", due_at: datetime | None = None
+    ) -> None:
         """Store the state of a notification that was on its way."""
-        stored = self._in_flight.get(row)
-        if stored is not None and stored.state == NotificationState.WAITING:
+        if self._is_current(stored) and stored.state == NotificationState.WAITING:
             self._store(stored.moved(state, self._services.clock(), reason, due_at))
 
-    def _end_attempt(self, sent: StoredNotification, state: NotificationState, reason: str = "") -> None:
-        """Store what became of an attempt, unless it came back before: then its state says so already."""
-        if self._in_flight.get(sent.id) is sent:
-            self._store(sent.moved(state, self._services.clock(), reason))
-
-    def _store(self, ended: StoredNotification) -> None:
+    def _store(self, ended: StoredNotification) -> Commit[bool]:
         """Store a new state. Until then the notification counts as on its way, so that the clock does not hand it over."""
         self._in_flight[ended.id] = ended
         commit = self._repository.save(ended)
-        self._commits.add(commit)
-        commit.on_stored(lambda _: self._commits.discard(commit))
-        commit.on_failed(lambda _: self._commits.discard(commit))
         commit.on_stored(lambda _: self._release(ended))
-        commit.on_failed(partial(self._release_later, ended.id))
+        commit.on_failed(partial(self._release_later, ended))
+        return commit
 
     def _release(self, ended: StoredNotification) -> None:
-        if self._in_flight.get(ended.id) is not ended:
-            return  # it has come into a further state, which is being stored
+        if not self._is_current(ended):
+            return  # a later state is being stored
         is_full = len(self._in_flight) >= _MAX_IN_FLIGHT
         del self._in_flight[ended.id]
         if ended.state == NotificationState.WAITING:
@@ -201,29 +180,30 @@ class Notifier:
         if is_full:
             self.wake_at(self._services.clock())
 
-    def _release_later(self, row: int, error: BaseException) -> None:
+    def _release_later(self, stored: StoredNotification, error: BaseException) -> None:
         """Hand a notification over again that could not be stored."""
         retry_s = self._services.policy.timings.retry_s
         log.error("%s: cannot store a notification; the next attempt is in %g s: %s", self._services.jid, retry_s, error)
-        asyncio.get_running_loop().call_later(retry_s, self._forget_row, row)
+        asyncio.get_running_loop().call_later(retry_s, self._hand_over_again, stored)
 
-    def _forget_row(self, row: int) -> None:
-        if self._in_flight.pop(row, None) is not None:
+    def _hand_over_again(self, stored: StoredNotification) -> None:
+        if self._is_current(stored):
+            del self._in_flight[stored.id]
             self.wake_at(self._services.clock())
 
     # Sending
 
     async def _deliver(self, mailbox: Mailbox, stored: StoredNotification) -> None:
         """Send a notification, in the order of its conversation, if it still may be sent."""
-        if stored.id not in self._in_flight:
+        if not self._is_current(stored):
             return
         now = self._services.clock()
         decision = self._decide(stored.person, await self._find_preferences(stored.person), now, None)
         if decision.state is not NotificationState.WAITING or decision.due_at > now:
-            self._end(stored.id, decision.state, decision.reason, decision.due_at)
+            self._end(stored, decision.state, decision.reason, decision.due_at)
             return
         composed = stored if stored.messages is not None else await self._compose(mailbox, stored, now)
-        if composed is None or stored.id not in self._in_flight:
+        if composed is None or not self._is_current(stored):
             return
         sent = self._in_flight[stored.id] = composed._replace(attempts=composed.attempts + 1)
         self._transmit(sent)
@@ -238,9 +218,9 @@ class Notifier:
             await _emit(output, block)
         output.finish(Completed(active.record.conversation_id, "active"))
         if not output.messages:
-            self._end(stored.id, NotificationState.FAILED, "nothing of it can be shown in a chat")
+            self._end(stored, NotificationState.FAILED, "nothing of it can be shown in a chat")
             return None
-        if mailbox.active is not active or stored.id not in self._in_flight:
+        if mailbox.active is not active or not self._is_current(stored):
             return None
         composed = stored._replace(messages=dump_reply(output.messages))
         record, windows = active.record, services.history_windows
@@ -249,11 +229,7 @@ class Notifier:
         window_start = max(window_start, record.window_start)
         record = record.with_turns(record.status, services.policy.rules.max_interactions, window_start, record.turns + 1)
         active.record = record
-        try:
-            await self._repository.store_turn(composed, record, TurnRecord(output.encoder.key, now, turn.text))
-        except StoreError:
-            mailbox.active = None  # it has a turn that is not stored
-            raise
+        await self._repository.store_turn(composed, record, TurnRecord(output.encoder.key, now, turn.text))
         active.turns, active.last_reply = turns, "\n\n".join(output.texts).strip()
         if windows.compacts:
             windows.compact_later(active)
@@ -286,45 +262,38 @@ class Notifier:
         ]
         last = messages[-1]
         last.is_last = True
-        last.on_acknowledged = partial(self._end_attempt, stored, NotificationState.SENT)
+        last.on_acknowledged = partial(self._on_sent, stored)
         last.on_refused = partial(self._on_refused, stored)
         self._channel.send(messages)
 
-    def _on_refused(self, sent: StoredNotification, reason: str) -> None:
-        self._end_attempt(sent, NotificationState.BOUNCED, describe_reason(reason))
+    def _on_sent(self, stored: StoredNotification) -> None:
+        self._end(stored, NotificationState.SENT)
+
+    def _on_refused(self, stored: StoredNotification, reason: str) -> None:
+        self._end(stored, NotificationState.BOUNCED, describe_reason(reason))
 
     # Bounces
 
-    def receive_bounce(self, bounce: Bounce) -> None:
-        """Receive a message that came back. If it is one of a notification, its state says so."""
+    def receive_bounce(self, bounce: Bounce) -> Commit[bool] | None:
+        """Receive a message that came back. If it may be one of a notification, return the commit of its state."""
         try:
             notification_id = str(UUID(bounce.stanza_id[:36]))
         except ValueError:
-            return
-        if self._bounce_limiter.allow(bare_jid(bounce.sender)):
-            task = asyncio.get_running_loop().create_task(self._handle_bounce(notification_id, bounce))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _handle_bounce(self, notification_id: str, bounce: Bounce) -> None:
-        try:
-            stored = await self._repository.find(notification_id)
-            if stored is not None and stored.state == NotificationState.WAITING and stored.id not in self._in_flight:
-                stored = await self._repository.find(notification_id)  # it may have become "sent" during the first look
-        except StoreError as error:
-            log.error("%s: a notification came back, and that cannot be stored: %s", self._services.jid, error)
-            return
-        if stored is None or stored.person != bare_jid(bounce.sender).lower():
-            return
-        is_sent = stored.state == NotificationState.SENT or stored.id in self._in_flight
-        stored = self._in_flight.get(stored.id, stored)
-        if not is_sent or stored.state not in (NotificationState.SENT, NotificationState.WAITING):
-            return  # an earlier one of its messages came back
+            return None
+        if not self._bounce_limiter.allow(bare_jid(bounce.sender)):
+            return None
         now = self._services.clock()
-        state, due_at = decide_bounce(stored.attempts, is_temporary=bounce.is_temporary, now=now)
-        reason = describe_reason(bounce.condition, bounce.text)
-        log.info("%s: a notification to %s came back: %s", self._services.jid, stored.person, reason)
-        self._store(stored.moved(state, now, reason, due_at))
+        found = (stored for stored in self._in_flight.values() if stored.notification_id == notification_id)
+        if (in_flight := next(found, None)) is not None:
+            ended = _bounce(in_flight, bounce, now)
+            return None if ended is None else self._store(ended)
+        # One that waits was sent by an earlier run of the platform: it is sent again, and comes back again.
+        commit = self._repository.store_bounce(
+            notification_id, lambda stored: _bounce(stored, bounce, now) if stored.state == NotificationState.SENT else None
+        )
+        commit.on_stored(lambda is_changed: self.wake_at(now) if is_changed else None)
+        commit.on_failed(partial(log.error, "%s: a notification came back, and that cannot be stored: %s", self._services.jid))
+        return commit
 
     # Decisions
 
@@ -343,6 +312,18 @@ class Notifier:
             now=now,
         )
         return decision._replace(reason=describe_reason(decision.reason)) if decision.reason else decision
+
+
+def _bounce(stored: StoredNotification, bounce: Bounce, now: datetime) -> StoredNotification | None:
+    """Return a notification as it is when it came back. None if the bounce is not its own, or an earlier one counts."""
+    if stored.person != bare_jid(bounce.sender).lower():
+        return None
+    if stored.state not in (NotificationState.SENT, NotificationState.WAITING):
+        return None
+    # A server that is being restarted is reported as if there were none.
+    is_temporary = bounce.is_temporary or bounce.condition == "remote-server-not-found"
+    state, due_at = decide_bounce(stored.attempts, is_temporary=is_temporary, now=now)
+    return stored.moved(state, now, describe_reason(bounce.condition, bounce.text), due_at)
 
 
 async def _emit(output: TurnOutput, block: AnyBlock) -> None:

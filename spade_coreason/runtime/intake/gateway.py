@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from uuid import uuid4
@@ -42,7 +42,6 @@ from ...domain.texts.translation import N_, translate, use_language
 from ...domain.topics import TOPIC_ITEM
 from ...storage import Commit
 from ..channels import AgentNetwork, encode_reply
-from ..event_emitter import EventEmitter
 from ..peers.open_requests import OpenRequests
 from ..peers.peers import PeerOptions
 from ..topics.requests import ItemReader, is_item
@@ -92,8 +91,8 @@ class InboundGateway:
         self._rate_limiter = RateLimiter(_MAX_REPLIES_PER_MINUTE)
         self._told_of_encryption: OrderedDict[str, None] = OrderedDict()
         self.dropped: Counter[str] = Counter()
-        self.bounced: EventEmitter[[Bounce]] = EventEmitter()
-        """Emitted with each message that came back."""
+        self.receive_bounce: Callable[[Bounce], Commit[bool] | None] = lambda bounce: None
+        """The receiver of messages that came back, beside the requests of this agent. It returns None if nothing is stored."""
 
     def is_allowed(self, jid: str) -> bool:
         """Return True if the configuration or an operator allows `jid` to talk to the agent."""
@@ -116,7 +115,10 @@ class InboundGateway:
         if isinstance(message, RequestBatch):
             return _join([self.receive(request, is_archived=is_archived) for request in message.requests])
         if isinstance(message, Bounce):
-            self.bounced.emit(message)
+            stored = self.receive_bounce(message)
+            if not self._open_requests.route(message):
+                self.dropped["no request"] += 1
+            return stored
         if self._open_requests.route(message):
             return None
         if isinstance(message, EncryptedMessage):
