@@ -71,7 +71,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "turn_document_name",
         ],
         "notifications": ["StoredNotification"],
-        "schedules": ["SUSPENDED", "WAITING", "StoredSchedule"],
+        "schedules": ["SUSPENDED", "WAITING", "SaveStep", "StoredSchedule"],
         "repository": ["AgentRepository", "list_stored_agents"],
         "topics": [
             "FindRefusal",

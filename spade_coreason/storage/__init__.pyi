@@ -102,6 +102,7 @@ from .repository import (
 from .schedules import (
     SUSPENDED as SUSPENDED,
     WAITING as WAITING,
+    SaveStep as SaveStep,
     StoredSchedule as StoredSchedule,
 )
 from .topics import (

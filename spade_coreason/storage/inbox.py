@@ -9,12 +9,13 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, Select, case, delete, func, select, update
+from sqlalchemy import Connection, Row, Select, case, delete, func, insert, select, update
 
 from ..contracts.base import utc_now
 from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.duplicates import NO_EVIDENCE, Evidence
 from ..domain.identifiers import NO_DIGEST
+from ..domain.texts.json_text import dump_json
 from ..exceptions import StoreError
 from .backends.database import Commit, Database, Rows
 from .backends.statements import (
@@ -47,6 +48,7 @@ from .records import (
     from_micros,
     to_micros,
 )
+from .schedules import SaveStep
 from .schema import (
     ANSWERED,
     CLOSED,
@@ -193,6 +195,17 @@ class Inbox:
         """Store a durable step of the turn of a request, or its intention: a step without a result."""
         self._database.inbox_rows_with_steps.add(inbox_row)
         return self._database.submit([(SAVE_STEP, (inbox_row, *step))])
+
+    def save_step_with(self, inbox_row: int, step: StoredStep) -> SaveStep:
+        """Return a function that stores a durable step with its result in a transaction of the writer, beside other rows."""
+        self._database.inbox_rows_with_steps.add(inbox_row)
+
+        def save(connection: Connection, result: object) -> None:
+            if connection.scalar(select(inbox.c.id).where(inbox.c.id == inbox_row)) is not None:  # else it was erased
+                values = {"request": inbox_row, **step._replace(result=dump_json(result))._asdict()}
+                connection.execute(insert(steps).values(values))
+
+        return save
 
     def save_step_soon(self, inbox_row: int, step: StoredStep) -> None:
         """Store a durable step that may run again without harm, with the next transaction.

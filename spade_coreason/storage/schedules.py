@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select
 
@@ -15,6 +15,9 @@ from .schema import schedules
 
 WAITING, SUSPENDED = "waiting", "suspended"
 """The states of a schedule. One that is suspended stays until its owner has access again, or an operator decides."""
+
+SaveStep: TypeAlias = Callable[[Connection, object], None]
+"""A function that stores a result, a JSON value, as that of a durable step, in a transaction of the writer."""
 
 
 class StoredSchedule(NamedTuple):
@@ -72,17 +75,22 @@ class ScheduleRepository:
         """Return an unused row id."""
         return self._database.next_id()
 
-    async def create(self, new: StoredSchedule, max_of_owner: int) -> bool:
-        """Store a schedule, unless there is one with its id. Return False if its owner has `max_of_owner` already."""
+    async def create(self, new: StoredSchedule, max_of_owner: int, save_step: SaveStep | None = None) -> bool:
+        """Store a schedule, unless there is one with its id. Return False if its owner has `max_of_owner` already.
+
+        Otherwise `save_step` stores its id in the same transaction, as the result of the step that makes it.
+        """
 
         def work(connection: Connection) -> bool:
             own = schedules.c.agent == self._agent
-            if connection.scalar(select(schedules.c.id).where(own, schedules.c.schedule_id == new.schedule_id)) is not None:
-                return True
-            count = connection.scalar(select(func.count()).select_from(schedules).where(own, schedules.c.owner == new.owner))
-            if (count or 0) >= max_of_owner:
-                return False
-            connection.execute(insert(schedules).values(new._asdict()))
+            known = select(schedules.c.id).where(own, schedules.c.schedule_id == new.schedule_id)
+            if connection.scalar(known) is None:
+                of_owner = select(func.count()).select_from(schedules).where(own, schedules.c.owner == new.owner)
+                if (connection.scalar(of_owner) or 0) >= max_of_owner:
+                    return False
+                connection.execute(insert(schedules).values(new._asdict()))
+            if save_step is not None:
+                save_step(connection, new.schedule_id)
             return True
 
         return await self._database.write(work)
@@ -129,13 +137,23 @@ class ScheduleRepository:
         """Return all schedules of a person (a bare JID), and those that a request of theirs led to, oldest first."""
         return await self._load(_is_about(person), order=schedules.c.id)
 
-    async def delete(self, schedule_id: str, owner: str | None = None) -> bool:
-        """Delete a schedule, of one owner if given. Return False if there is none."""
+    async def delete(self, schedule_id: str, owner: str | None = None, save_step: SaveStep | None = None) -> bool:
+        """Delete a schedule, of one owner if given. Return False if there is none.
+
+        `save_step` stores that in the same transaction, as the result of a step.
+        """
         conditions = [schedules.c.agent == self._agent, schedules.c.schedule_id == schedule_id]
         if owner is not None:
             conditions.append(schedules.c.owner == owner)
         statement = delete(schedules).where(*conditions)
-        return bool(await self._database.erase(lambda connection: connection.execute(statement).rowcount))
+
+        def work(connection: Connection) -> bool:
+            is_deleted = bool(connection.execute(statement).rowcount)
+            if save_step is not None:
+                save_step(connection, is_deleted)
+            return is_deleted
+
+        return await self._database.erase(work)
 
     async def _load(
         self, *conditions: ColumnElement[bool], order: Any = schedules.c.due_at, limit: int | None = None

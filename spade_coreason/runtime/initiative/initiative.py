@@ -10,7 +10,7 @@ from ...domain.identifiers import NOTIFICATION_NAMESPACE
 from ...domain.messages import REPLY_THREAD, InboundRequest
 from ...memory import ActivePerson
 from ...storage import Rows, StoredAgent
-from ..turns.steps import JournalAccess
+from ..turns.step_journal import StepJournal
 from ..turns.turn_services import TurnServices
 from .due_times import DueTimes
 from .notifier import Notifier
@@ -44,7 +44,6 @@ class Initiative:
     async def close(self) -> None:
         """Hand over nothing more, and wait for what is being stored."""
         await self.due_times.close()
-        await self.notifier.close()
 
     @property
     def is_busy(self) -> bool:
@@ -64,7 +63,7 @@ class Initiative:
         self.notifier.forget(person, threads)
         self.scheduler.forget()
 
-    def open_schedules(self, incoming: InboundRequest, journal: JournalAccess, person: ActivePerson) -> TurnSchedules:
+    def open_schedules(self, incoming: InboundRequest, journal: StepJournal, person: ActivePerson) -> TurnSchedules:
         """Return the schedules of a turn."""
         zone = person.preferences.zone or self._services.policy.notifications.zone
         return TurnSchedules(self.scheduler, journal, incoming, zone, self._services.clock)

@@ -27,7 +27,7 @@ from ...domain.identifiers import SCHEDULE_NAMESPACE
 from ...domain.messages import DUE_AT, EVERY, NO_CONTEXT, REPLY_THREAD, SCHEDULE, InboundRequest, Refused, RequestContext
 from ...domain.schedules import CronTimes, decide_missed
 from ...domain.texts.json_text import dump_json
-from ...storage import SUSPENDED, WAITING, AgentRepository, Commit, StoredSchedule, from_micros, to_micros
+from ...storage import SUSPENDED, WAITING, AgentRepository, Commit, SaveStep, StoredSchedule, from_micros, to_micros
 from ..intake.request_intake import RequestIntake
 from .decorator import EveryHandler
 from .due_times import DueTimes
@@ -116,9 +116,13 @@ class Scheduler:
 
     # What people and operators ask for
 
-    async def add(self, new: StoredSchedule) -> None:
-        """Store a schedule, unless there is one with its id. ValueError if its owner has too many; StoreError."""
-        if not await self._repository.create(new, MAX_SCHEDULES):
+    async def add(self, new: StoredSchedule, save_step: SaveStep | None) -> None:
+        """Store a schedule, unless there is one with its id. ValueError if its owner has too many; StoreError.
+
+        `save_step` stores its id as the result of the step that makes it. Once it is due, a step that ran again would not find
+        it any more, and would make a second one.
+        """
+        if not await self._repository.create(new, MAX_SCHEDULES, save_step):
             raise ValueError(f"{new.owner} has {MAX_SCHEDULES} schedules with {self._agent} already; cancel one first")
         self._wake_at(from_micros(new.wake_at))
 
@@ -159,10 +163,13 @@ class Scheduler:
         """Return the schedules of one owner (a bare JID) or of all, the next due ones first. StoreError."""
         return [to_public(stored) for stored in await self._repository.load_all(owner)]
 
-    async def cancel(self, schedule_id: str, owner: str | None = None) -> bool:
-        """Delete a schedule, of one owner if given. Return False if there is none. StoreError."""
+    async def cancel(self, schedule_id: str, owner: str | None = None, save_step: SaveStep | None = None) -> bool:
+        """Delete a schedule, of one owner if given. Return False if there is none. StoreError.
+
+        `save_step` stores that as the result of a step.
+        """
         self._changes += 1
-        return await self._repository.delete(schedule_id, owner)
+        return await self._repository.delete(schedule_id, owner, save_step)
 
     async def run_now(self, schedule_id: str) -> bool:
         """Let a schedule be due now, once more than its times say. Return False if there is none. StoreError."""

@@ -1,8 +1,11 @@
-"""The schedules that one turn makes, each a durable step: a turn that runs again makes none twice."""
+"""The schedules that one turn makes, each a durable step: a turn that runs again makes none twice.
+
+The step and its schedule are stored in one transaction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,15 +13,17 @@ from ...contracts import Missed, Schedule
 from ...contracts.authoring import Payload
 from ...domain.messages import InboundRequest
 from ...domain.schedules import CronTimes
-from ..turns.steps import JournalAccess, run_step
+from ..turns.step_journal import StepJournal
 from .scheduler import LATER, REMINDER, Scheduler
+
+_STEPS = {REMINDER: "session.remind", LATER: "session.later"}
 
 
 class TurnSchedules:
     """The schedules of a turn, as `Session` has them. `zone` is that of the person, for times that repeat."""
 
     def __init__(
-        self, scheduler: Scheduler, journal: JournalAccess, incoming: InboundRequest, zone: str, clock: Callable[[], datetime]
+        self, scheduler: Scheduler, journal: StepJournal, incoming: InboundRequest, zone: str, clock: Callable[[], datetime]
     ) -> None:
         self._scheduler = scheduler
         self._journal = journal
@@ -32,37 +37,33 @@ class TurnSchedules:
         due_at = _find_due_time(when, times, self._clock())
         if missed not in ("once", "skip"):
             raise ValueError(f'missed must be "once" or "skip", not {missed!r}')
-        text = when.isoformat() if isinstance(when, datetime) else str(when)
-
-        async def create(when: str, payload: Any, missed: Missed, idempotency_key: str) -> str:
-            new = self._scheduler.make(idempotency_key, REMINDER, self._incoming, payload, due_at, times, missed)
-            await self._scheduler.add(new)
-            return idempotency_key
-
-        return str(await run_step(self._journal, "session.remind", create, (text, payload, missed), "retry"))
+        # A time that an agent computes from its clock is another one when the turn runs again.
+        text = when if isinstance(when, str) else "once"
+        return await self._create(REMINDER, payload, (text, payload, missed), due_at, times, missed)
 
     async def later(self, payload: Payload) -> str:
         """Make a job, as `Session.later`."""
-
-        async def create(payload: Any, idempotency_key: str) -> str:
-            new = self._scheduler.make(idempotency_key, LATER, self._incoming, payload, self._clock(), None, "once")
-            await self._scheduler.add(new)
-            return idempotency_key
-
-        return str(await run_step(self._journal, "session.later", create, (payload,), "retry"))
+        return await self._create(LATER, payload, (payload,), self._clock(), None, "once")
 
     async def cancel(self, schedule_id: str) -> bool:
         """Cancel a schedule of the owner of the conversation, as `Session.cancel_schedule`."""
-        owner = self._incoming.owner
-
-        async def cancel(schedule_id: str) -> bool:
-            return await self._scheduler.cancel(schedule_id, owner)
-
-        return bool(await run_step(self._journal, "session.cancel_schedule", cancel, (str(schedule_id),), "retry"))
+        step = await self._journal.open_step("session.cancel_schedule", (str(schedule_id),), "retry")
+        if step.is_finished:
+            return bool(step.result)
+        return await self._scheduler.cancel(str(schedule_id), self._incoming.owner, self._journal.close_step_with(step))
 
     async def find_all(self) -> list[Schedule]:
         """Return the schedules of the owner of the conversation, as `Session.schedules`."""
         return await self._scheduler.find_all(self._incoming.owner)
+
+    async def _create(
+        self, kind: str, payload: Payload, args: Sequence[Any], due_at: datetime, times: CronTimes | None, missed: Missed
+    ) -> str:
+        step = await self._journal.open_step(_STEPS[kind], args, "retry")
+        if not step.is_finished:
+            new = self._scheduler.make(step.key, kind, self._incoming, payload, due_at, times, missed)
+            await self._scheduler.add(new, self._journal.close_step_with(step))
+        return step.key
 
 
 def check_when(when: object) -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 from ...contracts.authoring import OnUncertain
 from ...domain.identifiers import derive_step_key
 from ...exceptions import StepMismatchError, StepUncertainError
-from ...storage import Commit, Inbox, StoredStep
+from ...storage import Commit, Inbox, SaveStep, StoredStep
 from .steps import DurableStep, hash_arguments, run_step
 
 MAX_STEPS = 10_000
@@ -86,6 +86,16 @@ class StepJournal:
                 f"the durable step {step.name!r}: the results of one turn have more than {MAX_TOTAL_BYTES:,} bytes, the limit"
             )
         await self._save(step, result_text)
+
+    def close_step_with(self, step: DurableStep) -> SaveStep | None:
+        """Return a function that stores the result of a step in the transaction that has its effect.
+
+        So the step does not run again, even if the process dies right after that. None if nothing is stored.
+        """
+        if not self._inbox_row:
+            return None
+        stored = StoredStep(step.name, step.number, step.arguments_hash, None)
+        return self._inbox.save_step_with(self._inbox_row, stored)
 
     async def close_step_soon(self, step: DurableStep, result_text: str) -> None:
         """Store the result of a step that may run again without harm. Do not wait for that."""

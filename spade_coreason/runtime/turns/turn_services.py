@@ -26,7 +26,7 @@ from .interceptors import chain_around
 from .long_answers import LongAnswers
 from .outbox import Outbox
 from .output import ReplyTimers
-from .steps import JournalAccess
+from .step_journal import StepJournal
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class TurnInitiative(Protocol):
     """The notifications and schedules, as turns use them."""
 
-    def open_schedules(self, incoming: InboundRequest, journal: JournalAccess, person: ActivePerson) -> SessionSchedules:
+    def open_schedules(self, incoming: InboundRequest, journal: StepJournal, person: ActivePerson) -> SessionSchedules:
         """Return the schedules of a turn."""
         ...
 
