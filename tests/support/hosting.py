@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from xml.sax.saxutils import escape
 
-from spade_coreason import ResponseHandler, Session, SessionHandle
+from spade_coreason import People, ResponseHandler, Session, SessionHandle
 from spade_coreason.app.loop_watch import BLOCKED_S
 from spade_coreason.app.platform import Platform
 from spade_coreason.config.loader import load_settings
@@ -116,6 +116,7 @@ class OnlineAgent:
     gateway: InboundGateway = field(init=False)
     host: HostedAgent = field(init=False)
     peers: Peers = field(init=False)
+    people: People = field(init=False)
     files: Files = field(init=False)
 
     @property
@@ -145,6 +146,7 @@ class OnlineAgent:
             )
             parts, self.runner, self.gateway = self.host.runtime.parts, self.host.runtime.runner, self.host.runtime.gateway
             self.requests, self.peers, self.files = parts.open_requests, parts.peers, parts.files
+            self.people = parts.people
             self.prepare(self.host)
             await self.host.start()
         except BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, Session
@@ -98,7 +98,7 @@ class RunnerHarness:
         self.rooms: set[str] = set()
         self.writes = WriterGate()
 
-    async def __aenter__(self) -> RunnerHarness:
+    async def __aenter__(self) -> Self:
         self.database = await open_without_sync(self.url, self.writes)
         self.repository = AgentRepository(self.database, AGENT)
         runtime = make_runtime(
