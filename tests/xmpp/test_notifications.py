@@ -128,7 +128,8 @@ async def test_a_notification_to_a_room_waits_for_voice_and_bounces_from_a_room_
         await eventually(lambda: room_state(agent, owner.room) == "without voice")
         notification = await agent.people.notify(owner.room, "goodbye, all")
         await owner.owner_query("<destroy/>", "owner")
-        print((await wait_for_state(agent, notification, BOUNCED)).reason)
+        reason = (await wait_for_state(agent, notification, BOUNCED)).reason
+        assert reason == "the room does not take it; invite the agent again, or write to another room (destroyed)"
 
 
 async def test_a_room_that_the_agent_has_not_joined_is_refused_or_bounces(real_server: XmppServer, tmp_path: Path) -> None:

@@ -270,7 +270,9 @@ class Notifier:
         self._end(stored, NotificationState.SENT)
 
     def _on_refused(self, stored: StoredNotification, reason: str) -> None:
-        self._end(stored, NotificationState.BOUNCED, describe_reason(reason))
+        if (described := describe_reason(reason)) == reason:  # a state of the room, or a condition without a remedy
+            described = f"the room does not take it; invite the agent again, or write to another room ({reason})"
+        self._end(stored, NotificationState.BOUNCED, described)
 
     # Bounces
 
@@ -280,13 +282,13 @@ class Notifier:
             notification_id = str(UUID(bounce.stanza_id[:36]))
         except ValueError:
             return None
-        if not self._bounce_limiter.allow(bare_jid(bounce.sender)):
-            return None
         now = self._services.clock()
         found = (stored for stored in self._in_flight.values() if stored.notification_id == notification_id)
         if (in_flight := next(found, None)) is not None:
             ended = _bounce(in_flight, bounce, now)
             return None if ended is None else self._store(ended)
+        if not self._bounce_limiter.allow(bare_jid(bounce.sender)):
+            return None
         # One that waits was sent by an earlier run of the platform: it is sent again, and comes back again.
         commit = self._repository.store_bounce(
             notification_id, lambda stored: _bounce(stored, bounce, now) if stored.state == NotificationState.SENT else None
