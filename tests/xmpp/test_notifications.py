@@ -237,7 +237,7 @@ class Reminding:
             await response.markdown(f"{query}: you answer '{last.output['text']}'")
 
 
-async def test_a_person_with_a_plain_client_hears_a_reminder_answers_it_and_switches_off(
+async def test_a_person_with_a_plain_client_hears_reminders_answers_lists_and_switches_off(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
     async with (
@@ -262,8 +262,13 @@ async def test_a_person_with_a_plain_client_hears_a_reminder_answers_it_and_swit
         await agent.people.notify(alice.jid, "The oven is on again.")
         assert (await alice.answer())["body"] == "The oven is on again."
 
+        assert await alice.ask("every morning bread", agent.jid) == "Every morning."
+        assert " 08:00 (repeats: 0 8 * * *) bread\n" in await alice.ask("/reminders", agent.jid)
+        assert (await alice.ask("/reminders cancel 1", agent.jid)).endswith("bread")
+        assert await alice.ask("/reminders", agent.jid) == "Nothing is due for you."
 
-async def test_a_person_with_profanity_hears_a_reminder_answers_it_and_switches_off(
+
+async def test_a_person_with_profanity_hears_reminders_answers_lists_and_switches_off(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
     require("profanity", has_profanity())
@@ -283,3 +288,9 @@ async def test_a_person_with_profanity_hears_a_reminder_answers_it_and_switches_
         await screen.type("remind me of coffee")
         seen = await screen.wait_for("me: remind me of coffee", f"{jid}: Yes.", f"{jid}: Time for coffee!")
         assert "oven" not in seen
+        await screen.type("every morning bread")
+        await screen.wait_for("me: every morning bread", f"{jid}: Every morning.")
+        await screen.type(" /reminders")
+        await screen.wait_for("me:  /reminders", "1. ", " 08:00 (repeats: 0 8 * * *) bread")
+        await screen.type(" /reminders cancel 1")
+        await screen.wait_for("Cancelled: ", "bread")
