@@ -16,8 +16,6 @@ from ...domain.schedules import CronTimes
 from ..turns.step_journal import StepJournal
 from .scheduler import LATER, REMINDER, Scheduler
 
-_STEPS = {REMINDER: "session.remind", LATER: "session.later"}
-
 
 class TurnSchedules:
     """The schedules of a turn, as `Session` has them. `zone` is that of the person, for times that repeat."""
@@ -59,7 +57,7 @@ class TurnSchedules:
     async def _create(
         self, kind: str, payload: Payload, args: Sequence[Any], due_at: datetime, times: CronTimes | None, missed: Missed
     ) -> str:
-        step = await self._journal.open_step(_STEPS[kind], args, "retry")
+        step = await self._journal.open_step("session.later" if kind == LATER else "session.remind", args, "retry")
         if not step.is_finished:
             new = self._scheduler.make(step.key, kind, self._incoming, payload, due_at, times, missed)
             await self._scheduler.add(new, self._journal.close_step_with(step))
