@@ -61,7 +61,7 @@ class Notifier:
         self._in_flight: dict[int, StoredNotification] = {}
         """The notifications that were handed over, by row, until the server has them.
 
-        What comes later for a notification counts only while it is still this object: it may have come back meanwhile.
+        An acknowledgement counts only while this holds the same object: the notification may have come back since.
         """
         self._erasures = 0
         self._bounce_limiter = RateLimiter(_MAX_BOUNCES_PER_MINUTE)
