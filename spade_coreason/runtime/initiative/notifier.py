@@ -65,6 +65,8 @@ class Notifier:
         """
         self._erasures = 0
         self._bounce_limiter = RateLimiter(_MAX_BOUNCES_PER_MINUTE)
+        self._commits: set[Commit[bool]] = set()
+        """The writes of states that are not done."""
         self.due_times: DueTimes | None = None
         """The clock of the agent, once it is there."""
 
@@ -124,9 +126,10 @@ class Notifier:
         free = min(_BATCH, _MAX_IN_FLIGHT - len(self._in_flight))
         if free <= 0:
             return
-        erasures = self._erasures
-        due = await self._repository.load_due(now, free, without=self._in_flight)
+        erasures, before = self._erasures, set(self._in_flight)
+        due = await self._repository.load_due(now, free, without=before)
         if erasures == self._erasures:  # else the clock loads it again
+            # One that was on its way before may have ended meanwhile: what was read of it is older than its end.
             for stored in due:
                 self._begin(stored)
 
@@ -134,7 +137,17 @@ class Notifier:
         """Return when the next one is due that is not on its way; None while no more may be."""
         if len(self._in_flight) >= _MAX_IN_FLIGHT:
             return None
-        return await self._repository.find_next_due(without=self._in_flight)
+        return await self._repository.find_next_due(without=set(self._in_flight))
+
+    @property
+    def is_storing(self) -> bool:
+        """True while the state of a notification is stored."""
+        return bool(self._commits)
+
+    async def wait_until_stored(self) -> None:
+        """Wait until the states of notifications are stored, those of bounces too."""
+        while self._commits:
+            await next(iter(self._commits)).wait()
 
     def _begin(self, stored: StoredNotification) -> None:
         self._in_flight[stored.id] = stored
@@ -165,9 +178,15 @@ class Notifier:
     def _store(self, ended: StoredNotification) -> Commit[bool]:
         """Store a new state. Until then the notification counts as on its way, so that the clock does not hand it over."""
         self._in_flight[ended.id] = ended
-        commit = self._repository.save(ended)
+        commit = self._track(self._repository.save(ended))
         commit.on_stored(lambda _: self._release(ended))
         commit.on_failed(partial(self._release_later, ended))
+        return commit
+
+    def _track(self, commit: Commit[bool]) -> Commit[bool]:
+        self._commits.add(commit)
+        commit.on_stored(lambda _: self._commits.discard(commit))
+        commit.on_failed(lambda _: self._commits.discard(commit))
         return commit
 
     def _release(self, ended: StoredNotification) -> None:
@@ -229,7 +248,11 @@ class Notifier:
         window_start = max(window_start, record.window_start)
         record = record.with_turns(record.status, services.policy.rules.max_interactions, window_start, record.turns + 1)
         active.record = record
-        await self._repository.store_turn(composed, record, TurnRecord(output.encoder.key, now, turn.text))
+        try:
+            await self._repository.store_turn(composed, record, TurnRecord(output.encoder.key, now, turn.text))
+        except StoreError:
+            mailbox.active = None  # it has a turn that is not stored
+            raise
         active.turns, active.last_reply = turns, "\n\n".join(output.texts).strip()
         if windows.compacts:
             windows.compact_later(active)
@@ -290,8 +313,10 @@ class Notifier:
         if not self._bounce_limiter.allow(bare_jid(bounce.sender)):
             return None
         # One that waits was sent by an earlier run of the platform: it is sent again, and comes back again.
-        commit = self._repository.store_bounce(
-            notification_id, lambda stored: _bounce(stored, bounce, now) if stored.state == NotificationState.SENT else None
+        commit = self._track(
+            self._repository.store_bounce(
+                notification_id, lambda stored: _bounce(stored, bounce, now) if stored.state == NotificationState.SENT else None
+            )
         )
         commit.on_stored(lambda is_changed: self.wake_at(now) if is_changed else None)
         commit.on_failed(partial(log.error, "%s: a notification came back, and that cannot be stored: %s", self._services.jid))
