@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, Response, Schedule, Session, SessionHandle
 from spade_coreason.domain.texts.translation import N_, translate
 from spade_coreason.exceptions import MemoryFullError
+
+from .reminders import format_time, parse_when, split_reminder
 
 _QUESTION = re.compile(
     r"(when|what|where|who|whom|whose|which|why|how)('s)?\b"
@@ -25,7 +28,16 @@ _STOP_WORDS = frozenset(
 )
 _HELP = N_("""Tell me something, and I remember it. Ask me, and I look it up.
 - `list` shows everything that I know from you
-- `forget WORDS` forgets the notes with these words, `forget everything` all of them""")
+- `forget WORDS` forgets the notes with these words, `forget everything` all of them
+- `remind me in 10 minutes to call Bob` reminds you; `my reminders` lists what is to come""")
+_TIME_HELP = N_("""I do not know this time. Write it like one of these:
+- `remind me in 10 minutes to call Bob`
+- `remind me at 18:00 to call Bob`, `remind me tomorrow at 9 to call Bob`
+- `remind me on 2030-12-24 at 18:00 to call Bob`
+- `remind me every day at 9 to call Bob`, also `every weekday` or `every monday`""")
+_REMIND = re.compile(r"remind me\b", re.I)
+_REMINDERS = re.compile(r"((list|show) )?(my )?reminders\W*", re.I)
+_CANCEL = re.compile(r"(cancel|delete) reminder (?P<number>\d{1,3})\W*", re.I)
 
 _MONTHS = (
     N_("January"),
@@ -55,12 +67,22 @@ class NotesAgent:
         """The manifest of the agent."""
         return self._manifest
 
-    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        """Store a note, answer a question from the notes, list them or delete some, as the text asks."""
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        """Store a note, answer a question from the notes, list or delete some, or remind, as the text asks."""
         text = str(request.payload.get("query") or "").strip()
         conversation_id = str(request.metadata["conversation_id"])
+        if "schedule" in request.metadata:
+            await response.markdown(f"⏰ {text}")
+            return
         notes = await self._memory.aget_information(conversation_id)
-        if not text or text.lower() == "help":
+        zone = ZoneInfo(request.metadata.get("zone", "UTC"))
+        if _REMIND.match(text):
+            await response.markdown(await self._remind(text, request.created_at, zone, session))
+        elif _REMINDERS.fullmatch(text):
+            await response.markdown(await self._list_reminders(zone, session))
+        elif cancel := _CANCEL.fullmatch(text):
+            await response.markdown(await self._cancel_reminder(int(cancel["number"]), session))
+        elif not text or text.lower() == "help":
             await response.markdown(translate(_HELP))
         elif _LIST.match(text):
             await response.markdown("\n".join(f"- {note}" for note in notes) or translate("You have not told me anything yet."))
@@ -75,6 +97,42 @@ class NotesAgent:
                 await response.error(translate("I cannot remember this: {problem}.", problem=error))
             else:
                 await response.markdown(translate('✓ I\'ll remember: "{note}".', note=text))
+
+    async def _remind(self, text: str, now: datetime, zone: ZoneInfo, session: Session) -> str:
+        # A turn that runs again does so later: its times must be the same.
+        now = datetime.fromisoformat(await session.run_once("notes: now", now.isoformat))
+        parts = split_reminder(text)
+        try:
+            when = parse_when(parts[0], now, zone) if parts else None
+        except (ValueError, OverflowError):
+            when = None
+        if parts is None or when is None:
+            return translate(_TIME_HELP)
+        when = now + when if isinstance(when, timedelta) else when
+        try:
+            await session.remind(when, parts[1])
+        except ValueError as error:
+            return translate("I cannot remind you: {problem}.", problem=error)
+        if isinstance(when, str):
+            return translate('✓ I\'ll remind you {times} ({zone}): "{text}".', times=parts[0], zone=zone.key, text=parts[1])
+        return translate('✓ I\'ll remind you on {time}: "{text}".', time=format_time(when, zone), text=parts[1])
+
+    async def _list_reminders(self, zone: ZoneInfo, session: Session) -> str:
+        found = await _find_reminders(session)
+        lines = [f"{number}. {format_time(one.due_at, zone)}: {one.payload['query']}" for number, one in enumerate(found, 1)]
+        return "\n".join(lines) or translate("You have no reminders.")
+
+    async def _cancel_reminder(self, number: int, session: Session) -> str:
+        async def choose(number: int) -> list[str] | None:
+            found = await _find_reminders(session)
+            return [found[number - 1].id, str(found[number - 1].payload["query"])] if 0 < number <= len(found) else None
+
+        # A step, because the numbers are others once it is cancelled, and the turn may run again.
+        chosen = await session.run_once("notes: chosen reminder", choose, number)
+        if chosen is None:
+            return translate("You have no reminder {number}; `my reminders` lists them.", number=number)
+        await session.cancel_schedule(chosen[0])
+        return translate('Cancelled: "{text}".', text=chosen[1])
 
     async def _remember(self, conversation_id: str, notes: list[str], text: str, now: datetime, session: SessionHandle) -> None:
         if text in notes:  # said twice, or the turn was interrupted after this and runs again
@@ -109,6 +167,10 @@ class NotesAgent:
         dates = await session.get("dates", {})
         await session.store("dates", {note: date for note, date in dates.items() if note in notes and note not in forgotten})
         return translate("Deleted:") + "\n" + "\n".join(f"- {note}" for note in forgotten)
+
+
+async def _find_reminders(session: Session) -> list[Schedule]:
+    return [one for one in await session.schedules() if one.kind == "reminder"]
 
 
 def _significant_words(text: str) -> set[str]:

@@ -1,6 +1,18 @@
 """A bot that goes through the checklist of a release with the people of a chat room."""
 
-from spade_coreason import AgentDefinition, AgentRequest, FileError, Files, PeerError, Peers, Response, Session, command
+from spade_coreason import (
+    AgentDefinition,
+    AgentRequest,
+    FileError,
+    Files,
+    PeerError,
+    Peers,
+    People,
+    Response,
+    Session,
+    command,
+    every,
+)
 
 STEPS = ("tests", "documentation", "announcement")
 HELP = "Ask me `what is in the next release?`, begin one with `/release 1.2`, and tell me `tests done`."
@@ -9,9 +21,18 @@ HELP = "Ask me `what is in the next release?`, begin one with `/release 1.2`, an
 class ReleaseBot:
     """Knows what is in the next release, and what is left to do for it."""
 
-    def __init__(self, manifest: AgentDefinition, peers: Peers, files: Files, changelog: str = "changelog@localhost") -> None:
+    def __init__(
+        self,
+        manifest: AgentDefinition,
+        peers: Peers,
+        files: Files,
+        people: People,
+        changelog: str = "changelog@localhost",
+        report_to: str = "",
+    ) -> None:
         self.manifest = manifest
-        self.peers, self.files, self.changelog = peers, files, changelog
+        self.peers, self.files, self.people, self.changelog = peers, files, people, changelog
+        self.report_to = report_to
 
     async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
         words = request.payload["query"].lower().strip(" .!?").split()
@@ -35,6 +56,15 @@ class ReleaseBot:
         await session.store("version", version)
         await session.store("done", {})
         return f"{changes}\n\n{checklist(version, {})}"
+
+    @every("0 8 * * mon-fri")
+    async def report(self, request: AgentRequest, session: Session, response: Response) -> None:
+        if not self.report_to:
+            return
+        changes = await self.ask_changelog("")
+        if changes != await session.get("reported"):  # no message on a day without news
+            await self.people.notify(self.report_to, changes)
+            await session.store("reported", changes)
 
     async def tick(self, step: str, version: str, session: Session, response: Response) -> None:
         done = {**await session.get("done"), step: session.identity.name}

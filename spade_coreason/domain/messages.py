@@ -183,6 +183,7 @@ RESERVED_METADATA = frozenset(
         "occupant",
         "operator",
         "preferred_language",
+        "zone",
         "language_tag",
         *ITEM_METADATA,
         DEAD_LETTER_METADATA,

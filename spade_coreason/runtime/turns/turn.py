@@ -74,7 +74,8 @@ class Turn:
     def __post_init__(self) -> None:
         services, active, queued = self.services, self.conversation, self.queued
         self.started_at_s = time.monotonic()
-        self.request = _make_request(active, queued, self.started_at, services.policy.operators)
+        zone = services.policy.notifications.zone
+        self.request = _make_request(active, queued, self.started_at, services.policy.operators, zone)
         identity = active.identity_for(queued.incoming.kind, queued.incoming.nickname)
         self.steps = StepJournal(services.repository.inbox, queued.inbox_row, queued.key)
         person = queued.incoming.person
@@ -351,7 +352,9 @@ def _field_names(model: type[BaseModel]) -> set[str]:
     return set(model.model_fields)
 
 
-def _make_request(active: ActiveConversation, queued: QueuedRequest, now: datetime, operators: Collection[str]) -> AgentRequest:
+def _make_request(
+    active: ActiveConversation, queued: QueuedRequest, now: datetime, operators: Collection[str], default_zone: str
+) -> AgentRequest:
     incoming = queued.incoming
     metadata: dict[str, Any] = {
         **incoming.metadata,
@@ -376,6 +379,8 @@ def _make_request(active: ActiveConversation, queued: QueuedRequest, now: dateti
         metadata["redelivered"] = True
     if (language := active.person.preferences.language) is not None:
         metadata["preferred_language"] = language
+    if (zone := active.person.preferences.zone or default_zone) != "UTC":
+        metadata["zone"] = zone
     request_id = incoming.request_id or queued.key
     return construct_valid(
         AgentRequest,
