@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
+from agents.notes import NotesAgent
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.runtime import fetch
 from tests.support.hosting import Echo, FunctionAgent, run_agent
@@ -65,3 +66,12 @@ async def test_go_sendxmpp_sends_a_file_that_the_agent_fetches(
     async with run_agent(FunctionAgent(assist), upload_server, tmp_path) as agent, program.listen() as screen:
         await program.send("--http-upload", str(tmp_path / "diary.txt"), agent.jid)
         await screen.wait_for_line("diary.txt says it rained")
+
+
+async def test_notes_reminds_a_person_with_go_sendxmpp(go_sendxmpp: str, real_server: XmppServer, tmp_path: Path) -> None:
+    program = GoSendxmpp(go_sendxmpp, await real_server.account(), real_server, tmp_path)
+    notes = NotesAgent(AgentDefinition.simple("notes"), AgentInteractionMemory("notes@localhost", tmp_path / "memory"))
+    async with run_agent(notes, real_server, tmp_path) as agent, program.listen() as screen:
+        await program.send(agent.jid, text="remind me in 1 second to drink\n")
+        await screen.wait_for_line(' (UTC): "drink".')
+        await screen.wait_for_line(f" {agent.jid}: ⏰ drink")
