@@ -22,8 +22,8 @@ from ..contracts import ConversationState, MemoryConfig, MemoryStrategy
 from ..domain.access import AccessPolicy, TrustedAgents
 from ..domain.avatar import Avatar, read_avatar
 from ..domain.conversation import Rules
+from ..domain.initiative.notifications import NotificationPolicy, QuietHours
 from ..domain.jid import bare_jid, local_part
-from ..domain.notifications import NotificationPolicy, QuietHours
 from ..domain.policy import Keep, MemoryLimits, Policy, Retention
 from ..domain.rooms import RoomConfig
 from ..exceptions import ConfigError

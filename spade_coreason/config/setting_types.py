@@ -9,9 +9,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
+from ..domain.initiative.notifications import QuietHours
+from ..domain.initiative.schedules import check_zone
 from ..domain.jid import bare_jid, parse_domain, parse_jid
-from ..domain.notifications import QuietHours
-from ..domain.schedules import check_zone
 from .importer import suggest_agent_name
 
 _MAX_NICK_CHARACTERS = 100

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..contracts import ConversationState, MemoryConfig
 from .conversation import Rules
-from .notifications import NotificationPolicy
+from .initiative.notifications import NotificationPolicy
 from .quotas import Quotas
 
 StartupMode = Literal["eager", "on_demand"]

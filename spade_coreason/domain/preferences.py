@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from .schedules import check_zone
+from .initiative.schedules import check_zone
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from ..contracts import Notification, NotificationState
-from ..domain.notifications import NotificationDecision
+from ..domain.initiative.notifications import NotificationDecision
 from .backends.database import Commit, Database, Row
 from .backends.statements import ADD_INTERACTION, ADD_NOTIFICATION, SAVE_CONVERSATION, UPDATE_NOTIFICATION
 from .records import StoredConversation, TurnRecord, conversation_columns, from_micros, to_micros

@@ -16,7 +16,7 @@ from spade_coreason import AgentDefinition, Platform, load_settings
 from spade_coreason.app.factories import build_memory_limits, build_policy
 from spade_coreason.config import AgentSettings, Settings
 from spade_coreason.config.settings import ConversationSettings, NotificationSettings, RoomSettings, Section, find_section
-from spade_coreason.domain.notifications import NotificationPolicy, QuietHours
+from spade_coreason.domain.initiative.notifications import NotificationPolicy, QuietHours
 from spade_coreason.domain.policy import MemoryLimits, Policy
 from tests.support.certificates import sign_by_itself
 from tests.support.picture_files import make_picture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from spade_coreason.contracts import NotificationState
-from spade_coreason.domain.notifications import (
+from spade_coreason.domain.initiative.notifications import (
     NotificationDecision,
     NotificationPolicy,
     QuietHours,

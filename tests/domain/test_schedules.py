@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from spade_coreason.contracts import Missed
-from spade_coreason.domain.schedules import CronTimes, DueDecision, check_zone, decide_missed
+from spade_coreason.domain.initiative.schedules import CronTimes, DueDecision, check_zone, decide_missed
 
 BERLIN = "Europe/Berlin"  # 2026: forward on 29 March at 02:00, back on 25 October at 03:00
 NEW_YORK = "America/New_York"  # 2026: forward on 8 March at 02:00, back on 1 November at 02:00

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spade_coreason.contracts import NotificationState
-from spade_coreason.domain.notifications import NotificationDecision
+from spade_coreason.domain.initiative.notifications import NotificationDecision
 from spade_coreason.runtime.initiative.people import dump_blocks
 from spade_coreason.storage.notifications import NotificationRepository
 from tests.support.databases import SQLITE, open_without_sync

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from ...contracts import Missed
-from ...domain.schedules import CronTimes
+from ...domain.initiative.schedules import CronTimes
 from ..function_agent import FunctionAgent
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])

@@ -1,7 +1,7 @@
 """The notifier of one agent: it sends notifications when they are due, and learns what becomes of them.
 
 The row of a notification is its outbox: it is composed once, in the order of the conversation, and stored with its turn before
-it is sent. `domain/notifications.py` has the decisions as tables.
+it is sent. `domain/initiative/notifications.py` has the decisions as tables.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ...concurrency import RateLimiter
 from ...contracts import AnyBlock, DataBlock, MarkdownBlock, Notification, NotificationState, UserErrorBlock
 from ...domain.access import AccessPolicy
 from ...domain.channel_kinds import DEFAULT_CHANNEL, PERSON, ROOM
-from ...domain.jid import bare_jid
-from ...domain.messages import ROOT_SENDER, Bounce, Completed, InboundRequest
-from ...domain.notifications import (
+from ...domain.initiative.notifications import (
     NotificationDecision,
     decide_bounce,
     decide_notification,
     describe_reason,
 )
+from ...domain.jid import bare_jid
+from ...domain.messages import ROOT_SENDER, Bounce, Completed, InboundRequest
 from ...domain.preferences import DEFAULT_PREFERENCES, Preferences
 from ...exceptions import StoreError
 from ...storage import Commit, StoredNotification, TurnRecord, from_micros

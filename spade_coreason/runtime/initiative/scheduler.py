@@ -24,8 +24,8 @@ from ...domain.channel_kinds import (
     ChannelKind,
 )
 from ...domain.identifiers import SCHEDULE_NAMESPACE
+from ...domain.initiative.schedules import CronTimes, decide_missed
 from ...domain.messages import DUE_AT, EVERY, NO_CONTEXT, REPLY_THREAD, SCHEDULE, InboundRequest, Refused, RequestContext
-from ...domain.schedules import CronTimes, decide_missed
 from ...domain.texts.json_text import dump_json
 from ...storage import SUSPENDED, WAITING, AgentRepository, Commit, SaveStep, StoredSchedule, from_micros, to_micros
 from ..intake.request_intake import RequestIntake

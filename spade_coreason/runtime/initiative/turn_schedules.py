@@ -11,8 +11,8 @@ from typing import Any
 
 from ...contracts import Missed, Schedule
 from ...contracts.authoring import Payload
+from ...domain.initiative.schedules import CronTimes
 from ...domain.messages import InboundRequest
-from ...domain.schedules import CronTimes
 from ..turns.step_journal import StepJournal
 from .scheduler import LATER, REMINDER, Scheduler
 

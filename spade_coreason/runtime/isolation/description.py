@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 
 from ...contracts import AgentDefinition
 from ...domain.forms import Field
+from ...domain.initiative.schedules import CronTimes
 from ...domain.messages import CHAIN, DEADLINE, ROOT_SENDER
-from ...domain.schedules import CronTimes
 from ..commands.decorator import commands_of
 from ..commands.model import Audience
 from ..initiative.decorator import EveryMark, every_of

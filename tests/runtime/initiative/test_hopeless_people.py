@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import ColumnElement, func, select
 
+from spade_coreason.domain.initiative.notifications import NotificationPolicy
 from spade_coreason.domain.messages import Bounce
-from spade_coreason.domain.notifications import NotificationPolicy
 from spade_coreason.runtime import AgentNetwork, OutboundMessage
 from spade_coreason.runtime.initiative.people import dump_blocks
 from spade_coreason.storage.schema import notifications

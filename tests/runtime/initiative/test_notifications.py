@@ -29,7 +29,7 @@ from spade_coreason.contracts import (
     UserErrorBlock,
 )
 from spade_coreason.domain.identifiers import NOTIFICATION_NAMESPACE
-from spade_coreason.domain.notifications import NotificationPolicy, QuietHours
+from spade_coreason.domain.initiative.notifications import NotificationPolicy, QuietHours
 from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm import LLMAgent

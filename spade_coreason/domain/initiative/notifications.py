@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from ..contracts import NotificationState
+from ...contracts import NotificationState
 
 NOTIFICATIONS_PER_DAY = 20
 """The number of notifications that one person gets from one agent in a day, unless the settings say otherwise."""

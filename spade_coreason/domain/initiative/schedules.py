@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 import tzdata  # type: ignore[import-untyped]  # it has no stubs, and is data only
 from cronsim import CronSim, CronSimError
 
-from ..contracts import Missed
+from ...contracts import Missed
 
 GRACE = timedelta(minutes=5)
 """The delay up to which a due time is not missed: a busy platform or a restart."""
