@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from spade_coreason import AgentRequest, Response, Schedule, Session
+from spade_coreason import AgentRequest, ResponseHandler, Schedule, Session, SessionHandle
+from spade_coreason.agents.reminders import format_time, parse_when
 from spade_coreason.llm.agent import LLMAgent
-
-from .reminders import format_time, parse_when
 
 
 def current_time(request: AgentRequest, timezone: str = "") -> str:
@@ -94,7 +93,7 @@ class AssistantAgent(LLMAgent):
     )
     default_tools = (current_time, remind_me, list_reminders, cancel_reminder)
 
-    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         """Answer with the model. A reminder that is due is sent without it, so it comes also while the model is down."""
         if "schedule" in request.metadata:
             await response.markdown(f"⏰ {request.payload['query']}")

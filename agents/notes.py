@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, Response, Schedule, Session, SessionHandle
+from spade_coreason.agents.reminders import format_time, parse_when, split_reminder
 from spade_coreason.domain.texts.translation import N_, translate
 from spade_coreason.exceptions import MemoryFullError
-
-from .reminders import format_time, parse_when, split_reminder
 
 _QUESTION = re.compile(
     r"(when|what|where|who|whom|whose|which|why|how)('s)?\b"

@@ -151,7 +151,7 @@ async def test_the_release_bot_reports_in_the_morning_and_is_silent_without_news
     options = {"report_to": USER}
     async with AgentTester(import_module("release_bot").ReleaseBot, peers=peers, options=options, clock=clock) as t:
         await let_pass(t, clock, hours=20)  # Friday, 08:00
-        assert "Release 1.2" in (await t.message()).text
+        assert "Release 1.2" in str((await t.message()).text)
         await let_pass(t, clock, days=3)  # Monday, 08:00
         await t.settled()
         assert t.unread() == []
