@@ -139,7 +139,7 @@ async def test_a_due_turn_that_is_cut_off_runs_again_with_the_same_id() -> None:
         (timedelta(seconds=-1), "tea", "time to come"),
         (datetime(2030, 1, 2), "tea", "time zone"),
         (5, "tea", "timedelta"),
-        ("not cron", "tea", ""),
+        ("not cron", "tea", "not cron"),
         (HOUR, 7, "payload"),
         (HOUR, {"text": "x" * MAX_PAYLOAD_BYTES}, "limit"),
     ],
