@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from spade_coreason import AgentRequest, ResponseHandler, Schedule, Session, SessionHandle
+from spade_coreason import AgentRequest, ResponseHandler, Session, SessionHandle
 from spade_coreason.agents.reminders import format_time, parse_when
+from spade_coreason.contracts import Schedule
 from spade_coreason.llm.agent import LLMAgent
 
 

@@ -6,8 +6,9 @@ import re
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, Response, Schedule, Session, SessionHandle
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, Response, Session, SessionHandle
 from spade_coreason.agents.reminders import format_time, parse_when, split_reminder
+from spade_coreason.contracts import Schedule
 from spade_coreason.domain.texts.translation import N_, translate
 from spade_coreason.exceptions import MemoryFullError
 

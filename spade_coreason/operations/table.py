@@ -13,16 +13,15 @@ from . import (
     incidents,
     knowledge,
     memory,
-    notifications,
     people,
     platform,
     requests,
-    schedules,
     sessions,
     topics,
     turns,
 )
 from .definition import Operation
+from .initiative import notifications, schedules
 
 _MODULES = (
     platform,

@@ -100,13 +100,11 @@ class Chat:
     `texts` are what agents write first: they appear above the prompt.
     """
 
-    def __init__(
-        self, client: AgentClient, roster: ChatRoster, timeout_s: float = 120.0, texts: IncomingTexts | None = None
-    ) -> None:
+    def __init__(self, client: AgentClient, roster: ChatRoster, texts: IncomingTexts, timeout_s: float = 120.0) -> None:
         self._client = client
         self._roster = roster
         self._timeout_s = timeout_s
-        self._texts = texts or IncomingTexts()
+        self._texts = texts
 
     async def run(self) -> None:
         """Chat until /quit or Ctrl-D."""

@@ -76,5 +76,5 @@ async def _chat(account: Account, agent: str, timeout_s: float) -> int:
         ]
         print_agents(agents)
         print_guest(account.jid, len(agents))
-        await Chat(client, ChatRoster(agents), timeout_s, texts).run()
+        await Chat(client, ChatRoster(agents), texts, timeout_s).run()
     return 0

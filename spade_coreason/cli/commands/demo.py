@@ -72,11 +72,13 @@ async def _demo(settings: Settings) -> int:
 async def _chat(settings: Settings, model_line: str) -> None:
     from ...app import Platform
     from ..chat.chat import Chat
+    from ..chat.incoming_texts import IncomingTexts
     from ..chat.roster import ChatRoster
     from ..demo.script import build_guest_client
     from ..terminal.banner import print_guest, print_model, print_platform
 
-    async with Platform(settings) as platform, build_guest_client(platform) as client:
+    texts = IncomingTexts()
+    async with Platform(settings) as platform, build_guest_client(platform, texts.put) as client:
         agents = platform.agent_descriptions
         if not agents:
             raise ConfigError(settings.place("agents"), "the list is empty; add an agent")
@@ -84,7 +86,7 @@ async def _chat(settings: Settings, model_line: str) -> None:
         print_model(model_line)
         print_guest(client.jid, len(agents))
         first = next((number for number, (jid, _) in enumerate(agents) if jid.startswith("notes@")), 0)
-        await _run_while_server_lives(platform, Chat(client, ChatRoster(agents, first)).run())
+        await _run_while_server_lives(platform, Chat(client, ChatRoster(agents, first), texts).run())
 
 
 async def _run_while_server_lives(platform: Platform, work: Coroutine[Any, Any, None]) -> None:

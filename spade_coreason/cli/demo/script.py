@@ -30,14 +30,14 @@ ASSISTANT_TIMEOUT_S = 60.0
 AnswerCheck = Callable[[str, list[PeerEvent]], bool]
 
 
-def build_guest_client(platform: Platform) -> AgentClient:
-    """Build a client with the platform's guest account."""
+def build_guest_client(platform: Platform, on_text: Callable[[str, str], object] | None = None) -> AgentClient:
+    """Build a client with the platform's guest account. `on_text` gets what agents write first: their JID and a text."""
     from ...xmpp import AgentClient
 
     if platform.guest is None:
         raise ConfigError("server.mode", "an external server has no guest account; use `chat` with --jid instead")
     jid, password = platform.guest
-    return AgentClient(jid, password, platform.endpoint)
+    return AgentClient(jid, password, platform.endpoint, on_text=on_text)
 
 
 def expect_texts(*texts: str) -> AnswerCheck:

@@ -12,7 +12,7 @@ from ...operations import confirm, describe_none, open_platform, storage_options
 from ...terminal.console import format_time, print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from ....operations.notifications import ListedNotification
+    from ....operations.initiative.notifications import ListedNotification
 
 _STATES = ("waiting", "sent", "bounced", "failed", "refused")
 _ID_CHARACTERS = 8
@@ -46,7 +46,7 @@ def list_(
     \b
       spade-coreason notifications list --agent kitchen
     """
-    from ....operations.notifications import Notifications, list_notifications
+    from ....operations.initiative.notifications import Notifications, list_notifications
 
     with open_platform(file, data) as platform:
         wanted = Notifications.model_validate({"agent": agent, "person": person, "state": state, "limit": limit})
@@ -74,7 +74,7 @@ def retry(file: Path | None, data: Path | None, agent: str | None, notification_
     \b
       spade-coreason notifications retry 1f0c9a77
     """
-    from ....operations.notifications import OfNotification, retry_notification
+    from ....operations.initiative.notifications import OfNotification, retry_notification
 
     with open_platform(file, data, changes=True) as platform:
         found = platform.perform(retry_notification, OfNotification(agent=agent, id=notification_id))
@@ -93,7 +93,7 @@ def drop(file: Path | None, data: Path | None, agent: str | None, notification_i
     \b
       spade-coreason notifications drop 1f0c9a77
     """
-    from ....operations.notifications import OfNotification, drop_notification
+    from ....operations.initiative.notifications import OfNotification, drop_notification
 
     with open_platform(file, data, changes=True) as platform:
         confirm(f"delete the notification {notification_id}", yes)

@@ -38,7 +38,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, owner: str | 
     \b
       spade-coreason schedules list --agent kitchen
     """
-    from ....operations.schedules import Schedules, list_schedules
+    from ....operations.initiative.schedules import Schedules, list_schedules
 
     with open_platform(file, data, prefers_running=True) as platform:
         found = platform.perform(list_schedules, Schedules(agent=agent, owner=owner))
@@ -74,7 +74,7 @@ def cancel(file: Path | None, data: Path | None, agent: str | None, schedule_id:
     \b
       spade-coreason schedules cancel 1f0c9a77
     """
-    from ....operations.schedules import OfSchedule, cancel_schedule
+    from ....operations.initiative.schedules import OfSchedule, cancel_schedule
 
     with open_platform(file, data, changes=True) as platform:
         confirm(f"cancel the schedule {schedule_id}", yes)
@@ -93,7 +93,7 @@ def run(file: Path | None, data: Path | None, agent: str | None, schedule_id: st
     \b
       spade-coreason schedules run 1f0c9a77
     """
-    from ....operations.schedules import OfSchedule, run_schedule
+    from ....operations.initiative.schedules import OfSchedule, run_schedule
 
     with open_platform(file, data, changes=True) as platform:
         found = platform.perform(run_schedule, OfSchedule(agent=agent, id=schedule_id))

@@ -8,10 +8,10 @@ from typing import Annotated, NoReturn
 
 from pydantic import Field
 
-from ..exceptions import ConfigError, ServerError
-from ..storage import StoredSchedule, from_micros
-from .definition import Arguments, Call, operation
-from .host import OperationHost, stored_agents
+from ...exceptions import ConfigError, ServerError
+from ...storage import StoredSchedule, from_micros
+from ..definition import Arguments, Call, operation
+from ..host import OperationHost, stored_agents
 from .notifications import MIN_ID_CHARACTERS
 
 

@@ -8,12 +8,12 @@ from typing import Annotated, NoReturn
 
 from pydantic import Field
 
-from ..contracts import NotificationState
-from ..contracts.base import utc_now
-from ..exceptions import ConfigError
-from ..storage import StoredNotification
-from .definition import Arguments, Call, operation
-from .host import OperationHost, stored_agents
+from ...contracts import NotificationState
+from ...contracts.base import utc_now
+from ...exceptions import ConfigError
+from ...storage import StoredNotification
+from ..definition import Arguments, Call, operation
+from ..host import OperationHost, stored_agents
 
 MAX_LISTED = 1000
 MIN_ID_CHARACTERS = 8

@@ -1,0 +1,1 @@
+"""The operations on the initiative of agents: notifications and schedules."""
