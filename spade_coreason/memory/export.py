@@ -183,7 +183,7 @@ def _export_incident(incident: Incident) -> dict[str, Any]:
 
 
 def _export_notification(notification: StoredNotification, person: str) -> dict[str, Any]:
-    """Return a notification. One to somebody else is there because of the person, and without the address."""
+    """Return a notification. One to another person is there because of this one, and without the address."""
     public = notification.to_public()
     return {
         "notification_id": public.id,
