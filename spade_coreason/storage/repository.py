@@ -227,7 +227,12 @@ class AgentRepository:
         failed = select(incidents.c.person).where(incidents.c.agent == self.agent)
         subscribers = select(topic_subscriptions.c.subscriber).where(topic_subscriptions.c.agent == self.agent)
         publishers = select(topic_items.c.publisher).where(topic_items.c.agent == self.agent, topic_items.c.publisher != "")
-        return list(await self._fetch_scalars(owners.union(holders, senders, known, audited, failed, subscribers, publishers)))
+        notified = select(notifications.c.person).where(notifications.c.agent == self.agent)
+        behind = select(notifications.c.root).where(notifications.c.agent == self.agent, notifications.c.root != "")
+        reminded = select(schedules.c.owner).where(schedules.c.agent == self.agent, schedules.c.owner != self.agent)
+        asking = select(schedules.c.root).where(schedules.c.agent == self.agent, schedules.c.root != "")
+        queries = holders, senders, known, audited, failed, subscribers, publishers, notified, behind, reminded, asking
+        return list(await self._fetch_scalars(owners.union(*queries)))
 
     async def count_conversations(self) -> tuple[int, int]:
         """Return the number of active conversations and the number of all conversations."""

@@ -13,9 +13,10 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentInteractionMemory
-from spade_coreason.contracts import AuditEntry, ConversationState
+from spade_coreason.contracts import AuditEntry, ConversationState, NotificationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.identifiers import EXPORT_SCHEMA
+from spade_coreason.domain.initiative.notifications import NotificationDecision
 from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences
 from spade_coreason.domain.texts.error_chain import describe_error_chain
 from spade_coreason.memory.erasure import erase_person
@@ -24,6 +25,7 @@ from spade_coreason.storage import MessageCount, TopicItem, open_database
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.records import DocumentCollection, NewDocument, StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
+from spade_coreason.storage.schedules import StoredSchedule
 from tests.support.records import open_repository
 
 AGENT, OTHER, ALICE, BOB = "agent@localhost", "other@localhost", "alice@localhost", "bob@localhost"
@@ -80,6 +82,32 @@ async def store_everything(repository: AgentRepository, memory: AgentInteraction
     await repository.topics.publish(TopicItem(f"item of {owner}", "news", owner, NOW, {"title": f"of {owner}"}))
     _, is_new, _ = repository.inbox.receive(uuid4().bytes, owner, json.dumps({"payload": {"query": "waits"}}), NOW)
     await is_new
+    new = repository.notifications.make(str(uuid4()), owner, None, "", json.dumps([f"for {owner}"]), NOW)
+    await repository.notifications.create(new, lambda count: NotificationDecision(NotificationState.WAITING, NOW), NOW)
+    assert await repository.schedules.create(make_reminder(repository, owner), 100)
+
+
+def make_reminder(repository: AgentRepository, owner: str) -> StoredSchedule:
+    """Return a reminder of a person."""
+    return StoredSchedule(
+        id=repository.schedules.next_id(),
+        agent=repository.agent,
+        schedule_id=str(uuid4()),
+        kind="reminder",
+        owner=owner,
+        root="",
+        thread=None,
+        origin="{}",
+        payload=json.dumps({"query": f"of {owner}"}),
+        cron="",
+        zone="",
+        missed="once",
+        state="waiting",
+        reason="",
+        created_at=0,
+        due_at=0,
+        wake_at=0,
+    )
 
 
 async def test_everything_about_a_person_is_shown_and_nothing_about_others(
@@ -151,6 +179,8 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
         "incidents": len(export["incidents"]),
         "subscriptions": len(export["topics"]["subscriptions"]),
         "items": len(export["topics"]["published"]),
+        "notifications": len(export["notifications"]),
+        "schedules": len(export["schedules"]),
     }
     assert all(counted.values())
     assert export["messages_today"] == {"today": {"day": f"{NOW:%Y-%m-%d}", "messages": 3, "bytes": 30}}
@@ -167,11 +197,21 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
         "requests",
         "finished_requests",
         "incidents",
+        "notifications",
+        "schedules",
     )
     empty = await export_person(repository, memory, ALICE)
     assert not any(empty[kind] for kind in kinds)
     assert empty.pop("topics") == {"subscriptions": [], "published": []}
     assert set(empty) - set(kinds) == {"schema", "version", "agent", "person", "exported_at"}
+
+
+async def test_a_person_with_only_a_reminder_or_a_notification_is_listed(database: Database) -> None:
+    repository = await open_repository(database, AGENT)
+    assert await repository.schedules.create(make_reminder(repository, ALICE), 100)
+    new = repository.notifications.make(str(uuid4()), BOB, None, f"root-{BOB}", "[]", NOW)
+    await repository.notifications.create(new, lambda count: NotificationDecision(NotificationState.WAITING, NOW), NOW)
+    assert sorted(await repository.list_people()) == sorted([ALICE, BOB, f"root-{BOB}"])
 
 
 async def test_a_person_with_only_preferences_is_listed_and_can_be_erased(
