@@ -60,6 +60,7 @@ from .schema import (
     crashed_requests,
     inbox,
     interactions,
+    notifications,
     steps,
 )
 
@@ -295,9 +296,11 @@ class Inbox:
         return EarlierRequest._make(rows[0]) if rows else None
 
     async def purge(self, now: datetime) -> None:
-        """Delete closed requests that are too old to have duplicates."""
-        if self._database.is_new and self._database.inbox_keys.is_empty:
-            return  # no request was ever received
+        """Delete closed requests that are too old to have duplicates, and old notifications that do not wait."""
+        if self._database.is_new and self._database.inbox_keys.is_empty:  # no request was ever received
+            of_agent = select(notifications.c.id).where(notifications.c.agent == self._agent)
+            if not await self._fetch_rows(of_agent.limit(1)):
+                return
         before = to_micros(now - timedelta(days=DUPLICATE_DAYS))
         _open_rows = list(self._open_rows)
         statement = delete(inbox).where(inbox.c.agent == self._agent, inbox.c.state == CLOSED, inbox.c.received_at < before)

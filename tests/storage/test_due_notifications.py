@@ -1,9 +1,9 @@
-"""What is due is read once, also while some of it is being sent."""
+"""What is due is read once, also while some of it is being sent. What does not wait is deleted in time."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from spade_coreason.contracts import NotificationState
@@ -11,7 +11,7 @@ from spade_coreason.domain.initiative.notifications import NotificationDecision
 from spade_coreason.runtime.initiative.people import dump_blocks
 from spade_coreason.storage.notifications import NotificationRepository
 from tests.support.databases import SQLITE, open_without_sync
-from tests.support.records import AGENT
+from tests.support.records import AGENT, OTHER_AGENT, open_repository
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
@@ -28,5 +28,25 @@ async def test_a_notification_whose_state_is_stored_during_the_read_is_not_due_a
         await asyncio.sleep(0)  # it has begun to read
         in_flight.clear()
         assert await reading == []
+    finally:
+        await database.close()
+
+
+async def test_notifications_that_do_not_wait_are_deleted_after_seven_days_also_without_any_request(database_url: str) -> None:
+    """The database is new, and its agents have never received a request."""
+    database = await open_without_sync(database_url)
+    try:
+        repository = await open_repository(database, AGENT)
+        stored = NotificationRepository(database, AGENT)
+        others = NotificationRepository(database, OTHER_AGENT)
+        for state in NotificationState:
+            for agent in (stored, others):
+                new = agent.make(str(state), "bob@localhost", None, "", dump_blocks("hello"), NOW)
+                await agent.create(new, lambda _, state=state: NotificationDecision(state, NOW), NOW)
+        await repository.inbox.purge(NOW + timedelta(days=7))
+        assert len(await stored.load_newest()) == len(NotificationState)
+        await repository.inbox.purge(NOW + timedelta(days=7, seconds=1))
+        assert [one.state for one in await stored.load_newest()] == [NotificationState.WAITING]
+        assert len(await others.load_newest()) == len(NotificationState)
     finally:
         await database.close()
