@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 
-from spade_coreason import AgentTester
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, People, Response, Session
 from spade_coreason.agents.echo import EchoAgent
 from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock
+from tests.support.databases import SQLITE
+from tests.support.wait import eventually
 
 AGENT = "agent@localhost"
 PEOPLE = [f"person{number}@localhost" for number in range(30)]
@@ -40,3 +43,56 @@ async def test_a_request_that_waits_for_a_start_does_not_run_after_its_person_wa
         await t.settled()
         assert t.unread(user=person) == []
         assert await runner.repository.list_people() == []
+
+
+BEGUN: list[WritingFirst] = []
+
+
+class WritingFirst:
+    """Notifies the sender, reminds it in an hour, and begins a job that does not end."""
+
+    manifest = AgentDefinition.simple("writing-first")
+
+    def __init__(self, people: People) -> None:
+        self.people = people
+        self.due: list[str] = []
+        BEGUN.append(self)
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        secret = request.payload["query"]
+        if "due_at" in request.metadata:
+            self.due.append(secret)
+            await asyncio.Event().wait()
+        await self.people.notify(request.metadata["sender"].partition("/")[0], f"notified {secret}")
+        await session.remind(timedelta(hours=1), f"remind {secret}")
+        await session.later(f"job {secret}")
+        await response.markdown("begun")
+
+
+async def test_nothing_that_was_due_for_a_deleted_person_is_left_or_comes(tmp_path: Path) -> None:
+    clock, (deleted, other) = Clock(), PEOPLE[:2]
+    async with AgentTester(WritingFirst, clock=clock, database=f"{SQLITE}{tmp_path}/platform.db") as t:
+        repository = t.runners[AGENT].repository
+        for person in (deleted, other):
+            await t.say(f"secret-of-{person}", user=person)
+            while not any("notified" in str(message.text) for message in t.messages(person)):
+                await t.message(person)
+        agent = BEGUN[-1]
+        await eventually(lambda: len(agent.due) == 2)
+        report = await t.runners[AGENT].control.erase_person(deleted)
+        assert report.notifications == 1
+        assert report.schedules >= 1
+        before = len(t.messages(deleted))
+        clock.advance(hours=2)
+        initiative = t.runners[AGENT].initiative
+        assert initiative is not None
+        initiative.due_times.check()
+        await eventually(lambda: len(agent.due) == 3)
+        assert agent.due[-1] == f"remind secret-of-{other}"
+        assert len(t.messages(deleted)) == before
+        assert await repository.schedules.load_about(deleted) == []
+        assert await repository.notifications.load_about(deleted) == []
+        assert len(await repository.notifications.load_about(other)) == 1
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
+    assert f"secret-of-{other}".encode() in stored
+    assert f"secret-of-{deleted}".encode() not in stored

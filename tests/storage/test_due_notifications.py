@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from spade_coreason.contracts import NotificationState
@@ -40,9 +41,10 @@ async def test_notifications_that_do_not_wait_are_deleted_after_seven_days_also_
         stored = NotificationRepository(database, AGENT)
         others = NotificationRepository(database, OTHER_AGENT)
         for state in NotificationState:
+            decision = NotificationDecision(state, NOW)
             for agent in (stored, others):
                 new = agent.make(str(state), "bob@localhost", None, "", dump_blocks("hello"), NOW)
-                await agent.create(new, lambda _, state=state: NotificationDecision(state, NOW), NOW)
+                await agent.create(new, partial(_decide, decision), NOW)
         await repository.inbox.purge(NOW + timedelta(days=7))
         assert len(await stored.load_newest()) == len(NotificationState)
         await repository.inbox.purge(NOW + timedelta(days=7, seconds=1))
@@ -50,3 +52,7 @@ async def test_notifications_that_do_not_wait_are_deleted_after_seven_days_also_
         assert len(await others.load_newest()) == len(NotificationState)
     finally:
         await database.close()
+
+
+def _decide(decision: NotificationDecision, count: int) -> NotificationDecision:
+    return decision
