@@ -93,6 +93,10 @@ async def test_nothing_that_was_due_for_a_deleted_person_is_left_or_comes(tmp_pa
         assert await repository.schedules.load_about(deleted) == []
         assert await repository.notifications.load_about(deleted) == []
         assert len(await repository.notifications.load_about(other)) == 1
-    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
+    stored = read_files(tmp_path)
     assert f"secret-of-{other}".encode() in stored
     assert f"secret-of-{deleted}".encode() not in stored
+
+
+def read_files(directory: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in directory.iterdir() if file.is_file())
