@@ -60,7 +60,6 @@ from .schema import (
     crashed_requests,
     inbox,
     interactions,
-    notifications,
     steps,
 )
 
@@ -71,6 +70,7 @@ class Inbox:
     def __init__(self, database: Database, agent: str) -> None:
         self._database = database
         self._agent = agent
+        self._has_purged = False
         self._unsaved_steps: dict[int, list[StoredStep]] = {}
         """The steps that go into the next transaction, by the row of their request."""
 
@@ -297,10 +297,9 @@ class Inbox:
 
     async def purge(self, now: datetime) -> None:
         """Delete closed requests that are too old to have duplicates, and old notifications that do not wait."""
-        if self._database.is_new and self._database.inbox_keys.is_empty:  # no request was ever received
-            of_agent = select(notifications.c.id).where(notifications.c.agent == self._agent)
-            if not await self._fetch_rows(of_agent.limit(1)):
-                return
+        is_first, self._has_purged = not self._has_purged, True
+        if is_first and self._database.is_new and self._database.inbox_keys.is_empty:
+            return  # nothing was ever stored
         before = to_micros(now - timedelta(days=DUPLICATE_DAYS))
         _open_rows = list(self._open_rows)
         statement = delete(inbox).where(inbox.c.agent == self._agent, inbox.c.state == CLOSED, inbox.c.received_at < before)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
 
@@ -44,6 +45,10 @@ _BATCH = 100
 """The most notifications that are loaded at once."""
 _MAX_IN_FLIGHT = 1000
 """The most notifications that are on their way. One that waits for its conversation, or for the server, holds up no other."""
+_MAX_OF_PERSON = 20
+"""The most of them to one person or room: those to a room without voice, or to a long turn, must not hold up all others."""
+_LATER = timedelta(minutes=5)
+_MANY_WAIT = "many others to this address are still on their way; it is tried again in 5 minutes"
 _MAX_BOUNCES_PER_MINUTE = 60
 """The most bounces of one sender within a minute that are looked up."""
 
@@ -130,8 +135,13 @@ class Notifier:
         due = await self._repository.load_due(now, free, without=before)
         if erasures == self._erasures:  # else the clock loads it again
             # One that was on its way before may have ended meanwhile: what was read of it is older than its end.
+            on_their_way = Counter(stored.person for stored in self._in_flight.values())
             for stored in due:
-                self._begin(stored)
+                on_their_way[stored.person] += 1
+                if on_their_way[stored.person] <= _MAX_OF_PERSON:
+                    self._begin(stored)
+                else:
+                    self._store(stored.moved(NotificationState.WAITING, now, _MANY_WAIT, now + _LATER))
 
     async def find_next_due(self) -> datetime | None:
         """Return when the next one is due that is not on its way; None while no more may be."""
