@@ -100,8 +100,8 @@ class Session(SessionHandle, Protocol):
 
         `when` is an aware datetime, a time from now, or five fields of cron ("0 8 * * mon-fri"), which repeat in the time zone
         of the person. Then `assist` runs with `payload` (a text counts as {"query": text}), and `request.metadata` has
-        `schedule`, the id, and `due_at`. What it sends with `response` goes to the person, without a question of theirs. In a
-        program's conversation it is recorded only.
+        `schedule`, the id, and `due_at`. What it sends with `response` goes to the person, without a question of theirs. In the
+        conversation of another agent it is recorded only.
 
         If the time was missed, because the platform was down, "once" runs it once when it is back, and "skip" drops it.
 

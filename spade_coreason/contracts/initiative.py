@@ -17,7 +17,7 @@ class NotificationState(StrEnum):
     WAITING = "waiting"
     """It is stored, and not sent yet."""
     SENT = "sent"
-    """The server of the agent has it (XEP-0198)."""
+    """The server of the agent has it (XEP-0198). Without stream management: it was written to the connection."""
     BOUNCED = "bounced"
     """It came back: the server of the person, or the room, refuses it. That may be after `SENT`."""
     FAILED = "failed"

@@ -24,6 +24,8 @@ MIDNIGHT = datetime(2026, 6, 1, 0, tzinfo=UTC)
 BERLIN, LORD_HOWE, HAVANA = "Europe/Berlin", "Australia/Lord_Howe", "America/Havana"
 ZONES = ["UTC", BERLIN, "America/New_York", LORD_HOWE, HAVANA, "Asia/Kathmandu"]
 
+NO_ACCESS = "the person has no access to this agent; give it by access.allow, or /admit by an operator"
+
 
 def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
@@ -193,7 +195,7 @@ def test_an_error_of_a_server_that_blocks_strangers_asks_for_a_contact(condition
 @pytest.mark.parametrize(
     ("reason", "text", "line"),
     [
-        ("no_access", "", "the person has no access to this agent; give it by access.allow, or /admit by an operator"),
+        ("no_access", "", f"{NO_ACCESS}. A room has to be joined first"),
         ("switched_off", "", "the person has switched notifications off; they can send /settings notifications on"),
         ("item-not-found", "", "there is no such address; check it (item-not-found)"),
         ("x-own", "a\nreason", "x-own: a reason"),

@@ -100,7 +100,10 @@ def show(file: Path | None, data: Path | None, agent: str | None, conversation: 
     print_line(paint(conversation, "bold"), f"  {about}")
     for turn in found.history:
         time = paint(format_timestamp(turn["timestamp"]), "dim")
-        print_text(_input_text(turn), f"\n{time}  {paint('▸', 'cyan')} ", "  ")
+        if turn.get("input") is None:  # a notification
+            print_line(f"\n{time}  (without a question)")
+        else:
+            print_text(_input_text(turn), f"\n{time}  {paint('▸', 'cyan')} ", "  ")
         print_text(_output_text(turn), "  ", "  ")
     for title, variables in (
         ("Variables of the conversation", found.variables),
