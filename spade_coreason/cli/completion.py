@@ -30,6 +30,11 @@ _NEWEST_QUERY = (
 _LITERAL = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*")
 _NEWEST_INCIDENTS_QUERY = "SELECT incident FROM incidents WHERE substr(incident, 1, ?) = ? ORDER BY id DESC LIMIT ?"
 
+_NOTIFICATIONS_QUERY = (
+    "SELECT notification_id FROM notifications WHERE substr(notification_id, 1, ?) = ? ORDER BY id DESC LIMIT ?"
+)
+_SCHEDULES_QUERY = "SELECT schedule_id FROM schedules WHERE substr(schedule_id, 1, ?) = ? ORDER BY due_at LIMIT ?"
+
 
 def read_local_accounts(data_dir: Path) -> list[str]:
     """List all agents that a platform with a local server ever had on this data directory (`run`, `demo`)."""
@@ -59,6 +64,16 @@ def complete_conversations(ctx: click.Context, _parameter: click.Parameter, inco
 def complete_incidents(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete the numbers of incidents, the newest first. Return [] if the configuration or the server has a fault."""
     return _complete(ctx, incomplete, _NEWEST_INCIDENTS_QUERY, _find_incidents_on_server)
+
+
+def complete_notifications(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete ids of notifications, the newest first. Return [] if the configuration or the server has a fault."""
+    return _complete(ctx, incomplete, _NOTIFICATIONS_QUERY, _find_notifications_on_server)
+
+
+def complete_schedules(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete ids of schedules, the next due ones first. Return [] if the configuration or the server has a fault."""
+    return _complete(ctx, incomplete, _SCHEDULES_QUERY, _find_schedules_on_server)
 
 
 def _complete(
@@ -122,6 +137,30 @@ async def _find_incidents_on_server(settings: Settings, incomplete: str) -> list
     finally:
         await database.close()
     return [incident.number for incident in found if incident.number.startswith(incomplete)]
+
+
+async def _find_notifications_on_server(settings: Settings, incomplete: str) -> list[str]:
+    from ..storage import AgentRepository, open_database
+
+    database = await open_database(settings.storage.url, is_read_only=True)
+    try:
+        repositories = [AgentRepository(database, bare_jid(agent.jid)).notifications for agent in settings.agents]
+        found = [one for repository in repositories for one in await repository.find_by_prefix(incomplete)]
+    finally:
+        await database.close()
+    return [one.notification_id for one in found]
+
+
+async def _find_schedules_on_server(settings: Settings, incomplete: str) -> list[str]:
+    from ..storage import AgentRepository, open_database
+
+    database = await open_database(settings.storage.url, is_read_only=True)
+    try:
+        repositories = [AgentRepository(database, bare_jid(agent.jid)).schedules for agent in settings.agents]
+        found = [one for repository in repositories for one in await repository.find_by_prefix(incomplete)]
+    finally:
+        await database.close()
+    return [one.schedule_id for one in found]
 
 
 def _project(ctx: click.Context) -> Path:

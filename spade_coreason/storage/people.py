@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 from sqlalchemy import Connection, Select, delete, func, null, select, update
 
-from ..domain.channel_kinds import PERSON, PROGRAM, ROOM
+from ..domain.channel_kinds import PERSON, PROGRAM, ROOM, SCHEDULE_CHANNEL
 from ..domain.messages import ROOT_SENDER, InboundRequest
 from .audit import erase_person_entries
 from .backends.database import Database
@@ -227,6 +227,8 @@ def _read_turn(row: Any, agents: Collection[str]) -> _ReadTurn | None:
         meta, output, lineage = body["meta"], body["output"], body["lineage"]
         channel, root = str(meta.get("channel")), meta.get(ROOT_SENDER)
         if not isinstance(root, str):  # it came from its owner, or it is older than this name
+            if channel == "notification" or (channel == SCHEDULE_CHANNEL and row.owner == row.agent):
+                return None  # the agent wrote by itself: nobody is behind it
             is_passed_on = row.owner in agents or lineage.get("root_request_id") != meta.get("request_id")
             if (channel == PROGRAM.name and not is_passed_on) or (channel == PERSON.name and "nickname" not in meta):
                 return None

@@ -32,6 +32,7 @@ from tests.cli.conftest import Invoke
 from tests.support.platform_status import serve_status
 from tests.support.program import run_in_background, write_project
 from tests.support.records import NOW, new_conversation, receive_request
+from tests.support.stored_initiative import store_initiative
 
 HIDDEN = "\u202e\x1b[8m\x1b]8;;https://evil.example\x07\x9b1m\x85\r\n\b\u200b\u2066\u2028\u061c\ufeff\U000e0041"
 LABEL = f"label{HIDDEN}"
@@ -50,6 +51,8 @@ SHOWN: dict[str, list[tuple[str, ...]]] = {
     "conversations": [(), ("end", "none" + HIDDEN)],
     "sessions": [("list",), ("show", LABEL), ("show", "none" + HIDDEN), ("clear", "--all", "--yes")],
     "requests": [("list",), ("show", "1"), ("drop", "1", "--yes")],
+    "notifications": [("list",), ("drop", LABEL, "--yes")],
+    "schedules": [("list",), ("cancel", LABEL, "--yes")],
     "incident": [(), ("1f2e3d4c",), ("1f2e3d4c", "--message"), (HIDDEN,)],
     "memory": [("list",), ("show", LABEL), ("show", "none" + HIDDEN), ("compact",), ("clear", "--all", "--yes")],
     "storage": [("check",), ("restore", LABEL)],
@@ -69,7 +72,20 @@ SHOWN: dict[str, list[tuple[str, ...]]] = {
     "demo": [("--data", LABEL)],
     "completion": [(LABEL,)],
 }
-WITH_JSON = {"status", "agents", "sessions", "requests", "incident", "memory", "storage", "knowledge", "topics", "audit"}
+WITH_JSON = {
+    "status",
+    "agents",
+    "sessions",
+    "requests",
+    "notifications",
+    "schedules",
+    "incident",
+    "memory",
+    "storage",
+    "knowledge",
+    "topics",
+    "audit",
+}
 
 
 def is_safe(output: str) -> bool:
@@ -105,6 +121,7 @@ def data_dir(tmp_path: Path) -> Path:
         entry = AuditEntry(actor=LABEL, action=LABEL, resource=LABEL, outcome=LABEL)
         await repository.audit_trail.append(entry, LABEL)
         await Knowledge(KnowledgeRepository(database, AGENT), None).add(TEXT, "document")
+        await store_initiative(repository, LABEL)
         await repository.topics.subscribe(LABEL, [LABEL])
         await repository.topics.publish(TopicItem("1", LABEL, LABEL, NOW, {}))
         await database.close()

@@ -35,6 +35,7 @@ from tests.support.long_forms import short_and_long_in_release
 from tests.support.model_server import ModelServer
 from tests.support.program import clean_environment, run_in_background
 from tests.support.records import new_conversation, store_turn
+from tests.support.stored_initiative import NOTIFICATION, SCHEDULE, store_initiative
 from tests.support.wait import TIMEOUT_S
 from tests.support.warm import WarmProcess
 
@@ -52,6 +53,8 @@ COLUMNS = {
     "documents": "name, passages",
     "passages": "text",
     "vectors": "model",
+    "notifications": "notification_id, person, state",
+    "schedules": "schedule_id, owner, state",
 }
 """What of the tables is the same in two runs."""
 
@@ -161,6 +164,7 @@ async def fill(directory: Path) -> Project:
         assert isinstance(agent, FailingAgent)
         await asyncio.wait_for(agent.working.wait(), TIMEOUT_S)
         [pending] = await repository.inbox.load_pending()
+        await store_initiative(repository, CAROL)
         await record_crash(repository.database, [pending.inbox_row], datetime.now(UTC), pending.inbox_row)
         waiting.cancel()
     async with ModelServer() as server:
@@ -233,6 +237,10 @@ CASES = {
     "requests.retry": Case(lambda project: {"id": project.row}, pause),
     "requests.drop": Case(lambda project: {"id": project.row}),
     "incidents.messages": Case(lambda project: {"id": project.incident}),
+    "notifications.retry": Case(lambda project: {"id": NOTIFICATION}, pause),
+    "notifications.drop": Case(lambda project: {"id": NOTIFICATION}),
+    "schedules.cancel": Case(lambda project: {"id": SCHEDULE}),
+    "schedules.run": Case(lambda project: {"id": SCHEDULE}, pause, first=("inbox", "schedules")),
 }
 ON_STORED_DATA = [name for name in CASES if not OPERATIONS[name].needs_platform]
 WITH_A_PLATFORM = [

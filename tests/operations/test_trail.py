@@ -28,6 +28,7 @@ from spade_coreason.storage import record_crash
 from spade_coreason.testing import Policy
 from tests.cli.conftest import Invoke, invoke
 from tests.support.errors import ExpectedErrors
+from tests.support.stored_initiative import NOTIFICATION, SCHEDULE, store_initiative
 from tests.support.wait import TIMEOUT_S
 
 __all__ = ["invoke"]
@@ -127,6 +128,10 @@ ARGUMENTS: dict[str, Callable[[AgentTester, int, str], dict[str, Any]]] = {
     "requests.retry": lambda t, row, number: {"id": row},
     "requests.drop": lambda t, row, number: {"id": row},
     "incidents.messages": lambda t, row, number: {"id": number},
+    "notifications.retry": lambda t, row, number: {"id": NOTIFICATION},
+    "notifications.drop": lambda t, row, number: {"id": NOTIFICATION[:8]},
+    "schedules.cancel": lambda t, row, number: {"id": SCHEDULE[:8]},
+    "schedules.run": lambda t, row, number: {"id": SCHEDULE},
 }
 
 
@@ -147,6 +152,8 @@ async def test_every_change_leaves_an_entry_that_names_its_actor(name: str, expe
             await t.say("fail", thread="failing")
             [incident] = await host.repository(AGENT).incidents.load_of_person(ALICE)
             number = incident.number
+        if name.startswith(("notifications.", "schedules.")):
+            await store_initiative(host.repository(AGENT), ALICE)
         if name.startswith(("knowledge.", "memory.")):
             await host.memory(AGENT).aadd_information(CONVERSATION, "something")
             await host.memory(AGENT).aflush()
@@ -250,6 +257,10 @@ WITHOUT_CHANGE: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     "requests.retry": ({"id": 1}, ConfigError),
     "requests.drop": ({"id": 1}, ConfigError),
     "incidents.messages": ({"id": "1"}, ConfigError),
+    "notifications.retry": ({"id": NOTIFICATION}, ConfigError),
+    "notifications.drop": ({"id": "short"}, ConfigError),
+    "schedules.cancel": ({"id": SCHEDULE}, ConfigError),
+    "schedules.run": ({"id": SCHEDULE}, ConfigError),
 }
 
 

@@ -35,6 +35,10 @@ class TesterHost:
         assert self.database is not None
         return tuple(dict.fromkeys([*self._hosts, *await list_stored_agents(self.database)]))
 
+    def is_configured(self, agent: str) -> bool:
+        """Return True for an agent of the tester."""
+        return agent in self._hosts
+
     def repository(self, agent: str) -> AgentRepository:
         """Return the stored data of an agent."""
         return self._hosts.get(agent, self._first).repository(agent)

@@ -1,0 +1,84 @@
+"""What an agent does first is deleted with its person or conversation while it runs, and nothing arrives afterwards."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, People, Response, Session
+from spade_coreason.contracts import NotificationState
+from spade_coreason.domain.initiative.notifications import NotificationDecision
+from tests.operations.test_people import holding, perform, rows
+from tests.support.clock import Clock
+from tests.support.databases import on_both_databases
+from tests.support.tester_host import TesterHost
+
+AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
+SECRET, OTHERS = "marzipan", "rhubarb"
+
+
+class Reminder:
+    """Reminds in an hour, and tells its person or Bob in quiet hours."""
+
+    def __init__(self, manifest: AgentDefinition, people: People) -> None:
+        self.manifest = manifest
+        self.people = people
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        verb, _, text = request.payload["query"].partition(" ")
+        if verb == "remind":
+            await session.remind(timedelta(hours=1), f"due {text}")
+        elif verb == "tell":
+            await self.people.notify(BOB, f"{text} for bob")
+        await response.markdown(f"{verb} {text}")
+
+
+@on_both_databases
+async def test_what_waits_of_a_deleted_person_never_arrives_and_that_of_others_does(database_url: str) -> None:
+    clock = Clock()
+    async with AgentTester(Reminder, jid=AGENT, user=ALICE, database=database_url, clock=clock) as t:
+        for person, word in ((ALICE, SECRET), (BOB, OTHERS)):
+            await t.say(f"remind {word}", user=person)
+        await t.say(f"tell {SECRET}")  # it is in a conversation of Bob, because of Alice
+        await t.settled()
+        t.unread(user=BOB)
+        assert holding(await rows(t), "due marzipan")
+        deleted = await perform(TesterHost(t), "people.delete", person=ALICE)
+        [erasure] = [one for one in deleted.erasures if one.agent == AGENT]
+        assert (erasure.report.notifications, erasure.report.schedules) == (1, 1)
+        assert holding(await rows(t), ALICE, SECRET) == []
+        clock.advance(hours=2)
+        initiative = t.runners[AGENT].initiative
+        initiative.due_times.check()
+        await t.delivered()
+        await t.settled()
+        assert t.unread(user=ALICE) == []
+        assert holding(await rows(t), ALICE, SECRET) == []
+
+
+@pytest.mark.parametrize("command", ["/forget", "/forget me"])
+async def test_a_reminder_goes_with_its_conversation(command: str) -> None:
+    clock = Clock()
+    async with AgentTester(Reminder, jid=AGENT, user=ALICE, clock=clock) as t:
+        await t.say(f"remind {SECRET}")
+        await t.say(command)
+        answer = await t.say(f"{command} yes")
+        assert "1 reminder or schedule" in " ".join(answer)
+        assert await t.runners[AGENT].repository.schedules.load_all() == []
+
+
+async def test_notifications_are_purged_after_seven_days_where_no_request_ever_came() -> None:
+    clock = Clock()
+    async with AgentTester(Reminder, jid=AGENT, user=ALICE, clock=clock) as t:
+        repository = t.runners[AGENT].repository
+        new = repository.notifications.make(str(uuid4()), BOB, None, "", "[]", clock())
+        refused = NotificationDecision(NotificationState.REFUSED, clock())
+        await repository.notifications.create(new, lambda count: refused, clock())
+        clock.advance(days=6)
+        await repository.inbox.purge(clock())
+        assert len(await repository.notifications.load_newest()) == 1
+        clock.advance(days=2)
+        await repository.inbox.purge(clock())
+        assert await repository.notifications.load_newest() == []
