@@ -23,7 +23,7 @@ from spade_coreason.runtime.turns.response import TurnResponse
 from tests.contracts.test_protocols import ForeignHandler, ForeignSession, ForeignStream
 
 ADDED: dict[Any, tuple[Any, set[str]]] = {
-    Session: (SessionHandle, {"window", "summary", "run_once", "end"}),
+    Session: (SessionHandle, {"window", "summary", "run_once", "remind", "later", "cancel_schedule", "schedules", "end"}),
     Response: (ResponseHandler, {"step", "ask"}),
     Stream: (StreamHandle, {"replace"}),
 }

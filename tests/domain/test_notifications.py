@@ -195,7 +195,7 @@ def test_an_error_of_a_server_that_blocks_strangers_asks_for_a_contact(condition
 @pytest.mark.parametrize(
     ("reason", "text", "line"),
     [
-        ("no_access", "", f"{NO_ACCESS}. A room has to be joined first"),
+        ("no_access", "", f"{NO_ACCESS}. A room must be joined first"),
         ("switched_off", "", "the person has switched notifications off; they can send /settings notifications on"),
         ("item-not-found", "", "there is no such address; check it (item-not-found)"),
         ("x-own", "a\nreason", "x-own: a reason"),

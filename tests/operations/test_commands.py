@@ -37,6 +37,8 @@ SLASH_COMMANDS_WITHOUT = {
     "new": "acts on the conversation in which it is sent, between two turns there",
     "cancel": "stops the answer beside which it is sent, and changes no data",
     "settings": "acts on the language and the presentation of the conversation in which it is sent",
+    "reminders": "shows what is due for the person who sends it, with the texts, which no operation shows",
+    "reminders cancel": "cancels by the number in that list, for the person who sends it",
     "forget": "waits for its turn in its conversation, and the executor calls sessions.clear then",
     "forget me": "waits for its turn in its conversation, and the executor calls sessions.clear then",
     "forget everywhere": "waits for its turn in its conversation, and the executor calls people.delete then",
@@ -61,7 +63,7 @@ LINES_WITHOUT = {
 
 CODE_NAMES = {
     name: value.name
-    for module in pkgutil.iter_modules(operations.__path__, f"{operations.__name__}.")
+    for module in pkgutil.walk_packages(operations.__path__, f"{operations.__name__}.")
     for name, value in vars(importlib.import_module(module.name)).items()
     if isinstance(value, Operation)
 }

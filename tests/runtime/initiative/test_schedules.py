@@ -397,11 +397,12 @@ async def test_a_quota_that_is_used_up_delays_a_reminder() -> None:
 
 
 async def test_a_person_who_lost_access_is_not_reminded_and_the_schedule_says_so() -> None:
-    async with start(allow=(TESTER, BOB)) as t:
+    async with start(allow=(TESTER,), policy=Policy(operators=frozenset({TESTER}))) as t:
+        await t.say(f"/admit {BOB}")
         await t.say("in 1")
         await t.say("in 1", user=BOB)
-        t._allow = (TESTER,)
-        await t.restart()
+        await t.say(f"/reject {BOB}")
+        t.unread(BOB)
         await t.advance(2 * HOUR)
         assert (t.unread(BOB), t.unread(TESTER)) == ([], ["tea"])
         [schedule] = await t.schedules()

@@ -133,6 +133,8 @@ NODES = {
     "forget-everywhere",
     "export",
     "export-everywhere",
+    "reminders",
+    "reminders-cancel",
     "settings",
     "weather",
 }
@@ -168,7 +170,7 @@ async def test_every_command_answers_in_the_menu_as_in_a_text(real_server: XmppS
             "You have not written to me yet. You have sent 0 of 1,000,000 messages"
         )
         await alice.client.ask("hello", agent.jid)
-        for name in ("status", "conversations", "history", "memory", "settings", "cancel"):
+        for name in ("status", "conversations", "history", "memory", "reminders", "settings", "cancel"):
             assert await alice.run_to_end(name) == await alice.client.ask(f"/{name}", agent.jid)
         assert "> hello\nyou said hello" in await alice.run_to_end("history", turns="1")
         assert await alice.run_to_end("memory") == '- last (here and for all your conversations): "hello"'
