@@ -242,6 +242,7 @@ class AgentParts:
         zone = policy.notifications.zone
         is_room = channels[DEFAULT_CHANNEL].is_room
         scheduler = Scheduler(repository, intake, access, is_room, every_of(agent), zone, clock)
+        access_requests.decided.subscribe(lambda person, is_admitted: scheduler.resume_of(person) if is_admitted else None)
         control.initiative = services.initiative = Initiative(services, notifier, scheduler)
 
         # Opening and closing

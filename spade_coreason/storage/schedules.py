@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from .backends.database import Commit, Database, Row, Rows
 from .backends.statements import DELETE_SCHEDULE, MOVE_SCHEDULE
@@ -98,6 +98,12 @@ class ScheduleRepository:
     def store(self, rows: Rows) -> Commit[bool]:
         """Store rows of schedules in one transaction: updates of those that were not deleted, and deletions."""
         return self._database.submit(rows)
+
+    def resume(self, owner: str) -> Commit[int]:
+        """Let the suspended schedules of an owner (a bare JID) wait for their due times again. The result is their number."""
+        is_theirs = schedules.c.agent == self._agent, schedules.c.owner == owner, schedules.c.state == SUSPENDED
+        statement = update(schedules).where(*is_theirs).values(state=WAITING, reason="")
+        return self._database.run(lambda connection: connection.execute(statement).rowcount)
 
     async def find(self, schedule_id: str) -> StoredSchedule | None:
         """Return a schedule, or None."""

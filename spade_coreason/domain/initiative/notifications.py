@@ -136,8 +136,7 @@ _UNREACHABLE = "the server of the person cannot be reached; check the address, a
 _OVERLOADED = "the server of the person cannot take it now; send it again later"
 DECISION_REASONS = {
     "no_access": (
-        "the person has no access to this agent; give it by access.allow, or /admit by an operator."
-        " A room must be joined first"
+        "the person has no access to this agent; give it by access.allow, or /admit by an operator. A room must be joined first"
     ),
     "switched_off": "the person has switched notifications off; they can send /settings notifications on",
     "too_many": "the person had as many notifications today as notifications.per_day permits; raise it, or send fewer",

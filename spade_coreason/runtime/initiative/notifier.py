@@ -102,11 +102,12 @@ class Notifier:
 
     async def retry(self, notification_id: str) -> bool:
         """Send a notification again that does not wait. Return False if there is none. StoreError."""
-        found, now = await self._repository.find(notification_id), self._services.clock()
+        found = await self._repository.find(notification_id)
+        found = None if found is None else self._in_flight.get(found.id, found)  # its newest state may not be stored yet
         if found is None or found.state == NotificationState.WAITING:
             return False
-        await self._repository.save(found.moved(NotificationState.WAITING, now, due_at=now)._replace(attempts=0))
-        self.wake_at(now)
+        now = self._services.clock()
+        await self._store(found.moved(NotificationState.WAITING, now, due_at=now)._replace(attempts=0))
         return True
 
     async def drop(self, notification_id: str) -> bool:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from ...contracts import AgentRequest, AnyBlock, MarkdownBlock, Notification
 from ...domain.identifiers import NOTIFICATION_NAMESPACE
 from ...domain.jid import bare_jid, parse_jid
-from ...domain.messages import EVERY, ROOT_SENDER
+from ...domain.messages import EVERY, MAX_ID_CHARACTERS, ROOT_SENDER
 from ...domain.topics import PUBLISHER
 from ..peers.peers import CURRENT_REQUEST
 from ..turns.steps import CURRENT_JOURNAL, run_step
@@ -57,6 +57,7 @@ class People:
         Raise ValueError for an address or a content that cannot be sent, and StoreError if it cannot be stored.
         """
         person = check_address(to)
+        check_thread(thread)
         blocks = dump_blocks(content)
         own_id = None if key is None else str(uuid5(NOTIFICATION_NAMESPACE, f"{self._agent}\0{key}"))
         root = find_root(CURRENT_REQUEST.get(), self._agent)
@@ -104,6 +105,13 @@ def check_address(to: str) -> str:
             f"people.notify writes to a person or a room, not to one device: {to!r}; leave out the part from the / on"
         )
     return address
+
+
+def check_thread(thread: object) -> str | None:
+    """Return a thread, or None. ValueError for anything that cannot be one."""
+    if thread is None or (isinstance(thread, str) and len(thread) <= MAX_ID_CHARACTERS and "\0" not in thread):
+        return thread
+    raise ValueError(f"people.notify: the thread is a text of at most {MAX_ID_CHARACTERS:,} characters")
 
 
 def dump_blocks(content: Any) -> str:

@@ -42,6 +42,7 @@ EVERY_KIND, REMINDER, LATER = "every", "reminder", "job"
 """The kinds of schedules: `@every`, `session.remind` and `session.later`."""
 _BATCH = 100
 _RETRY = timedelta(minutes=1)
+_NO_ACCESS = "its owner has no access; admit them, or cancel it"
 _ROOM_METADATA = ("room", "nickname", "occupant")
 
 
@@ -66,6 +67,8 @@ class Scheduler:
         self._handlers = handlers
         self._zone = zone
         self._clock = clock
+        self._handed_over: set[int] = set()
+        """The rows of those that are due once more, until that is stored."""
         self._changes = 0
         """The number of deletions: what was loaded before one is loaded again."""
         self.due_times: DueTimes | None = None
@@ -172,15 +175,31 @@ class Scheduler:
         return await self._repository.delete(schedule_id, owner, save_step)
 
     async def run_now(self, schedule_id: str) -> bool:
-        """Let a schedule be due now, once more than its times say. Return False if there is none. StoreError."""
+        """Let a schedule be due now, once more than its times say. One that is suspended goes on. False if there is none.
+
+        ValueError if its owner has no access, or a limit refuses the request. StoreError.
+        """
         stored = await self._repository.find(schedule_id)
         if stored is None:
             return False
+        if not self._may_run(stored):
+            raise ValueError(_NO_ACCESS)
         now = self._clock()
-        outcome = self._intake.receive_due(make_request(stored, now), [] if stored.cron else [stored.deletion])
-        if isinstance(outcome, Refused):
-            raise ValueError(outcome.message)
-        return await outcome
+        rows = [stored.moved(CronTimes(stored.cron, stored.zone).next_after(now)).update if stored.cron else stored.deletion]
+        self._handed_over.add(stored.id)  # the clock may have read it as due
+        try:
+            outcome = self._intake.receive_due(make_request(stored, now), rows)
+            if isinstance(outcome, Refused):
+                raise ValueError(outcome.message)
+            done = await outcome
+        finally:
+            self._handed_over.discard(stored.id)
+        self._wake_at(now)
+        return done
+
+    def resume_of(self, owner: str) -> None:
+        """Let the suspended schedules of an owner (a bare JID), who has access again, go on."""
+        self._repository.resume(owner).on_stored(lambda _: self._wake_at(self._clock()))
 
     def forget(self) -> None:
         """Hand over nothing that was loaded before now, because rows are being deleted."""
@@ -195,7 +214,8 @@ class Scheduler:
         if changes != self._changes:
             return  # the clock loads it again
         for stored in due:
-            commits.append(self._run(stored, now))
+            if stored.id not in self._handed_over:
+                commits.append(self._run_or_suspend(stored, now))
         if commits:
             await Commit.join(commits)  # otherwise the next look would find the same
 
@@ -203,10 +223,24 @@ class Scheduler:
         """Return when the first schedule is to be looked at."""
         return await self._repository.find_next_due()
 
+    def _may_run(self, stored: StoredSchedule) -> bool:
+        owner = stored.owner
+        return owner == self._agent or self._is_room(owner) or self._access.is_allowed(owner)
+
+    def _suspend(self, stored: StoredSchedule, reason: str) -> Commit[bool]:
+        log.info("%s: the schedule %s of %s is suspended: %s", self._agent, stored.schedule_id, stored.owner, reason)
+        return self._repository.store([stored.moved(stored.due, state=SUSPENDED, reason=reason).update])
+
+    def _run_or_suspend(self, stored: StoredSchedule, now: datetime) -> Commit[bool]:
+        if not self._may_run(stored):
+            return self._suspend(stored, _NO_ACCESS)
+        try:
+            return self._run(stored, now)
+        except Exception:  # one that cannot be read must not hold up the others
+            log.exception("%s: the schedule %s cannot run", self._agent, stored.schedule_id)
+            return self._suspend(stored, "it cannot run; see the log")
+
     def _run(self, stored: StoredSchedule, now: datetime) -> Commit[bool]:
-        if stored.owner != self._agent and not self._is_room(stored.owner) and not self._access.is_allowed(stored.owner):
-            log.info("%s: a schedule of %s is suspended: they have no access any more", self._agent, stored.owner)
-            return self._repository.store([stored.moved(stored.due, state=SUSPENDED, reason="its owner has no access").update])
         times = CronTimes(stored.cron, stored.zone) if stored.cron else None
         missed: Missed = "skip" if stored.missed == "skip" else "once"
         decision = decide_missed(times, stored.due, now, missed)

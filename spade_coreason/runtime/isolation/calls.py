@@ -18,7 +18,7 @@ from ...contracts.authoring import OnUncertain
 from ...domain.cards import dump_card
 from ...exceptions import UploadError
 from ..assembly import AgentParts
-from ..initiative.people import check_address, dump_blocks, load_blocks
+from ..initiative.people import check_address, check_thread, dump_blocks, load_blocks
 from ..peers.peers import CURRENT_REQUEST
 from ..turns.steps import JournalAccess
 from .description import load_when
@@ -26,7 +26,6 @@ from .turns import OpenTurn
 
 MAX_UPLOAD_BYTES = 100 * 1024 * 1024
 """The largest file that an agent in a process of its own can upload."""
-_MAX_THREAD_CHARACTERS = 1000
 _EXCHANGED_NAME = re.compile(r"[0-9a-f]{32}")
 
 SendEvent: TypeAlias = Callable[..., None]
@@ -124,7 +123,7 @@ class ChildCalls:
     # People
 
     async def _notify(self, notification_id: str, person: str, thread: str | None, content: str, root: str) -> object:
-        checked = str(UUID(notification_id)), check_address(person), _check_thread(thread), dump_blocks(load_blocks(content))
+        checked = str(UUID(notification_id)), check_address(person), check_thread(thread), dump_blocks(load_blocks(content))
         return await self._parts.get_notifier().notify(*checked, check_address(root) if root else "")
 
     async def _find_notification(self, notification_id: str) -> object:
@@ -174,12 +173,6 @@ def _read_file(path: Path) -> bytes | None:
     except OSError:
         return None
     return data if len(data) <= MAX_UPLOAD_BYTES else None
-
-
-def _check_thread(thread: object) -> str | None:
-    if thread is None or (isinstance(thread, str) and len(thread) <= _MAX_THREAD_CHARACTERS and "\0" not in thread):
-        return thread
-    raise ValueError(f"people.notify: the thread is a text of at most {_MAX_THREAD_CHARACTERS:,} characters")
 
 
 def _set_current_request(origin: dict[str, Any] | None) -> None:

@@ -408,6 +408,36 @@ async def test_a_person_who_lost_access_is_not_reminded_and_the_schedule_says_so
         [schedule] = await t.schedules()
         assert (schedule.owner, schedule.state) == (BOB, SUSPENDED)
         assert schedule.reason
+        with pytest.raises(ValueError, match="no access"):
+            await t.runners[t.jid].control.run_schedule(schedule.id)
+        await t.say(f"/admit {BOB}")
+        await t.settled()
+        assert t.unread(BOB)[-1] == "tea"
+        assert await t.schedules() == []
+
+
+async def test_a_schedule_that_cannot_be_read_holds_up_no_other(expected_errors: ExpectedErrors) -> None:
+    expected_errors("cannot run")
+    async with start() as t:
+        await t.say("cron */5 * * * *")
+        repository = t.runners[t.jid].repository.schedules
+        [stored] = await repository.load_all()
+        broken = stored._replace(id=repository.next_id(), schedule_id=str(uuid4()), zone="Nowhere/Land")
+        assert await repository.create(broken, 100)
+        await t.advance(HOUR / 10)
+        assert t.unread() == ["tea"]
+        states = {schedule.id: schedule.state for schedule in await t.schedules()}
+        assert states == {stored.schedule_id: "waiting", broken.schedule_id: SUSPENDED}
+
+
+async def test_a_reminder_that_an_operator_runs_comes_once() -> None:
+    async with start() as t:
+        await t.say("in 1")
+        [schedule] = await t.schedules()
+        assert await t.runners[t.jid].control.run_schedule(schedule.id)
+        await t.advance(2 * HOUR)
+        assert t.unread() == ["tea"]
+        assert not await t.runners[t.jid].control.run_schedule(schedule.id)
 
 
 async def test_a_reminder_that_an_agent_asks_for_is_recorded_and_sent_to_nobody() -> None:
