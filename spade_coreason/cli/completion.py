@@ -1,13 +1,13 @@
-"""Shell completion for the agents, conversations and incidents of a data directory or a database server."""
+"""Shell completion for the agents, conversations, incidents, notifications and schedules of a data directory or a database server."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,6 +19,9 @@ from .settings import find_data_directories, load_storage_settings_quietly, sqli
 
 if TYPE_CHECKING:
     from ..config import Settings
+    from ..storage import AgentRepository
+
+Found = TypeVar("Found")
 
 MAX_COMPLETIONS = 100
 _GUEST_USER = "guest"  # the account for people on a local server, not an agent
@@ -140,27 +143,23 @@ async def _find_incidents_on_server(settings: Settings, incomplete: str) -> list
 
 
 async def _find_notifications_on_server(settings: Settings, incomplete: str) -> list[str]:
-    from ..storage import AgentRepository, open_database
-
-    database = await open_database(settings.storage.url, is_read_only=True)
-    try:
-        repositories = [AgentRepository(database, bare_jid(agent.jid)).notifications for agent in settings.agents]
-        found = [one for repository in repositories for one in await repository.find_by_prefix(incomplete)]
-    finally:
-        await database.close()
+    found = await _find_on_server(settings, lambda agent: agent.notifications.find_by_prefix(incomplete, MAX_COMPLETIONS))
     return [one.notification_id for one in found]
 
 
 async def _find_schedules_on_server(settings: Settings, incomplete: str) -> list[str]:
+    found = await _find_on_server(settings, lambda agent: agent.schedules.find_by_prefix(incomplete, MAX_COMPLETIONS))
+    return [one.schedule_id for one in found]
+
+
+async def _find_on_server(settings: Settings, find: Callable[[AgentRepository], Awaitable[list[Found]]]) -> list[Found]:
     from ..storage import AgentRepository, open_database
 
     database = await open_database(settings.storage.url, is_read_only=True)
     try:
-        repositories = [AgentRepository(database, bare_jid(agent.jid)).schedules for agent in settings.agents]
-        found = [one for repository in repositories for one in await repository.find_by_prefix(incomplete)]
+        return [one for agent in settings.agents for one in await find(AgentRepository(database, bare_jid(agent.jid)))]
     finally:
         await database.close()
-    return [one.schedule_id for one in found]
 
 
 def _project(ctx: click.Context) -> Path:

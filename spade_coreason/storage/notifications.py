@@ -210,9 +210,9 @@ class NotificationRepository:
         in_state = () if state is None else (notifications.c.state == state.value,)
         return await self._load(*of_person, *in_state, order=notifications.c.id.desc(), limit=limit)
 
-    async def find_by_prefix(self, prefix: str) -> list[StoredNotification]:
-        """Return at most two notifications whose ids begin with a text."""
-        return await self._load(notifications.c.notification_id.startswith(prefix, autoescape=True), limit=2)
+    async def find_by_prefix(self, prefix: str, limit: int = 2) -> list[StoredNotification]:
+        """Return at most `limit` notifications whose ids begin with a text."""
+        return await self._load(notifications.c.notification_id.startswith(prefix, autoescape=True), limit=limit)
 
     async def load_about(self, person: str) -> Sequence[StoredNotification]:
         """Return all notifications to a person (a bare JID), and those that a request of theirs led to, oldest first."""

@@ -131,9 +131,9 @@ class ScheduleRepository:
         of_owner = () if owner is None else (schedules.c.owner == owner,)
         return await self._load(*of_owner)
 
-    async def find_by_prefix(self, prefix: str) -> list[StoredSchedule]:
-        """Return at most two schedules whose ids begin with a text."""
-        return await self._load(schedules.c.schedule_id.startswith(prefix, autoescape=True), limit=2)
+    async def find_by_prefix(self, prefix: str, limit: int = 2) -> list[StoredSchedule]:
+        """Return at most `limit` schedules whose ids begin with a text."""
+        return await self._load(schedules.c.schedule_id.startswith(prefix, autoescape=True), limit=limit)
 
     async def load_of_kind(self, kind: str) -> list[StoredSchedule]:
         """Return the schedules of a kind."""
