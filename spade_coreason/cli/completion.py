@@ -1,4 +1,4 @@
-"""Shell completion for the agents, conversations, incidents, notifications and schedules of a data directory or a database server."""
+"""Shell completion for the agents, and for the ids in a data directory or a database server."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def complete_agents(ctx: click.Context, _parameter: click.Parameter, incomplete:
 
 def complete_conversations(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete ids of conversations, the newest first. Return [] if the configuration or the server has a fault."""
-    return _complete(ctx, incomplete, _NEWEST_QUERY, _find_on_server)
+    return _complete(ctx, incomplete, _NEWEST_QUERY, _find_conversations_on_server)
 
 
 def complete_incidents(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -113,19 +113,8 @@ def _find_in_file(database: Path, query: str, incomplete: str) -> list[str]:
     return []
 
 
-async def _find_on_server(settings: Settings, incomplete: str) -> list[str]:
-    from ..storage import AgentRepository, open_database
-
-    database = await open_database(settings.storage.url, is_read_only=True)
-    try:
-        repositories = [AgentRepository(database, bare_jid(agent.jid)) for agent in settings.agents]
-        found = [
-            record
-            for repository in repositories
-            for record in await repository.list_conversations(id_prefix=incomplete, limit=MAX_COMPLETIONS)
-        ]
-    finally:
-        await database.close()
+async def _find_conversations_on_server(settings: Settings, incomplete: str) -> list[str]:
+    found = await _find_on_server(settings, lambda agent: agent.list_conversations(id_prefix=incomplete, limit=MAX_COMPLETIONS))
     found.sort(key=lambda record: record.status.last_interaction, reverse=True)
     return list(dict.fromkeys(record.conversation_id for record in found))[:MAX_COMPLETIONS]
 
