@@ -126,10 +126,10 @@ class ScheduleRepository:
         micros = await self._database.read(lambda connection: connection.scalar(query))
         return None if micros is None else from_micros(micros)
 
-    async def load_all(self, owner: str | None = None) -> list[StoredSchedule]:
-        """Return the schedules of one owner (a bare JID) or of all, the next due ones first."""
+    async def load_all(self, owner: str | None = None, *, limit: int | None = None) -> list[StoredSchedule]:
+        """Return the schedules of one owner (a bare JID) or of all, the next due ones first: `limit` of them, or all."""
         of_owner = () if owner is None else (schedules.c.owner == owner,)
-        return await self._load(*of_owner)
+        return await self._load(*of_owner, limit=limit)
 
     async def find_by_prefix(self, prefix: str, limit: int = 2) -> list[StoredSchedule]:
         """Return at most `limit` schedules whose ids begin with a text."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session
-from spade_coreason.exceptions import ServerError, StoreError
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, command
+from spade_coreason.exceptions import ConfigError, ServerError, StoreError
 from spade_coreason.operations.definition import Actor, Call, Caller
 from spade_coreason.operations.table import OPERATIONS
 from tests.support.stored_initiative import NOTIFICATION, SCHEDULE, store_initiative
@@ -66,3 +66,35 @@ async def test_people_list_and_cancel_their_reminders() -> None:
         assert "Nothing is due" in str(await t.say("/reminders", user="bob@localhost"))
         assert "Cancelled" in str(await t.say("/reminders cancel 1"))
         assert "Nothing is due" in str(await t.say("/reminders"))
+
+
+async def test_operators_send_a_notification_again_and_delete_it() -> None:
+    async with AgentTester(Notes, jid=AGENT, user=ALICE) as t:
+        await store_initiative(TesterHost(t).repository(AGENT), ALICE)
+        assert "waiting" in str(await perform(t, "notifications.retry", id=NOTIFICATION[:8]))
+        assert (await t.message()).text == "a secret"
+        await t.settled()
+        assert NOTIFICATION in str(await perform(t, "notifications.list", state="sent"))
+        await perform(t, "notifications.drop", id=NOTIFICATION)
+        assert await perform(t, "notifications.list") == []
+        for name in ("notifications.retry", "notifications.drop"):
+            with pytest.raises(ConfigError, match="there is no notification"):
+                await perform(t, name, id=NOTIFICATION)
+        entries = await TesterHost(t).repository(AGENT).audit_trail.load_newest(person=ALICE)
+        assert [str(record.entry["action"]) for record in entries if record.entry] == [
+            "notifications.retry",
+            "notifications.drop",
+        ]
+
+
+class OwnReminders(Notes):
+    """An agent with a command of the same name as that of the platform."""
+
+    @command("reminders", "show my own")
+    async def reminders(self, session: Session) -> str:
+        return "my own"
+
+
+async def test_an_agents_own_command_takes_precedence() -> None:
+    async with AgentTester(OwnReminders, jid=AGENT, user=ALICE) as t:
+        assert await t.say("/reminders") == ["my own"]

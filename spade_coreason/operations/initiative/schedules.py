@@ -12,7 +12,7 @@ from ...exceptions import ConfigError, ServerError
 from ...storage import StoredSchedule, from_micros
 from ..definition import Arguments, Call, operation
 from ..host import OperationHost, stored_agents
-from .notifications import MIN_ID_CHARACTERS
+from .notifications import MAX_LISTED, MIN_ID_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Schedules(Arguments):
 
     agent: str | None = None
     owner: str | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_LISTED)] = 100
 
 
 @operation("schedules.list")
@@ -50,9 +51,10 @@ async def list_schedules(call: Call, arguments: Schedules) -> list[ListedSchedul
     found = [
         stored
         for agent in await stored_agents(call.host, arguments.agent)
-        for stored in await call.host.repository(agent).schedules.load_all(arguments.owner)
+        for stored in await call.host.repository(agent).schedules.load_all(arguments.owner, limit=arguments.limit)
     ]
-    return [_summary(call.host, stored) for stored in sorted(found, key=lambda stored: stored.due_at)]
+    found.sort(key=lambda stored: stored.due_at)
+    return [_summary(call.host, stored) for stored in found[: arguments.limit]]
 
 
 class OfSchedule(Arguments):

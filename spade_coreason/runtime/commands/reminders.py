@@ -31,7 +31,9 @@ async def cancel_reminder(invocation: Invocation) -> CommandResult:
         text = translate("There is no reminder {number}. /reminders lists them.", number=number)
         return CommandResult(text, is_error=True)
     chosen, zone = schedules[number - 1], await _find_zone(invocation)
-    await invocation.context.cancel_schedule(chosen.id, invocation.owner)
+    if not await invocation.context.cancel_schedule(chosen.id, invocation.owner):  # it has come due meanwhile
+        text = translate("There is no reminder {number}. /reminders lists them.", number=number)
+        return CommandResult(text, is_error=True)
     return CommandResult(translate("Cancelled: {reminder}", reminder=_describe(chosen, zone)))
 
 

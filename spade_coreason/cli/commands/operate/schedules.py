@@ -30,8 +30,9 @@ def command() -> None:
 @command.command("list")
 @storage_options
 @click.option("--owner", metavar="JID", help="Only those of this person, room or agent.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="The most that are listed.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
-def list_(file: Path | None, data: Path | None, agent: str | None, owner: str | None, as_json: bool) -> None:
+def list_(file: Path | None, data: Path | None, agent: str | None, owner: str | None, limit: int, as_json: bool) -> None:
     """List schedules, the next due ones first. Works while the platform runs.
 
     Those of an agent that is not in the configuration are listed, and do not run.
@@ -42,7 +43,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, owner: str | 
     from ....operations.initiative.schedules import Schedules, list_schedules
 
     with open_platform(file, data, prefers_running=True) as platform:
-        found = platform.perform(list_schedules, Schedules(agent=agent, owner=owner))
+        found = platform.perform(list_schedules, Schedules(agent=agent, owner=owner, limit=limit))
     if as_json:
         print_json(list_schedules.result.dump_python(found, mode="json"))
     elif not found:
