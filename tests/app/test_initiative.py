@@ -24,7 +24,7 @@ from tests.support.long_forms import short_and_long_in_release
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
-from tests.support.writing_agent import OF_EACH, read_lines
+from tests.support.writing_agent import OF_EACH, read_log
 
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 _KILLS_PER_ROUND = 2  # a request that ran at three crashes alone would fail (docs/explanation/delivery-guarantees.md)
@@ -128,7 +128,7 @@ async def test_what_an_agent_sends_first_survives_kill_9(real_server: XmppServer
                 await eventually(lambda: stored.count_waiting() == 0)
             await eventually(lambda: stored.query("SELECT count(*) FROM inbox WHERE state = 0") == [(0,)])
             assert await platform.signal(signal.SIGTERM) == 0
-        lines = read_lines(log)
+        lines = read_log(log)
         due = {line.text for line in lines if line.text.startswith("due at")}
         assert ticks <= len(due) <= ticks + (time.monotonic() - began_at) / 60 + 1  # minutes begin meanwhile
         mailbag.check()
@@ -175,12 +175,12 @@ def _replace(file: Path, text: str) -> None:
 
 async def _wait_for_lines(log: Path, count: int) -> None:
     """Wait until the log has so many more lines, or no more come."""
-    goal = len(read_lines(log)) + count
+    goal = len(read_log(log)) + count
     last, since = 0, time.monotonic()
 
     def is_reached() -> bool:
         nonlocal last, since
-        if (length := len(read_lines(log))) != last:
+        if (length := len(read_log(log))) != last:
             last, since = length, time.monotonic()
         return length >= goal or time.monotonic() - since > 0.5
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ from spade_coreason.domain.jid import bare_jid
 from spade_coreason.xmpp import ServerEndpoint
 from tests.support.errors import check_errors, errors_in
 from tests.support.hosting import PlatformProcess
+from tests.support.line_log import append_line, read_lines
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
@@ -44,10 +44,7 @@ class JournalReader:
         self._note("ends", request)
 
     def _note(self, phase: str, request: AgentRequest) -> None:
-        line = json.dumps([phase, request.metadata.get("topic"), request.payload.get("title")]) + "\n"
-        descriptor = os.open(self._directory / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(descriptor, line.encode())  # one system call: the line is complete even if the process is killed
-        os.close(descriptor)
+        append_line(self._directory / "journal", phase, request.metadata.get("topic"), request.payload.get("title"))
 
 
 class Newsroom:
@@ -106,9 +103,7 @@ class Newsroom:
 
     def phases(self, phase: str, topic: str) -> list[str]:
         """Return the titles that the reader has noted, in their order."""
-        lines = self._journal.read_text().splitlines() if self._journal.exists() else []
-        notes = [json.loads(line) for line in lines]
-        return [title for noted, at, title in notes if (noted, at) == (phase, topic)]
+        return [title for noted, at, title in read_lines(self._journal) if (noted, at) == (phase, topic)]
 
 
 @asynccontextmanager

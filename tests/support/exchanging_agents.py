@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
 from spade_coreason import AgentDefinition, AgentRequest, Peers, Response, Retry, Session
+from tests.support.line_log import append_line, read_lines
 
 
 class LoggedAnswer(NamedTuple):
@@ -21,18 +21,13 @@ class LoggedAnswer(NamedTuple):
 
 
 def write_answer(log: str, answer: LoggedAnswer) -> None:
-    """Append a line in one write, which a kill of the process cannot cut."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(descriptor, f"{json.dumps(answer)}\n".encode())
-    finally:
-        os.close(descriptor)
+    """Append a line."""
+    append_line(Path(log), *answer)
 
 
 def read_answers(log: str) -> list[LoggedAnswer]:
     """Return the lines of a log, in their order."""
-    path = Path(log)
-    return [LoggedAnswer(*json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+    return [LoggedAnswer(*line) for line in read_lines(Path(log))]
 
 
 class TokenAgent:

@@ -49,6 +49,7 @@ from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.local_exchange import LocalExchange
 from spade_coreason.xmpp.timings import DEFAULT_TIMINGS, ConnectionTimings
 from tests.support.errors import check_errors, errors_in
+from tests.support.line_log import append_line, read_lines
 from tests.support.loopback_server import LoopbackServer
 from tests.support.records import query_of
 from tests.support.servers.processes import wait_until_ended
@@ -383,10 +384,7 @@ class JournalAgent:
         self._delay_s = delay_s
 
     def _note(self, phase: str, request: AgentRequest) -> None:
-        line = json.dumps([phase, request.payload["query"], bool(request.metadata.get("redelivered"))]) + "\n"
-        descriptor = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(descriptor, line.encode())  # one system call: the line is complete even if the process is killed
-        os.close(descriptor)
+        append_line(self._journal, phase, request.payload["query"], bool(request.metadata.get("redelivered")))
 
     async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         query = request.payload["query"]
@@ -514,9 +512,7 @@ async def run_platform(
 
 def read_journal(path: Path) -> list[tuple[str, str, bool]]:
     """Return the records of a JournalAgent: ("begins" or "ends", question, True if it was redelivered)."""
-    if not path.exists():
-        return []
-    return [(phase, query, is_redelivered) for phase, query, is_redelivered in map(json.loads, path.read_text().splitlines())]
+    return [(phase, query, is_redelivered) for phase, query, is_redelivered in read_lines(path)]
 
 
 def texts(messages: Iterable[Any]) -> list[str]:

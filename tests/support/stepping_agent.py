@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from spade_coreason import AgentDefinition, AgentRequest, Response, Session
+from tests.support.line_log import append_line, read_lines
 
 _AT_ONCE = 3
 
@@ -61,14 +61,12 @@ class SteppingAgent:
         return uuid4().hex
 
     def _write(self, *line: str) -> None:
-        descriptor = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(descriptor, f"{json.dumps(line)}\n".encode())  # one system call: the line is complete even after a kill
-        os.close(descriptor)
+        append_line(self._log, *line)
 
 
 def read_steps(log: Path) -> list[LoggedStep]:
     """Return the lines of a log."""
-    return [LoggedStep(*json.loads(line)) for line in log.read_text().splitlines()] if log.exists() else []
+    return [LoggedStep(*line) for line in read_lines(log)]
 
 
 def check_steps(logged: Sequence[LoggedStep], answer: dict[str, Any]) -> int:

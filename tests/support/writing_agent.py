@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from spade_coreason import AgentDefinition, AgentRequest, People, Response, Session, every
+from tests.support.line_log import append_line, read_lines
 
 OF_EACH = 4
 """The number of notifications, reminders and jobs of each kind in a round."""
@@ -98,11 +97,9 @@ class WritingAgent:
         self._write("notified", text, notification.id)
 
     def _write(self, *line: str) -> None:
-        descriptor = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(descriptor, f"{json.dumps(line)}\n".encode())  # one system call: the line is complete even after a kill
-        os.close(descriptor)
+        append_line(self._log, *line)
 
 
-def read_lines(log: Path) -> list[LoggedLine]:
+def read_log(log: Path) -> list[LoggedLine]:
     """Return the lines of a log."""
-    return [LoggedLine(*json.loads(line)) for line in log.read_text().splitlines()] if log.exists() else []
+    return [LoggedLine(*line) for line in read_lines(log)]
