@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from ...exceptions import StoreError
@@ -81,6 +81,11 @@ class DueTimes:
         return min(times, default=None)
 
     @property
+    def is_open(self) -> bool:
+        """True while it hands over what is due."""
+        return self._is_open
+
+    @property
     def is_due(self) -> bool:
         """True while it hands something over, or is about to."""
         return self._task is not None or (self._is_open and self._due_at is not None and self._due_at <= self._clock())
@@ -102,6 +107,13 @@ class DueTimes:
         elif self.has_alarm:
             self._timer = asyncio.get_running_loop().call_later(min(max(delay_s, _MIN_SLEEP_S), _MAX_SLEEP_S), self._wake)
 
+    def _wake_later(self) -> None:
+        """Look again after a failure, also if the next due time that is named meanwhile is far away."""
+        self._cancel_timer()
+        if self._is_open:
+            self._due_at = self._clock() + timedelta(seconds=self._retry_s)
+            self._timer = asyncio.get_running_loop().call_later(self._retry_s, self._wake)
+
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -120,8 +132,7 @@ class DueTimes:
         if not task.cancelled() and (error := task.exception()) is not None:
             # A fault of the platform. What is due is looked for again, so that one fault does not end all reminders.
             log.error("%s: cannot hand over what is due", self._agent, exc_info=error)
-            if self._is_open:
-                self._timer = asyncio.get_running_loop().call_later(self._retry_s, self._wake)
+            self._wake_later()
         elif self._is_open and self._looks_again:
             self._wake()
 
@@ -135,8 +146,7 @@ class DueTimes:
             next_due = await self.find_next_due()
         except StoreError as error:
             log.error("%s: cannot look for what is due; the next attempt is in %g s: %s", self._agent, self._retry_s, error)
-            if self._is_open:
-                self._timer = asyncio.get_running_loop().call_later(self._retry_s, self._wake)
+            self._wake_later()
             return
         if next_due is not None and self._is_open:
             self._set_timer(next_due)

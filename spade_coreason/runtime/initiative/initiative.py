@@ -14,7 +14,7 @@ from ..turns.step_journal import StepJournal
 from ..turns.turn_services import TurnServices
 from .due_times import DueTimes
 from .notifier import Notifier
-from .people import dump_blocks
+from .people import dump_reply_blocks
 from .scheduler import Scheduler
 from .turn_schedules import TurnSchedules
 
@@ -76,7 +76,7 @@ class Initiative:
         notification_id = str(uuid5(NOTIFICATION_NAMESPACE, f"job\0{key}"))
         owner, now = incoming.owner, self._services.clock()
         root = incoming.stored_root or ""
-        new = notifications.make(notification_id, owner, thread, "" if root == owner else root, dump_blocks(blocks), now)
+        new = notifications.make(notification_id, owner, thread, "" if root == owner else root, dump_reply_blocks(blocks), now)
         return (notifications.add_row(new),)
 
     def wake(self) -> None:

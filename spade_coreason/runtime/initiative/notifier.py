@@ -112,10 +112,15 @@ class Notifier:
 
     async def drop(self, notification_id: str) -> bool:
         """Delete a notification, also one that waits. Return False if there is none. StoreError."""
+        self._drop_in_flight(notification_id)
+        is_deleted = await self._repository.delete(notification_id)
+        self._drop_in_flight(notification_id)  # the clock may have read it before it was deleted
+        return is_deleted
+
+    def _drop_in_flight(self, notification_id: str) -> None:
         self._erasures += 1
         for row in [row for row, stored in self._in_flight.items() if stored.notification_id == notification_id]:
             del self._in_flight[row]
-        return await self._repository.delete(notification_id)
 
     def forget(self, person: str, threads: Sequence[str | None] | None = None) -> None:
         """Send nothing more that is about a person (a bare JID), whose data are being deleted; see `Initiative.forget`."""
@@ -169,7 +174,7 @@ class Notifier:
 
     def _on_task_done(self, stored: StoredNotification, task: asyncio.Future[None]) -> None:
         if task.cancelled():
-            self._in_flight.pop(stored.id, None)  # the agent stops, or the conversation was deleted
+            self._hand_over_again(stored)  # the agent stops, or the conversation was deleted
         elif isinstance(error := task.exception(), StoreError):
             self._release_later(stored, error)
         elif error is not None:
@@ -191,8 +196,16 @@ class Notifier:
         self._in_flight[ended.id] = ended
         commit = self._track(self._repository.save(ended))
         commit.on_stored(lambda _: self._release(ended))
-        commit.on_failed(partial(self._release_later, ended))
+        commit.on_failed(partial(self._store_later, ended))
         return commit
+
+    def _store_later(self, ended: StoredNotification, error: BaseException) -> None:
+        """Store a new state again: what the server has must not be sent once more."""
+        asyncio.get_running_loop().call_later(self._log_retry(error), self._store_again, ended)
+
+    def _store_again(self, ended: StoredNotification) -> None:
+        if self._is_current(ended) and self.due_times is not None and self.due_times.is_open:
+            self._store(ended)
 
     def _track(self, commit: Commit[bool]) -> Commit[bool]:
         self._commits.add(commit)
@@ -212,9 +225,12 @@ class Notifier:
 
     def _release_later(self, stored: StoredNotification, error: BaseException) -> None:
         """Hand a notification over again that could not be stored."""
+        asyncio.get_running_loop().call_later(self._log_retry(error), self._hand_over_again, stored)
+
+    def _log_retry(self, error: BaseException) -> float:
         retry_s = self._services.policy.timings.retry_s
         log.error("%s: cannot store a notification; the next attempt is in %g s: %s", self._services.jid, retry_s, error)
-        asyncio.get_running_loop().call_later(retry_s, self._hand_over_again, stored)
+        return retry_s
 
     def _hand_over_again(self, stored: StoredNotification) -> None:
         if self._is_current(stored):
@@ -251,6 +267,7 @@ class Notifier:
             self._end(stored, NotificationState.FAILED, "nothing of it can be shown in a chat")
             return None
         if mailbox.active is not active or not self._is_current(stored):
+            self._hand_over_again(stored)  # the conversation was reset or deleted meanwhile
             return None
         composed = stored._replace(messages=dump_reply(output.messages))
         record, windows = active.record, services.history_windows

@@ -49,7 +49,7 @@ class People:
         thread, or in that of `thread`, and its reply continues that conversation.
 
         In a turn this is a durable step: a turn that runs again notifies once. In a task of the agent, `key` makes a repetition
-        harmless: the first notification with it counts, for seven days.
+        harmless: the first notification to the person with it counts, for seven days.
 
         The state of what is returned is "waiting", or "refused" with the reason: the person has no access, has switched
         notifications off, or had `notifications.per_day` of them. In quiet hours it waits. `outcome` tells what became of it.
@@ -59,7 +59,7 @@ class People:
         person = check_address(to)
         check_thread(thread)
         blocks = dump_blocks(content)
-        own_id = None if key is None else str(uuid5(NOTIFICATION_NAMESPACE, f"{self._agent}\0{key}"))
+        own_id = None if key is None else str(uuid5(NOTIFICATION_NAMESPACE, f"{self._agent}\0{person}\0{key}"))
         root = find_root(CURRENT_REQUEST.get(), self._agent)
         created: list[Notification] = []
 
@@ -126,13 +126,18 @@ def dump_blocks(content: Any) -> str:
         raise ValueError(f"people.notify takes a text or blocks, not {content!r:.200}: {error.error_count()} errors") from error
     if not any(block.block_type != "MARKDOWN" or block.content.strip() for block in blocks):
         raise ValueError("people.notify: there is nothing to send; give it a text")
-    # The ids of blocks are made at random: with them no two runs of a turn would be the same.
-    text = _BLOCKS.dump_json([block.model_copy(update={"id": UUID(int=0)}) for block in blocks]).decode()
+    text = dump_reply_blocks(blocks)
     if (size := len(text.encode())) > MAX_CONTENT_BYTES:
         raise ValueError(
             f"people.notify: the content has {size:,} bytes (limit: {MAX_CONTENT_BYTES:,}); upload it and send the link"
         )
     return text
+
+
+def dump_reply_blocks(blocks: Sequence[AnyBlock]) -> str:
+    """Return the JSON text of the blocks of a reply, of any size, for storage."""
+    # The ids of blocks are made at random: with them no two runs of a turn would be the same.
+    return _BLOCKS.dump_json([block.model_copy(update={"id": UUID(int=0)}) for block in blocks]).decode()
 
 
 def load_blocks(content: str) -> list[AnyBlock]:

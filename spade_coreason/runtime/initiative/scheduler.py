@@ -67,10 +67,10 @@ class Scheduler:
         self._handlers = handlers
         self._zone = zone
         self._clock = clock
-        self._handed_over: set[int] = set()
-        """The rows of those that are due once more, until that is stored."""
+        self._changing: set[str] = set()
+        """The ids of those that are cancelled or run now, until that is stored. The clock leaves them alone."""
         self._changes = 0
-        """The number of deletions: what was loaded before one is loaded again."""
+        """The number of changes: what was loaded before one is loaded again."""
         self.due_times: DueTimes | None = None
         """The clock of the agent, once it is there."""
 
@@ -171,8 +171,12 @@ class Scheduler:
 
         `save_step` stores that as the result of a step.
         """
-        self._changes += 1
-        return await self._repository.delete(schedule_id, owner, save_step)
+        self._changing.add(schedule_id)
+        try:
+            return await self._repository.delete(schedule_id, owner, save_step)
+        finally:
+            self._changing.discard(schedule_id)
+            self._changes += 1  # the clock may have read it before
 
     async def run_now(self, schedule_id: str) -> bool:
         """Let a schedule be due now, once more than its times say. One that is suspended goes on. False if there is none.
@@ -186,14 +190,15 @@ class Scheduler:
             raise ValueError(_NO_ACCESS)
         now = self._clock()
         rows = [stored.moved(CronTimes(stored.cron, stored.zone).next_after(now)).update if stored.cron else stored.deletion]
-        self._handed_over.add(stored.id)  # the clock may have read it as due
+        self._changing.add(schedule_id)
         try:
             outcome = self._intake.receive_due(make_request(stored, now), rows)
             if isinstance(outcome, Refused):
                 raise ValueError(outcome.message)
             done = await outcome
         finally:
-            self._handed_over.discard(stored.id)
+            self._changing.discard(schedule_id)
+            self._changes += 1  # the clock may have read it before
         self._wake_at(now)
         return done
 
@@ -214,7 +219,7 @@ class Scheduler:
         if changes != self._changes:
             return  # the clock loads it again
         for stored in due:
-            if stored.id not in self._handed_over:
+            if stored.schedule_id not in self._changing:
                 commits.append(self._run_or_suspend(stored, now))
         if commits:
             await Commit.join(commits)  # otherwise the next look would find the same

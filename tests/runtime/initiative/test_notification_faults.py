@@ -175,6 +175,32 @@ async def test_a_database_that_fails_delays_a_notification_and_leaves_no_gap(
         assert sum(ident in stanza for stanza in harness.sent) == 1
 
 
+async def test_a_database_that_fails_after_the_acknowledgement_sends_nothing_twice(
+    database_url: str, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("cannot store a notification")
+    if not database_url.startswith(SQLITE):
+        expected_errors("retrying every 5 s")
+    failures = 0
+
+    def fail_once(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
+        nonlocal failures
+        for pending in batch:
+            if not failures and any(number == UPDATE_NOTIFICATION for number, _ in getattr(pending, "rows", ())):
+                failures += 1
+                pending.rows = [(UPDATE_NOTIFICATION, ("no",) * 3)]
+        write(batch)
+
+    async with RunnerHarness(database_url, policy=QUICK) as harness:
+        ident = await notify(harness, "hello")
+        await eventually(lambda: len(harness.messages) == 1)
+        harness.writes.on_batch = fail_once
+        harness.messages[0].acknowledge()
+        await wait_for_state(harness, ident, NotificationState.SENT)
+        await harness.runner.initiative.wait_until_idle()
+        assert (failures, len(harness.sent)) == (1, 1)
+
+
 async def test_a_room_is_notified_without_a_name_before_the_text(database_url: str) -> None:
     async with RunnerHarness(database_url) as harness:
         harness.rooms.add(ROOM)

@@ -131,12 +131,14 @@ async def test_a_second_run_with_another_text_is_a_mismatch(expected_errors: Exp
 async def test_the_key_of_a_task_makes_a_repetition_harmless() -> None:
     async with AgentTester(scripted(echo)) as t:
         first = await people_of(t).notify(BOB, "the first counts", key="monday")
-        assert first.id == str(uuid5(NOTIFICATION_NAMESPACE, f"{t.jid}\0monday"))
+        assert first.id == str(uuid5(NOTIFICATION_NAMESPACE, f"{t.jid}\0{BOB}\0monday"))
         await t.restart()
         second = await people_of(t).notify(BOB, "not this one", key="monday")
         assert second.id == first.id
         assert await states(t) == [SENT]
         assert texts(t, BOB) == ["the first counts"]
+        third = await people_of(t).notify(TESTER, "another person", key="monday")
+        assert (third.person, third.state) == (TESTER, WAITING)
 
 
 async def test_without_a_key_each_call_of_a_task_notifies() -> None:

@@ -16,6 +16,7 @@ from spade_coreason.contracts import NotificationState
 from spade_coreason.domain.channel_kinds import ROOM
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.quotas import Quota, Quotas
+from spade_coreason.runtime.initiative.people import MAX_CONTENT_BYTES
 from spade_coreason.runtime.initiative.scheduler import MAX_PAYLOAD_BYTES, MAX_SCHEDULES
 from spade_coreason.storage import SUSPENDED
 from spade_coreason.storage.backends.statements import DELETE_SCHEDULE, UPDATE_NOTIFICATION
@@ -261,6 +262,18 @@ async def test_the_reply_of_a_job_is_a_notification_where_it_was_begun() -> None
         garden = next(one for one in await t.conversations() if one.conversation_id != places[0][0])
         assert places == [(places[0][0], 0, {"query": "dig", "size": 3})]
         assert garden.interaction_count == 1
+
+
+async def test_the_reply_of_a_job_may_be_larger_than_a_notification() -> None:
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        await response.markdown("dug " * (MAX_CONTENT_BYTES // 4 + 1))
+
+    async with start(start_job, on_due) as t:
+        assert await t.say("go") == ["I began"]
+        await t.settled()
+        [notification] = await t.notifications()
+        assert notification.state == NotificationState.SENT
+        assert any("The whole answer" in (message.text or "") for message in t.messages())
 
 
 async def test_a_conversation_goes_on_while_its_job_runs() -> None:
@@ -565,6 +578,24 @@ async def test_what_a_room_asks_for_is_due_in_the_room(database_url: str) -> Non
         stanza = fromstring(harness.sent[-1])
         assert (stanza.get("to"), stanza.get("type")) == (room, "groupchat")
         assert "tea" in harness.sent[-1]
+
+
+async def test_one_that_is_due_while_it_is_cancelled_does_not_run(database_url: str) -> None:
+    clock = Clock(START)
+    agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind)
+    async with RunnerHarness(database_url, agent, clock=clock) as harness:
+        await harness.receive_and_wait("in 1")
+        initiative = harness.runner.initiative
+        [schedule] = await initiative.scheduler.find_all()
+        with harness.writes.hold_batches():
+            cancelling = asyncio.create_task(initiative.scheduler.cancel(schedule.id))
+            await asyncio.sleep(0)
+            clock.advance(hours=1)
+            await initiative.scheduler.run_due(clock())
+        assert await cancelling
+        await initiative.wait_until_idle()
+        await harness.runner.wait_until_idle()
+        assert not any("tea" in stanza for stanza in harness.sent)
 
 
 async def test_a_database_that_fails_delays_a_due_time_and_runs_it_once(
