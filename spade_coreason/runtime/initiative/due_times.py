@@ -108,7 +108,7 @@ class DueTimes:
             self._timer = asyncio.get_running_loop().call_later(min(max(delay_s, _MIN_SLEEP_S), _MAX_SLEEP_S), self._wake)
 
     def _wake_later(self) -> None:
-        """Look again after a failure, also if the next due time that is named meanwhile is far away."""
+        """Look again after a failure, also if a due time far away is named before."""
         self._cancel_timer()
         if self._is_open:
             self._due_at = self._clock() + timedelta(seconds=self._retry_s)
