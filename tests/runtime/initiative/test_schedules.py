@@ -323,10 +323,10 @@ async def test_a_job_has_a_time_limit_of_its_own(expected_errors: ExpectedErrors
 
 async def test_a_job_outlasts_the_limit_of_other_turns() -> None:
     async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(1.2)  # work that takes longer than the limit of other turns
         await response.markdown("dug")
 
-    async with start(start_job, on_due, policy=Policy(assist_timeout_s=0.2)) as t:
+    async with start(start_job, on_due, policy=Policy(assist_timeout_s=1)) as t:
         await t.say("go")
         assert (await t.message(timeout=TIMEOUT_S)).text == "dug"
 
