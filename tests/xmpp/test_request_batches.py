@@ -306,7 +306,12 @@ async def test_a_batch_of_which_one_request_cannot_be_stored_comes_again(
         await set_max_pages(agent, 1)  # no smaller than it is
         sm, unstored = agent.host.connection.client.stream_management, list[int]()
         report = sm.on_store_failed
-        sm.on_store_failed = lambda: (unstored.append(sm._pending[0][0]), report())
+
+        def on_store_failed() -> None:
+            unstored.append(sm._pending[0][0])
+            report()
+
+        sm.on_store_failed = on_store_failed
         send_batch(alice, agent.jid, entries)
         await eventually(lambda: agent.host.connection.session_count >= 2)
         of_session = next((i for i, (one, next_one) in enumerate(pairwise(counts), 1) if next_one < one), len(counts))
